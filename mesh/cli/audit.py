@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     type=int,
     required=False,
     metavar="[N]",
-    help="The event's number; by default the last refusal, else the last verdict.",
+    help="The event's number; by default the last refusal or failed task, else the last verdict.",
 )
 @framed
 async def why(where: Where, *, source: str | None, n: int | None, as_json: bool) -> None:
@@ -164,7 +164,7 @@ def _as_program_reads(result: "Rejudged") -> dict[str, Any]:
 @click.option(
     "--by",
     "kind",
-    type=click.Choice(["agent", "edge", "model", "client", "request", "turn"]),
+    type=click.Choice(["agent", "edge", "model", "client", "request", "turn", "lead", "worker"]),
     default="agent",
     show_default=True,
     help="The kind of row to sum up by.",
@@ -179,6 +179,9 @@ async def cost(
     It counts the reports of turns. For turns without a report (they run, or a cancel, a deadline or a
     timeout ended them) it counts their journals, which only the bus has; for a file it names how many turns
     are missing.
+
+    `--by lead` counts what each lead's turn and all tasks below it cost: a task below two leads counts
+    for both; `--by worker` what each agent's tasks cost by themselves.
 
     Dollars with a `?` are too few: a model without a price was called. If an event of a request cannot be
     read, the request counts up to that event and is named, and the exit status is 1.

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, every
 from mesh.bus.streams import steps_of
-from protocol.views.spending import unpriced_in
-from protocol.views.timeline import Cost, StepEntry
+from protocol.views.spending import cost_of
+from protocol.views.timeline import StepEntry
 from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN
@@ -138,14 +138,7 @@ def told(steps: list[Step], prices: Mapping[str, Price] | None = None) -> dict[s
                 at=record.at,
                 version=record.version,
                 error=None if record.error is None else record.error.code,
-                usage=None
-                if usage is None
-                else Cost(
-                    nano_dollars=usage.nano_dollars,
-                    tokens=usage.tokens,
-                    model_calls=usage.model_calls,
-                    unpriced=bool(unpriced_in(usage, prices or {})),
-                ),
+                usage=None if usage is None else cost_of(usage, prices or {}),
             )
         )
     return {journal: tuple(each) for journal, each in found.items()}

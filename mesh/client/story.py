@@ -6,14 +6,19 @@ a model, an agent, a client or a person wrote is within its line: none of it can
 
 from collections.abc import Iterator, Sequence
 
+from mesh.client.tree import tree_lines
 from mesh.service.printable import Line, as_text, clock, counted, one_line, short
-from protocol.views.timeline import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
+from protocol.views.spending import Cost
+from protocol.views.timeline import StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
+from protocol.views.tree import flat
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
 
 ASKED = "a question waits for its reply"
 """Why a request waits, as `protocol.views.timeline` says it of one that has asked somebody."""
+OF_TASKS = ("task", "offer", "deliver", "task_failed", "task_cancelled")
+"""Moves whose detail is the name of a task."""
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128
@@ -36,6 +41,7 @@ def story(told: Timeline, *, steps: bool = False) -> Iterator[Line]:
         steps: tell each turn's journal, too, beneath the entries that its rounds came to.
     """
     yield heading(told)
+    yield from tree_lines(told.tree, max(move.at for move in told.moves))
     last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
     for move, before in zip(told.moves, (-1, *(move.seq for move in told.moves)), strict=False):
         yield from entry(move, before)
@@ -54,9 +60,11 @@ def heading(told: Timeline) -> Line:
     line = Line((told.request, "bold"))
     line.append("  ")
     line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
-    line.append(
-        _line(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
-    )
+    held = f"depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}"
+    if told.tree:
+        tasks = sum(node.level > 1 for node in flat(told.tree))
+        held = f"led by {' → '.join(node.agent for node in told.tree)}, {counted(tasks, 'task')}"
+    line.append(_line(f"  policy {told.policy}, {held}"))
     if told.conversation is not None:
         line.append(_line(f", in conversation {told.conversation}"))
     if told.rerun_of is not None:
@@ -125,7 +133,7 @@ def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
         line.append(f"  {short(move.summary, _SUMMARY_CHARS)}")
     yield line
     if move.detail:
-        yield _beneath("why", move.detail)
+        yield _beneath("task" if move.move in OF_TASKS else "why", move.detail)
     if move.hint:
         yield _beneath("instead", move.hint)
     if move.facts:

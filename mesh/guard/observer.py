@@ -72,6 +72,8 @@ def traced(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]
     span: Span | None = None
     about: Command | None = None
     """What the span is about: a command, or None for a consequence."""
+    plan = ""
+    """`traceparent` of the plan that is being carried out: its tasks are its children, not each other's."""
     with ExitStack() as spans:
         while True:
             try:
@@ -83,20 +85,30 @@ def traced(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]
             if isinstance(step, Append | NeedVerdictContext) and (span is None or about is not step.command):
                 spans.pop_all().close()
                 about = step.command
-                span = spans.enter_context(_span(about, ledger))
+                opens_task = isinstance(step, Append) and isinstance(step.event, _OF_PLANS)
+                span = spans.enter_context(_span(about, ledger, plan if opens_task else ""))
             if isinstance(step, Append):  # the current span is what brings the event about
                 event = replace(step.event, trace=tracing.current(step.event.trace))
                 step = step._replace(event=event)
             said = yield step
             if isinstance(step, Appended) and span is not None:
                 _tell_event(span, step)
+                if isinstance(step.event, events.TurnDelegated):
+                    plan = step.event.trace
                 if not isinstance(step.event, FactsWithheld):  # one span is its and the next event's
                     spans.pop_all().close()
                     span = None
 
 
-def _span(command: Command | None, ledger: Ledger) -> AbstractContextManager[Span]:
-    """Open the span of a verdict, linked to the span that its message brought; of a consequence for None."""
+_OF_PLANS = (events.TaskOpened, events.TaskOffered, FactsWithheld)
+
+
+def _span(command: Command | None, ledger: Ledger, plan: str = "") -> AbstractContextManager[Span]:
+    """Open the span of a verdict, linked to the span that its message brought; of a consequence for None.
+
+    Args:
+        plan: of a consequence: `traceparent` of the plan that it follows from; empty for the newest event.
+    """
     what = None if command is None else command.what
     name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
     name = tracing.CONSEQUENCE if command is None else name
@@ -109,7 +121,7 @@ def _span(command: Command | None, ledger: Ledger) -> AbstractContextManager[Spa
         tracing.CONVERSATION: request,
     }
     if command is None:
-        return tracing.span(name, tracing.CONSUMER, parent=ledger.trace, attributes=said)
+        return tracing.span(name, tracing.CONSUMER, parent=plan or ledger.trace, attributes=said)
     said |= {tracing.FROM: command.sender, tracing.MOVE: _asked(command)}
     for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
         if (value := getattr(what, field, None)) is not None:

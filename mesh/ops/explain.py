@@ -3,21 +3,23 @@
 Everything is read from the log; nothing is judged again here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from mesh.client.tree import channel, waits
 from mesh.errors import NotFound
 from mesh.service.printable import counted, one_line, when
 from protocol.domain.ledger import fold
 from protocol.domain.rules import RULES_FOR
 from protocol.views.timeline import named, timeline
+from protocol.views.tree import ErrorLevel, TreeNode, flat, levels_of
 from protocol.wire import events
-from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer
+from protocol.wire.commands import Ask, Complete, Delegate, Deliver, Escalate, Fail, HandBack, Transfer
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.grounds import Grounds
+from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.handoff import Budget
 
 VERDICTS = (
@@ -30,6 +32,9 @@ VERDICTS = (
     events.EscalationRaised,
     events.RequestCompleted,
     events.RequestFailed,
+    events.TurnDelegated,
+    events.TaskDelivered,
+    events.TaskFailed,
 )
 """Events by which a guard answered somebody who asked for something."""
 
@@ -69,20 +74,29 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Rules that judged the move, in order; the first that refuses names the refusal."""
     followed: str
     """What came of it."""
+    channel: tuple[ErrorLevel, ...] = ()
+    """Of a task that failed: what each level made of it, its own first and the origin last."""
+    tree: tuple[TreeNode, ...] = ()
+    """The tasks of the whole request as they stand, where it is open and leads wait for them."""
 
 
 def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
-    """Return why event `n` is what it is: by default the last refusal, else the last verdict.
+    """Return why event `n` is what it is.
+
+    By default, that is the newest refusal, failed task, or plan of a lead that still waits. Where there
+    is none, it is the last verdict.
 
     Raises NotFound when there is no such event.
     """
-    event = _chosen(happened, n)
+    now = timeline(happened)
+    event = _chosen(happened, n, {node.turn for node in flat(now.tree) if node.join is not None})
     before = fold(happened[: event.n])
     story = timeline(happened[: event.n + 1])
     told = next((move for move in story.moves if move.seq == event.n), None)
     refusal = event.refusal
     turn = before.turns.get(event.turn) or before.root
     segment = None if turn is None else turn.segment
+    path = () if segment is None or turn is None else turn.work.path if turn.task else segment.names
     policy = before.policy
     if isinstance(event, events.RequestOpened | events.RequestRefused):
         policy = event.policy or Policy()
@@ -103,26 +117,33 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
         failure=_failure(happened, event),
         numbers={} if refusal is None else dict(refusal.numbers),
         hint=None if refusal is None else refusal.hint or None,
-        path=() if segment is None else segment.names,
+        path=path,
         depth=0 if segment is None else segment.depth,
         edges=() if segment is None else tuple(sorted(segment.edges)),
         grounds=grounds,
         policy=msgspec.structs.asdict(policy),
         rules=_rules(event, grounds),
         followed=_followed(happened, event),
+        channel=tuple(levels_of(event.error)) if isinstance(event, events.TaskFailed) else (),
+        tree=now.tree if now.status == "open" else (),
     )
 
 
-def _chosen(happened: Sequence[AnyEvent], n: int | None) -> AnyEvent:
+def _chosen(happened: Sequence[AnyEvent], n: int | None, waiting: Collection[str]) -> AnyEvent:
     if n is not None:
         if not 0 <= n < len(happened):
             raise NotFound(f"there is no event {n}; this request has 0 to {len(happened) - 1}")
         return happened[n]
-    refused = [event for event in happened if event.refusal is not None]
+    told = [event for event in happened if event.refusal is not None or _is_told(event, waiting)]
     verdicts = [event for event in happened if isinstance(event, VERDICTS)]
     if not verdicts:
         raise NotFound("no verdict was given in this request yet")
-    return (refused or verdicts)[-1]
+    return (told or verdicts)[-1]
+
+
+def _is_told(event: AnyEvent, waiting: Collection[str]) -> bool:
+    failed = isinstance(event, events.TaskFailed)
+    return failed or (isinstance(event, events.TurnDelegated) and event.turn in waiting)
 
 
 def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
@@ -142,6 +163,8 @@ _MOVES: Mapping[type, type] = {
     events.RequestFailed: Fail,
     events.EscalationRaised: Escalate,
     events.TurnSuspended: Ask,
+    events.TurnDelegated: Delegate,
+    events.TaskDelivered: Deliver,
 }
 """The move that an event admits. Of a handoff and of a refusal, the event itself says which."""
 
@@ -154,6 +177,8 @@ def _rules(event: AnyEvent, grounds: Grounds | None) -> tuple[str, ...]:
         kind = type(event.move)
     elif isinstance(event, events.EscalationRaised) and event.reason != "asked":
         return ()
+    elif isinstance(event, events.TaskFailed):
+        kind = type(None) if event.sender is None else Fail
     elif grounds is not None:
         kind = _MOVES.get(type(event), type(None))
     else:
@@ -171,6 +196,8 @@ def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:
         )
     if isinstance(event, events.Ended):
         return "the request ended"
+    if isinstance(event, events.TurnDelegated):
+        return f"{counted(len(event.tasks), 'task')} and a wait for {event.join}"
     if work is not None:
         return f"{event.to} got the work"
     return ""
@@ -193,10 +220,17 @@ def _sentences(why: Explanation) -> Iterator[str]:
     said = f"{asked} ({why.summary})" if why.summary else asked
     yield f"{why.who}: {said}." if why.verdict == "recorded" else f"{why.who} asked for: {said}."
     yield from _verdict(why)
+    for place, level in enumerate(why.channel):
+        yield f"{'The task failed' if not place else 'It came from'}: {channel(level)}."
+    for node in flat(why.tree):
+        if node.join is not None:
+            yield f"{_holder(node)} {waits(node)}. {'; '.join(map(_stands, _open(node)))}."
     if why.path:
-        most = why.policy["max_depth"]
         hops = counted(why.depth, "hop") if why.depth else "no hop"
-        yield f"The path then: {' → '.join(why.path)}; {hops} of at most {most}."
+        far = f"{hops} of at most {why.policy['max_depth']}"
+        if _is_tree(why.policy):
+            far = f"level {len(why.path)} of at most {why.policy['max_levels']}"
+        yield f"The path then: {' → '.join(why.path)}; {far}."
     if why.edges:
         taken = ", ".join(f"{giver} → {taker}" for giver, taker in why.edges)
         yield f"Handed over in this segment until then: {taken}."
@@ -205,6 +239,33 @@ def _sentences(why: Explanation) -> Iterator[str]:
     yield f"Policy {why.policy['name']!r}, version {why.policy['version']}: {_numbers_of(why.policy)}."
     if why.followed:
         yield f"What came of it: {why.followed}."
+
+
+def _holder(node: TreeNode) -> str:
+    return f"{node.agent} (task {node.name})" if node.name else node.agent
+
+
+def _open(node: TreeNode) -> Iterator[TreeNode]:
+    return (task for task in node.tasks if task.is_open)
+
+
+def _stands(task: TreeNode) -> str:
+    """Return why a task is not done."""
+    said = _STANDS.get(task.status, task.status).format(task.agent)
+    return f"{task.name}: {said}, since {when(task.began)}"
+
+
+_STANDS = {
+    "planned": "{} is not given it yet",
+    "offered": "nobody has claimed it",
+    "working": "{} works on it",
+    "delegated": "{} waits for tasks of its own",
+    "suspended": "{} has asked a question",
+    "failed": "the turn of {} failed and is tried again",
+    "refused": "the turn of {} has no round left",
+    "doubted": "an effect of {} is in doubt",
+}
+"""By status: how an open task stands."""
 
 
 def _verdict(why: Explanation) -> Iterator[str]:
@@ -235,6 +296,12 @@ def _grounds(grounds: Grounds) -> Iterator[str]:
         yield f"The sender, as the fleet file has it: {_entry(grounds.sender)}."
     if grounds.target is not None:
         yield f"The target: {_entry(grounds.target)}; its breaker was {grounds.breaker}."
+    if grounds.candidates:
+        yield f"Who could have had a task: {', '.join(map(_candidate, grounds.candidates))}."
+
+
+def _candidate(one: Candidate) -> str:
+    return f"{one.entry.name} ({'served' if one.served else 'nobody serves it'}, breaker {one.breaker})"
 
 
 def _entry(entry: AgentEntry) -> str:
@@ -251,11 +318,19 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _numbers_of(policy: Mapping[str, Any]) -> str:
-    shown = ("max_depth", "max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
-    said = [f"{name} = {policy[name]}" for name in shown]
+    shown = ("max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
+    first = _OF_TREES if _is_tree(policy) else ("max_depth",)
+    said = [f"{name} = {policy[name]}" for name in (*first, *shown)]
     if policy["budget"] is not None:
         said += [f"budget = {_granted(policy['budget'])}", f"on_budget = {policy['on_budget']}"]
     return ", ".join(said)
+
+
+_OF_TREES = ("max_levels", "max_open_tasks", "max_tasks", "max_revisions", "keep_back")
+
+
+def _is_tree(policy: Mapping[str, Any]) -> bool:
+    return bool(policy["topology"] != "handoff")
 
 
 def _granted(grant: Budget) -> str:

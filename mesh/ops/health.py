@@ -3,6 +3,7 @@
 A check never guesses: what these credentials or this server cannot tell is `unknown`.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,6 +52,8 @@ SKEW_S = 1.0
 _MOST_WAITING = 200
 """Events of an inbox that are looked into."""
 _SHOWN = 3
+_STORE_S = 10.0
+"""How long a store of artifacts may take to answer."""
 _BY_RULES = "scripted"
 _NO_ID = frozenset({"", _BY_RULES, "claude", "openai"})
 """What a card says of a model whose id it does not know, or which costs nothing."""
@@ -345,7 +348,10 @@ async def _artifacts(look: Look) -> Results:
         yield "ok", f"a folder, {where or ARTIFACTS}: every process that saves or loads has to share it"
         return
     try:
-        await ArtifactStore.at(where).objects.probe()
+        async with asyncio.timeout(_STORE_S):
+            await ArtifactStore.at(where).objects.probe()
+    except TimeoutError:
+        yield "found", f"the store {where} does not answer within {_STORE_S:g} s"
     except (ArtifactDenied, StoreExtraMissing) as unknown:
         yield "unknown", f"{unknown}; agents may be better off"
     except ArtifactError as wrong:

@@ -23,7 +23,7 @@ from protocol.wire import codec
 from protocol.wire.prices import UNUSED, Metered
 from protocol.wire.subjects import EVENTS, evt_of
 
-By = Literal["agent", "edge", "model", "client", "request", "turn"]
+By = Literal["agent", "edge", "model", "client", "request", "turn", "lead", "worker"]
 """What costs are summed up by."""
 _NO_MODEL = "(no model named)"
 

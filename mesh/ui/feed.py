@@ -79,6 +79,8 @@ class Folded:
                 return EdgeCount(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
             case events.EscalationRaised(turn=turn) if self.ledger.turns[turn].agent != HUMAN:
                 return EdgeCount(self.ledger.turns[turn].agent, HUMAN, 1, 0)
+            case events.TaskOpened(work=work):
+                return EdgeCount(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
             case events.MoveRefused(turn=turn, move=Transfer(to_agent=taker)):
                 return EdgeCount(self.ledger.turns[turn].agent, taker, 0, 1)
         return None

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.client.story import numbered
+from mesh.client.tree import channel, waits
 from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.roster import with_served
@@ -25,6 +26,7 @@ from protocol.domain import budget
 from protocol.domain.ledger import fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import StepEntry, Timeline, timeline
+from protocol.views.tree import flat
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import HUMAN, RequestId
@@ -222,7 +224,8 @@ def environment() -> Environment:
     )
     filters = (when, short, money, pretty, shown, clock, day, lasting, unquoted)
     made.filters |= {each.__name__: each for each in filters}
-    made.globals |= {"parts": named_parts, "closing": closing, "firsts": firsts, "numbered": numbered}
+    told = (numbered, firsts, closing, flat, waits, channel)
+    made.globals |= {"parts": named_parts} | {each.__name__: each for each in told}
     return made
 
 

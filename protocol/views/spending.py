@@ -21,6 +21,16 @@ UNKNOWN = AgentName("?")
 """In place of a name that stood in an event which the log no longer has."""
 
 
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What was spent, by the agents' own reports."""
+
+    nano_dollars: int
+    tokens: int
+    model_calls: int
+    unpriced: bool = False
+    """True if the dollars are too few: some of the calls were a model's that has no price."""
+
+
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """What one turn cost."""
 
@@ -35,6 +45,10 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     unpriced: tuple[str, ...] = ()
     """Models that were used and have no price, so that their calls count as 0 dollars."""
+    task: str = ""
+    """The name of the task that it did."""
+    leads: tuple[AgentName, ...] = ()
+    """The leads of the turn: those above it in its lineage, and its own agent if it delegated."""
 
     @property
     def unpriced_calls(self) -> int:
@@ -63,6 +77,10 @@ class _Turn:
         self.opened = self.reported = round_ - 1
         """The newest round that was opened, and the newest whose cost is reported."""
         self.at = 0
+        self.task = ""
+        self.lineage: tuple[AgentName, ...] = ()
+        """Of a task: its leads, from the root on."""
+        self.delegated = False
         self.told: Usage = budget.NOTHING
         self.found: Usage = budget.NOTHING
 
@@ -99,6 +117,8 @@ class Spending:
             work.turn, _Turn(request, handoff.to_agent, handoff.from_agent, work.round)
         )
         turn.agent, turn.giver = handoff.to_agent, handoff.from_agent
+        if work.task:
+            turn.task, turn.lineage = work.task, work.path[:-1]
         turn.journal, turn.opened = work.journal_id, max(turn.opened, work.round)
         turn.told = budget.larger(turn.told, work.reported.usage)
         if work.prices and request not in self._prices:
@@ -107,6 +127,7 @@ class Spending:
     def _settle(self, event: AnyEvent, report: Report, kept: events.FactsWithheld | None) -> None:
         unknown = _Turn(event.request, _reporter(event, kept), UNKNOWN, event.round)
         turn = self._turns.setdefault(event.turn, unknown)
+        turn.delegated |= isinstance(event, events.TurnDelegated)
         turn.at, turn.told = event.at, budget.larger(report.usage, turn.told)
         turn.reported = max(turn.reported, event.round)
 
@@ -148,6 +169,8 @@ class Spending:
                 at=turn.at,
                 usage=usage,
                 unpriced=unpriced_in(usage, self._prices.get(turn.request, {})),
+                task=turn.task,
+                leads=turn.lineage + ((turn.agent,) if turn.delegated else ()),
             )
             for turn_id, turn in self._turns.items()
             if (usage := budget.plus(turn.told, turn.found)) != budget.NOTHING
@@ -160,6 +183,10 @@ def _report(event: AnyEvent, kept: events.FactsWithheld | None) -> Report | None
         case events.MoveDeferred(proposal=proposal):
             return proposal.report
         case events.HandoffAdmitted() | events.MoveRefused() | events.EffectDoubted():
+            return event.report
+        case events.TurnDelegated() | events.TaskDelivered():
+            return event.report
+        case events.TaskFailed(sender=sender) if sender is not None:
             return event.report
         case events.TurnFailed(sender=sender) if sender is not None:
             return event.report
@@ -188,6 +215,16 @@ def unpriced_in(usage: Usage, prices: Mapping[str, Price]) -> tuple[str, ...]:
     )
 
 
+def cost_of(usage: Usage, prices: Mapping[str, Price], *, unpriced: bool = False) -> Cost:
+    """Return what was spent; `unpriced` also if one of its models has no price."""
+    return Cost(
+        nano_dollars=usage.nano_dollars,
+        tokens=usage.tokens,
+        model_calls=usage.model_calls,
+        unpriced=unpriced or bool(unpriced_in(usage, prices)),
+    )
+
+
 def spending(happened: Iterable[AnyEvent]) -> list[Spent]:
     """Return what each turn reported, in the order in which the turns were opened."""
     account = Spending()
@@ -196,21 +233,25 @@ def spending(happened: Iterable[AnyEvent]) -> list[Spent]:
     return account.lines
 
 
-BY: Mapping[str, Callable[[Spent], str]] = {
-    "agent": lambda spent: spent.agent,
-    "edge": lambda spent: f"{spent.giver} -> {spent.agent}",
-    "client": lambda spent: spent.client,
-    "request": lambda spent: spent.request,
-    "turn": lambda spent: f"{spent.agent} {spent.turn}",
+BY: Mapping[str, Callable[[Spent], Iterable[str]]] = {
+    "agent": lambda spent: (spent.agent,),
+    "edge": lambda spent: (f"{spent.giver} -> {spent.agent}",),
+    "client": lambda spent: (spent.client,),
+    "request": lambda spent: (spent.request,),
+    "turn": lambda spent: (f"{spent.agent} {spent.turn}",),
+    "lead": lambda spent: spent.leads,
+    "worker": lambda spent: (spent.agent,) if spent.task else (),
 }
-"""What costs can be summed up by, besides models: those are within a turn."""
+"""What costs can be summed up by, besides models: those are within a turn. A turn may be in several groups:
+one three levels down counts for each lead above it. Or in none: one that is no task is no worker's."""
 
 
-def grouped(lines: Iterable[Spent], key: Callable[[Spent], str]) -> dict[str, list[Spent]]:
+def grouped(lines: Iterable[Spent], key: Callable[[Spent], Iterable[str]]) -> dict[str, list[Spent]]:
     """Return the lines of each group."""
     groups: dict[str, list[Spent]] = {}
     for line in lines:
-        groups.setdefault(key(line), []).append(line)
+        for name in key(line):
+            groups.setdefault(name, []).append(line)
     return groups
 
 
@@ -222,7 +263,7 @@ def total(lines: Iterable[Spent]) -> Usage:
     return found
 
 
-def summed(lines: Iterable[Spent], key: Callable[[Spent], str]) -> dict[str, Usage]:
+def summed(lines: Iterable[Spent], key: Callable[[Spent], Iterable[str]]) -> dict[str, Usage]:
     """Return the sum of each group, the dearest first."""
     sums = {name: total(group) for name, group in grouped(lines, key).items()}
     return dict(sorted(sums.items(), key=lambda item: (-item[1].nano_dollars, -item[1].tokens, item[0])))

@@ -13,10 +13,12 @@ import msgspec
 from protocol.domain import budget
 from protocol.domain.layers import NO_LOAD, Load, brought, dropped
 from protocol.domain.ledger import Ledger
-from protocol.views.spending import unpriced_in
+from protocol.domain.turns import TurnState
+from protocol.views.spending import Cost, cost_of, unpriced_in
+from protocol.views.tree import TreeNode, trees
 from protocol.wire import events
 from protocol.wire.assignment import Withheld
-from protocol.wire.commands import Submit, Usage, move_name, move_summary
+from protocol.wire.commands import Submit, move_name, move_summary
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN, TurnId
@@ -25,16 +27,6 @@ from protocol.wire.prices import Price, price_list
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Base: every field is always written, so that readers of the JSON need not guess."""
-
-
-class Cost(_Entry, frozen=True, kw_only=True):
-    """What was spent, by the agents' own reports."""
-
-    nano_dollars: int
-    tokens: int
-    model_calls: int
-    unpriced: bool = False
-    """True if the dollars are too few: some of the calls were a model's that has no price."""
 
 
 class StepEntry(_Entry, frozen=True, kw_only=True):
@@ -149,15 +141,8 @@ class Timeline(_Entry, frozen=True, kw_only=True):
     moves: tuple[TimelineEntry, ...] = ()
     running: tuple[TurnEntry, ...] = ()
     """Open turns that no entry is about yet."""
-
-
-def _cost(usage: Usage, unpriced: bool) -> Cost:
-    return Cost(
-        nano_dollars=usage.nano_dollars,
-        tokens=usage.tokens,
-        model_calls=usage.model_calls,
-        unpriced=unpriced,
-    )
+    tree: tuple[TreeNode, ...] = ()
+    """The root turns that delegated, with their tasks and all below them."""
 
 
 def prices_in(happened: Iterable[AnyEvent]) -> dict[str, Price]:
@@ -194,6 +179,7 @@ def timeline(
     running = [_turn(ledger, turn_id, prices) for turn_id in ledger.open]
     reported = [turn.report.usage for turn in ledger.turns.values()]
     unpriced = any(unpriced_in(usage, prices) for usage in reported)
+    cost = cost_of(reduce(budget.plus, reported, budget.NOTHING), prices, unpriced=unpriced)
     if journals:
         settled, running = _with_steps(settled, running, happened, journals)
     heard_of = {move.turn.id for move in settled if move.turn is not None}
@@ -215,11 +201,12 @@ def timeline(
         depth=0 if segment is None else segment.depth,
         answer=ledger.ended.answer if isinstance(ledger.ended, events.RequestCompleted) else None,
         error=_error(ledger.ended),
-        cost=_cost(reduce(budget.plus, reported, budget.NOTHING), unpriced),
-        charged=_cost(ledger.spent, unpriced),
+        cost=cost,
+        charged=cost_of(ledger.spent, prices, unpriced=unpriced),
         waiting=tuple(_waiting(ledger, happened)),
         moves=tuple(settled),
         running=tuple(turn for turn in running if turn is not None and turn.id not in heard_of),
+        tree=trees(ledger, prices),
     )
 
 
@@ -245,8 +232,10 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
         why = f"{named(frozen.by, frozen.sender)} froze it" + (f": {frozen.reason}" if frozen.reason else "")
         yield Awaited(for_="thaw", since=ledger.frozen_at, why=why)
     for turn in ledger.open.values():
+        if turn.state == "delegated":
+            continue  # its tasks are told, each by itself
         why = {
-            "working": "a person has not resolved it" if turn.agent == HUMAN else "its turn is not done",
+            "working": "a person has not resolved it" if turn.agent == HUMAN else _not_done(ledger, turn),
             "failed": "the turn failed and is tried again",
             "refused": "the turn has no round left",
             "suspended": "a question waits for its reply",
@@ -255,6 +244,12 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
         who = {"suspended": str(turn.asked), "doubted": HUMAN}.get(turn.state, turn.agent)
         since = turn.clock if turn.state == "working" else happened[turn.since_n].at
         yield Awaited(for_=who, since=since, why=why)
+
+
+def _not_done(ledger: Ledger, turn: TurnState) -> str:
+    if turn.task is None:
+        return "its turn is not done"
+    return f"its task {turn.task.name} of {ledger.turns[turn.task.lead].agent} is not done"
 
 
 def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> dict[str, Any]:
@@ -289,7 +284,7 @@ def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> T
         id=turn.id,
         agent=turn.agent,
         rounds=turn.round + 1,
-        usage=_cost(turn.report.usage, bool(unpriced_in(turn.report.usage, prices))),
+        usage=cost_of(turn.report.usage, prices),
         status=turn.state,
     )
 
@@ -402,17 +397,24 @@ def _said(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
             said = _recorded("offer", offer.handoff.from_agent, event.to, offer.handoff.summary)
             return said | {"detail": name}
         case events.TaskDelivered(name=name):
-            said = _recorded("deliver", event.sender, None, event.summary)
+            said = _recorded("deliver", event.sender, _lead_of(ledger, event), event.summary)
             return said | {"detail": name, "verdict": "admitted"}
         case events.TaskFailed(name=name, error=error):
-            said = _recorded("task_failed", event.sender or "guard", None, error.message)
+            said = _recorded("task_failed", error.agent, _lead_of(ledger, event), error.message)
             return said | {"detail": f"{name}: {error.code}"}
         case events.TaskCancelled(name=name):
-            return _recorded("task_cancelled", "guard", None, event.why) | {"detail": name}
+            said = _recorded("task_cancelled", _lead_of(ledger, event), None, event.why)
+            return said | {"detail": name}
         case events.FactsPosted(facts=facts):
             return _recorded("post", event.sender, None, ", ".join(fact.key for fact in facts))
         case events.FactsWithheld():
             raise AssertionError("a withholding has no entry: it is part of the next")
+
+
+def _lead_of(ledger: Ledger, event: events.TaskDelivered | events.TaskFailed | events.TaskCancelled) -> str:
+    task = ledger.task_of(event.turn)
+    assert task is not None  # a task's turn does one
+    return ledger.turns[task.lead].agent
 
 
 def _recorded(move: str, from_: str | None, to: str | None, summary: str = "") -> dict[str, Any]:
@@ -430,6 +432,9 @@ def _refused(move: str, from_: str, to: str | None, summary: str, refusal: Refus
 
 def _next_round(event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> dict[str, Any]:
     past = event.work.past[-1] if event.work.past else None
+    if past is not None and past.how == "joined":
+        ended = ", ".join(f"{result.name} {result.status}" for result in event.work.results)
+        return _recorded("join", "guard", event.to, ended or "no task ended in time")
     sender = None if isinstance(event, events.TurnRetried) else event.sender
     if past is None or past.how not in _AGAIN:
         return _recorded("retry", sender or "guard", event.to)

@@ -6,7 +6,7 @@ The strip has depth and each kind of spending, event by event, against what they
 """
 
 from collections.abc import Callable, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -85,28 +85,26 @@ def _lane(root: Element, lane: str, x: float, height: float, kind: str, colour: 
 
 
 def _held(root: Element, shown: Scene, x: dict[str, float], colour: dict[str, str]) -> None:
-    """Draw who holds the work from row to row, and what they do with it."""
-    begins = 0
+    """Draw who holds work from row to row, and what they do with it."""
     rows = [*shown.rows]
-    for place, (row, after) in enumerate(pairwise([*rows, None])):
-        assert row is not None
-        same = after is not None and (after.holder, after.state) == (row.holder, row.state)
-        if same:
-            continue
-        if row.holder in x:
+    held = [dict(row.held) for row in rows]
+    for lane in shown.lanes:
+        end = -1
+        for state, same in groupby(each.get(lane) for each in held):
+            begins, end = end + 1, end + len(list(same))
+            if state is None:
+                continue
             top = _HEAD + _ROW * begins + _middle(rows[begins])
-            end = height_of(rows, place)
             add(
                 root,
                 "rect",
-                x=x[row.holder] - _BAR / 2,
+                x=x[lane] - _BAR / 2,
                 y=top,
                 width=_BAR,
-                height=max(4.0, end - top),
+                height=max(4.0, height_of(rows, end) - top),
                 rx=3,
-                class_=f"held {row.state} {colour.get(row.holder, 'people')}",
+                class_=f"held {state} {colour.get(lane, 'people')}",
             )
-        begins = place + 1
 
 
 def height_of(rows: list[SceneRow], place: int) -> float:
@@ -210,6 +208,11 @@ def _tone(row: SceneRow) -> str:
         "escalate": "people",
         "resolve": "people",
         "assign": "people",
+        "delegate": "asks",
+        "deliver": "replies",
+        "join": "replies",
+        "task_failed": "bad",
+        "task_cancelled": "bad",
         "complete": "good",
         "freeze": "cold",
         "proposal": "cold",

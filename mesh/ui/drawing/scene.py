@@ -16,8 +16,8 @@ from protocol.wire.ids import HUMAN
 Form = Literal["arrow", "broken", "note", "band", "fold"]
 """`arrow` passes between lanes, `broken` was refused, `note` happens on a lane, `band` to the whole request;
 `fold` stands for rows that repeat those before it."""
-State = Literal["", "working", "waiting", "failed", "doubt"]
-"""What a holder does once a row has happened; empty: there is no holder."""
+State = Literal["working", "waiting", "failed", "doubt"]
+"""What a holder does once a row has happened."""
 
 GUARD = "guard"
 LONGEST_CYCLE = 8
@@ -50,8 +50,8 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     rule: str | None = None
     detail: str = ""
-    holder: str = ""
-    state: State = ""
+    held: tuple[tuple[str, State], ...] = ()
+    """By lane: who holds work once this has happened, and what they do with it."""
     cycle: int = 0
     """Of a fold: how many rows it repeats."""
     times: int = 0
@@ -73,7 +73,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     def part(self, number: int, size: int) -> "Scene":
         """Return the rows of one part, and the lanes that these touch."""
         rows = self.rows[number * size : (number + 1) * size]
-        touched = {name for row in rows for name in (row.lane, row.to, row.holder)}
+        touched = {name for row in rows for name in (row.lane, row.to, *(lane for lane, _ in row.held))}
         lanes = tuple(lane for lane in self.lanes if lane in touched)
         return msgspec.structs.replace(self, lanes=lanes or self.lanes[:1], rows=rows)
 
@@ -101,17 +101,23 @@ def scene(told: Timeline, *, folded: bool = True) -> Scene:
     )
 
 
-_AFTER: dict[str, State] = {"ask": "waiting", "turn_failed": "failed", "doubt": "doubt"}
+_AFTER: dict[str, State] = {
+    "ask": "waiting",
+    "delegate": "waiting",
+    "turn_failed": "failed",
+    "doubt": "doubt",
+}
 _OPENS = ("submit", "transfer", "hand_back", "escalate", "resolve")
 _ENDS = ("complete", "fail", "cancel")
+_AGAIN = ("retry", "reply", "settle", "expire", "join")
+_TASK_ENDS = ("deliver", "task_failed", "task_cancelled")
 _WHOLE = ("freeze", "thaw", "cancel", "expire")
 """What happens to the request and not to a turn; `expire` only where it reaches nobody."""
 
 
 def _rows(told: Timeline) -> Iterator[SceneRow]:
     """Yield a row for each entry, and keep account of who holds the work."""
-    holder, asked, before = "", told.client, -1
-    state: State = ""
+    asked, held, before = told.client, Held(), -1
     known = {told.client, HUMAN, *told.trail}
     for move in told.moves:
         giver, taker = _lane(told, move, asked), move.to
@@ -123,19 +129,10 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
             form = "band"
         elif taker is None or giver == taker or move.move in ("proposal", "assign"):
             form, taker = "note", None
-        if not refused:
-            if move.move == "ask":
-                asked = move.to or told.client
-            if move.move in _OPENS and move.to is not None:
-                holder, state = move.to, "working"
-            elif move.move in _ENDS or (form == "band" and move.move == "expire"):
-                holder, state = "", ""
-            elif move.move in _AFTER:
-                state = _AFTER[move.move]
-            elif move.move in ("retry", "reply", "settle", "expire"):
-                state = "working"
-        elif move.move == "submit":
-            holder, state = "", ""
+        if not refused and move.move == "ask":
+            asked = move.to or told.client
+        if not refused or move.move == "submit":
+            held.take(move, ended=refused or (form == "band" and move.move == "expire"))
         said = named(move.from_, move.sender)
         yield SceneRow(
             seq=move.seq,
@@ -151,10 +148,47 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
             text=move.summary,
             rule=move.rule,
             detail=move.detail or "",
-            holder=holder,
-            state=state,
+            held=held.lanes,
         )
         before = move.seq
+
+
+class Held:
+    """Who holds work: the request itself, and each open task."""
+
+    def __init__(self) -> None:
+        self._root: tuple[str, State] | None = None
+        self._tasks: dict[str, tuple[str, State]] = {}
+        """By turn."""
+
+    @property
+    def lanes(self) -> tuple[tuple[str, State], ...]:
+        """By lane; an agent with several tasks shows what it does with the newest."""
+        held = ([] if self._root is None else [self._root]) + list(self._tasks.values())
+        return tuple(dict(held).items())
+
+    def take(self, move: TimelineEntry, *, ended: bool) -> None:
+        """Take in what happened.
+
+        Args:
+            ended: True if it ended the request.
+        """
+        turn = "" if move.turn is None else move.turn.id
+        if ended or move.move in _ENDS:
+            self._root = None
+            self._tasks.clear()
+        elif move.move == "task" and move.to is not None:
+            self._tasks[turn] = (move.to, "working")
+        elif move.move in _TASK_ENDS:
+            self._tasks.pop(turn, None)
+        elif move.move in _OPENS and move.to is not None:
+            self._root = (move.to, "working")
+        else:
+            state = _AFTER.get(move.move) or ("working" if move.move in _AGAIN else None)
+            if state is not None and turn in self._tasks:
+                self._tasks[turn] = (self._tasks[turn][0], state)
+            elif state is not None and self._root is not None:
+                self._root = (self._root[0], state)
 
 
 def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:
@@ -166,6 +200,8 @@ def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:
         return told.client if move.turn is None else move.turn.agent
     if move.move == "reply":
         return asked
+    if move.move in _TASK_ENDS:  # of a task that was never opened: its agent has no lane
+        return move.to or told.client
     if move.verdict == "deferred" or (move.move in ("proposal", "doubt") and move.turn is not None):
         return name if move.turn is None else move.turn.agent
     return HUMAN
@@ -208,8 +244,7 @@ def _fold(hidden: Sequence[SceneRow], cycle: int) -> SceneRow:
         form="fold",
         move="fold",
         lane=last.lane,
-        holder=last.holder,
-        state=last.state,
+        held=last.held,
         cycle=cycle,
         times=len(hidden) // cycle,
     )
@@ -270,7 +305,7 @@ def _line(row: SceneRow, ids: dict[str, str]) -> str:
             aimed = f" to {row.aim}" if row.aim else ""
             return f"{here}-x{to}: {_coded(_joined(f'{row.move}{aimed} refused by {row.rule}', row.text))}"
         case "arrow":
-            shaft = "-->>" if row.move in ("hand_back", "reply", "settle") else "->>"
+            shaft = "-->>" if row.move in ("hand_back", "reply", "settle", *_TASK_ENDS) else "->>"
             return f"{here}{shaft}{to}: {_coded(_joined(row.move + who, row.text))}"
 
 

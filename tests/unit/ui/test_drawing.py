@@ -15,7 +15,8 @@ from mesh.ui.drawing.graph import Edge, Node, graph
 from mesh.ui.drawing.request import PART_ROWS, course, parts, sequence, strip
 from mesh.ui.drawing.scene import Scene, edges, mermaid, scene
 from mesh.ui.story import as_html, standing
-from protocol.views.timeline import Cost, Timeline, TimelineEntry, timeline
+from protocol.views.spending import Cost
+from protocol.views.timeline import Timeline, TimelineEntry, timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget
 from tests.servers import ROOT

@@ -1,0 +1,184 @@
+"""The tree of a request: its leads, the tasks that they gave out, what became of each, and what it cost.
+
+It is derived from the ledger, as the timeline is: an error three levels down is told with its origin and with
+the code of each level above it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+
+import msgspec
+
+from protocol.domain import budget
+from protocol.domain.ledger import Ledger
+from protocol.domain.tasks import TaskState
+from protocol.domain.turns import TurnState
+from protocol.views.spending import Cost, cost_of
+from protocol.wire.assignment import TaskError
+from protocol.wire.commands import Join, Usage
+from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed
+from protocol.wire.prices import Price
+
+
+class ErrorLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """What one level made of a failure."""
+
+    code: str
+    message: str
+    agent: str
+    attempts: int
+    """Rounds that its agent began."""
+    lineage: tuple[str, ...]
+    """Holders from the root turn to that agent."""
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, or the root turn, with all below it."""
+
+    name: str
+    """Of the task; empty for a root turn."""
+    level: int
+    """1 for a root turn."""
+    turn: str
+    """The newest turn that does it; of an offer that nobody claimed, the offer."""
+    agent: str
+    """Who has it, or had it last; empty for an offer that nobody claimed."""
+    agents: tuple[str, ...]
+    """All that had it, in order."""
+    status: str
+    """`planned`, `offered`, `delivered`, `failed` or `cancelled`; while it is open, what its turn does:
+    `working`, `delegated`, `suspended`, `failed`, `refused` or `doubted`. Of a root turn also `ended`."""
+    asked: str
+    """What is wanted, in one line."""
+    result: str
+    """What was delivered, in one line."""
+    errors: tuple[ErrorLevel, ...]
+    """Why it failed: its own level first, the origin last."""
+    why: str
+    """Why it was cancelled: `called_off`, `lead_ended`, or `request_ended`."""
+    chosen: str
+    """Why this agent, where the guard chose it."""
+    uses: tuple[str, ...]
+    revises: str
+    join: Join | None
+    """What it waits for, while it is `delegated`."""
+    attempts: int
+    """Rounds that were begun."""
+    own: Cost
+    """What its own turns reported."""
+    cost: Cost
+    """The same with all below it."""
+    began: int
+    """UTC µs: of the plan; of a root turn, when it was opened."""
+    ended: int | None
+    """UTC µs."""
+    tasks: tuple["TreeNode", ...]
+
+    @property
+    def is_open(self) -> bool:
+        return self.ended is None
+
+
+def trees(ledger: Ledger, prices: Mapping[str, Price]) -> tuple[TreeNode, ...]:
+    """Return the tree of each root turn that delegated, in the order in which these were opened."""
+    grown = _Grown(ledger, prices)
+    return tuple(grown.root(turn) for turn in ledger.turns.values() if turn.task is None and turn.tasks)
+
+
+def flat(nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
+    """Yield every node of these trees, each before those below it."""
+    for node in nodes:
+        yield node
+        yield from flat(node.tasks)
+
+
+class _Grown:
+    def __init__(self, ledger: Ledger, prices: Mapping[str, Price]) -> None:
+        self._ledger, self._prices = ledger, prices
+        self._turns: dict[int, list[TurnState]] = {}
+        """By task: the turns that did it."""
+        for turn in ledger.turns.values():
+            if turn.task is not None:
+                self._turns.setdefault(id(turn.task), []).append(turn)
+
+    def root(self, turn: TurnState) -> TreeNode:
+        tasks = tuple(map(self.task, turn.tasks.values()))
+        own = turn.report.usage
+        return TreeNode(
+            name="",
+            level=1,
+            turn=turn.id,
+            agent=turn.agent,
+            agents=(turn.agent,),
+            status=turn.state,
+            asked=turn.work.handoff.summary,
+            result="",
+            errors=(),
+            why="",
+            chosen="",
+            uses=(),
+            revises="",
+            join=turn.join if turn.state == "delegated" else None,
+            attempts=turn.round + 1,
+            own=cost_of(own, self._prices),
+            cost=self._whole(own, tasks),
+            began=turn.opened_at,
+            ended=None if turn.ended_by is None else turn.ended_by.at,
+            tasks=tasks,
+        )
+
+    def task(self, task: TaskState) -> TreeNode:
+        turns = self._turns.get(id(task), [])
+        newest = turns[-1] if turns and task.state != "planned" else None
+        tasks = tuple(self.task(each) for turn in turns for each in turn.tasks.values())
+        own = reduce(budget.plus, (turn.report.usage for turn in turns), budget.NOTHING)
+        end, over = task.ended, self._ledger.ended
+        offered = task.state == "planned" and task.worker is None
+        status = newest.state if newest is not None and task.is_open else task.state
+        return TreeNode(
+            name=task.name,
+            level=task.level,
+            turn=task.turn,
+            agent=task.agents[-1] if task.agents else task.planned.agent,
+            agents=task.agents,
+            status="offered" if offered else status,
+            asked=task.planned.task.summary,
+            result=end.summary if isinstance(end, TaskDelivered) else "",
+            errors=tuple(levels_of(end.error)) if isinstance(end, TaskFailed) else (),
+            why=end.why if isinstance(end, TaskCancelled) else "" if task.is_open or end else "request_ended",
+            chosen=task.planned.why,
+            uses=task.planned.task.uses,
+            revises=task.planned.task.revises,
+            join=newest.join if newest is not None and newest.state == "delegated" else None,
+            attempts=task.attempts,
+            own=cost_of(own, self._prices),
+            cost=self._whole(own, tasks),
+            began=task.since,
+            ended=end.at if end is not None else None if task.is_open or over is None else over.at,
+            tasks=tasks,
+        )
+
+    def _whole(self, own: Usage, tasks: Iterable[TreeNode]) -> Cost:
+        whole = cost_of(own, self._prices)
+        for task in tasks:
+            below = task.cost
+            whole = Cost(
+                nano_dollars=whole.nano_dollars + below.nano_dollars,
+                tokens=whole.tokens + below.tokens,
+                model_calls=whole.model_calls + below.model_calls,
+                unpriced=whole.unpriced or below.unpriced,
+            )
+        return whole
+
+
+def levels_of(error: TaskError | None) -> Iterator[ErrorLevel]:
+    """Yield a failure as each level told it, from the task itself down to where it began."""
+    while error is not None:
+        yield ErrorLevel(
+            code=error.code,
+            message=error.message,
+            agent=error.agent,
+            attempts=error.attempts,
+            lineage=error.lineage,
+        )
+        error = error.origin
