@@ -42,7 +42,7 @@ from protocol.wire.prices import Price
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 _INSTANCES = count()
-MOST_ROUNDS = 50
+MOST_ROUNDS = 500
 
 
 class MemorySteps:
@@ -269,14 +269,14 @@ class FleetHarness:
         self.guard.submit(text, **submit)
         said = iter(replies)
         for _ in range(MOST_ROUNDS):
-            held = self.guard.ledger.holder
-            if held is None or held.agent == HUMAN:
+            held = self._next()
+            if held is None:
                 return self
             if held.state == "suspended":
                 value = next(said, None)
                 if value is None:
                     return self
-                self.guard.reply(value)
+                self.guard.reply(value, turn=held)
             elif held.state == "working":
                 self.guard.propose(await self._round(held))
             elif held.due_at is not None:
@@ -285,14 +285,32 @@ class FleetHarness:
                 return self  # an effect in doubt: nobody settles it here
         raise NotDecided(f"no end after {MOST_ROUNDS} rounds: {self.path}")
 
+    def _next(self) -> TurnState | None:
+        """Return the turn that goes on: one that works, else one that was asked, else the first that is due.
+
+        Turns of tasks work in the order in which they were opened; None where people have the request.
+        """
+        held = [turn for turn in self.guard.ledger.open.values() if turn.agent != HUMAN]
+        for state in ("working", "suspended"):
+            for turn in held:
+                if turn.state == state:
+                    return turn
+        due = [turn for turn in held if turn.due_at is not None]
+        return min(due or held, key=lambda turn: turn.due_at or 0, default=None)
+
     async def _round(self, held: TurnState) -> Proposal:
         agent, steps = self._agents[held.agent], self._journals[held.agent]
+
+        async def send(proposal: Proposal) -> None:
+            self.guard.propose(proposal)
+
         turn = turn_of(
             self.guard.request,
             held.work,
             self.guard.fleet,
             steps,
             version=agent.version,
+            send=send,
             store=self.store,
         )
         self.turns.append(turn)
@@ -330,6 +348,11 @@ class FleetHarness:
         """Holders in order, hand-backs included; people are none."""
         given = (events.RequestOpened, events.HandoffAdmitted)
         return [event.to for event in self.guard.events if isinstance(event, given)]
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """Tasks in the order of their plans: how each stands or ended; of equal names, the newest."""
+        return {task.name: task.state for task in self.guard.ledger.tasks}
 
     @property
     def refused(self) -> list[str]:

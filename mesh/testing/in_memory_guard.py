@@ -202,9 +202,9 @@ class InMemoryGuard:
         cause = Cause(id_of(self.request, proposal, sender))
         return self._event(self.process(Command(self.request, sender, proposal, cause, "agent")))
 
-    def reply(self, value: Any, by: str = "somebody") -> AnyEvent:
-        """The client or a person replies to the question that was asked."""
-        turn = self.holder
+    def reply(self, value: Any, by: str = "somebody", *, turn: TurnState | None = None) -> AnyEvent:
+        """The client or a person replies to the question that was asked, by default by the holder."""
+        turn = turn or self.holder
         asked = turn.asked or self.client
         said = Reply(id=self._id(), turn=turn.id, round=turn.round, value=value, by=by)
         return self.say(said, asked if asked in self.fleet.clients else self._operator())
