@@ -118,6 +118,20 @@ class AttendanceWatch:
         since = max(seen.since, seen.queue.moved(seq)) if seen.served else seen.since
         return Attendance(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
+    async def served(self, agents: Iterable[str]) -> list[bool]:
+        """Return, for each of these agents, if it is served: as the last look found it, if that was lately.
+
+        Where nobody was found it is looked for again: an agent may just have come. Raises BusError.
+        """
+
+        async def look(agent: str) -> bool:
+            seen = self._agents.get(agent)
+            if seen is not None and seen.served and self._now() - seen.looked_at < GAP_S * 1e6:
+                return True
+            return (await self._look(agent)).served
+
+        return await asyncio.gather(*map(look, agents))
+
     async def _look(self, agent: str) -> _Agent:
         served, delivered = await asyncio.gather(is_served(self._bus, agent), self._delivered(agent))
         at = self._now()

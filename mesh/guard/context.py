@@ -30,7 +30,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
 from protocol.domain.breaker import Use
-from protocol.domain.steps import Moment, NeedVerdictContext, VerdictContext
+from protocol.domain.steps import AgentStanding, Moment, NeedCandidates, NeedVerdictContext, VerdictContext
 from protocol.wire import config, subjects
 from protocol.wire.commands import Control, Freeze, Submit, Thaw
 from protocol.wire.config import Fleet, FreezeEntry, Policy
@@ -241,6 +241,17 @@ class DecisionContext:
         if need.may_try:
             return known._replace(breaker=await self.breakers.ask(target, command.cause))
         return known._replace(breaker=Use(self.breakers.state(target)))
+
+    async def standings(self, need: NeedCandidates) -> tuple[AgentStanding, ...]:
+        """Return how each agent that a plan asks for stands for new work. Raises BusError."""
+        served = await self.attendance.served(need.agents)
+        uses = [
+            Use("closed")
+            if self.breakers.state(name) == "closed"
+            else await self.breakers.ask(name, need.trial)
+            for name in need.agents
+        ]
+        return tuple(map(AgentStanding, uses, served))
 
 
 # --- the freeze of the whole mesh -----------------------------------------------------------------

@@ -40,6 +40,7 @@ from protocol.domain.steps import (
     Attendance,
     MeshFrozen,
     NeedAttendance,
+    NeedCandidates,
     NeedMoment,
     NeedPeers,
     NeedVerdictContext,
@@ -286,6 +287,8 @@ class RequestProcessor:
                 elif isinstance(step, WakeAt):
                     if not cached.wakes(step.at, context.now()):
                         await arm_timer(self._bus, cached, request, step.at, context.now())
+                elif isinstance(step, NeedCandidates):
+                    said = await context.standings(step)
                 elif isinstance(step, NeedPeers):
                     said = breakers.not_open(step.agents)
                 elif isinstance(step, NeedAttendance):

@@ -6,7 +6,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.request_mux import PubAck
 from mesh.bus.streams import inbox_consumer
-from protocol.wire import codec, events, subjects
+from protocol.wire import codec, subjects
 from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Move, MoveProposed, Proposal, Report
 from protocol.wire.events import AnyEvent
@@ -42,7 +42,7 @@ class Actor:
         """Return what the agent was given to do: the `nth` turn's `round_`, counted from 0."""
 
         def given() -> list[Assignment]:
-            works = [event.work for event in self.got.get(request, ()) if isinstance(event, _WITH_WORK)]
+            works = [event.work for event in self.got.get(request, ())]
             turns = list(dict.fromkeys(work.turn for work in works if work is not None))
             return [
                 work
@@ -64,17 +64,6 @@ class Actor:
 
     async def say(self, request: str, proposal: Proposal) -> PubAck:
         return await self.bus.publish_durable(subjects.prop(self.name, request), codec.encode(proposal))
-
-
-_WITH_WORK = (
-    events.RequestOpened
-    | events.HandoffAdmitted
-    | events.MoveRefused
-    | events.TurnRetried
-    | events.TurnResumed
-    | events.EffectSettled
-    | events.EscalationResolved
-)
 
 
 async def _nobody(turn: object) -> Move:

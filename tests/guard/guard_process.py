@@ -1,14 +1,16 @@
 """A guard that dies as with `kill -9` at a point: `<url> <keys> <identity> <point>`.
 
-A point is `append:<event type>` (that event is stored, nothing after it is done), `armed` (the timer
-stands, the message is not acknowledged), `buried` (the dead letter is stored), `frozen` (the whole mesh is,
-the message is not acknowledged), `remembered` (the first fact of a conversation is) or `never`.
+A point is `append:<event type>` (that event is stored, nothing after it is done; `append:<event type>#3`: of
+the third), `armed` (the timer stands, the message is not acknowledged), `buried` (the dead letter is stored),
+`frozen` (the whole mesh is, the message is not acknowledged), `told` (one agent's turn is said to be over,
+the next one's is not), `remembered` (the first fact of a conversation is) or `never`.
 """
 
 import asyncio
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,12 @@ from mesh.guard import service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
 
-FATAL = {"buried": "mesh.dead.", "frozen": FREEZE, "remembered": "mesh.mem."}
+FATAL = {"buried": "mesh.dead.", "frozen": FREEZE, "remembered": "mesh.mem.", "told": "mesh.end."}
 """By point: the subjects of what is the last thing that the guard writes."""
+
+
+STORED = Counter[str]()
+"""By type: how many events this guard appended."""
 
 
 def die() -> None:
@@ -42,7 +48,9 @@ class FatalLog(JetStreamLog):
         self, to: str, request: str, body: bytes, *, after: int, headers: Mapping[str, str] | None = None
     ) -> int:
         seq = await super().append(to, request, body, after=after, headers=headers)
-        if f"append:{msgspec.json.decode(body)['type']}" == self.point:
+        type_ = msgspec.json.decode(body)["type"]
+        STORED[type_] += 1
+        if self.point in (f"append:{type_}", f"append:{type_}#{STORED[type_]}"):
             die()
         return seq
 

@@ -71,6 +71,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="unescalated", max_escalations=0),
         Policy(name="roomy", max_refusals=4, max_handoff_bytes=262_144),
         Policy(name="chatty", max_retries=9, retry_backoff_s=0.02, retry_backoff_max_s=0.02),
+        Policy(name="tree", topology="supervised", retry_backoff_s=0.02),
         Policy(name="vast", max_handoff_bytes=1 << 20, retry_backoff_s=0.02),
     )
 }
@@ -81,6 +82,9 @@ CLOSERS = (
     events.EscalationResolved,
     events.RequestCompleted,
     events.RequestFailed,
+    events.TaskDelivered,
+    events.TaskFailed,
+    events.TaskCancelled,
 )
 """What ends the turn that it names."""
 

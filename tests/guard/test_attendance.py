@@ -1,11 +1,14 @@
 """What a guard has seen of its agents: since when they are served, and how their queues move."""
 
+from mesh.agent._presence import Presence
+from mesh.agent.definition import Agent
+from mesh.agent.turn import Turn
 from mesh.bus.streams import inbox_consumer
 from mesh.guard import attendance
 from mesh.guard.attendance import AttendanceWatch, Queue
 from mesh.testing import LocalBus
 from protocol.wire import subjects
-from protocol.wire.commands import Complete
+from protocol.wire.commands import Complete, Move
 from protocol.wire.events import RequestOpened
 from tests.guard.stage import Stage
 from tests.servers import eventually
@@ -164,3 +167,21 @@ def test_a_long_record_of_a_queue_grows_coarser_and_errs_to_later_times() -> Non
     assert all(queue.moved(seq) >= seq for seq in range(5_000))
     assert queue.moved(4_900) == 4_900
     assert queue.moved(0) < 2_500
+
+
+async def test_who_is_served_is_what_the_last_look_found_and_nobody_is_looked_for_again(
+    furnished: LocalBus, stage: Stage
+) -> None:
+    clock = Clock()
+    looker = await seen_by(furnished, stage, clock)
+    assert await looker.served(["a", "b"]) == [False, False]
+    async with stage.mesh.connected_as("b") as bus:
+        await Presence(bus, Agent("b", _idle), "one").announce()
+        assert await looker.served(["b", "a"]) == [True, False]
+    assert await looker.served(["b"]) == [True]
+    clock.moves(attendance.GAP_S + 1)
+    assert await looker.served(["b"]) == [False]
+
+
+async def _idle(turn: Turn) -> Move:
+    raise AssertionError("nothing is given to it")

@@ -1,0 +1,196 @@
+"""Trees of tasks: a guard is killed between two of its steps, and nothing is opened, told or ended twice.
+
+What each agent was given and asked for is counted outside of the log.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from mesh.testing import LocalBus
+from protocol.wire import events
+from protocol.wire.assignment import Assignment
+from protocol.wire.commands import Complete, Delegate, Deliver, Move, Task
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.ids import AgentName
+from tests.guard.stage import FLEET, Stage, furnish
+from tests.servers import PATIENCE_S, eventually
+
+CALLS = 40
+"""Model calls that the root of each tree is given."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+    """A server whose leases end soon, so that what a killed guard held comes again at once."""
+    fleet = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
+    async with LocalBus(fleet, tmp_path_factory.mktemp("mesh")) as mesh:
+        await furnish(mesh)
+        yield mesh
+        await mesh.server.kill()
+
+
+def task(name: str, to: str) -> Task:
+    return Task(name=name, summary=name, to_agent=AgentName(to), carry=())
+
+
+PLANS: dict[str, Delegate] = {
+    "": Delegate(tasks=(task("left", "b"), task("right", "c"))),
+    "left": Delegate(tasks=(task("deep", "d"), task("also", "e"))),
+}
+"""By the task whose turn asks for it."""
+TASKS = ("also", "deep", "left", "right")
+PLAYED = Counter(
+    {
+        "request.opened": 1,
+        "turn.delegated": 2,
+        "task.opened": 4,
+        "task.delivered": 4,
+        "turn.resumed": 2,
+        "request.completed": 1,
+    }
+)
+
+
+def as_planned(work: Assignment) -> Move | None:
+    """Delegate, deliver, and answer once everything is there."""
+    if work.task in PLANS and not work.results:
+        return PLANS[work.task]
+    if work.task:
+        return Deliver(summary=f"{work.task} is done")
+    return Complete(answer=sorted(result.name for result in work.results))
+
+
+class Cast:
+    """Agents that do at once what a function says, and count what they were given."""
+
+    def __init__(self, stage: Stage, decide: Callable[[Assignment], Move | None] = as_planned) -> None:
+        self._stage = stage
+        self._decide = decide
+        self.given: Counter[tuple[str, int]] = Counter()
+        """How often each round of each task was seen."""
+        self.turns: dict[str, Assignment] = {}
+        """By task: its newest work."""
+
+    async def play(self, request: str) -> None:
+        """Act on everything that comes, until cancelled."""
+        actors = [await self._stage.actor(name) for name in "abcde"]
+        seen = Counter[str]()
+        while True:
+            for actor in actors:
+                got = actor.got.get(request, [])
+                for event in got[seen[actor.name] :]:
+                    seen[actor.name] += 1
+                    if event.work is None:
+                        continue
+                    self.given[event.work.task, event.work.round] += 1
+                    self.turns[event.work.task] = event.work
+                    move = self._decide(event.work)
+                    if move is not None:
+                        await actor.propose(request, event.work, move)
+            await asyncio.sleep(0.005)
+
+
+async def ends(stage: Stage, request: str) -> set[str]:
+    """Return the turns of a request whose ends were told where their agents look."""
+    found = await (await stage.bus("admin")).api(
+        "STREAM.INFO.ENDS", {"subjects_filter": f"mesh.end.*.{request}.*"}
+    )
+    return {subject.rpartition(".")[2] for subject in found["state"].get("subjects") or {}}
+
+
+POINTS = (
+    *("append:turn.delegated#1", "append:turn.delegated#2"),
+    *("append:task.opened#1", "append:task.opened#2", "append:task.opened#3", "append:task.opened#4"),
+    *("append:task.delivered#1", "append:task.delivered#4"),
+    *("append:turn.resumed#1", "append:turn.resumed#2"),
+    "append:request.completed",
+)
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_guard_is_killed_and_each_task_is_opened_and_told_once(stage: Stage, point: str) -> None:
+    client, cast = await stage.client(), Cast(stage)
+    async with stage.doomed_guard(point) as doomed:
+        request = await client.submit(
+            "hello", policy="tree", constraints=Constraints(budget=Budget(model_calls=CALLS))
+        )
+        playing = asyncio.create_task(cast.play(request))
+        await doomed.ended()
+    await stage.guard()
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == ["left", "right"]
+    playing.cancel()
+    await stage.drained()
+    log = await stage.log(request)
+    assert Counter(await stage.types(request)) == PLAYED
+    opened = [event for event in log if isinstance(event, events.TaskOpened)]
+    assert sorted(event.name for event in opened) == sorted(TASKS)
+    assert cast.given == Counter({(name, 0): 1 for name in ("", *TASKS)} | {("", 1): 1, ("left", 1): 1})
+    grants = {event.name: event.work.handoff.constraints.budget for event in opened}
+    calls = {name: grant.model_calls or 0 for name, grant in grants.items() if grant is not None}
+    assert calls["left"] + calls["right"] <= CALLS
+    assert calls["deep"] + calls["also"] <= calls["left"]
+
+
+@pytest.mark.parametrize("point", ["append:request.cancelled", "told"])
+async def test_whoever_dies_while_many_turns_end_all_of_them_are_told(stage: Stage, point: str) -> None:
+    def only_plan(work: Assignment) -> Move | None:
+        return PLANS.get(work.task)
+
+    client, cast = await stage.client(), Cast(stage, only_plan)
+    async with stage.doomed_guard(point) as doomed:
+        request = await client.submit("hello", policy="tree")
+        playing = asyncio.create_task(cast.play(request))
+        await stage.reaches(request, "task.opened", len(TASKS))
+        await client.cancel(request)
+        await doomed.ended()
+    assert len(await ends(stage, request)) == (point == "told")
+    told = {name: await stage.notices(name) for name in "abcde"}
+    await stage.guard()
+    await stage.drained()
+    playing.cancel()
+    assert (await stage.types(request))[-1] == "request.cancelled"
+    turns = {name: work.turn for name, work in cast.turns.items()}
+    assert await ends(stage, request) == set(turns.values())
+    notices = [each.ended.turn for name in "abcde" for each in told[name] if each.ended]
+    assert set(notices) == set(turns.values())
+
+
+@pytest.mark.parametrize("point", ["append:task.delivered", "append:task.cancelled", "told"])
+async def test_a_lead_that_ends_takes_the_tasks_below_it_along_and_no_other(stage: Stage, point: str) -> None:
+    """`left` delivers while one of its own tasks is open; its own deep task goes with it, `right` stays."""
+    last = {"deep", "right"}
+
+    def hasty(work: Assignment) -> Move | None:
+        if work.task in last:
+            return None
+        if work.task == "left":
+            plan = msgspec.structs.replace(PLANS["left"], join="any")
+            return Deliver(summary="enough", cancel_open=True) if work.results else plan
+        if not work.task:
+            plan = msgspec.structs.replace(PLANS[""], join="any")
+            return Complete(answer="enough", cancel_open=True) if work.results else plan
+        return Deliver(summary="done")
+
+    client, cast = await stage.client(), Cast(stage, hasty)
+    async with stage.doomed_guard(point) as doomed:
+        request = await client.submit("hello", policy="tree")
+        playing = asyncio.create_task(cast.play(request))
+        await doomed.ended()
+    await stage.guard()
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "enough"
+    await stage.drained()
+    playing.cancel()
+    log = await stage.log(request)
+    cancelled = [event for event in log if isinstance(event, events.TaskCancelled)]
+    assert [(event.name, event.why) for event in cancelled] == [("deep", "lead_ended")]
+    assert {event.name for event in log if isinstance(event, events.TaskDelivered)} == {"left", "also"}
+
+    async def told() -> bool:
+        return await ends(stage, request) == {cast.turns[name].turn for name in last}
+
+    await eventually(told)
