@@ -172,7 +172,8 @@ def holder_of(ledger: Ledger) -> str:
     """Return who has to act; empty when nobody has."""
     if not ledger.is_open:
         return ""
-    holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in ledger.open.values())
+    acting = (turn for turn in ledger.open.values() if turn.state != "delegated")  # not leads that wait
+    holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in acting)
     return HUMAN if is_for_people(ledger) else ", ".join(map(str, holders))
 
 

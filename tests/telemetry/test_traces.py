@@ -331,3 +331,43 @@ async def test_requests_and_turns_are_counted_where_they_happen(stage: Stage, re
     for name in "ab":
         assert readings.value("mesh.queue.time", gen_ai__agent__name=name) == 1
         assert readings.value("mesh.turn.duration", gen_ai__agent__name=name) == 1
+
+
+# --- trees ----------------------------------------------------------------------------------------
+
+
+@agent(name="c")
+async def lead(turn: Turn) -> Move:
+    if turn.results:
+        return turn.complete(", ".join(sorted(turn.results)))
+    return turn.delegate(
+        turn.task(name, summary="find it", to=worker) for name, worker in (("one", "a"), ("two", "b"))
+    )
+
+
+@agent(name="a")
+async def first_worker(turn: Turn) -> Move:
+    return turn.deliver("found")
+
+
+@agent(name="b")
+async def second_worker(turn: Turn) -> Move:
+    return turn.deliver("found")
+
+
+async def test_a_tree_is_one_trace_and_its_tasks_are_children_of_their_plan(stage: Stage, seen: Seen) -> None:
+    for each in (lead, first_worker, second_worker):
+        await stage.runtime(each)
+    client = await stage.client()
+    request = await client.submit(f"hello {CANARY}", to="c", policy="tree")
+    outcome = await client.wait(request, timeout_s=PATIENCE_S)
+    assert outcome.answer == "one, two", outcome
+    await stage.drained()
+    await seen.one(request, "process mesh.prop", 5)
+    spans = seen.of(request)
+    assert len({trace_of(span) for span in spans}) == 1
+    (plan,) = [span for span in spans if said(span).get("mesh.event.type") == "turn.delegated"]
+    opened = [span for span in spans if said(span).get("mesh.event.type") == "task.opened"]
+    assert [parent_of(span) for span in opened] == [id_of(plan)] * 2
+    rounds = [span for span in spans if span.name in ("invoke_agent a", "invoke_agent b")]
+    assert {parent_of(span) for span in rounds} == {id_of(span) for span in opened}
