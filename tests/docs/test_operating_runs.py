@@ -1,0 +1,186 @@
+"""docs/operating.md runs: each of its commands is given where its section would give it, on one mesh."""
+
+import asyncio
+import logging
+import re
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from mesh.cli.exits import Exit
+from mesh.fleet.file import parse_fleet
+from mesh.ops.dead_letters import STREAM
+from mesh.testing import LocalBus
+from protocol.wire import events, subjects
+from protocol.wire.assignment import Assignment
+from protocol.wire.commands import Ask, Complete, Doubt, Escalate, Freeze, Move, ReportInDoubt, Thaw, Transfer
+from protocol.wire.config import Policy
+from protocol.wire.ids import AgentName
+from tests.docs.pages import blocks, read
+from tests.docs.test_operating import TYPED
+from tests.guard.stage import Stage, staged
+from tests.logs import plain_logs
+from tests.system.office import Office
+from tests.system.test_cli_webhook import SECRET, Receiver, receiving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TIERS = next(block.text for block in blocks(read("operating.md")) if block.language == "toml")
+FLEET = parse_fleet(
+    'name = "night"\nentry = "billing"\n[agents.billing]\n[agents.refunds]\n'
+    "[clients.app]\n[operators.ops]\n[viewers.audit]\n" + TIERS
+)
+POSTED = "https://hooks.example.com/mesh"
+
+
+class Night(Office):
+    """Requests in each state that the page speaks of."""
+
+    async def given(self, text: str) -> tuple[str, Assignment]:
+        request = await (await self.stage.client("app")).submit(text, conversation="C")
+        return request, await (await self.stage.actor("billing")).work(request)
+
+    async def open(self) -> str:
+        return (await self.given("It goes in circles"))[0]
+
+    async def moved(self, move: Move, reaches: str) -> str:
+        request, work = await self.given("check the amount and pay it back")
+        await (await self.stage.actor("billing")).propose(request, work, move)
+        await self.stage.reaches(request, reaches)
+        return request
+
+    async def waiting(self) -> str:
+        return await self.moved(Escalate(summary="check the amount"), "escalation.raised")
+
+    async def frozen(self) -> str:
+        request = await self.open()
+        await self.stage.control(request, Freeze(id="f"), "ops")
+        await self.stage.reaches(request, "request.frozen")
+        return request
+
+    async def asked(self, whom: str = "human", **ask: object) -> str:
+        ask_ = Ask(to_agent=whom, question="Which one?", **ask)  # type: ignore[arg-type]
+        return await self.moved(ask_, "turn.suspended")
+
+    async def allowed(self) -> str:
+        return await self.asked(schema={"type": "boolean"})
+
+    async def put_back(self) -> str:
+        return await self.asked("app")
+
+    async def doubted(self) -> str:
+        request, work = await self.given("pay it back")
+        doubt = ReportInDoubt(turn=work.turn, round=0, effect=Doubt(step="0-3", action="pay", key="k7"))
+        await (await self.stage.actor("billing")).say(request, doubt)
+        await self.stage.reaches(request, "effect.doubted")
+        return request
+
+    async def long(self) -> str:
+        """A request whose event 7 is a handoff that was admitted, and that ended then."""
+        request, work = await self.given("check the amount and pay it back")
+        for number in range(3):
+            await self.stage.control(request, Freeze(id=f"f{number}"), "ops")
+            await self.stage.control(request, Thaw(id=f"t{number}"), "ops")
+        await self.stage.reaches(request, "request.thawed", 3)
+        give = Transfer(to_agent=AgentName("refunds"), summary="pay it back")
+        await (await self.stage.actor("billing")).propose(request, work, give)
+        refunds = await self.stage.actor("refunds")
+        await refunds.propose(request, await refunds.work(request), Complete(answer="It is paid back."))
+        await self.stage.reaches(request, "request.completed")
+        assert isinstance((await self.stage.log(request))[7], events.HandoffAdmitted)
+        return request
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def night(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Night]:
+    folder = tmp_path_factory.mktemp("night")
+    (folder / "tighter.toml").write_text("max_handoff_bytes = 10\n")
+    for name in ("page", "page-the-lead"):
+        (folder / name).write_text('#!/bin/sh\necho "$@" >> paged\n')
+        (folder / name).chmod(0o755)
+    with plain_logs(logging.CRITICAL):
+        async with LocalBus(FLEET.fleet, tmp_path_factory.mktemp("mesh")) as mesh:
+            async with mesh.connected_as("admin") as admin:
+                policy = Policy(escalation_sla_s=3600.0)
+                await admin.publish_durable(subjects.policy(policy.name), msgspec.json.encode(policy))
+            async with staged(mesh, guards=1) as stage:
+                night = Night(stage, folder)
+                await stuck_letter(stage)
+                (folder / "case.jsonl").write_text(
+                    (await night.mesh("log", "export", await night.long())).out
+                )
+                yield night
+            await mesh.server.kill()
+
+
+async def stuck_letter(stage: Stage) -> None:
+    """Have a proposal kept that the guard can decide when it comes again."""
+    for guard in stage._guards:
+        fleet = guard._context.fleet
+        guard._context.fleet = msgspec.structs.replace(fleet, operators=())
+        request = await (await stage.client("app")).submit("freeze me")
+        await (await stage.actor("billing")).work(request)
+        await stage.control(request, Freeze(id="x"), "ops")
+        await stage.buried("not_allowed", request=request)
+        guard._context.fleet = fleet
+
+
+ON: dict[str, Callable[[Night], Awaitable[str]]] = {
+    r"request (freeze|cancel) ": Night.open,
+    r"request thaw ": Night.frozen,
+    r"human (show|assign|resolve) ": Night.waiting,
+    r"human reply .*--as app": Night.put_back,
+    r"human reply ": Night.asked,
+    r"human (approve|deny) ": Night.allowed,
+    r"doubt settle ": Night.doubted,
+}
+"""The request that a command's ID stands for; else one that has ended."""
+FOUND = {r"^mesh doctor": Exit.FAILED, r"--policy tighter": Exit.FAILED}
+"""Commands that find something, and say so by their status."""
+
+
+@pytest.mark.parametrize("line", TYPED)
+async def test_a_command_of_the_page_does_what_it_is_given_for(
+    night: Night, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    if "ID" in words:
+        kind = next((made for wanted, made in ON.items() if re.search(wanted, line)), Night.long)
+        request = await kind(night)
+        words = [request if word == "ID" else word for word in words]
+    if "17" in words:
+        last = await night.stage.last_seq(STREAM)
+        words = [str(last) if word == "17" else word for word in words]
+    who = next((name for name in ("app", "admin") if f"--as {name}" in line), "ops")
+    wanted = next((status for found, status in FOUND.items() if re.search(found, line)), Exit.DONE)
+    if "watch" in words and "human" in words:
+        monkeypatch.setenv("MESH_WEBHOOK_SECRET", SECRET)
+        await asyncio.to_thread(_watched, night, words, wanted)
+    elif "rerun" in words:
+        done = await night.typed("y\n", *words, who=who)
+        assert done.status == wanted, done
+        assert "mesh: effects get new keys: no tool can tell that they belong to the same work" in done.err
+    else:
+        done = await night.mesh(*words, who=who)
+        assert done.status == wanted, done
+
+
+def _watched(night: Night, words: list[str], wanted: Exit) -> None:
+    """Let a watch report the present state, which ends it."""
+    paged = night.folder.path / "paged"
+    paged.unlink(missing_ok=True)
+    with receiving() as receiver:
+        said = [receiver.url if word == POSTED else word for word in words]
+        done = night.folder.process(*said, "--once", **night.credentials("ops"))
+        assert done.status == wanted, done
+        _check_told(receiver, paged, words)
+
+
+def _check_told(receiver: Receiver, paged: Path, words: list[str]) -> None:
+    if "--post" in words:
+        assert receiver.got
+    elif "--tier" not in words:  # nothing has been raised to the lead yet
+        assert "escalation app_" in paged.read_text()
