@@ -6,6 +6,7 @@ from mesh.guard import parsing
 from mesh.testing import InMemoryGuard
 from protocol.domain.admission import Rejected
 from protocol.domain.steps import MeshFrozen, Outcome
+from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
     Control,
@@ -87,6 +88,22 @@ class Script:
         turn = self.guard.holder
         report = Report(usage=Usage(tokens=tokens))
         self.say(by or turn.agent, MoveProposed(turn=turn.id, round=turn.round, move=move, report=report))
+
+    def working(self, task: str) -> TurnState:
+        """Return the open turn of a task; that of the root for an empty name."""
+        return next(turn for turn in self.guard.ledger.open.values() if turn.work.task == task)
+
+    def of(self, task: str, move: Move, *, tokens: int = 0, by: str | None = None) -> None:
+        """A task's turn asks for a move."""
+        turn = self.working(task)
+        report = Report(usage=Usage(tokens=tokens))
+        self.say(by or turn.agent, MoveProposed(turn=turn.id, round=turn.round, move=move, report=report))
+
+    def breaks(self, task: str, **error: Any) -> None:
+        """A task's turn breaks."""
+        turn = self.working(task)
+        failure = Failure(**{"code": "bug", "message": "it broke", **error})
+        self.say(turn.agent, ReportFailure(turn=turn.id, round=turn.round, error=failure))
 
     def fail(self, **error: Any) -> None:
         turn = self.guard.holder
