@@ -7,7 +7,8 @@ from pathlib import Path
 
 from protocol.wire import events
 from protocol.wire.assignment import Assignment
-from protocol.wire.commands import Ask, Doubt, Escalate, ReportInDoubt
+from protocol.wire.commands import Ask, Delegate, Deliver, Doubt, Escalate, Report, ReportInDoubt, Task, Usage
+from protocol.wire.ids import AgentName
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running
 
@@ -61,6 +62,22 @@ class Office:
         request, work = await self.begun(text, policy)
         await (await self.stage.actor("a")).propose(request, work, Escalate(summary="a person, please"))
         await self.stage.reaches(request, "escalation.raised")
+        return request
+
+    async def delegated(self) -> str:
+        """Submit a request whose first agent delegates: `b` has its task, and nobody serves `e`."""
+        request = await (await self.stage.client()).submit("find out", policy="tree")
+        lead, worker = await self.stage.actor("a"), await self.stage.actor("b")
+        tasks = (
+            Task(name="one", summary="find one", to_agent=AgentName("b")),
+            Task(name="two", summary="find two", to_agent=AgentName("e")),
+        )
+        report = Report(usage=Usage(nano_dollars=2_000_000, tokens=10, model_calls=1))
+        await lead.propose(request, await lead.work(request), Delegate(tasks=tasks), report=report)
+        await worker.propose(
+            request, await worker.work(request), Deliver(summary="one is found"), report=report
+        )
+        await self.stage.reaches(request, "task.delivered")
         return request
 
     async def asked(self, whom: str = "human", **ask: object) -> str:

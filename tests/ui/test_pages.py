@@ -32,6 +32,20 @@ async def test_a_request_is_shown_with_what_happened_in_it(serve: Serve, office:
         assert request in waiting
 
 
+async def test_a_request_with_tasks_is_shown_as_a_tree(serve: Serve, office: Office) -> None:
+    request = await office.delegated()
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        shown = (await browser.get(f"/requests/{request}")).text
+        tasks = shown.partition('<h2 id="tasks">Tasks</h2>')[2].partition("</section>")[0]
+        assert "waits for all of: two" in tasks
+        assert "one is found" in tasks
+        assert tasks.count("<tr>") == 4  # a head, the lead and its tasks
+        assert "event" in (await browser.get(f"/requests/{request}", params={"at": 0})).text
+        assert "Tasks</h2>" not in (await browser.get(f"/requests/{request}", params={"at": 0})).text
+        listed = (await browser.get("/requests", params={"agent": "e"})).text
+        assert request in listed
+
+
 async def test_a_request_is_shown_as_it_stood_after_an_event(serve: Serve, office: Office) -> None:
     request = await office.escalated("hello")
     async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
