@@ -138,3 +138,9 @@ def test_costs_are_summed_up_by_lead_and_by_worker(story: TreeStory) -> None:
         "agent": {"lead": 5, "writer": 4, "searcher": 2, "checker": 1},
     }
     assert sum(calls["agent"].values()) == fold(story.guard.events).spent.model_calls
+
+
+def test_a_task_shows_the_facts_that_its_lead_did_not_carry(story: TreeStory) -> None:
+    told = timeline(story.whole().guard.events)
+    facts = {move.detail: [fact.key for fact in move.facts] for move in told.moves if move.move == "task"}
+    assert facts == {"find": [], "check": [], "fetch": [], "write": [], "again": ["hint"]}

@@ -1,0 +1,136 @@
+"""What each event says as an entry of a timeline: who did what to whom, and with which verdict."""
+
+from typing import Any
+
+import msgspec
+
+from protocol.domain.ledger import Ledger
+from protocol.wire import events
+from protocol.wire.commands import move_name, move_summary
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Handoff, Refusal
+from protocol.wire.ids import HUMAN
+
+
+def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
+    """Return the fields of an entry that depend on the event's type."""
+    match event:
+        case events.RequestOpened():
+            keys = {"remembered": tuple(fact.key for fact in ledger.memory)}
+            return _given("submit", event.client, event.work.handoff) | keys
+        case events.RequestRefused():
+            text = event.submit.text.strip().partition("\n")[0]
+            return _refused("submit", event.client, event.submit.to, text, event.refusal)
+        case events.HandoffAdmitted():
+            return _given(event.work.handoff.move, event.work.handoff.from_agent, event.work.handoff)
+        case events.MoveRefused(move=move):
+            giver, to = ledger.turns[event.turn].agent, getattr(move, "to_agent", None)
+            return _refused(move_name(move), giver, to, move_summary(move), event.refusal)
+        case events.MoveDeferred():
+            detail = "the request is frozen"
+            return {"move": "proposal", "from_": event.sender, "verdict": "deferred", "detail": detail}
+        case events.TurnFailed(error=error):
+            agent = ledger.turns[event.turn].agent
+            by_the_clock = event.sender is None  # then the agent said nothing: a guard ended the round
+            from_, to = ("guard", agent) if by_the_clock else (agent, None)
+            return _recorded("turn_failed", from_, to, error.message) | {"detail": error.code}
+        case events.TurnRetried() | events.TurnResumed() | events.EffectSettled():
+            return _next_round(event)
+        case events.TurnSuspended(ask=ask):
+            asker = ledger.turns[event.turn].agent
+            return _recorded("ask", asker, ask.to_agent, ask.question) | {"verdict": "admitted"}
+        case events.EscalationRaised(reason="asked"):
+            return _given("escalate", ledger.turns[event.turn].agent, event.work.handoff)
+        case events.EscalationRaised(work=work):
+            detail = f"{event.reason}, tier {event.tier}"
+            return _recorded("escalate", "guard", HUMAN, work.handoff.summary) | {"detail": detail}
+        case events.EscalationAssigned():
+            return _recorded("assign", event.by or event.sender, event.person)
+        case events.EscalationResolved():
+            return _recorded("resolve", event.by, event.work.handoff.to_agent, event.summary)
+        case events.EffectDoubted():
+            summary = f"{event.effect.action} is in doubt"
+            return _recorded("doubt", ledger.turns[event.turn].agent, None, summary)
+        case events.RequestFrozen():
+            return _recorded("freeze", event.by or event.sender, None, event.reason)
+        case events.RequestThawed():
+            return _recorded("thaw", event.by or event.sender, None, event.reason)
+        case events.RequestCompleted():
+            said = _recorded("complete", event.by or event.sender, event.to, _text(event.answer))
+            kept = ledger.kept_back(event.cause)
+            said["remembered"] = () if kept is None else tuple(fact.key for fact in kept.facts)
+            return said if event.control else said | {"verdict": "admitted"}
+        case events.RequestFailed(sender=None):
+            return _recorded("fail", "guard", event.to, event.reason) | {"detail": event.code}
+        case events.RequestFailed():
+            said = _recorded("fail", event.sender, event.to, event.reason)
+            return said | {"detail": event.code, "verdict": "admitted"}
+        case events.RequestCancelled():
+            return _recorded("cancel", event.by or event.sender, None, event.reason)
+        case events.RequestExpired():
+            return _recorded("expire", "guard", None)
+        case events.TurnDelegated(tasks=tasks):
+            names = ", ".join(planned.task.name for planned in tasks)
+            return _recorded("delegate", ledger.turns[event.turn].agent, None, names) | {
+                "verdict": "admitted"
+            }
+        case events.TaskOpened(name=name, work=work):
+            said = _recorded("task", work.handoff.from_agent, event.to, work.handoff.summary)
+            return said | {"detail": name}
+        case events.TaskOffered(name=name, offer=offer):
+            said = _recorded("offer", offer.handoff.from_agent, event.to, offer.handoff.summary)
+            return said | {"detail": name}
+        case events.TaskDelivered(name=name):
+            said = _recorded("deliver", event.sender, _lead_of(ledger, event), event.summary)
+            return said | {"detail": name, "verdict": "admitted"}
+        case events.TaskFailed(name=name, error=error):
+            said = _recorded("task_failed", error.agent, _lead_of(ledger, event), error.message)
+            return said | {"detail": f"{name}: {error.code}"}
+        case events.TaskCancelled(name=name):
+            said = _recorded("task_cancelled", _lead_of(ledger, event), None, event.why)
+            return said | {"detail": name}
+        case events.FactsPosted(facts=facts):
+            return _recorded("post", event.sender, None, ", ".join(fact.key for fact in facts))
+        case events.FactsWithheld():
+            raise AssertionError("a withholding has no entry: it is part of the next")
+
+
+def _lead_of(ledger: Ledger, event: events.TaskDelivered | events.TaskFailed | events.TaskCancelled) -> str:
+    task = ledger.task_of(event.turn)
+    assert task is not None  # a task's turn does one
+    return ledger.turns[task.lead].agent
+
+
+def _recorded(move: str, from_: str | None, to: str | None, summary: str = "") -> dict[str, Any]:
+    return {"move": move, "from_": from_, "to": to, "summary": summary}
+
+
+def _given(move: str, from_: str, handoff: Handoff) -> dict[str, Any]:
+    return _recorded(move, from_, handoff.to_agent, handoff.summary) | {"verdict": "admitted"}
+
+
+def _refused(move: str, from_: str, to: str | None, summary: str, refusal: Refusal) -> dict[str, Any]:
+    why = {"rule": str(refusal.rule), "detail": refusal.detail, "hint": refusal.hint}
+    return _recorded(move, from_, to, summary) | {"verdict": "refused"} | why
+
+
+def _next_round(event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> dict[str, Any]:
+    past = event.work.past[-1] if event.work.past else None
+    if past is not None and past.how == "joined":
+        ended = ", ".join(f"{result.name} {result.status}" for result in event.work.results)
+        return _recorded("join", "guard", event.to, ended or "no task ended in time")
+    sender = None if isinstance(event, events.TurnRetried) else event.sender
+    if past is None or past.how not in _AGAIN:
+        return _recorded("retry", sender or "guard", event.to)
+    text = "" if past.reply is None else _text(past.reply)
+    return _recorded(_AGAIN[past.how], past.by or sender or "guard", event.to, text) | {
+        "detail": past.settled
+    }
+
+
+_AGAIN = {"replied": "reply", "expired": "expire", "settled": "settle"}
+"""By how a round ended: what opens the next."""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
