@@ -24,7 +24,8 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
         case events.HandoffAdmitted():
             return _given(event.work.handoff.move, event.work.handoff.from_agent, event.work.handoff)
         case events.MoveRefused(move=move):
-            giver, to = ledger.turns[event.turn].agent, getattr(move, "to_agent", None)
+            turn, to = ledger.turns.get(event.turn), getattr(move, "to_agent", None)
+            giver = getattr(event.grounds.sender, "name", "") if turn is None else turn.agent  # none: a claim
             return _refused(move_name(move), giver, to, move_summary(move), event.refusal)
         case events.MoveDeferred():
             detail = "the request is frozen"

@@ -129,19 +129,17 @@ class _Grown:
 
     def task(self, task: TaskState) -> TreeNode:
         turns = self._turns.get(id(task), [])
-        newest = turns[-1] if turns and task.state != "planned" else None
+        newest = turns[-1] if turns and task.state == "open" else None
         tasks = tuple(self.task(each) for turn in turns for each in turn.tasks.values())
         own = reduce(budget.plus, (turn.report.usage for turn in turns), budget.NOTHING)
         end, over = task.ended, self._ledger.ended
-        offered = task.state == "planned" and task.worker is None
-        status = newest.state if newest is not None and task.is_open else task.state
         return TreeNode(
             name=task.name,
             level=task.level,
             turn=task.turn,
             agent=task.agents[-1] if task.agents else task.planned.agent,
             agents=task.agents,
-            status="offered" if offered else status,
+            status=task.state if newest is None else newest.state,
             asked=task.planned.task.summary,
             result=end.summary if isinstance(end, TaskDelivered) else "",
             errors=tuple(levels_of(end.error)) if isinstance(end, TaskFailed) else (),
