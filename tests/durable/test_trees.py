@@ -1,0 +1,111 @@
+"""A lead and a worker that are killed between any two writes: the same tasks, and none of them twice."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mesh.bus.event_log import JetStreamLog
+from mesh.client import Client
+from mesh.guard.service import Guard
+from mesh.replay.rejudge import rejudge
+from mesh.testing import LocalBus, fleet_of
+from protocol.wire import codec, events
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent
+from protocol.wire.subjects import policy
+from tests.drill.failpoints import arm, claims
+from tests.servers import PATIENCE_S
+
+SCRIPT = Path(__file__).with_name("tree_process.py")
+LEASE_S = 1.5
+
+LEAD = (("turn.taken", "step.ran", "turn.journaled"), ("turn.fenced", "step.recorded", "turn.proposed"))
+WORKER = (
+    ("turn.taken", "effect.ran", "turn.journaled"),
+    ("effect.intended", "step.recorded", "turn.proposed"),
+)
+
+
+class Trees:
+    """A mesh with one guard, and a lead and a worker that are started anew whenever they die."""
+
+    def __init__(self, mesh: LocalBus, folder: Path) -> None:
+        self.mesh, self.ledger = mesh, folder / "ledger"
+        self.armed = {name: folder / name for name in ("lead", "worker")}
+        for directory in self.armed.values():
+            directory.mkdir()
+
+    @property
+    def world(self) -> list[list[str]]:
+        return [line.split() for line in self.ledger.read_text().splitlines()]
+
+    async def keep_alive(self, name: str) -> None:
+        found = {"LEDGER": str(self.ledger), "MESH_FAILPOINTS": str(self.armed[name])}
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(SCRIPT),
+                self.mesh.url,
+                self.mesh.keys[name].seed,
+                name,
+                env={**os.environ, **found},
+                cwd=SCRIPT.parents[2],
+            )
+            try:
+                await process.wait()
+            except asyncio.CancelledError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+                raise
+
+    async def answered(self) -> tuple[str, list[AnyEvent]]:
+        """Return the answer of a new request, and its log, which has to stand a second judgement."""
+        async with self.mesh.connected_as("client") as bus, self.mesh.connected_as("audit") as audit:
+            client = await Client.on(bus, "client")
+            outcome = await client.wait(await client.submit("go"), timeout_s=PATIENCE_S)
+            stored = await JetStreamLog(audit).read(outcome.request)
+        assert rejudge([each.body for each in stored]).same
+        assert outcome.status == "completed", outcome
+        return str(outcome.answer), [codec.decode_event(each.body) for each in stored]
+
+
+@pytest.fixture
+async def trees(tmp_path: Path) -> AsyncIterator[Trees]:
+    fleet = msgspec.structs.replace(fleet_of("lead", "worker"), lease_s=LEASE_S)
+    async with LocalBus(fleet, tmp_path / "mesh") as mesh:
+        async with mesh.connected_as("admin") as admin:
+            await admin.publish_durable(policy("default"), codec.encode(Policy(topology="supervised")))
+        made = Trees(mesh, tmp_path)
+        async with mesh.connected_as("guard") as bus:
+            running = [asyncio.create_task(Guard(bus, identity="g").run())]
+            running += [asyncio.create_task(made.keep_alive(name)) for name in made.armed]
+            yield made
+            for task in reversed(running):
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_whatever_is_killed_the_tasks_are_the_same_and_none_is_done_twice(trees: Trees) -> None:
+    for of_lead, of_worker in zip(LEAD, WORKER, strict=True):
+        before = len(trees.world) if trees.ledger.exists() else 0
+        for name, failpoints in (("lead", of_lead), ("worker", of_worker)):
+            for failpoint in failpoints:
+                arm(trees.armed[name], failpoint)
+        answer, happened = await trees.answered()
+        assert answer == "3 steps are done"
+        tasks = Counter(event.name for event in happened if isinstance(event, events.TaskOpened))
+        delivered = Counter(event.name for event in happened if isinstance(event, events.TaskDelivered))
+        assert tasks == delivered == {"one": 1, "two": 1, "both": 1}
+        paid = {(what, key) for kind, what, *key_ in trees.world[before:] if kind == "pay" for key in key_}
+        assert sorted(what for what, _ in paid) == ["both", "one", "two"]  # again only under the same key
+    for name, all_of_it in (("lead", LEAD), ("worker", WORKER)):
+        killed = sorted(claim.failpoint for claim in claims(trees.armed[name]))
+        assert killed == sorted(failpoint for some in all_of_it for failpoint in some)

@@ -1,0 +1,70 @@
+"""A lead or a worker in a process of its own: `tree_process.py URL SEED lead|worker`.
+
+Failpoints in `MESH_FAILPOINTS` end it. Every effect and every model call writes a line to the file in
+`LEDGER`.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from mesh.agent import Agent, Turn, agent, tool
+from mesh.agent._runtime import Runtime
+from mesh.bus.connection import connect
+from mesh.model import Hear, Model, Prompt, Reply, Supervisor, ToolCall
+from mesh.model.prompt import Instructions
+from protocol.wire.commands import Move
+
+LEDGER = Path(os.environ["LEDGER"])
+STEPS = [
+    {"name": "one", "goal": "do one", "agent": "worker"},
+    {"name": "two", "goal": "do two", "agent": "worker"},
+    {"name": "both", "goal": "do both", "agent": "worker", "needs": ["one", "two"]},
+]
+
+
+def note(line: str) -> None:
+    with LEDGER.open("a") as ledger:
+        ledger.write(line + "\n")
+
+
+@tool(effect="idempotent")
+async def pay(what: str, idempotency_key: str = "") -> str:
+    """Pay for a task."""
+    note(f"pay {what} {idempotency_key}")
+    return what
+
+
+@agent()
+async def worker(turn: Turn) -> Move:
+    """Do a task."""
+    await turn.call(pay, what=turn.task_name)
+    return turn.deliver(f"did {turn.task_name}", facts={"used": sorted(turn.results)})
+
+
+class Mind(Model):
+    """Plans, and answers with what the results say."""
+
+    mode = "mind"
+
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        note(f"asked {prompt.agent}")
+        if prompt.agent == "lead-planner":
+            return Reply(calls=(ToolCall("1", "plan", {"steps": STEPS}),))
+        return Reply(text=f"{prompt.brief.count('(delivered, worker)')} steps are done")
+
+
+LEAD = Supervisor(
+    "lead", planner=Instructions("1", "Plan."), synthesizer=Instructions("1", "Answer."), model=Mind()
+)
+AGENTS: dict[str, Agent] = {"lead": LEAD, "worker": worker}
+
+
+async def main() -> None:
+    url, seed, name = sys.argv[1:]
+    await Runtime(await connect(url, name=name, seed=seed, wait=True), AGENTS[name]).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
