@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 model_option = click.option(
     "--model",
-    type=click.Choice(["scripted", "claude", "openai"]),
+    type=click.Choice(["scripted", "claude", "openai", "pinned"]),
     default="scripted",
     show_default=True,
     envvar="MESH_MODEL",
     show_envvar=True,
-    help="What drives the agents: rules, or a vendor's models (with its key; they cost money).",
+    help="What drives the agents: rules, or a vendor's models, which cost money; pinned: each its own.",
 )
 
 
@@ -43,7 +43,7 @@ async def drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
     Args:
         rules: where the rules are, in words.
     """
-    words = "model: claude (real models, paid for with your key)"
+    words = f"model: {model} (real models, paid for with your key)"
     if model == "scripted":
         words = (
             f"model: scripted ({rules}, not a language model); --model claude asks the real ones, for money"

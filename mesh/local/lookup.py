@@ -112,4 +112,5 @@ def model_environment(kind: Mode) -> dict[str, str | None]:
 
     Nothing is spent unasked: agents that rules drive do not get the key. Raises ModelUnavailable.
     """
-    return {VARIABLE: mode(kind), **(dict.fromkeys(VENDOR_KEYS) if kind == "scripted" else {})}
+    mode(kind)
+    return {VARIABLE: kind, **(dict.fromkeys(VENDOR_KEYS) if kind == "scripted" else {})}

@@ -8,11 +8,11 @@ agent = ClaudeAgent(
     model=ROUTING,
 )
 
-`MESH_MODEL` says who replies: `scripted` (a file of rules), or the vendor whose models may be asked, `claude`
-or `openai`. Left out, it is `scripted`: a key that happens to be there spends nothing in a test or a script.
-Only `mesh agent run` takes a key for a yes (`definition.key_will_do`). A model of one's own that costs
-nothing replies by itself, unless the word is `scripted` and it has rules. The environment is read when a turn
-asks, not at import.
+`MESH_MODEL` says who replies: `scripted` (a file of rules), the vendor whose models may be asked, `claude` or
+`openai`, or `pinned`: each agent's own vendor. Left out, it is `scripted`: a key that happens to be there
+spends nothing in a test or a script. Only `mesh agent run` takes a key for a yes (`definition.key_will_do`).
+A model of one's own that costs nothing replies by itself, unless the word is `scripted` and it has rules. The
+environment is read when a turn asks, not at import.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ _log = get_logger(__name__)
 VARIABLE = "MESH_MODEL"
 KEY = "ANTHROPIC_API_KEY"
 
-Mode = Literal["scripted", "claude", "openai"]
+Mode = Literal["scripted", "claude", "openai", "pinned"]
+PINNED: Mode = "pinned"
+"""Lets each agent ask the vendor that its own model is of."""
 OPENAI = "openai:"
 """Begins the pinned id of a model of OpenAI's, or of a server that speaks its API: `openai:gpt-…`."""
 
@@ -245,19 +247,23 @@ def mode(
             return vendor.name if a_key_will_do() and _may_ask(vendor) and has_sdk(vendor) else "scripted"
         case "scripted":
             return "own" if own and not rules else "scripted"
-        case name if name in VENDORS:
+        case name if name == PINNED or name in VENDORS:
             if own:
                 return "own"
-            wanted = VENDORS[name]
-            if model and vendor is not wanted:
-                raise ModelUnavailable(name, f"{model} is another vendor's: say {VARIABLE}={vendor.name}")
+            if model and name not in (PINNED, vendor.name):
+                own_ones = f"say {VARIABLE}={vendor.name}, or {PINNED} where agents have different vendors"
+                raise ModelUnavailable(name, f"{model} is another vendor's: {own_ones}")
+            may_ask = (each for each in VENDORS.values() if _may_ask(each))
+            wanted = vendor if model else VENDORS.get(name) or next(may_ask, vendor)
             if not has_sdk(wanted):
                 raise ModelUnavailable(name, f"install handoff-mesh[{name}]")
             if not _may_ask(wanted):
                 raise ModelUnavailable(name, f"set {' or '.join(wanted.variables)}")
             return wanted.name
         case other:
-            raise ModelUnavailable(other, f"there is no such model; scripted, {' or '.join(VENDORS)}")
+            raise ModelUnavailable(
+                other, f"there is no such model; scripted, {', '.join(VENDORS)} or {PINNED}"
+            )
 
 
 def _may_ask(vendor: Vendor) -> bool:

@@ -1,5 +1,6 @@
 """`--model`: who replies to prompts is said, is what was asked for, and alone gets what it needs for that."""
 
+import asyncio
 import json
 import signal
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.model import ROUTING, WORK
-from tests.scripted_claude import running_stand_in
+from mesh.testing import StubOpenAI
+from mesh.testing.claude_stub import StubClaude, calls, says
+from tests.scripted_claude import running_stand_in, sdk_at
 from tests.servers import ROOT
 from tests.system.terminal import READY, Folder, Running
 
@@ -129,6 +132,49 @@ def test_what_an_agent_does_and_says_is_followed_and_its_prompt_shown_afterwards
         for event in told["events"]
         for name in event.get("report", {}).get("usage", {}).get("models", {})
     } == {ROUTING}
+
+
+TWO = """
+from mesh.model import ROUTING, ClaudeAgent
+from mesh.model.prompt import Instructions
+
+front = ClaudeAgent("front", instructions=Instructions("1", "Route."), model=ROUTING)
+clerk = ClaudeAgent("clerk", instructions=Instructions("1", "Answer."), model="openai:gpt-6-luna")
+"""
+OF_TWO = """
+name = "two"
+entry = "front"
+[agents.front]
+module = "two:front"
+to = ["clerk"]
+[agents.clerk]
+module = "two:clerk"
+[clients.app]
+[operators.ops]
+[human]
+"""
+
+
+async def test_a_fleet_of_two_vendors_asks_each_agents_own(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    (tmp_path / "mesh.toml").write_text(OF_TWO)
+    folder = Folder(tmp_path)
+    give = calls(("transfer_to_clerk", {"summary": "hours"}))
+    async with StubClaude([give]) as claude, StubOpenAI([says("From eight to six.")]) as openai:
+        keys = sdk_at(claude.url) | {"OPENAI_BASE_URL": openai.url, "OPENAI_API_KEY": KEY, "MESH_MODEL": ""}
+
+        def sent() -> tuple[str, str, dict[str, str]]:
+            with folder.running("dev", "--port", 0, "--model", "pinned", until=READY, **keys) as dev:
+                answer = folder.mesh("send", "When are you open?").out
+                cards = {each["name"]: each["card"] for each in folder.mesh("agent", "ls", "--json").json}
+                dev.end(signal.SIGINT)
+                return dev.said, answer, {name: card["model"] for name, card in cards.items()}
+
+        said, answer, models = await asyncio.to_thread(sent)
+    assert answer == "From eight to six.\n", said
+    assert "model: pinned (real models, paid for with your key)" in said
+    assert models == {"front": ROUTING, "clerk": "gpt-6-luna"}
+    assert (len(claude.asked), len(openai.asked)) == (1, 1)
 
 
 @pytest.mark.parametrize("command", ["demo", "dev"])
