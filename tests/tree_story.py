@@ -7,6 +7,7 @@ lead tries again with another plan.
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
+    Ask,
     Complete,
     Delegate,
     Deliver,
@@ -21,7 +22,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Fact
-from protocol.wire.ids import AgentName
+from protocol.wire.ids import HUMAN, AgentName
 
 FLEET = fleet_of("lead", "searcher", "checker", "fetcher", "writer")
 POLICY = Policy(topology="supervised", budget=Budget(nano_dollars=10**9, model_calls=100), max_retries=1)
@@ -72,6 +73,12 @@ class TreeStory:
         """One is done, and the lead answers without the other."""
         self._move("writer", Deliver(summary="written"), 4)
         self._move("lead", Complete(answer="France", cancel_open=True), 5)
+
+    def asked(self) -> None:
+        """Two tasks wait for people, each with a question of its own."""
+        self._move("lead", Delegate(tasks=(_task("find", "searcher"), _task("check", "checker"))), 2)
+        for agent in ("searcher", "checker"):
+            self._move(agent, Ask(to_agent=HUMAN, question=f"{agent} asks"))
 
     def turn(self, agent: str) -> TurnState:
         """Return an agent's open turn."""

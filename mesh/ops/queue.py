@@ -200,24 +200,28 @@ _DECISIONS: Mapping[What, tuple[str, str]] = {
 
 
 def turn_in(ledger: Ledger, what: What, own: str = "", n: int | None = None) -> TurnState:
-    """Return the open turn that waits for this. Raises NotFound, which says what it waits for instead.
+    """Return the open turn that waits for this, of several the first. Raises NotFound, which says what waits.
 
     Args:
         own: the name of the reader; a client may be asked itself.
-        n: the number of the event since which it waited when somebody looked. Raises Impossible if it waits
-            since another one now: what was decided then may not fit.
+        n: the number of the event since which it waited when somebody looked. Raises Impossible if no turn
+            waits since that one now: what was decided then may not fit.
     """
-    waiting = {found: turn for turn in ledger.open.values() if (found := _what(turn, own)) is not None}
-    if what in waiting and n not in (None, waiting[what].since_n):
-        raise Impossible(
-            f"{ledger.request}: what waited since event {n} is decided; it waits for something else now, "
-            f"since event {waiting[what].since_n}: look again"
-        )
-    if what in waiting:
-        return waiting[what]
+    waiting = [(found, turn) for turn in ledger.open.values() if (found := _what(turn, own)) is not None]
+    wanted = [turn for found, turn in waiting if found == what]
+    if wanted and n is None:
+        return wanted[0]
+    if wanted:
+        since = next((turn for turn in wanted if turn.since_n == n), None)
+        if since is None:
+            raise Impossible(
+                f"{ledger.request}: what waited since event {n} is decided; it waits for something else now, "
+                f"since event {wanted[0].since_n}: look again"
+            )
+        return since
     request, otherwise = ledger.request, _DECISIONS[what][0]
     if waiting:
-        command = _DECISIONS[next(iter(waiting))][1]
+        command = _DECISIONS[waiting[0][0]][1]
         raise NotFound(f"{request}: {otherwise}; it waits for this: {command} {request}")
     if client := client_asked(ledger):
         command = reply_command(str(request), options=f" --as {client}")

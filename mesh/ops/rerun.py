@@ -145,8 +145,8 @@ def _of_refused(
 
 
 def _opening(event: AnyEvent) -> Assignment | None:
-    """Return the work of an event that opens a turn."""
-    return event.work if event.opens_turn else None
+    """Return the work of an event that opens a turn; a task's is its lead's business."""
+    return event.work if event.opens_turn and event.work is not None and not event.work.task else None
 
 
 def _as_text(fact: Fact | None) -> str:

@@ -1,0 +1,28 @@
+"""What people decide in a request with tasks, where several turns are open at once."""
+
+import pytest
+
+from mesh.errors import Impossible
+from mesh.ops.queue import turn_in, waiting_in
+from mesh.ops.rerun import rerun_of
+from tests.tree_story import TreeStory
+
+
+def test_each_of_two_questions_is_decided_by_itself() -> None:
+    story = TreeStory()
+    story.asked()
+    first, second = waiting_in(story.guard.events)
+    assert [each.summary for each in (first, second)] == ["searcher asks", "checker asks"]
+    ledger = story.guard.ledger
+    assert turn_in(ledger, "ask").agent == "searcher"
+    assert [turn_in(ledger, "ask", n=each.n).agent for each in (first, second)] == ["searcher", "checker"]
+    with pytest.raises(Impossible, match="what waited since event 1 is decided"):
+        turn_in(ledger, "ask", n=1)
+
+
+def test_a_rerun_begins_with_the_lead_and_not_with_its_newest_task() -> None:
+    story = TreeStory().whole()
+    again = rerun_of(story.guard.events)
+    assert again.agent == "lead"
+    assert again.submit.text == "Who won in 1998, and says who?"
+    assert {fact.key for fact in again.submit.facts} == set()  # a task's hint is the task's
