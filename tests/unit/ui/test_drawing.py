@@ -223,7 +223,7 @@ def _is_mermaid(text: str, rows: int) -> None:
     """Assert that a diagram has a line for each row, each of a form that mermaid's grammar has.
 
     Mermaid's own parser (11.17.2, in Chromium, November 2026) read 329 such texts as so many lanes and rows:
-    those of the golden logs, the hostile ones, and random ones. Its script has 3.6 MB, so it is not kept here.
+    those of the golden logs, hostile ones, random ones. Its script has 3.6 MB and is not kept here.
     """
     first, *lines = text.splitlines()
     assert first == "sequenceDiagram"
