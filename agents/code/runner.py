@@ -70,13 +70,12 @@ def _told(said: str, *, passed: bool) -> dict[str, Any]:
     told: dict[str, Any] = {"passed": passed, "counts": counts, "said": said[-_SAID_CHARS:]}
     if passed:
         return told
-    told["failed"] = [each["test"] for each in _FAILED.finditer(said)]
     error, asserted = _ERROR.search(said), _ASSERTED.search(said)
     if error is not None:
-        told |= {"error": error["error"], "why": error["why"] or ""}
-    elif asserted is not None:
-        told |= {"error": "AssertionError", "why": asserted["why"]}
+        named, why = error["error"], error["why"] or ""
+    else:
+        named, why = ("AssertionError", asserted["why"]) if asserted is not None else ("", "")
     places = [each for each in _WHERE.finditer(said) if not Path(each["path"]).is_absolute()]
-    if places:
-        told |= {"path": places[-1]["path"], "line": int(places[-1]["line"])}
-    return told
+    path, line = (places[-1]["path"], int(places[-1]["line"])) if places else ("", 0)
+    failed = [each["test"] for each in _FAILED.finditer(said)]
+    return told | {"failed": failed, "error": named, "why": why, "path": path, "line": line}

@@ -97,7 +97,7 @@ def run_tests(workspace: WorkspaceId, commit: CommitId) -> dict[str, Any]:
 
 @tool
 def find_misspelling(workspace: WorkspaceId, path: Path, line: int, why: str) -> dict[str, Any]:
-    """For an error about a name that does not exist: find the name that is near, and the edit that uses it.
+    """For an error about a name that does not exist: find the name that is near, and the edits that use it.
 
     Args are those that run_tests gave: `path`, `line` and `why`. Looks at all names in the project's code.
     """
@@ -114,7 +114,8 @@ def find_misspelling(workspace: WorkspaceId, path: Path, line: int, why: str) ->
     if not near:
         raise ToolError(f"No name in the project is near {named!r}.")
     was = lines[line - 1]
-    return {"path": path, "old": was, "new": re.sub(rf"\b{named}\b", near[0], was), "near": near[0]}
+    mended = re.sub(rf"\b{named}\b", near[0], was)
+    return {"near": near[0], "edits": [{"path": path, "old": was, "new": mended}]}
 
 
 def _names(text: str) -> Iterator[str]:

@@ -60,7 +60,7 @@ def check_claim(claim: str) -> dict[str, Any]:
     Verdicts: `agreed` (no document says otherwise); `corrected` (some do, and a later correction settles it);
     `changed` (the older documents give one value, the newer ones another); `disputed` (they contradict each
     other, and nothing settles it); `unsupported` (no document speaks of it). `values` lists each value with
-    the documents that give it; `holds` is the value that stands, where one does.
+    the documents that give it, `told` says them in a line; `holds` is the value that stands, where one does.
     """
     asked = statement(claim, _subject(claim))
     by_value: dict[str, list[Document]] = defaultdict(list)
@@ -72,7 +72,8 @@ def check_claim(claim: str) -> dict[str, Any]:
         for value, those in sorted(by_value.items(), key=lambda item: -len(item[1]))
     ]
     verdict, holds = _judged(by_value)
-    return {"claim": claim, "verdict": verdict, "holds": holds, "values": values}
+    told = "; ".join(f"{each['value']} [{', '.join(each['documents'])}]" for each in values)
+    return {"claim": claim, "verdict": verdict, "holds": holds, "values": values, "told": told}
 
 
 def _subject(said: str) -> str:
@@ -82,6 +83,8 @@ def _subject(said: str) -> str:
 def _tellings(said: str) -> list[Telling]:
     """Return the documents that give a value of what a question or a claim is about, the best first."""
     subject = _subject(said)
+    if not subject:
+        return []
     asked = statement(said, subject)
     near = ((each, nearest(asked, each.text, subject)) for each in index().matches(said, MOST))
     return [Telling(each, found) for each, found in near if found is not None and found.values]

@@ -27,7 +27,9 @@ NOT_COVERED = "not covered by the rules (needs a model)"
 
 
 @click.command()
-@click.option("--fleet", default="support", show_default=True, help="The fleet: support or recruiting.")
+@click.option(
+    "--fleet", default="support", show_default=True, help="The fleet: support, recruiting or research."
+)
 @click.option("--requests", type=A_PATH, help="Sample requests, one JSON object a line.")
 @click.option("--all", "whole", is_flag=True, help="Tell every request event by event.")
 @model_option
@@ -248,7 +250,8 @@ def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", model: "Mode", words: 
         if played.wrong and _verdict(played, model)[0] != NOT_COVERED:
             say(f"WRONG {played.sample.id_hint} ({played.sample.kind}): {'; '.join(played.wrong)}")
     verdicts = Counter(_verdict(each, model)[0] for each in all_played)
-    total = f"{counted(counts['requests'], 'request')}, {counted(counts['handoffs'], 'handoff')}"
+    work = counted(counts["tasks"], "task") if counts["tasks"] else counted(counts["handoffs"], "handoff")
+    total = f"{counted(counts['requests'], 'request')}, {work}"
     say(f"{total}: {', '.join(f'{number} {verdict}' for verdict, number in verdicts.items())}")
     outcomes = ", ".join(f"{number} {name}" for name, number in sorted(counts["by_outcome"].items()))
     by_rule = counts["refusals"]

@@ -17,8 +17,8 @@ from mesh.settings import FILE_NAME
 
 _CHECKOUT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""
-KEEPING_DATA = ("support", "recruiting")
-"""Reference fleets with a database, which `<FLEET>_DB` names."""
+DATA = {"SUPPORT_DB": "support.db", "RECRUITING_DB": "recruiting.db", "CODE_SCRATCH": "code"}
+"""Where the reference fleets keep what they change, by the variable that names it."""
 
 
 def reference_fleet(name: str) -> Path:
@@ -103,7 +103,7 @@ def port_of(directory: Path) -> int:
 
 def data_environment(directory: Path) -> dict[str, str]:
     """Return the variables that keep the reference fleets' data in `directory`; those that are set stay."""
-    own = {f"{fleet.upper()}_DB": str(directory.absolute() / f"{fleet}.db") for fleet in KEEPING_DATA}
+    own = {variable: str(directory.absolute() / name) for variable, name in DATA.items()}
     return {name: value for name, value in own.items() if name not in os.environ}
 
 

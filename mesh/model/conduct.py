@@ -238,13 +238,14 @@ class Conduct:
             return plan
 
         self._plans += 1
+        planner = f"{self._turn.agent}-planner"
         try:
             more = await ask(
                 self._turn,
                 self._planner,
-                agent=f"{self._turn.agent}-planner",
+                agent=planner,
                 instructions=charter.planner,
-                brief=self._brief(flaws, "Found wrong:"),
+                brief=self._brief(planner, flaws, "Found wrong:"),
                 spec=ToolSpec(PLAN, _PLAN_WORDS, schema_of(form)),
                 read=read,
                 tries=charter.tries,
@@ -263,14 +264,14 @@ class Conduct:
         moves = MoveTools(self._turn, self._seen, charter.labels, output_type=charter.output_type)
         name = DELIVER if self._turn.task_name else COMPLETE
         spec = next(spec for spec in moves.specs if spec.name == name)
-        refused: list[Flaw] = []
+        synthesizer, refused = f"{self._turn.agent}-synthesizer", list[Flaw]()
         while True:
             move = await ask(
                 self._turn,
                 self._synthesizer,
-                agent=f"{self._turn.agent}-synthesizer",
+                agent=synthesizer,
                 instructions=charter.synthesizer,
-                brief=self._brief([*open_, *refused], "Not settled:"),
+                brief=self._brief(synthesizer, [*open_, *refused], "Not settled:"),
                 spec=spec,
                 read=moves.read,
                 words=moves.answered if moves.words_answer else None,
@@ -283,7 +284,7 @@ class Conduct:
 
     # --- what both are shown --------------------------------------------------------------------------
 
-    def _brief(self, flaws: list[Flaw], title: str) -> str:
+    def _brief(self, speaker: str, flaws: list[Flaw], title: str) -> str:
         """Return the turn, the plan, and what is known of it, as much as fits."""
         plan = [f"{step.line} [{self._state(step)}]" for step in self._plan.steps]
         blocks = [["Plan:", *plan]] if plan else []
@@ -296,7 +297,7 @@ class Conduct:
             whole = msgspec.json.encode(shown).decode()
             summary = f"({result.status}, {result.agent}) {one_line(result.summary or _why(result))}"
             passages.append(Passage(name, summary, whole, name not in used or name in asked))
-        task = render(self._turn, self._seen, frozenset(worker.name for worker in self._workers))
+        task = render(self._turn, self._seen, frozenset(worker.name for worker in self._workers), speaker)
         said = "\n\n".join(map("\n".join, blocks))
         return self._charter.window.fit(task, said, passages).text
 

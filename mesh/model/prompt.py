@@ -99,19 +99,22 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Line ends of `str.splitlines`, and other characters that nobody sees."""
 
 
-def render(turn: Turn, seen: PromptContext | None = None, handoffs: Container[str] | None = None) -> str:
+def render(
+    turn: Turn, seen: PromptContext | None = None, handoffs: Container[str] | None = None, speaker: str = ""
+) -> str:
     """Return the brief with which a conversation begins.
 
     Args:
         seen: the conversation's context; by default, things as they are now.
         handoffs: agents it may transfer to, among those the fleet allows; None for all of these.
+        speaker: as whom the model speaks, where an agent has several; by default as the agent.
     """
     handoff = turn.handoff
     seen = seen or context_now(turn)
     rounds = [past for past in turn.past[: seen.past] if _is_shown(past)]
     peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
     head = [
-        f"You are: {turn.agent}",
+        f"You are: {speaker or turn.agent}",
         f"Given by: {handoff.from_agent} ({handoff.move})",
         f"Summary: {one_line(handoff.summary)}",
     ]

@@ -222,7 +222,7 @@ def as_program_reads(played: Played) -> dict[str, Any]:
 
 
 def summary(all_played: Sequence[Played]) -> dict[str, Any]:
-    """Return the counts: by kind, by outcome, refusals by rule, handoffs."""
+    """Return the counts: by kind, by outcome, refusals by rule, handoffs, tasks."""
     kinds: dict[str, Counter[str]] = {}
     for played in all_played:
         kinds.setdefault(played.sample.kind, Counter()).update([played.verdict, "requests"])
@@ -236,6 +236,7 @@ def summary(all_played: Sequence[Played]) -> dict[str, Any]:
         "handoffs": sum(
             move.verdict == "admitted" and move.move in ("transfer", "hand_back") for move in moves
         ),
+        "tasks": sum(move.move == "task" for move in moves),
         "by_kind": {
             kind: {name: count[name] for name in ("requests", "right", "wrong", "unfinished")}
             for kind, count in kinds.items()

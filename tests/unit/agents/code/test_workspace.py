@@ -145,7 +145,7 @@ def test_a_misspelled_name_is_found_by_the_names_that_there_are(scratch: Path) -
     stacks = Workspace.made("stacks", "key")
     why = "'Stack' object has no attribute 'itmes'"
     found = find_misspelling(stacks.id, "stacks/stack.py", 14, why)
-    assert (found["near"], found["new"].strip()) == ("items", "return self.items.pop()")
+    assert (found["near"], found["edits"][0]["new"].strip()) == ("items", "return self.items.pop()")
     with pytest.raises(ToolError, match="not about a name"):
         find_misspelling(stacks.id, "stacks/stack.py", 14, "assert 1 == 2")
     with pytest.raises(ToolError, match="does not have 'itmes'"):
