@@ -26,6 +26,8 @@ from protocol.wire.commands import Usage
 from protocol.wire.journal_records import DONE, FENCE, Record, Refused, place_of
 
 MAX_STEP_BYTES = 512 * 1024
+_ROUNDS_AT_ONCE = 8
+"""Earlier rounds that are read at once."""
 
 Produce = Callable[[], Awaitable[Any]]
 
@@ -102,8 +104,14 @@ class Journal:
 
     async def _load(self) -> None:
         unreported = self._earlier.unreported
-        for round_ in range(self._round):
-            found = await self._steps.close(round_)
+        at_once = asyncio.Semaphore(_ROUNDS_AT_ONCE)
+
+        async def closed(round_: int) -> dict[str, Record]:
+            async with at_once:
+                return await self._steps.close(round_)
+
+        rounds = await asyncio.gather(*map(closed, range(self._round)))  # a lead may have many
+        for round_, found in enumerate(rounds):
             self._take_in(found)
             if round_ in unreported:
                 self.tally.find(found.values(), earlier=True)

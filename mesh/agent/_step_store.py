@@ -105,13 +105,12 @@ class StoredSteps:
     async def read(self, round_: int, first: int = 0) -> dict[str, Record]:
         """Return a round's steps by name, from place `first` on. Raises BusError."""
         found: dict[str, Record] = {}
-        for n in range(first, MAX_STEPS + WINDOW, WINDOW):
-            names = [f"{round_}-{at}{tail}" for at in range(n, n + WINDOW) for tail in ("", DONE)]
+        n, end = first, first + WINDOW  # behind the last step, so many places have to be free
+        while n < min(end, MAX_STEPS + WINDOW):
+            names = [f"{round_}-{at}{tail}" for at in range(n, end) for tail in ("", DONE)]
             records = await asyncio.gather(*map(self.get, names))
-            part = {name: record for name, record in zip(names, records, strict=True) if record is not None}
-            if not part:
-                break
-            found |= part
+            found |= {name: each for name, each in zip(names, records, strict=True) if each is not None}
+            n, end = end, max(map(place_of, found), default=first - 1) + 1 + WINDOW
         return found
 
     async def close(self, round_: int) -> dict[str, Record]:

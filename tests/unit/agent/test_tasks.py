@@ -66,6 +66,23 @@ async def test_a_round_after_a_refusal_finds_the_results_told_again_and_writes_t
     assert {place[2] for place in steps.steps if "-0" in place[2]} == {place[2] for place in before}
 
 
+async def test_a_round_reads_of_each_earlier_one_little_more_than_it_recorded() -> None:
+    class Counting(MemorySteps):
+        reads = 0
+
+        async def get(self, request: str, turn: str, name: str) -> bytes | None:
+            self.reads += 1
+            return await super().get(request, turn, name)
+
+    steps = Counting()
+    for n in range(1, 12):
+        before = steps.reads
+        await lead(in_round(n, steps, results=[delivered(f"t{n}")]))
+    assert (
+        steps.reads - before < 12 * 40
+    )  # 16 places, each with a second name, have to be free behind the last
+
+
 async def test_a_request_without_tasks_journals_nothing_of_them() -> None:
     steps = MemorySteps()
     await lead(turn(steps=steps, past=[RoundOutcome(round=0, how="replied", reply=1)]))
