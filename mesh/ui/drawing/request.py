@@ -171,7 +171,7 @@ def _arrow(drawn: Element, row: SceneRow, x: dict[str, float], y: float, width: 
     head = f"M{tip:.1f} {y:.1f}l{-way * 9:.1f} -4.5v9z"
     add(drawn, "path", d=head, class_="tip")
     near = begin + way * (_LANE / 2 - _BAR)
-    _centred(drawn, row.move, near, y - 7, _LANE - 24)
+    _centred(drawn, row.move.replace("_", " "), near, y - 7, _LANE - 24)
 
 
 def _note(drawn: Element, row: SceneRow, x: float, top: float) -> None:

@@ -255,7 +255,7 @@ def edges(rows: Iterable[SceneRow]) -> dict[tuple[str, str], tuple[int, int]]:
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
         to = row.to or row.aim
-        if to is not None and row.move in ("transfer", "hand_back", "escalate", "resolve"):
+        if to is not None and row.move in ("transfer", "hand_back", "escalate", "resolve", "task"):
             passed, refused = found.get((row.lane, to), (0, 0))
             broken = row.form == "broken"
             found[row.lane, to] = (passed + (not broken), refused + broken)

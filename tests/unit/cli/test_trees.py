@@ -107,6 +107,7 @@ def test_pictures_show_the_tasks(mesh: Mesh, whole: Path) -> None:
     assert "p4-->>p2: task_failed: the site answers 503" in drawn
     page = mesh("request", "show", whole, "-o", "html").output
     assert '<h2 id="tasks">Tasks</h2>' in page
+    assert "<dt>Levels</dt><dd>3</dd>" in page
     assert "site_down (lead → searcher → fetcher, 1 attempt): the site answers 503" in page
     assert "style=" not in page  # the page's own policy would not obey it
 
