@@ -3,11 +3,14 @@
 import compileall
 import contextlib
 import os
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
+import certifi
 import pytest
 import pytest_asyncio
 
@@ -60,6 +63,24 @@ def nothing_is_logged_otherwise_afterwards() -> Iterator[None]:
     assert not changed, f"the test left logging changed: {', '.join(changed)}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_authority_is_trusted() -> Iterator[None]:
+    """Leave the internet's certificates unread: each HTTP client reads all of them, and no test needs one."""
+    paths = ssl.get_default_verify_paths()
+    everybodys = {certifi.where(), paths.cafile, paths.openssl_cafile} - {None}
+    read = ssl.SSLContext.load_verify_locations
+
+    def read_others(
+        context: ssl.SSLContext, cafile: Any = None, capath: Any = None, cadata: Any = None
+    ) -> None:
+        if cafile not in everybodys:
+            read(context, cafile, capath, cadata)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ssl.SSLContext, "load_verify_locations", read_others)
+        yield
+
+
 @pytest.fixture(scope="session")
 def fleet() -> Fleet:
     return FLEET
@@ -70,6 +91,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
     """A fresh server with `FLEET` provisioned, shared by one module's tests: use ids of your own."""
     async with LocalBus(FLEET, tmp_path_factory.mktemp("mesh"), anonymous="c2") as mesh:
         yield mesh
+        await mesh.server.kill()  # a clean end takes half a second, and nobody looks at this store again
 
 
 @pytest_asyncio.fixture
@@ -77,7 +99,7 @@ async def own_server(tmp_path: Path) -> AsyncIterator[LocalBus]:
     """A server for one test alone: to be killed, filled or provisioned anew."""
     async with LocalBus(FLEET, tmp_path) as mesh:
         yield mesh
-        await mesh.server.kill()  # a clean end takes half a second, and nobody looks at this store again
+        await mesh.server.kill()
 
 
 @pytest_asyncio.fixture

@@ -26,8 +26,8 @@ from mesh.testing.claude_rules import signed, violations
 Block = Mapping[str, Any]
 """A content block as the API has it: `text`, `tool_use`, `thinking`."""
 
-_PIECE = 12
-"""Characters of text or JSON in one event of a stream."""
+_PIECE, _PIECES = 12, 500
+"""Fewest characters of text or JSON in one event of a stream, and the most events of one block."""
 _ERRORS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -377,7 +377,8 @@ def _events(message: Mapping[str, Any]) -> Iterator[bytes]:
 
 def cut(text: str) -> list[str]:
     """Return a text in the pieces in which a stream brings it."""
-    return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    size = max(_PIECE, -(-len(text) // _PIECES))
+    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def _pieces(block: Block) -> tuple[Block, list[Block]]:
