@@ -25,6 +25,7 @@ from protocol.wire.commands import (
 from protocol.wire.config import AgentEntry, BreakerEntry, BreakerRules, Fleet, Policy
 from protocol.wire.handoff import Budget, Constraints, Fact
 from protocol.wire.ids import AgentName, TurnId
+from tests.contract import trees
 from tests.contract.script import Script
 
 FLEET = Fleet(
@@ -52,6 +53,7 @@ POLICIES = {
         Policy(name="once", max_retries=0, escalation_sla_s=60.0, max_escalations=1),
         Policy(name="timed", turn_timeout_s=60.0, unattended_after_s=120.0, max_retries=0),
         Policy(name="vast", max_handoff_bytes=1 << 20),
+        Policy(name="tree", topology="supervised", budget=Budget(tokens=1000)),
     )
 }
 
@@ -384,4 +386,20 @@ SCENARIOS = (
         served=True,
     ),
     Scenario(unattended, "request.opened turn.failed:unattended escalation.raised"),
+    Scenario(
+        trees.supervised,
+        "request.opened turn.delegated task.opened task.opened turn.delegated task.opened"
+        " move.refused:read_only task.delivered turn.resumed task.delivered turn.resumed turn.delegated"
+        " task.cancelled task.opened task.failed:failed turn.resumed request.completed",
+    ),
+    Scenario(
+        trees.fallen_back,
+        "request.opened turn.delegated task.opened task.failed:failed task.opened task.failed:failed"
+        " turn.resumed request.completed",
+        served=True,
+    ),
+    Scenario(
+        trees.tree_cancelled,
+        "request.opened turn.delegated task.opened turn.delegated task.opened request.cancelled",
+    ),
 )

@@ -142,7 +142,7 @@ def told(happened: list[events.AnyEvent]) -> str:
         match event:
             case events.MoveRefused(refusal=refusal) | events.RequestRefused(refusal=refusal):
                 said.append(f"{type_of(event)}:{refusal.rule if refusal else None}")
-            case events.TurnFailed(error=error):
+            case events.TurnFailed(error=error) | events.TaskFailed(error=error):
                 said.append(f"{type_of(event)}:{error.code}")
             case events.TaskFailed(error=task_error):
                 said.append(f"{type_of(event)}:{task_error.code}")
