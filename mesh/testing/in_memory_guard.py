@@ -48,6 +48,7 @@ from protocol.wire.commands import (
     Failure,
     Move,
     MoveProposed,
+    OfferClaimed,
     Proposal,
     Reply,
     Report,
@@ -60,7 +61,7 @@ from protocol.wire.commands import (
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
-from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
+from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId, control_cause, request_id
 
 T = TypeVar("T")
 
@@ -188,9 +189,13 @@ class InMemoryGuard:
         error = Failure(code=code, message="it broke", permanent=permanent)
         return self.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
 
-    def propose(self, proposal: Proposal) -> AnyEvent:
-        """Judge a proposal, read from its bytes, in the name of the agent whose turn it names."""
-        sender = self.ledger.turns[proposal.turn].agent
+    def claim(self, offer: str, agent: str) -> AnyEvent:
+        """An agent claims an offered task."""
+        return self.propose(OfferClaimed(turn=TurnId(offer), round=0), agent)
+
+    def propose(self, proposal: Proposal, by: str | None = None) -> AnyEvent:
+        """Judge a proposal, read from its bytes, in the name of `by`: the agent whose turn it names."""
+        sender = AgentName(by) if by is not None else self.ledger.turns[proposal.turn].agent
         body = codec.encode(proposal)
         try:
             proposal = codec.parse_proposal(body)

@@ -48,7 +48,7 @@ def admission(ledger: Ledger, command: Command) -> Admission:
     if isinstance(what, Submit):
         return _of_submit(ledger, command)
     if isinstance(what, Proposal):
-        return _of_proposal(ledger, command.sender, what)
+        return _of_proposal(ledger, command, what)
     return _of_control(ledger, command, what)
 
 
@@ -62,11 +62,17 @@ def _of_submit(ledger: Ledger, command: Command) -> Admission:
     return Rejected("request_exists", "this id belongs to a request with other content; make a new id")
 
 
-def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Admission:
+def _of_proposal(ledger: Ledger, command: Command, proposal: Proposal) -> Admission:
+    sender = command.sender
     if ledger.status == "unknown":
         return Rejected(UNKNOWN_REQUEST, "no such request")
-    if isinstance(proposal, _OF_SWARMS):
-        return Rejected(Rule.KNOWN_MOVE, f"topology {ledger.policy.topology!r} has no claims and no board")
+    if isinstance(proposal, _OF_SWARMS) and ledger.policy.topology != "swarm":
+        elsewhere = "a policy with topology swarm has them"
+        return Rejected(
+            Rule.KNOWN_MOVE, f"topology {ledger.policy.topology!r} has no claims and no board; {elsewhere}"
+        )
+    if isinstance(proposal, commands.OfferClaimed):
+        return _of_claim(ledger, command, proposal)
     turn = ledger.turns.get(proposal.turn)
     if turn is None:
         return Rejected("unknown_turn", "no such turn was opened in this request")
@@ -80,10 +86,30 @@ def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Admission:
         return Late(turn.id, proposal.round, ledger.status)
     if turn.state == "ended":
         return Late(turn.id, proposal.round, "ended")
+    if isinstance(proposal, commands.FactsPost) and ledger.knows(command.cause):
+        return Late(turn.id, proposal.round, "decided")
     waits = ledger.frozen_at is not None and ledger.is_deferred(turn.id, proposal.round)
     if proposal.round < turn.round or turn.state != "working" or waits:
         return Late(turn.id, proposal.round, "decided")
     return Accepted()
+
+
+def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) -> Admission:
+    task = ledger.offers.get(claim.turn)
+    if command.role != "agent":
+        return Rejected("not_allowed", f"{command.sender} is no agent, and only agents claim offers")
+    if task is None:
+        return Rejected("unknown_turn", "no such offer was made in this request")
+    if claim.round:
+        return Rejected("unknown_round", "an offer has no rounds: a claim names round 0")
+    waits = any((each.turn, each.sender) == (claim.turn, command.sender) for each in ledger.deferred)
+    if waits and ledger.frozen_at is not None:
+        return Late(claim.turn, 0, "move.deferred")
+    if ledger.knows(command.cause) and not waits:  # what came of it then is said again
+        return Late(claim.turn, 0, "task.opened" if command.sender in task.agents else "decided")
+    if not ledger.is_open:
+        return Late(claim.turn, 0, ledger.status)
+    return Accepted() if task.may_be_claimed(claim.turn) else Late(claim.turn, 0, "ended")
 
 
 def _of_control(ledger: Ledger, command: Command, control: Control) -> Admission:

@@ -13,6 +13,7 @@ from protocol.domain.envelope import Draft, World
 from protocol.domain.layers import Bringer, Load, followed, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.submit import stale_id
+from protocol.domain.swarm import rejection_of_post
 from protocol.domain.turns import TurnState, next_round, remembered
 from protocol.wire import commands, events
 from protocol.wire.assignment import RoundOutcome
@@ -40,6 +41,8 @@ def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | N
     control = command.what
     if isinstance(control, commands.Submit):
         return stale_id(command, world)
+    if isinstance(control, commands.FactsPost):
+        return rejection_of_post(ledger, control, ledger.policy.max_handoff_bytes)
     if not isinstance(control, Resolve) or control.complete:
         return None
     target = resolves_to(ledger, control)

@@ -181,7 +181,7 @@ class RequestDecider:
         entry = fleet.agents.get(self._target(command, fleet) or "")
         target = None if entry is None else entry.name
         move = what.move if isinstance(what, MoveProposed) else None
-        gives_work = submit or isinstance(move, _GIVES_WORK)
+        gives_work = submit or isinstance(move, _GIVES_WORK) or isinstance(what, commands.OfferClaimed)
         context: VerdictContext = yield NeedVerdictContext(
             command, target, gives_work and ledger.frozen_at is None
         )
@@ -232,7 +232,7 @@ class RequestDecider:
         """Return who could have a plan's tasks, or the task of `turn` if it fails and falls back."""
         ledger, lead = self.ledger, turn
         if isinstance(move, commands.Delegate):
-            names = candidates_of(move, fleet, sender)
+            names = candidates_of(move, fleet, sender, ledger.policy.topology)
         else:
             task = ledger.task_of(turn)
             if task is None:

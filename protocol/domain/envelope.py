@@ -146,6 +146,7 @@ class Draft:
             topology=policy.topology,
             task=payload.get("name", ""),
             results=results,
+            board=self.ledger.board_for(clearance) if self.ledger.board else (),
         )
         return self.event(kind, handoff.to_agent, id=turn, work=work, **payload)
 

@@ -10,6 +10,7 @@ from protocol.wire.commands import (
     Delegate,
     Deliver,
     Escalate,
+    FactsPost,
     HandBack,
     MoveProposed,
     Resolve,
@@ -41,6 +42,8 @@ def labelled(command: Command, labels: Labels) -> Command:
         case MoveProposed(move=Complete() as move) as what if _lacks(move.remember, labels):
             leaves = replace(move, remember=_with_labels(move.remember, labels))
             return replace(command, what=replace(what, move=leaves))
+        case FactsPost() as what if _lacks(what.facts, labels):
+            return replace(command, what=replace(what, facts=_with_labels(what.facts, labels)))
         case MoveProposed(move=Delegate(tasks=tasks) as move) as what:
             plan = replace(move, tasks=tuple(_task_labelled(task, labels) for task in tasks))
             return replace(command, what=replace(what, move=plan))

@@ -89,6 +89,8 @@ class Ledger(RequestState):
         self.hops.append(Hop(event.n, handoff.move, handoff.from_agent, handoff.to_agent))
 
     def _on_move_refused(self, event: events.MoveRefused) -> None:
+        if event.turn in self.offers:
+            return  # a refused claim: it changes nothing
         turn = self.turns[event.turn]
         self.settle(turn, event.report)
         turn.refusals += 1
@@ -163,6 +165,9 @@ class Ledger(RequestState):
         for turn in self.open.values():
             if self.frozen_at is not None:
                 turn.clock += event.at - max(self.frozen_at, turn.clock)
+        for task in self.offers.values():
+            if self.frozen_at is not None and task.state == "offered":
+                task.claim_by += event.at - max(self.frozen_at, task.offered_at)
         self.frozen_at = None
 
     def _on_completed(self, event: events.RequestCompleted) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, layers, plans, rules
+from protocol.domain import budget, layers, plans, rules, swarm
 from protocol.domain.case import Case
 from protocol.domain.control import ASKED, decide_control
 from protocol.domain.envelope import Draft, E, World
@@ -29,6 +29,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
+OfRound = MoveProposed | commands.ReportFailure | commands.ReportInDoubt
 _NOBODY = Bringer()
 _GIVES_ON = (Transfer, HandBack, Escalate)
 """Moves that hand something over."""
@@ -47,6 +48,8 @@ def target_of(ledger: Ledger, command: Command) -> AgentName | None:
             return None if back is None else segment.path[back].agent
         case MoveProposed(move=Escalate()):
             return HUMAN
+        case commands.OfferClaimed():
+            return command.sender
     return None
 
 
@@ -61,12 +64,16 @@ def decide(ledger: Ledger, command: Command, world: World) -> AnyEvent:
     what = command.what
     if isinstance(what, Submit):
         return decide_submit(ledger, command, what, world)
+    if isinstance(what, commands.OfferClaimed):
+        return swarm.decide_claim(ledger, command, what, world)
+    if isinstance(what, commands.FactsPost):
+        return swarm.decide_post(ledger, command, what, world)
     if isinstance(what, Proposal):
         return _decide_proposal(ledger, command, what, world)
     return decide_control(ledger, command, what, world)
 
 
-def _decide_proposal(ledger: Ledger, command: Command, proposal: Proposal, world: World) -> AnyEvent:
+def _decide_proposal(ledger: Ledger, command: Command, proposal: OfRound, world: World) -> AnyEvent:
     turn, draft = ledger.turns[proposal.turn], Draft(ledger, world, command.cause)
     said: dict[str, Any] = {"turn": turn.id, "round": turn.round}
     match proposal:
@@ -80,7 +87,6 @@ def _decide_proposal(ledger: Ledger, command: Command, proposal: Proposal, world
             return draft.event(events.MoveDeferred, NOBODY, proposal=proposal, sender=command.sender, **said)
         case MoveProposed():
             return _Verdict(draft, command, proposal, turn).event()
-    raise AssertionError("admission rejects claims and posts")
 
 
 class _Verdict(Case):

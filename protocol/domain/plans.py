@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from protocol.domain import budget
 from protocol.domain.layers import Bringer, Load, Marks, followed, marked, merge, narrowed
 from protocol.domain.ledger import Ledger
-from protocol.domain.tasks import TaskState, may_fall_back, task_turn
+from protocol.domain.tasks import TaskState, lists, may_fall_back, offer_id, task_turn
 from protocol.domain.turns import TurnState
 from protocol.wire.assignment import PlannedTask
 from protocol.wire.commands import Delegate, Task
@@ -19,6 +19,9 @@ from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.handoff import Budget, Constraints, Handoff
 from protocol.wire.ids import AgentName
+
+SWARM = "swarm"
+"""The topology in which a task without an agent is offered, and every task may only read."""
 
 
 class TaskWork(NamedTuple):
@@ -46,12 +49,24 @@ class PlannedWork(NamedTuple):
     work: TaskWork
 
 
-def candidates_of(move: Delegate, fleet: Fleet, sender: AgentEntry | None) -> tuple[AgentName, ...]:
+def candidates_of(
+    move: Delegate, fleet: Fleet, sender: AgentEntry | None, topology: str
+) -> tuple[AgentName, ...]:
     """Return the agents that a plan's tasks could go to, in the fleet's order.
 
-    Where nobody takes an intent it is all agents: the refusal names what there is.
+    Where nobody takes an intent it is all agents: the refusal names what there is. Of a swarm it is all that
+    list one of the intents: each of them reads the offer.
     """
     named = {task.to_agent for task in move.tasks}
+    if topology == SWARM:
+        offered = {task.intent for task in move.tasks if task.to_agent is None}
+        readers = {
+            name for name, agent in fleet.agents.items() if any(lists(agent, intent) for intent in offered)
+        }
+        unread = any(not any(lists(agent, intent) for agent in fleet.agents.values()) for intent in offered)
+        return tuple(
+            agent.name for name, agent in fleet.agents.items() if unread or name in readers or name in named
+        )
     intents = {task.intent for task in move.tasks if task.to_agent is None or task.fallback} - {None}
     return tuple(capable_of(intents, fleet, sender, named))
 
@@ -95,14 +110,16 @@ def planned(
     """
     own = ledger.frames[turn.id].constraints
     parts = shares([task.constraints.budget for task in move.tasks], rest, ledger.policy.keep_back)
-    found = []
+    found, swarm = [], ledger.policy.topology == SWARM
     for place, (task, part) in enumerate(zip(move.tasks, parts, strict=True)):
-        worker, why = chosen(task, turn, grounds)
+        is_offered = swarm and task.to_agent is None
+        worker, why = (None, "") if is_offered else chosen(task, turn, grounds)
         agent = AgentName(task.to_agent or "") if worker is None else worker.entry.name
-        constraints = _narrower(own, task.constraints, now, part)
+        constraints = _narrower(own, task.constraints, now, part, read_only=swarm)
+        of = offer_id if is_offered else task_turn
         plan = PlannedTask(
             task=task,
-            turn=task_turn(str(ledger.request), turn.id, ledger.n, place),
+            turn=of(str(ledger.request), turn.id, ledger.n, place),
             agent=agent,
             why=why,
             constraints=constraints,
@@ -130,15 +147,26 @@ def shares(asked: Sequence[Budget | None], rest: Budget, keep_back: float) -> li
     return [Budget(**grant) for grant in granted]
 
 
-def _narrower(own: Constraints, asked: Constraints, now: int, granted: Budget) -> Constraints:
+def _narrower(
+    own: Constraints, asked: Constraints, now: int, granted: Budget, *, read_only: bool
+) -> Constraints:
     """Return a task's constraints: its lead's, narrowed by what is asked for."""
     deadline, actions = asked.ends_at(now), asked.allowed_actions
     return Constraints(
         deadline=own.deadline if deadline is None else deadline,
         allowed_actions=own.allowed_actions if actions is None else tuple(sorted(actions)),
         budget=budget.public(granted),
-        read_only=own.read_only or asked.read_only,
+        read_only=read_only or own.read_only or asked.read_only,
     )
+
+
+def claimants(task: Task, lead: TurnState, grounds: Grounds) -> list[AgentName]:
+    """Return who could claim a task that is offered."""
+    return [
+        one.entry.name
+        for one in grounds.candidates
+        if lists(one.entry, task.intent) and may_give(grounds, one) and one.entry.name not in lead.work.path
+    ]
 
 
 # --- who gets it ------------------------------------------------------------------------------------

@@ -29,11 +29,21 @@ def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
         return Command(event.request, event.client, submit, event.cause, "client", event.digest)
     proposal = _proposal(ledger, event)
     if proposal is not None:
-        return Command(event.request, ledger.turns[proposal.turn].agent, proposal, event.cause, "agent")
+        sender = _proposer(ledger, event, proposal)
+        return Command(event.request, sender, proposal, event.cause, "agent")
     control = _control(ledger, event)
     if control is not None:
         return Command(event.request, event.sender or AgentName(""), control, event.cause, "operator")
     return None
+
+
+def _proposer(ledger: Ledger, event: AnyEvent, proposal: Proposal) -> AgentName:
+    if not isinstance(proposal, commands.OfferClaimed):
+        return ledger.turns[proposal.turn].agent
+    if isinstance(event, events.MoveDeferred):
+        return event.sender
+    entry = None if event.grounds is None else event.grounds.sender
+    return AgentName("") if entry is None else entry.name
 
 
 def _submit(ledger: Ledger, event: events.RequestOpened) -> Submit:
@@ -68,6 +78,13 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
             return commands.ReportInDoubt(turn=turn, round=round_, effect=effect, report=report)
         case events.MoveDeferred(proposal=proposal):
             return proposal
+        case events.MoveRefused(turn=turn) if turn in ledger.offers:
+            return commands.OfferClaimed(turn=turn, round=0)
+        case events.TaskOpened(lead=lead, name=name) if event.grounds is not None:
+            offer = ledger.turns[lead].tasks[name].offer
+            return None if offer is None else commands.OfferClaimed(turn=offer, round=0)
+        case events.FactsPosted(turn=turn, round=round_, post=post, facts=facts):
+            return commands.FactsPost(turn=turn, round=round_, post=post, facts=facts)
         case events.HandoffAdmitted():
             move = _handoff_move(ledger, event)
         case events.MoveRefused(move=refused):

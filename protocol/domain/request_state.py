@@ -4,16 +4,16 @@ Only the ledger's folding changes a state (`protocol.domain.ledger`). Every turn
 that led to it, and what its reader does not see the whole of. So several turns may be open at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
 from protocol.domain.layers import NO_LOAD, FactHistory, Load, Marks, Stash, is_cleared
 from protocol.domain.tasks import TaskState, open_of, reserved
-from protocol.domain.turns import NO_REPORT, Frame, Hop, Segment, TurnState, summed_up
+from protocol.domain.turns import NO_REPORT, Board, Frame, Hop, Segment, TurnState, posted, summed_up
 from protocol.wire import events
-from protocol.wire.assignment import Assignment
+from protocol.wire.assignment import Assignment, Posted
 from protocol.wire.commands import Report, Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent
@@ -52,6 +52,10 @@ class RequestState:
     """Every task of the request, in the order in which they were planned."""
     hops: list[Hop] = field(default_factory=list)
     history: FactHistory = field(default_factory=FactHistory)
+    offers: dict[TurnId, TaskState] = field(default_factory=dict)
+    """The task of each offer, of those that are over, too."""
+    board: Board = field(default_factory=dict)
+    """Of a swarm: by agent and key the newest fact that was posted, in the order of the posts."""
     pending: events.FactsWithheld | None = None
     spent: Usage = budget.NOTHING
     escalations: int = 0
@@ -135,6 +139,10 @@ class RequestState:
         """Return what `event` rested on outside the log; None where nothing was asked. As `report_of`."""
         kept = self.kept_back(event.cause)
         return event.grounds or (None if kept is None else kept.grounds)
+
+    def board_for(self, clearance: Collection[str] | None) -> tuple[Posted, ...]:
+        """Return what of the board somebody with this clearance (None: for everything) may see."""
+        return posted(self.board, clearance)
 
     def carried(self) -> dict[str, Fact]:
         """Return by key the fact of the request's holder that somebody sees who is cleared for everything."""
@@ -225,6 +233,7 @@ class RequestState:
             instead_of=instead_of,
             tier=tier,
             task=task,
+            board=self.board if self.policy.topology == "swarm" else None,
         )
         self.turns[turn.id] = self.open[turn.id] = turn
         if task is None:

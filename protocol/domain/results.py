@@ -19,8 +19,7 @@ def result_of(task: TaskState, clearance: Collection[str] | None = None) -> Task
     """Return what became of a task that ended, as somebody with this clearance (None: for all) is told."""
     end = task.ended
     assert end is not None
-    assert task.state != "planned"
-    assert task.state != "open"
+    assert task.state in ("delivered", "failed", "cancelled")
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     summary, withheld = "", None
@@ -33,7 +32,7 @@ def result_of(task: TaskState, clearance: Collection[str] | None = None) -> Task
         name=task.name,
         task=task.turn,
         status=task.state,
-        agent=task.agents[-1] if task.agents else task.planned.agent,
+        agent=task.agents[-1] if task.agents else task.addressee,
         agents=task.agents if len(task.agents) > 1 else (),
         summary=summary,
         facts=facts,

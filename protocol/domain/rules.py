@@ -20,6 +20,7 @@ from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import HUMAN
 
 ROOTS_OWN = ("escalate", "complete")
+ROOTS_OWN_IN_SWARMS = (*ROOTS_OWN, "delegate", "ask")
 WORKERS_OWN = ("deliver",)
 """Moves that only a root turn, and only a task, of a tree has."""
 
@@ -30,7 +31,8 @@ def _path(case: Case) -> str:
 
 def known_move(case: Case) -> Refusal | None:
     all_moves = TOPOLOGIES.get(case.policy.topology, ())
-    barred = WORKERS_OWN if case.turn.task is None else ROOTS_OWN
+    swarm = case.policy.topology == "swarm"
+    barred = WORKERS_OWN if case.turn.task is None else ROOTS_OWN_IN_SWARMS if swarm else ROOTS_OWN
     moves = [move for move in all_moves if move not in barred or "deliver" not in all_moves]
     name = commands.move_name(case.move)
     if name in moves and not isinstance(case.move, commands.UnknownMove):

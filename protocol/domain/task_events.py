@@ -5,9 +5,10 @@ from typing import Any
 
 from protocol.domain import budget
 from protocol.domain.request_state import RequestState
-from protocol.domain.tasks import begun, next_worker, task_turn
+from protocol.domain.tasks import begun, next_worker, offer_id, task_turn
 from protocol.domain.turns import TurnState
 from protocol.wire import events
+from protocol.wire.grounds import Candidate
 
 
 def _on_delegated(state: RequestState, event: events.TurnDelegated) -> None:
@@ -26,8 +27,24 @@ def _on_delegated(state: RequestState, event: events.TurnDelegated) -> None:
 def _on_opened(state: RequestState, event: events.TaskOpened) -> None:
     task = state.turns[event.lead].tasks[event.name]
     turn = state.enter(event, state.take_over(event), task)
+    if event.grounds is not None and event.grounds.target is not None:  # a claim
+        task.worker = Candidate(entry=event.grounds.target)
     task.state, task.turn = "open", turn.id
     task.agents, task.attempts = (*task.agents, turn.agent), task.attempts + 1
+
+
+def _on_offered(state: RequestState, event: events.TaskOffered) -> None:
+    task = state.turns[event.lead].tasks[event.name]
+    task.state, task.turn = "offered", event.offer.turn
+    task.offer, task.claim_by, task.offered_at = task.turn, event.claim_by, event.at
+    state.offers[task.turn] = task
+
+
+def _on_posted(state: RequestState, event: events.FactsPosted) -> None:
+    for fact in event.facts:
+        state.board.pop((event.sender, fact.key), None)  # the newest comes last
+        state.board[event.sender, fact.key] = fact
+    state.history.remember(event.facts)
 
 
 def _on_delivered(state: RequestState, event: events.TaskDelivered) -> None:
@@ -47,6 +64,10 @@ def _on_failed(state: RequestState, event: events.TaskFailed) -> None:
         _charge_unaccounted(state, turn, turn.unaccounted)
         state.close(turn.id, event)
     lead = state.turns[task.lead]
+    if turn is not None and task.may_be_offered_again:
+        task.state, task.worker, task.since_n, task.fell_back = "planned", None, event.n, True
+        task.turn = offer_id(event.request, task.lead, event.n)
+        return
     worker = next_worker(task, lead.work.path, lead.entry, event.grounds)
     if worker is None:
         task.state, task.ended = "failed", event
@@ -83,6 +104,8 @@ APPLY: Mapping[type[events.Event], Callable[[RequestState, Any], None]] = {
     events.TurnResumed: _on_resumed,
     events.TurnDelegated: _on_delegated,
     events.TaskOpened: _on_opened,
+    events.TaskOffered: _on_offered,
+    events.FactsPosted: _on_posted,
     events.TaskDelivered: _on_delivered,
     events.TaskFailed: _on_failed,
     events.TaskCancelled: _on_cancelled,

@@ -11,9 +11,9 @@ import msgspec
 
 from protocol.domain import budget, layers
 from protocol.domain.case import Case, too_large
-from protocol.domain.plans import PlannedWork, may_give
+from protocol.domain.plans import SWARM, PlannedWork, claimants, may_give
 from protocol.domain.results import MAX_JOIN_BYTES, size_of
-from protocol.domain.tasks import TaskState, open_of, untold
+from protocol.domain.tasks import TaskState, lists, open_of, untold
 from protocol.wire.codec import canonical
 from protocol.wire.commands import Complete, Delegate, Deliver, Task
 from protocol.wire.handoff import Refusal, Rule
@@ -143,13 +143,18 @@ def _without_agent(case: Case) -> Iterator[Refusal]:
             what = "a fallback" if task.to_agent is not None else "a task without an agent"
             yield _capable(task, f"task {task.name!r}: {what} needs an intent", {}, "name the intent")
         elif work.worker is None:
-            yield _nobody(case, task)
+            is_offered = task.to_agent is None and case.policy.topology == SWARM
+            if not is_offered or not claimants(task, case.turn, case.world.grounds):
+                yield _nobody(case, task)
 
 
 def _nobody(case: Case, task: Task) -> Refusal:
     grounds, intent = case.world.grounds, str(task.intent)
+    swarm = case.policy.topology == SWARM
     takers = [
-        one.entry.name for one in grounds.candidates if one.entry.takes(intent) and may_give(grounds, one)
+        one.entry.name
+        for one in grounds.candidates
+        if (lists(one.entry, intent) if swarm else one.entry.takes(intent)) and may_give(grounds, one)
     ]
     if takers:
         detail = f"all that take {intent!r} are in the lineage: {_lineage(case)}"

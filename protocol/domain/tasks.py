@@ -20,8 +20,9 @@ from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed, TurnD
 from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, Cause, TurnId, due_cause, event_id
+from protocol.wire.subjects import intent_inbox
 
-OPENED = "task.opened"
+OPENED, OFFERED = "task.opened", "task.offered"
 
 
 class TaskState(msgspec.Struct, gc=False, kw_only=True):
@@ -41,7 +42,15 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
     """Its newest turn, opened or not."""
     worker: Candidate | None
     """Who has it or gets it, as the guard found them; None for an offer."""
-    state: TaskStatus | Literal["planned", "open"] = "planned"
+    state: TaskStatus | Literal["planned", "offered", "open"] = "planned"
+    readers: tuple[AgentEntry, ...] = ()
+    """Of an offered task: who reads its offers, as the fleet file had them at the plan."""
+    claim_by: int = 0
+    """Of an offered task: UTC µs until which it waits for a claim, moved on by what it was frozen."""
+    offer: TurnId | None = None
+    """Of an offered task: its newest offer."""
+    offered_at: int = 0
+    """UTC µs of its newest offer."""
     agents: tuple[AgentName, ...] = ()
     """All that had it, in order."""
     attempts: int = 0
@@ -59,7 +68,26 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        return self.state in ("planned", "open")
+        return self.state in ("planned", "offered", "open")
+
+    @property
+    def is_offered(self) -> bool:
+        """Return True if it goes to whoever claims it."""
+        return not self.planned.agent
+
+    @property
+    def addressee(self) -> AgentName:
+        """Whom it was planned for: an agent, or the inbox of its intent."""
+        return self.planned.agent or AgentName(intent_inbox(str(self.planned.task.intent)))
+
+    @property
+    def may_be_offered_again(self) -> bool:
+        """Return True if it is offered once more when the turn of its claimant fails."""
+        return self.is_offered and self.planned.task.fallback and not (self.fell_back or self.called_off)
+
+    def may_be_claimed(self, offer: TurnId) -> bool:
+        """Return True if a claim of this offer is to be judged: it is the newest, and it is not over."""
+        return offer == self.offer and self.state in ("offered", "open") and not self.called_off
 
     @property
     def reserved(self) -> Usage:
@@ -82,6 +110,21 @@ def task_turn(request: str, lead: TurnId, n: int, place: int = 0) -> TurnId:
     return TurnId(event_id(opening_cause(request, lead, n), OPENED, place))
 
 
+def offering_cause(request: str, lead: TurnId, n: int) -> Cause:
+    """Return the cause of the offers of a plan; `n` is the number of the event before them."""
+    return due_cause(request, OFFERED, lead, n)
+
+
+def offer_id(request: str, lead: TurnId, n: int, place: int = 0) -> TurnId:
+    """Return the offer of a plan's task by its place in the plan."""
+    return TurnId(event_id(offering_cause(request, lead, n), OFFERED, place))
+
+
+def lists(agent: AgentEntry, intent: str | None) -> bool:
+    """Return True if an agent reads the offers of an intent: only one that lists it does."""
+    return intent is not None and intent in (agent.intents or ())
+
+
 def begun(event: TurnDelegated, lead: TurnId, level: int) -> Iterator[TaskState]:
     """Yield the tasks that a plan brings."""
     found = {one.entry.name: one for one in event.grounds.candidates}
@@ -96,6 +139,9 @@ def begun(event: TurnDelegated, lead: TurnId, level: int) -> Iterator[TaskState]
             since=event.at,
             turn=planned.turn,
             worker=found.get(planned.agent),
+            readers=()
+            if planned.agent
+            else tuple(one.entry for one in found.values() if lists(one.entry, planned.task.intent)),
         )
 
 
@@ -139,7 +185,7 @@ def may_fall_back(
 ) -> bool:
     """Return True if a guard may give a failed task to this agent: once, to one that did not have it."""
     asked, allowed = task.planned.task, None if giver is None else giver.to
-    if not asked.fallback or asked.intent is None or task.called_off or task.fell_back:
+    if task.is_offered or not asked.fallback or asked.intent is None or task.called_off or task.fell_back:
         return False
     had = {task.planned.agent, *task.agents}
     may_give = allowed is None or agent.name in allowed

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, task_consequences
+from protocol.domain import budget, swarm, task_consequences
 from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState, opening_cause
@@ -34,7 +34,7 @@ Looks = Mapping[TurnId, Grounds]
 NOT_LOOKED: Looks = MappingProxyType({})
 _NOTHING_SEEN = Grounds()
 
-OfTask = Literal["cancel", "open", "join"]
+OfTask = Literal["cancel", "open", "join", "unclaim"]
 Clock = Literal["timeout", "unattended", "deadline"]
 """What ends a round by the clock; also the code of its failure."""
 _TIMED_OUT: dict[Clock, Failure] = {
@@ -59,7 +59,9 @@ class Wait(NamedTuple):
     period: int | None = None
     """µs that the agent has to be served without a gap (`timeout`), or not at all (`unattended`)."""
     task: TaskState | None = None
-    """What is called off or opened."""
+    """What is called off, opened or offered in vain."""
+    deferred: events.MoveDeferred | None = None
+    """What is decided."""
 
     def falls_due(self, grounds: Grounds) -> int | None:
         """Return when (UTC µs) it falls due by what a guard knows; None while its time stands."""
@@ -80,9 +82,11 @@ def _waits(ledger: Ledger) -> list[Wait]:
     if ledger.frozen_at is not None:
         return waits
     for deferred in ledger.deferred:
-        turn = ledger.turns[deferred.turn]
-        if turn.state == "working" and turn.round == deferred.round:
-            waits.append(Wait(0, "decide", turn))
+        turn, task = ledger.turns.get(deferred.turn), ledger.offers.get(deferred.turn)
+        if turn is not None and turn.state == "working" and turn.round == deferred.round:
+            waits.append(Wait(0, "decide", turn, deferred=deferred))
+        elif task is not None and task.may_be_claimed(deferred.turn):
+            waits.append(Wait(0, "decide", ledger.turns[task.lead], deferred=deferred))
     if ledger.tasks:
         waits += _waits_of_tasks(ledger)
     for turn in ledger.open.values():
@@ -95,6 +99,9 @@ def _waits_of_tasks(ledger: Ledger) -> Iterator[Wait]:
         yield Wait(0, "cancel", ledger.turns.get(task.turn) or ledger.turns[task.lead], task=task)
     for task in task_consequences.planned(ledger):
         yield Wait(0, "open", ledger.turns[task.lead], task=task)
+    for task in ledger.tasks:
+        if task.state == "offered":
+            yield Wait(task.claim_by, "unclaim", ledger.turns[task.lead], task=task)
     for lead in task_consequences.joined(ledger):
         yield Wait(0, "join", lead)
 
@@ -215,6 +222,8 @@ def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyE
     opening = _opening(ledger, follows)
     if opening is not None:
         reason = "what would open the task is more than the bus takes"
+        if opening.is_offered:
+            return swarm.unclaimed(ledger, world, opening, EVENT_TOO_LARGE, reason)
         return task_consequences.never_opened(ledger, world, opening, EVENT_TOO_LARGE, reason)
     if isinstance(follows, Command):
         about, what = follows.what, "the verdict on a deferred proposal"
@@ -226,6 +235,8 @@ def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyE
 
 def _opening(ledger: Ledger, follows: AnyEvent | Command) -> TaskState | None:
     """Return the task that what follows was to open, or to keep back facts for; None if it was not."""
+    if isinstance(follows, events.TaskOffered):
+        return ledger.turns[follows.lead].tasks[follows.name]
     if not isinstance(follows, events.TaskOpened | events.FactsWithheld):
         return None
     return next(
@@ -247,12 +258,16 @@ def _come(ledger: Ledger, world: World, wait: Wait) -> AnyEvent | Command:
     match wait.what:
         case "cancel" if wait.task is not None:
             return task_consequences.cancelled(ledger, world, wait.task)
+        case "open" if wait.task is not None and wait.task.is_offered:
+            return swarm.offered(ledger, world, wait.task)
         case "open" if wait.task is not None:
             return task_consequences.opened(ledger, world, wait.task)
+        case "unclaim" if wait.task is not None:
+            return swarm.unclaimed(ledger, world, wait.task)
         case "join":
             return task_consequences.resumed(ledger, world, turn)
-        case "decide":
-            waiting = next(item for item in ledger.deferred if item.turn == turn.id)
+        case "decide" if wait.deferred is not None:
+            waiting = wait.deferred
             cause = Cause(id_of(waiting.request, waiting.proposal, waiting.sender))
             return Command(waiting.request, waiting.sender, waiting.proposal, cause, role="agent")
         case "retry":

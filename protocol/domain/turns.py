@@ -8,6 +8,7 @@ without its load. Replies are kept whole: the code runs again with them, and the
 person's resolution puts the request. Path, depth, edges and seals are the segment's.
 """
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -15,19 +16,32 @@ from msgspec import json
 from msgspec.structs import replace
 
 from protocol.domain import budget
-from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed
+from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed, is_cleared
 from protocol.domain.tasks import TaskState, open_of
 from protocol.wire import commands
-from protocol.wire.assignment import Assignment, RoundOutcome, TaskResult
+from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskResult
 from protocol.wire.commands import Failure, Join, Move, Report
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
+from protocol.wire.handoff import Budget, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw
 
 State = Literal["working", "failed", "refused", "suspended", "doubted", "delegated", "ended"]
 
 NO_REPORT = Report()
+
+
+Board = dict[tuple[AgentName, str], Fact]
+"""By agent and key."""
+
+
+def posted(board: Board, clearance: Collection[str] | None) -> tuple[Posted, ...]:
+    """Return what of a board somebody with this clearance (None: for everything) may see."""
+    return tuple(
+        Posted(by=by, fact=fact)
+        for (by, _), fact in board.items()
+        if clearance is None or is_cleared((fact,), clearance)
+    )
 
 
 class TurnState(msgspec.Struct, gc=False, kw_only=True):
@@ -84,6 +98,8 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """What a lead waits for while it is `delegated`."""
     entry: AgentEntry | None = None
     """Of a lead: its agent, as the fleet file had it at its newest plan."""
+    board: Board | None = None
+    """Of a swarm: the request's board, which goes on."""
 
     def load(self) -> Load:
         """Return all that it carries, withheld or not."""
@@ -119,6 +135,9 @@ def next_round(
     reported = turn.report if report is None else summed_up(turn, report)
     waiting = tuple(task.name for task in open_of(turn.tasks.values()))
     work = replace(turn.work, round=turn.round + 1, past=ended, reported=reported, waiting=waiting)
+    if turn.board:
+        known = turn.entry or (None if turn.task is None else turn.task.entry)
+        work = replace(work, board=posted(turn.board, () if known is None else known.clearance))
     return work if results is None else replace(work, results=results)
 
 

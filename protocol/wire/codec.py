@@ -155,6 +155,8 @@ def parse_proposal(body: bytes) -> Proposal:
             _check_move(move)
         case commands.FactsPost(facts=facts):
             _check_facts(facts)
+            if not facts:
+                raise Malformed("post: it has no facts")
         case _:
             pass
     return proposal
@@ -164,6 +166,7 @@ class _Spoken(msgspec.Struct):
     turn: str
     round: Count
     report: msgspec.Raw = msgspec.Raw()
+    kind: Any = None
 
 
 _spoken = msgspec.json.Decoder(_Spoken)
@@ -181,7 +184,7 @@ def failure_of(body: bytes, error: Malformed) -> commands.ReportFailure | None:
         spoken = _spoken.decode(body)
     except READ_ERRORS:
         return None
-    if not is_token(spoken.turn):
+    if not is_token(spoken.turn) or spoken.kind in ("claim", "post"):  # neither ends a round
         return None
     report = readable(bytes(spoken.report), Report) or Report()
     failure = commands.Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])

@@ -187,6 +187,7 @@ MOVES = HANDOFF_MOVES + TREE_MOVES
 TOPOLOGIES: Mapping[str, tuple[str, ...]] = {
     "handoff": HANDOFF_MOVES,
     "supervised": ("delegate", "deliver", "ask", "escalate", "complete", "fail"),
+    "swarm": ("delegate", "deliver", "ask", "escalate", "complete", "fail"),
 }
 """The moves of each topology. A request runs under one of them."""
 

@@ -92,7 +92,7 @@ class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
 
 class Rule(StrEnum):
-    """Stable names, in the order in which they are tried; `known_policy` is for submits."""
+    """Stable names, in the order in which they are tried; the first is for submits, the last for claims."""
 
     __hash__ = str.__hash__  # an Enum's own is written in Python: rules are looked up for every move
 
@@ -118,6 +118,7 @@ class Rule(StrEnum):
     READ_ONLY = "read_only"
     SIZE = "size"
     MEMORY = "memory"
+    CLAIMED = "claimed"
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

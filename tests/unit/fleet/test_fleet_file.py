@@ -101,7 +101,7 @@ def test_there_is_always_a_default_policy() -> None:
         pytest.param(("max_depth = 2", "max_depth = 0"), r"policies\.strict: max_depth", id="no-depth"),
         pytest.param(("max_depth = 2", 'max_depth = "2"'), r"policies\.strict: max_depth", id="a-text"),
         pytest.param(("turn_timeout_s = 5", "turn_timeout_s = nan"), "turn_timeout_s", id="no-number"),
-        pytest.param(("max_depth = 2", 'topology = "swarm"'), "topology: known is", id="unknown-topology"),
+        pytest.param(("max_depth = 2", 'topology = "market"'), "topology: known is", id="unknown-topology"),
         pytest.param(
             ("[policies.strict]", '[policies."a b"]'), "policies.a b: a policy's name", id="no-token"
         ),

@@ -69,7 +69,7 @@ def test_what_would_end_every_request_at_once_is_no_policy(field: str) -> None:
 @pytest.mark.parametrize(
     ("said", "mistake"),
     [
-        ({"topology": "mesh"}, "topology: known is handoff, supervised"),
+        ({"topology": "mesh"}, "topology: known is handoff, supervised, swarm"),
         ({"name": "q"}, "name: it is another one than 'p', under which it stands"),
         ({"on_budget": "shrug"}, "on_budget: invalid enum value '…'"),
         ({"max_deepth": 1}, "Object contains unknown field `max_deepth`"),

@@ -47,7 +47,7 @@ from tests.unit.protocol.worlds import (
 
 
 def test_the_rules_stand_in_the_order_of_their_names() -> None:
-    assert [Rule.KNOWN_POLICY, *rules.RULES] == list(Rule)
+    assert [Rule.KNOWN_POLICY, *rules.RULES, Rule.CLAIMED] == list(Rule)
 
 
 def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
@@ -126,7 +126,7 @@ def test_a_move_that_the_topology_lacks_or_nobody_could_read_is_refused_by_its_n
     refusal = refused(opened().move(UnknownMove(name=name)))
     assert (refusal.rule, refusal.numbers) == (Rule.KNOWN_MOVE, {"move": name})
     assert repr(name) in refusal.detail
-    elsewhere = "; a policy with topology supervised has it" if name == "delegate" else ""
+    elsewhere = "; a policy with topology supervised or swarm has it" if name == "delegate" else ""
     assert refusal.hint == f"one of: {', '.join(HANDOFF_MOVES)}{elsewhere}"
 
 
@@ -136,7 +136,7 @@ each_move = pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move)._
 
 @each_move
 def test_a_topology_without_moves_refuses_them_all(move: Move) -> None:
-    assert rule_of(opened(policy=Policy(topology="swarm")).move(move)) == Rule.KNOWN_MOVE
+    assert rule_of(opened(policy=Policy(topology="market")).move(move)) == Rule.KNOWN_MOVE
 
 
 A, B = {"a": agent("a")}, {"b": agent("b")}

@@ -1,0 +1,185 @@
+"""A swarm: tasks that are offered, agents that claim them, and the board that every turn may post to.
+
+An offer lies in an inbox that all agents of its intent share. So it shows what each of them may see, and no
+more. Whose claim is admitted gets the task as it may see it, in its own inbox. Every task of a swarm may only
+read: what writes is the root's turn, and there is one.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from msgspec import json
+
+from protocol.domain.admission import Rejected
+from protocol.domain.envelope import Draft, World, due_draft, show
+from protocol.domain.layers import NO_LOAD, Bringer, merge
+from protocol.domain.ledger import Ledger
+from protocol.domain.plans import task_work
+from protocol.domain.results import result_of
+from protocol.domain.rules import breaker_open
+from protocol.domain.tasks import TaskState, lists, offering_cause, open_of
+from protocol.wire import events
+from protocol.wire.assignment import Assignment, TaskError
+from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Fact, Refusal, Rule
+from protocol.wire.ids import NOBODY, AgentName
+
+UNCLAIMED = "unclaimed"
+"""The code of a task that nobody claimed in time."""
+MAX_BOARD_BYTES = 131_072
+"""What the board may come to, as JSON: every turn that opens or resumes is shown it."""
+CLAIM = UnknownMove(name="claim")
+"""In `move.refused`, in place of a move: a claim was refused."""
+
+
+# --- offers -----------------------------------------------------------------------------------------
+
+
+def common_clearance(readers: Iterable[AgentEntry]) -> frozenset[str]:
+    """Return the labels that each of an offer's readers may see."""
+    sets = [frozenset(one.clearance) for one in readers]
+    return frozenset.intersection(*sets) if sets else frozenset()
+
+
+def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
+    """Return the offer of a task, as every agent that lists its intent may see it."""
+    lead, intent = ledger.turns[task.lead], str(task.planned.task.intent)
+    inbox, clearance = task.addressee, common_clearance(task.readers)
+    work = task_work(ledger, lead, task.planned, inbox, lead.entry)
+    shown = show(work.handoff, work.load, work.marks, clearance)
+    until = world.now + int(ledger.policy.claim_within_s * 1e6)
+    ends = [at for at in (ledger.deadline, task.planned.constraints.deadline) if at is not None]
+    offer = Assignment(
+        turn=task.turn,
+        round=0,
+        handoff=shown.handoff,
+        path=lead.work.path,
+        depth=0,
+        withheld=shown.withheld,
+        prices=ledger.prices,
+        topology=ledger.policy.topology,
+        task=task.name,
+        results=tuple(result_of(lead.tasks[name], clearance) for name in task.planned.task.uses),
+        board=ledger.board_for(clearance),
+    )
+    draft = Draft(ledger, world, offering_cause(str(ledger.request), lead.id, task.since_n))
+    said: dict[str, Any] = {"lead": lead.id, "name": task.name, "intent": intent, "offer": offer}
+    return draft.event(events.TaskOffered, inbox, id=task.turn, claim_by=min([until, *ends]), **said)
+
+
+def unclaimed(
+    ledger: Ledger, world: World, task: TaskState, code: str = UNCLAIMED, why: str = ""
+) -> AnyEvent:
+    """Return the failure of a task that nobody has claimed, or that cannot be offered."""
+    lead, intent = ledger.turns[task.lead], str(task.planned.task.intent)
+    message = why or f"no agent that lists {intent!r} claimed it within {ledger.policy.claim_within_s:g} s"
+    error = TaskError(code=code, message=message, agent=task.addressee, attempts=0, lineage=lead.work.path)
+    draft = due_draft(events.TaskFailed, ledger, world, task.turn, task.since_n)
+    said = {"turn": task.turn, "round": 0, "name": task.name, "error": error, "grounds": world.grounds}
+    return draft.event(events.TaskFailed, NOBODY, **said)
+
+
+# --- claims -----------------------------------------------------------------------------------------
+
+
+def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: World) -> AnyEvent:
+    """Return what comes of a claim: the task's turn, a refusal, or that it waits for a thaw."""
+    draft, task = Draft(ledger, world, command.cause), ledger.offers[claim.turn]
+    said: dict[str, Any] = {"turn": claim.turn, "round": 0}
+    if ledger.frozen_at is not None:
+        return draft.event(events.MoveDeferred, NOBODY, proposal=claim, sender=command.sender, **said)
+    refusal = _refusal(ledger, task, command.sender, world)
+    if refusal is not None:
+        said |= {"move": CLAIM, "refusal": refusal, "grounds": world.grounds}
+        return draft.event(events.MoveRefused, NOBODY, **said)
+    lead, entry = ledger.turns[task.lead], world.grounds.sender
+    assert entry is not None  # else it is not capable
+    work = task_work(ledger, lead, task.planned, entry.name, lead.entry)
+    return draft.opening(
+        events.TaskOpened,
+        work.handoff,
+        work.load,
+        work.marks,
+        path=(*lead.work.path, entry.name),
+        reader=entry,
+        results=tuple(result_of(lead.tasks[name], entry.clearance) for name in task.planned.task.uses),
+        lead=lead.id,
+        name=task.name,
+        grounds=world.grounds,
+    )
+
+
+def _refusal(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -> Refusal | None:
+    if world.grounds.breaker == "open":
+        return breaker_open(sender, world.grounds, "leave the offer to others")
+    return _capable(ledger, task, sender, world) or _claimed(ledger, task, sender)
+
+
+def _capable(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -> Refusal | None:
+    lead, entry, intent = ledger.turns[task.lead], world.grounds.sender, str(task.planned.task.intent)
+    allowed = None if lead.entry is None else lead.entry.to
+    if entry is None or not lists(entry, intent):
+        said = f"{sender} does not list the intent {intent!r}"
+    elif allowed is not None and sender not in allowed:
+        said = f"{lead.agent} may not give work to {sender}"
+    elif sender in lead.work.path:
+        said = f"{sender} is in the lineage: {' → '.join(lead.work.path)}"
+    else:
+        return None
+    numbers = {"task": task.name, "intent": intent, "agent": sender}
+    return Refusal(rule=Rule.CAPABLE, detail=said, numbers=numbers, hint="leave the offer to others")
+
+
+def _claimed(ledger: Ledger, task: TaskState, sender: AgentName) -> Refusal | None:
+    """Refuse an offer that is taken, and one of a set of which the agent has, or had, its part.
+
+    The set is the tasks that a lead has open at once: so its reads are spread over its agents.
+    """
+    if task.state != "offered":
+        said, of = f"task {task.name!r} is taken by {task.agents[-1]}", task
+    elif sender in task.agents:
+        said, of = f"{sender} had task {task.name!r} before, and it failed", task
+    else:
+        others = open_of(ledger.turns[task.lead].tasks.values())
+        own = next((one for one in others if one.state == "open" and one.agents[-1] == sender), None)
+        if own is None:
+            return None
+        said, of = f"{sender} has task {own.name!r} of the same set", own
+    numbers = {"task": task.name, "claimed": of.name, "agent": sender}
+    return Refusal(rule=Rule.CLAIMED, detail=said, numbers=numbers, hint="leave the offer to others")
+
+
+# --- the board --------------------------------------------------------------------------------------
+
+
+def rejection_of_post(ledger: Ledger, post: FactsPost, most: int) -> Rejected | None:
+    """Return what speaks against a post. It is no event: a refused one would end the round that goes on.
+
+    Args:
+        most: bytes that a handoff may have.
+    """
+    agent = ledger.turns[post.turn].agent
+    own = len(json.encode(post.facts))
+    if own > most:
+        return Rejected(Rule.SIZE, f"{own} bytes of at most {most}; put large things in a store")
+    board = {**ledger.board, **{(agent, fact.key): fact for fact in post.facts}}
+    whole = len(json.encode([(by, fact) for (by, _), fact in board.items()]))
+    if whole > MAX_BOARD_BYTES:
+        return Rejected(Rule.SIZE, f"the board would come to {whole} bytes of at most {MAX_BOARD_BYTES}")
+    return None
+
+
+def decide_post(ledger: Ledger, command: Command, post: FactsPost, world: World) -> AnyEvent:
+    """Return the facts as they are posted, with the labels that stick to their keys."""
+    sender = world.grounds.sender
+    facts = _labelled(ledger, post, () if sender is None else sender.clearance)
+    said: dict[str, Any] = {"turn": post.turn, "round": post.round, "post": post.post, "facts": facts}
+    draft = Draft(ledger, world, command.cause)
+    return draft.event(events.FactsPosted, NOBODY, sender=command.sender, grounds=world.grounds, **said)
+
+
+def _labelled(ledger: Ledger, post: FactsPost, clearance: Collection[str]) -> tuple[Fact, ...]:
+    bringer = Bringer(clearance=frozenset(clearance))
+    return merge(NO_LOAD, post.facts, (), (), bringer, ledger.history.labels).fact_tuple
