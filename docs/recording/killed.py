@@ -1,9 +1,10 @@
-"""Record the picture at the top of the README: a process is killed in the middle of charging a card.
+"""Record the pictures at the top of the README: a process is killed in the middle of charging a card.
 
-    python -m docs.recording.killed docs/recording/killed.svg
+    python -m docs.recording.killed docs/recording/killed.svg docs/recording/killed-page.png
 
 Every line but the prompts is what real processes wrote on one real terminal: a mesh of its own in a temporary
-folder, its agent killed with SIGKILL, and the commands that a person gives. Only long pauses are cut.
+folder, its agent killed with SIGKILL, and the commands that a person gives. Only long pauses are cut. The
+second picture is what the page of that mesh shows of that request in the end, in a real browser.
 """
 
 import fcntl
@@ -21,12 +22,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from docs.recording.picture import COLUMNS, Chunk, drawn
 
 MESH = (sys.executable, "-m", "mesh")
 PROMPT = "\x1b[1;32m$\x1b[0m "
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 PATIENCE_S = 60.0
 READING_S = 0.9
 """Between what a command says and the next one, for whoever watches."""
@@ -104,8 +107,16 @@ def mesh_dev(terminal: Terminal) -> Iterator[None]:
         process.wait(PATIENCE_S)
 
 
-def play(folder: Path) -> Terminal:
-    """Play the story in an empty folder; return the terminal that saw it. Raises TimeoutError."""
+Look = Callable[[str, str], None]
+"""Looks at a request on the page; gets the page's address, as it was printed, and the request's id."""
+
+
+def play(folder: Path, look: Look = lambda address, request: None) -> Terminal:
+    """Play the story in an empty folder; return the terminal that saw it. Raises TimeoutError.
+
+    Args:
+        look: called once the request has ended.
+    """
     for file in (Path(__file__).parent / "till").glob("*.*"):
         shutil.copy(file, folder)
     terminal, bank = Terminal(folder), folder / "bank.log"
@@ -126,14 +137,29 @@ def play(folder: Path) -> Terminal:
         terminal.run("cat bank.log     # once", "cat", "bank.log")
         time.sleep(READING_S)
         said = len(terminal.chunks)
+        (address,) = re.findall(r"^the page is at (\S+)", terminal.text, re.MULTILINE)
+        look(address, max(re.findall(r"app_[0-9A-Z]+(?= is settled)", terminal.text), key=len))
     del terminal.chunks[said:]
     return terminal
 
 
+def photograph(picture: Path, address: str, request: str) -> None:
+    """Write what a browser shows of a request."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1000, "height": 720}, reduced_motion="reduce")
+        page.goto(address)  # the token opens the page
+        page.goto(f"{address.partition('/?')[0]}/requests/{request}")
+        page.screenshot(path=picture)
+        browser.close()
+
+
 def main() -> None:
-    """Play the story and write its picture."""
+    """Play the story and write its pictures."""
     with tempfile.TemporaryDirectory() as folder:
-        terminal = play(Path(folder))
+        terminal = play(Path(folder), partial(photograph, Path(sys.argv[2])))
     Path(sys.argv[1]).write_text(
         drawn(terminal.chunks, "A process is killed in the middle of charging a card")
     )

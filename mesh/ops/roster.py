@@ -24,7 +24,7 @@ from protocol.wire.config import (
     read_fleet,
     read_freeze,
 )
-from protocol.wire.ids import HUMAN
+from protocol.wire.ids import ANYBODY, HUMAN
 from protocol.wire.notices import Card
 from protocol.wire.subjects import BREAKERS, FLEET, FREEZE, card
 
@@ -160,7 +160,8 @@ async def with_served(bus: Bus, told: Timeline) -> Timeline:
 
     The log does not have that, and without it a story is still true.
     """
-    agents = tuple({waiting.for_ for waiting in told.waiting} - {HUMAN, "thaw", told.client})
+    names = {waiting.for_ for waiting in told.waiting} - {HUMAN, "thaw", told.client}
+    agents = tuple(name for name in names if not name.startswith(ANYBODY))
     try:
         served = await asyncio.gather(*(is_served(bus, agent) for agent in agents))
     except Denied:

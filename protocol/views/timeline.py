@@ -16,7 +16,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
 from protocol.views.entries import fields_of
 from protocol.views.spending import Cost, cost_of, unpriced_in
-from protocol.views.tree import TreeNode, trees
+from protocol.views.tree import TreeNode, flat, trees
 from protocol.wire import events
 from protocol.wire.assignment import Withheld
 from protocol.wire.commands import Submit
@@ -24,6 +24,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, TurnId
 from protocol.wire.prices import Price, price_list
+from protocol.wire.subjects import intent_inbox
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ class Awaited(_Entry, frozen=True, kw_only=True):
     """What an open request waits for."""
 
     for_: str = msgspec.field(name="for")
-    """An agent, `human`, the client's name, or `thaw`."""
+    """An agent, `any-` and an intent, `human`, the client's name, or `thaw`."""
     since: int
     """UTC µs."""
     why: str
@@ -183,6 +184,7 @@ def timeline(
     cost = cost_of(reduce(budget.plus, reported, budget.NOTHING), prices, unpriced=unpriced)
     if journals:
         settled, running = _with_steps(settled, running, happened, journals)
+    tree = trees(ledger, prices)
     heard_of = {move.turn.id for move in settled if move.turn is not None}
     segment = None if ledger.root is None else ledger.root.segment
     first = next((event for event in happened if not isinstance(event, events.FactsWithheld)), None)
@@ -204,10 +206,10 @@ def timeline(
         error=_error(ledger.ended),
         cost=cost,
         charged=cost_of(ledger.spent, prices, unpriced=unpriced),
-        waiting=tuple(_waiting(ledger, happened)),
+        waiting=(*_waiting(ledger, happened), *_unclaimed(tree)),
         moves=tuple(settled),
         running=tuple(turn for turn in running if turn is not None and turn.id not in heard_of),
-        tree=trees(ledger, prices),
+        tree=tree,
     )
 
 
@@ -250,6 +252,14 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
         who = {"suspended": str(turn.asked), "doubted": HUMAN}.get(turn.state, turn.agent)
         since = turn.clock if turn.state == "working" else happened[turn.since_n].at
         yield Awaited(for_=who, since=since, why=why)
+
+
+def _unclaimed(tree: Iterable[TreeNode]) -> Iterable[Awaited]:
+    """Yield the offers that any agent with their intent may claim."""
+    for node in flat(tree):
+        if node.status == "offered":
+            why = f"no agent has claimed task {node.name}"
+            yield Awaited(for_=intent_inbox(node.intent), since=node.began, why=why)
 
 
 def _not_done(ledger: Ledger, turn: TurnState) -> str:

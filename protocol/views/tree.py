@@ -50,6 +50,8 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     `working`, `delegated`, `suspended`, `failed`, `refused` or `doubted`. Of a root turn also `ended`."""
     asked: str
     """What is wanted, in one line."""
+    intent: str
+    """The kind of work; empty where none was said."""
     result: str
     """What was delivered, in one line."""
     errors: tuple[ErrorLevel, ...]
@@ -112,6 +114,7 @@ class _Grown:
             agents=(turn.agent,),
             status=turn.state,
             asked=turn.work.handoff.summary,
+            intent=turn.work.handoff.intent or "",
             result="",
             errors=(),
             why="",
@@ -141,6 +144,7 @@ class _Grown:
             agents=task.agents,
             status=task.state if newest is None else newest.state,
             asked=task.planned.task.summary,
+            intent=task.planned.task.intent or "",
             result=end.summary if isinstance(end, TaskDelivered) else "",
             errors=tuple(levels_of(end.error)) if isinstance(end, TaskFailed) else (),
             why=end.why if isinstance(end, TaskCancelled) else "" if task.is_open or end else "request_ended",

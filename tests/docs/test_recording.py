@@ -1,6 +1,7 @@
 """The picture at the top of the README: its story is played, and the picture shows that story."""
 
 import re
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,6 +10,7 @@ import pytest
 from docs.recording import killed
 from docs.recording.picture import Chunk, drawn, lines_of
 
+PNG = b"\x89PNG"
 PICTURE = Path(killed.__file__).with_name("killed.svg")
 STORY = (
     "mesh dev &",
@@ -24,7 +26,9 @@ STORY = (
 
 def test_the_story_happens_as_the_picture_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(killed, "READING_S", 0.01)
-    terminal = killed.play(tmp_path)
+    page = tmp_path / "page.png"
+    terminal = killed.play(tmp_path, partial(killed.photograph, page))
+    assert page.read_bytes().startswith(PNG)
     for said in STORY:
         assert said in terminal.text
     assert (tmp_path / "bank.log").read_text() == "order 1042: 49 EUR charged\n"
@@ -36,6 +40,7 @@ def test_the_picture_that_is_kept_is_of_that_story_and_names_no_place_of_a_machi
     for said in STORY:
         assert said in shown
     assert not re.search("/tmp|/home|/root|/work", shown)
+    assert PICTURE.with_name("killed-page.png").read_bytes().startswith(PNG)
     assert shown.count("order 1042: 49 EUR charged") == 2  # the person looks at the bank's book twice
 
 

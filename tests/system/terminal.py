@@ -267,3 +267,14 @@ def kill(parent: Running, word: str) -> None:
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in parent.children()}
     [pid] = [pid for pid, command in commands.items() if word in command]
     os.kill(pid, signal.SIGKILL)
+
+
+def environments(running: Running) -> dict[str, dict[str, str]]:
+    """Return the environment of each child, by what it runs."""
+    found = {}
+    for pid in running.children():
+        command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        kind = next((word for word in ("agent", "guard") if word in command), "")
+        found[f"{kind} {pid}"] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return found

@@ -11,10 +11,12 @@ import httpx
 import pytest
 
 from mesh.cli.exits import Exit
+from tests.scripted_claude import running_stand_in
 from tests.servers import ROOT
-from tests.system.terminal import READY, Finished, Folder, kill, wait_until_gone
+from tests.system.terminal import READY, Finished, Folder, environments, kill, wait_until_gone
 from tests.system.test_cli_dev import eventually
 
+RULES_FILE = ROOT / "agents" / "support" / "rules.toml"
 REQUESTS = ROOT / "agents" / "support" / "requests.jsonl"
 SAMPLES = [json.loads(line) for line in REQUESTS.read_text().splitlines()]
 RULED = next(sample for sample in SAMPLES if sample["kind"] == "ruled" and "story" not in sample)
@@ -92,45 +94,79 @@ def sampled(path: Path, *samples: dict[str, Any]) -> Path:
     return file
 
 
-def test_for_people_it_tells_each_story_and_a_ruled_one_that_is_wrong_fails_it(tmp_path: Path) -> None:
-    loop = next(sample for sample in SAMPLES if "cycle" in sample["expect"].get("refused", ()))
-    away = RULED | {"id_hint": "hopeless", "expect": {"status": "failed", "path": ["billing"]}}
-    done = Folder(tmp_path).process("demo", "--requests", sampled(tmp_path, loop, away))
-    assert done.status == Exit.FAILED, done
-    assert "model: scripted (rules in agents/support/rules.toml, not a language model)" in done.out
-    assert "refused by rule cycle" in done.out
-    assert "WRONG hopeless (ruled): expected failed, came out completed" in done.out
-    assert "2 requests, " in done.out
-
-
 @pytest.mark.parametrize("more", [(), ("--all",)], ids=["stories", "all"])
-def test_stories_are_told_whole_and_what_no_rule_covers_is_no_failure(
+def test_stories_are_told_whole_and_only_a_ruled_one_that_is_wrong_is_a_failure(
     tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     stories = [sample for sample in SAMPLES if sample.get("story")]
     paraphrase = next(sample for sample in SAMPLES if sample["kind"] == "paraphrase")
-    file = sampled(tmp_path, *stories, RULED, paraphrase)
+    away = RULED | {"id_hint": "hopeless", "expect": {"status": "failed", "path": ["billing"]}}
+    file = sampled(tmp_path, *stories, RULED, paraphrase, *(() if more else (away,)))
     done = Folder(tmp_path).process("demo", "--requests", file, *more)
-    assert done.status == Exit.DONE, done
+    assert done.status == (Exit.DONE if more else Exit.FAILED), done
     assert len(stories) == 4
+    assert "model: scripted (rules in agents/support/rules.toml, not a language model)" in done.out
     assert "technical ✗ triage  transfer  refused by rule cycle" in done.out
     assert "withheld: 3 facts labelled pii" in done.out
     assert "1 not covered by the rules (needs a model)" in done.out
-    assert "WRONG" not in done.out
     assert "the guard refused 1 move: 1 by cycle" in done.out
-    assert ("2 more requests, a line each:" in done.out) is (not more)
-    if not more:
+    if more:
+        assert "WRONG" not in done.out
+        assert "more requests, a line each:" not in done.out
+        assert "■ hours" in done.out
+        assert "6 requests, " in done.out
+    else:
+        assert "WRONG hopeless (ruled): expected failed, came out completed" in done.out
+        assert "3 more requests, a line each:" in done.out
         told = [line.removeprefix("■ ") for line in done.out.splitlines() if line.startswith("■ ")]
         beginnings = ("A hand-over that", "A loop that", "Personal data withheld", "A person resolves")
         assert [each.startswith(begin) for each, begin in zip(told, beginnings, strict=True)] == [True] * 4
+        assert "■ hours" not in done.out
+        assert "7 requests, " in done.out
     assert ("Ada, support lead (ops) → app  complete" in done.out) is (not more)
-    assert ("■ hours" in done.out) is bool(more)
     assert "mesh demo --keep DIR" in done.err
 
 
+def verdicts(told: dict[str, Any]) -> dict[str, Any]:
+    """Return what was decided, by sample, without what differs from run to run."""
+    form = ("move", "from", "to", "verdict", "rule")
+    return {
+        each["id_hint"]: (
+            *(each[name] for name in ("verdict", "outcome", "path")),
+            [[move[name] for name in form] for move in each["moves"]],
+        )
+        for each in told["requests"]
+    }
+
+
+def test_with_the_vendors_sdk_the_verdicts_are_the_same(said: dict[str, Any], tmp_path: Path) -> None:
+    """Asked are a handful: an answer, refusals by two rules, and what is for people."""
+    ruled = [sample for sample in SAMPLES if sample["kind"] == "ruled"]
+    refused = {rule: each for each in reversed(ruled) for rule in each["expect"].get("refused", ())}
+    chosen = [ruled[0], refused["cycle"], refused["depth"]]
+    chosen.append(next(each for each in ruled if each["expect"]["status"] == "escalated"))
+    with running_stand_in(RULES_FILE) as sdk:
+        arguments = ("demo", "--requests", sampled(tmp_path, *chosen), "--json", "--model", "claude")
+        done = Folder(tmp_path).process(*arguments, **sdk)
+    assert done.status == Exit.DONE, done
+    claude = done.json
+    assert claude["mode"] == "claude"
+    names = [sample["id_hint"] for sample in chosen]
+    assert verdicts(claude) == {name: verdicts(said)[name] for name in names}
+    costs = [each["cost"] for each in claude["requests"]]
+    assert min(cost["model_calls"] for cost in costs) > 0, "the SDK was asked"
+    assert min(cost["nano_dollars"] for cost in costs) > 0, "its models have prices"
+    assert {each["cost"]["model_calls"] for each in said["requests"]} == {0}
+
+
 def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path) -> None:
-    with Folder(tmp_path).running("demo", until="sample requests;", TMPDIR=str(tmp_path)) as demo:
+    """As nobody said a word of models, nothing is spent meanwhile, and nobody gets the key."""
+    with Folder(tmp_path).running(
+        "demo", until="sample requests;", TMPDIR=str(tmp_path), ANTHROPIC_API_KEY="not-a-key"
+    ) as demo:
         children = demo.children()
+        assert "model: scripted (rules in" in demo.said
+        assert all("ANTHROPIC_API_KEY" not in each for each in environments(demo).values())
         assert len(children) == 5  # server, guard, three agents
         assert demo.end(signal.SIGINT) == Exit.INTERRUPTED
         wait_until_gone(children)

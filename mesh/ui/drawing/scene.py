@@ -85,7 +85,7 @@ def scene(told: Timeline, *, folded: bool = True) -> Scene:
         folded: put a fold in the place of rows that repeat those before them.
     """
     rows = tuple(_rows(told))
-    agents = dict.fromkeys(name for name in told.trail if name != HUMAN)
+    agents = dict.fromkeys(name for name in (*told.trail, *_claimants(told)) if name != HUMAN)
     targets = dict.fromkeys(row.to for row in rows if row.to)
     lanes = [told.client, *agents, *(name for name in targets if name not in agents and name != told.client)]
     lanes = [name for name in lanes if name != HUMAN]
@@ -118,9 +118,11 @@ _WHOLE = ("freeze", "thaw", "cancel", "expire")
 def _rows(told: Timeline) -> Iterator[SceneRow]:
     """Yield a row for each entry, and keep account of who holds the work."""
     asked, held, before = told.client, Held(), -1
-    known = {told.client, HUMAN, *told.trail}
+    known = {told.client, HUMAN, *told.trail, *_claimants(told)}
     for move in told.moves:
         giver, taker = _lane(told, move, asked), move.to
+        if move.move in _TO_ANYBODY:
+            giver, taker = move.from_, None
         form: Form = "arrow"
         refused = move.verdict == "refused"
         if refused:
@@ -151,6 +153,15 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
             held=held.lanes,
         )
         before = move.seq
+
+
+_TO_ANYBODY = ("offer", "claim")
+"""What an agent says to no other one: an offer, and a claim that was refused."""
+
+
+def _claimants(told: Timeline) -> Iterator[str]:
+    """Yield agents whose claim was refused: they may have had no turn."""
+    return (move.from_ for move in told.moves if move.move == "claim")
 
 
 class Held:
