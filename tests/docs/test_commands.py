@@ -1,0 +1,59 @@
+"""Every command in a block of the docs can be typed as it stands, also where a page is not run as a whole."""
+
+import itertools
+import re
+import shlex
+from typing import Any
+
+import click
+import pytest
+
+from mesh.cli import app
+from tests.docs.pages import DOCS, blocks
+from tests.servers import ROOT
+
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "deploy" / "README.md")
+TYPED_IN = ("console", "sh", "bash", "")
+STANDS_FOR = {"ID": "app_01M7ZDH2DWH5AVEC81SJHJH4N1", "app_01JAZ…": "app_01M7ZDH2DWH5AVEC81SJHJH4N1"}
+
+
+def _commands() -> list[tuple[str, str]]:
+    """Return each command of ours that a block of a page has, with the page."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page.read_text()):
+            if block.language in TYPED_IN:
+                for line in block.text.splitlines():
+                    typed = re.sub(r"\$\([^)]*\)", "x", line.removeprefix("$ "))
+                    if (
+                        re.match(r"([A-Z_]+=\S+ )*mesh \w", typed)
+                        and "…" not in shlex.split(typed, comments=True)[-1]
+                    ):
+                        found.append((page.name, typed))
+    return found
+
+
+def read_by_its_command(words: list[str]) -> None:
+    """Have a command read its arguments as if it was about to run. Raises UsageError."""
+    context = app.make_context("mesh", list(words), resilient_parsing=True)
+    command: Any = app
+    rest = words
+    while isinstance(command, click.Group):
+        name, command, rest = command.resolve_command(context, rest)
+        if rest or not isinstance(command, click.Group):
+            context = command.make_context(name, list(rest), parent=context)
+
+
+@pytest.mark.parametrize(("page", "line"), _commands())
+def test_it_can_be_typed(page: str, line: str) -> None:
+    words = [word for word in shlex.split(line, comments=True) if word != "&"]
+    words = list(itertools.dropwhile(lambda word: word != "mesh", words))[1:]
+    read_by_its_command([STANDS_FOR.get(word, word) for word in words])
+
+
+def test_there_are_many_and_one_that_cannot_be_typed_would_be_noticed() -> None:
+    assert len(_commands()) > 80
+    assert {"telemetry.md", "models.md", "page.md", "operating.md"} <= {page for page, _ in _commands()}
+    for wrong in (["request", "freezes", "ID"], ["request", "freeze", "ID", "--nope"], ["request", "freeze"]):
+        with pytest.raises(click.UsageError):
+            read_by_its_command(wrong)
