@@ -6,8 +6,10 @@ refuses them in a turn that is read-only.
 
 import ast
 import difflib
+import itertools
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -46,11 +48,11 @@ def search_code(workspace: WorkspaceId, words: Annotated[str, Field(min_length=2
     there = Workspace(workspace)
     hits = (
         {"path": path, "line": number, "text": line.strip()}
-        for path in there.files()
-        for number, line in enumerate(there.text(path).splitlines(), start=1)
+        for path, text in _texts(there)
+        for number, line in enumerate(text.splitlines(), start=1)
         if words in line
     )
-    return [hit for hit, _ in zip(hits, range(_MOST_HITS), strict=False)]
+    return list(itertools.islice(hits, _MOST_HITS))
 
 
 @tool
@@ -108,8 +110,8 @@ def find_misspelling(workspace: WorkspaceId, path: Path, line: int, why: str) ->
     lines = there.text(path).splitlines()
     if not 1 <= line <= len(lines) or named not in lines[line - 1]:
         raise ToolError(f"Line {line} of {path} does not have {named!r}.")
-    code = [each for each in there.files() if each.endswith(".py") and not each.startswith("tests/")]
-    known = {name for each in code for name in _names(there.text(each))} - {named}
+    code = [text for path, text in _texts(there) if path.endswith(".py") and not path.startswith("tests/")]
+    known = {name for text in code for name in _names(text)} - {named}
     near = difflib.get_close_matches(named, sorted(known), n=1, cutoff=0.75)
     if not near:
         raise ToolError(f"No name in the project is near {named!r}.")
@@ -118,9 +120,20 @@ def find_misspelling(workspace: WorkspaceId, path: Path, line: int, why: str) ->
     return {"near": near[0], "edits": [{"path": path, "old": was, "new": mended}]}
 
 
+def _texts(there: Workspace) -> Iterator[tuple[str, str]]:
+    """Yield every file that can be read, with its text."""
+    for path in there.files():
+        with suppress(ToolError):
+            yield path, there.text(path)
+
+
 def _names(text: str) -> Iterator[str]:
-    """Yield every name that a file defines, sets or reads."""
-    for node in ast.walk(ast.parse(text)):
+    """Yield every name that a file defines, sets or reads; of one that is no Python, none."""
+    try:
+        parsed = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(parsed):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
                 yield name

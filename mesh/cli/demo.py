@@ -28,7 +28,7 @@ NOT_COVERED = "not covered by the rules (needs a model)"
 
 @click.command()
 @click.option(
-    "--fleet", default="support", show_default=True, help="The fleet: support, recruiting or research."
+    "--fleet", default="support", show_default=True, help="The fleet: support, recruiting, research or code."
 )
 @click.option("--requests", type=A_PATH, help="Sample requests, one JSON object a line.")
 @click.option("--all", "whole", is_flag=True, help="Tell every request event by event.")

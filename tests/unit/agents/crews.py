@@ -89,9 +89,9 @@ class CrewWithRecords(Crew):
 
 SUPPORT = CrewWithRecords("support", support.connected)
 RECRUITING = CrewWithRecords("recruiting", recruiting.connected)
-RESEARCH = Crew("research")
+RESEARCH, CODE = Crew("research"), Crew("code")
 CREWS = (SUPPORT, RECRUITING)
-EVERY_CREW = (*CREWS, RESEARCH)
+EVERY_CREW = (*CREWS, RESEARCH, CODE)
 BREAKS = {"joke": ["plan.invalid"]}
 """Samples that people get because a turn cannot be done, by code."""
 

@@ -136,6 +136,15 @@ def test_the_history_gives_each_change_of_code_as_the_edit_that_takes_it_back(pr
     edit_file(prices.id, change["path"], change["old"], change["new"], idempotency_key="edit")
 
 
+def test_files_that_cannot_be_read_hide_no_other(scratch: Path) -> None:
+    slugs = Workspace.made("slugs", "key")
+    (slugs.folder / "bytes.py").write_bytes(b"\xff\xfe")
+    (slugs.folder / "broken.py").write_text("def (:\n")
+    git(slugs.folder, "add", "--all")
+    assert search_code(slugs.id, "wrods")[0]["path"] == "slugs/slug.py"
+    assert find_misspelling(slugs.id, "slugs/slug.py", 7, "name 'wrods' is not defined")["near"] == "words"
+
+
 def test_text_is_found_in_any_file(prices: Workspace) -> None:
     hits = search_code(prices.id, "int(cents)")
     assert hits == [{"path": "prices/total.py", "line": 4, "text": WRONG}]
