@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import pytest
+from ruamel.yaml import YAML
 
 from mesh.cli import app
 from tests.docs.pages import DOCS, blocks
@@ -25,10 +26,7 @@ def _commands() -> list[tuple[str, str]]:
             if block.language in TYPED_IN:
                 for line in block.text.splitlines():
                     typed = re.sub(r"\$\([^)]*\)", "x", line.removeprefix("$ "))
-                    if (
-                        re.match(r"([A-Z_]+=\S+ )*mesh \w", typed)
-                        and "…" not in shlex.split(typed, comments=True)[-1]
-                    ):
+                    if re.match(r"([A-Z_]+=\S+ )*mesh \w", typed):
                         found.append((page.name, typed))
     return found
 
@@ -57,3 +55,21 @@ def test_there_are_many_and_one_that_cannot_be_typed_would_be_noticed() -> None:
     for wrong in (["request", "freezes", "ID"], ["request", "freeze", "ID", "--nope"], ["request", "freeze"]):
         with pytest.raises(click.UsageError):
             read_by_its_command(wrong)
+
+
+def test_the_python_of_the_drills_page_is_that_of_the_drill() -> None:
+    ledger, report = [
+        each.text for each in blocks((DOCS / "drill.md").read_text()) if each.language == "python"
+    ]
+    exec(compile(ledger, "drill.md", "exec"), {})
+    imports = [line for line in report.splitlines() if line.startswith(("from ", "import "))]
+    compile(report, "drill.md", "exec")
+    exec("\n".join(imports), {})  # the rest of it reads what a drill has left
+
+
+def test_prometheus_looks_where_the_services_of_the_page_answer() -> None:
+    page = (DOCS / "telemetry.md").read_text()
+    (yaml,) = [each.text for each in blocks(page) if each.language == "yaml"]
+    (typed,) = [each.text for each in blocks(page) if each.language == "console"]
+    (job,) = YAML(typ="safe").load(yaml)["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == re.findall(r"--health (\S+)", typed)
