@@ -1,0 +1,70 @@
+"""Views of a swarm: offers that wait for a claim, claims that were refused, facts on the board."""
+
+import pytest
+
+from mesh.client.story import story
+from mesh.ops.explain import explain, sentences
+from mesh.testing import InMemoryGuard, fleet_of
+from mesh.ui.drawing.scene import mermaid, scene
+from protocol.views.timeline import timeline
+from protocol.views.tree import flat
+from protocol.wire import events
+from protocol.wire.commands import Delegate, Deliver, FactsPost, MoveProposed, Task
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName
+
+READERS = [AgentEntry(name=AgentName(name), intents=("read",)) for name in ("ann", "bob")]
+
+
+@pytest.fixture
+def guard() -> InMemoryGuard:
+    """A swarm with two offers, of which one was claimed twice."""
+    guard = InMemoryGuard(fleet_of("lead", *READERS), {"default": Policy(topology="swarm")})
+    guard.submit("Why does it fail?")
+    tasks = (
+        Task(name=name, summary="read", intent="read", facts=(Fact(key="file", value=name),)) for name in "ab"
+    )
+    guard.move(Delegate(tasks=tuple(tasks)))
+    first = next(event for event in guard.events if isinstance(event, events.TaskOffered))
+    guard.claim(first.id, "ann")
+    guard.claim(first.id, "bob")
+    return guard
+
+
+def test_an_offer_that_nobody_claimed_is_waited_for(guard: InMemoryGuard) -> None:
+    told = timeline(guard.events)
+    assert [(node.name, node.status, node.agent) for node in flat(told.tree)] == [
+        ("", "delegated", "lead"),
+        ("a", "working", "ann"),
+        ("b", "offered", ""),
+    ]
+    assert [(waits.for_, waits.why) for waits in told.waiting] == [
+        ("ann", "its task a of lead is not done"),
+        ("any-read", "no agent has claimed task b"),
+    ]
+    said = "\n".join(line.plain for line in story(told))
+    assert "└─ b (nobody yet)  " in said
+    assert "b: nobody has claimed it, since " in "\n".join(sentences(explain(guard.events, 1)))
+
+
+def test_a_claim_that_came_too_late_is_its_agents_own(guard: InMemoryGuard) -> None:
+    (late,) = [move for move in timeline(guard.events).moves if move.move == "claim"]
+    assert (late.from_, late.rule, late.turn) == ("bob", "claimed", None)
+    assert "Refused by rule `claimed`" in "\n".join(sentences(explain(guard.events)))
+    drawn = mermaid(scene(timeline(guard.events)))
+    assert "participant p3 as bob" in drawn
+    assert "p3-xp3: claim refused by claimed" in drawn
+    assert "people" not in drawn
+
+
+def test_posts_are_told_and_what_nobody_claims_fails_by_its_own_code(guard: InMemoryGuard) -> None:
+    ann = next(turn for turn in guard.ledger.open.values() if turn.agent == "ann")
+    guard.propose(FactsPost(turn=ann.id, round=0, post=0, facts=(Fact(key="line", value=3),)))
+    guard.propose(MoveProposed(turn=ann.id, round=0, move=Deliver(summary="line 3")))
+    guard.wait(31)
+    told = timeline(guard.events)
+    assert [(move.from_, move.summary) for move in told.moves if move.move == "post"] == [("ann", "line")]
+    by_name = {node.name: node for node in flat(told.tree)}
+    assert (by_name["a"].result, by_name["b"].errors[0].code) == ("line 3", "unclaimed")
+    assert [waits.for_ for waits in told.waiting] == ["lead"]
