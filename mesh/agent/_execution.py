@@ -100,6 +100,7 @@ class Execution:
         self.prices = price_list(work.prices)
         """Prices of models' tokens, by model."""
         self.actions = set(work.reported.actions)
+        self.effects = set(work.reported.effects)
         self._is_over, self._store = is_over, store
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
@@ -135,6 +136,10 @@ class Execution:
         key = self._key(tool.name, digest)
         if allowed:
             self.actions.add(tool.name)
+            if (
+                tool.effect is not None and self.work.topology != "handoff"
+            ):  # only there may a turn be read-only
+                self.effects.add(tool.name)
 
         def allow() -> None:
             if not allowed:
@@ -381,6 +386,7 @@ class Execution:
             steps=before.steps + tally.steps,
             digest=digest,
             prompt=self._prompt_version,
+            effects=tuple(sorted(self.effects)),
         )
 
     # --- the end ----------------------------------------------------------------------------------

@@ -249,7 +249,11 @@ async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool)
 @app.command("watch")
 @click.option("--exec", "command", metavar="CMD", help="Run this command in the shell for each.")
 @click.option("--post", metavar="URL", help="Post each to this URL, signed with MESH_WEBHOOK_SECRET.")
-@click.option("--state", type=A_PATH, help="With --post: the file that holds how far it has come.")
+@click.option(
+    "--state",
+    type=A_PATH,
+    help="With --post: the file that holds how far it has come; by default one of this URL in .mesh.",
+)
 @click.option(
     "--post-timeout",
     type=click.FloatRange(min=0.1),
@@ -289,15 +293,15 @@ async def watch(
     MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL. They are also JSON on its standard
     input. If CMD fails, standard error names it, and the watch goes on.
 
-    With --post each is posted as JSON until the URL takes it, in the form of Standard Webhooks. FILE holds
+    With --post each is posted as JSON until the URL takes it, in the form of Standard Webhooks. A file holds
     what was taken, so that nothing is lost over a restart; the same id may come twice. With --once it ends
     with status 5 if the URL has not taken all of it in time; the next run begins there.
     """
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
-    if (post is None) is not (state is None):
-        raise UsageWrong("--post and --state go together: the file holds how far the URL has been told")
-    kept = None if state is None else ops.webhook.State(state)
+    if post is None and state is not None:
+        raise UsageWrong("--state goes with --post: the file holds how far the URL has been told")
+    kept = None if post is None else ops.webhook.State(state or ops.webhook.state_of(post))
     after = None if kept is None else kept.read()
     access = where.access("operator", "viewer")
     webhook = None

@@ -6,6 +6,7 @@ from mesh.model.conduct import Flaw
 from mesh.model.context_window import ContextWindow
 from mesh.model.openai.model import OpenAIModel
 from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall
+from mesh.model.prompt import Instructions
 from mesh.model.supervisor import Supervisor
 from mesh.model.swarm import Swarm
 from protocol.wire.commands import Usage
@@ -19,6 +20,7 @@ __all__ = [
     "ContextWindow",
     "Flaw",
     "Hear",
+    "Instructions",
     "Model",
     "OpenAIModel",
     "Prompt",

@@ -25,6 +25,7 @@ import msgspec
 from mesh.errors import UsageWrong
 from mesh.ops.watch import Alarm, Place
 from mesh.service.printable import counted, short
+from mesh.settings import STATE
 
 SECRET = "MESH_WEBHOOK_SECRET"
 _PREFIX = "whsec_"
@@ -64,6 +65,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow none: a POST would become a GET without its body."""
 
 
+def state_of(url: str) -> Path:
+    """Return the file of a URL for which none is named: in the state's folder here, one for each URL."""
+    return Path(STATE) / f"watch-{hashlib.sha256(url.encode()).hexdigest()[:12]}.json"
+
+
 class State:
     """A file that holds how far alarms were delivered."""
 
@@ -83,6 +89,7 @@ class State:
         """Replace the place as a whole. Raises UsageWrong if nothing can be written."""
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         try:
+            part.parent.mkdir(mode=0o700, exist_ok=True)
             part.write_bytes(msgspec.json.encode(place))
             part.replace(self._path)
         except OSError as wrong:

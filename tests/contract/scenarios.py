@@ -36,6 +36,7 @@ FLEET = Fleet(
         "b": AgentEntry(name=AgentName("b")),
         "c": AgentEntry(name=AgentName("c"), clearance=("pii",), to=(AgentName("a"), AgentName("b"))),
         "d": AgentEntry(name=AgentName("d"), intents=("bill",)),
+        "e": AgentEntry(name=AgentName("e"), intents=("bill", "tax"), clearance=("pii",)),
     },
     clients=(AgentName("c1"), AgentName("c2")),
     operators=(AgentName("op"),),

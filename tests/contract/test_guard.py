@@ -20,16 +20,17 @@ from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.config import BreakerEntry
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id
-from tests.contract import scenarios, tree_scenarios
+from tests.contract import scenarios, swarm_scenarios, tree_scenarios
 from tests.contract.scenarios import FLEET, SCENARIOS, Scenario
 from tests.contract.script import Frozen, Message, Pause, Script
+from tests.contract.swarm_scenarios import SWARMS
 from tests.contract.tree_scenarios import TREES
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage, staged
 from tests.logs import plain_logs
 from tests.servers import until
 
-POLICIES = {**scenarios.POLICIES, **tree_scenarios.POLICIES}
+POLICIES = {**scenarios.POLICIES, **tree_scenarios.POLICIES, **swarm_scenarios.POLICIES}
 AHEAD_US = 3_600_000_000
 """The clock of both guards stands so far in the future that no schedule of the server fires by itself."""
 STEP_S = 10.0
@@ -103,7 +104,9 @@ async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
             await bus.server.kill()
 
 
-@pytest.mark.parametrize("scenario", [*SCENARIOS, *TREES], ids=lambda scenario: scenario.play.__name__)
+@pytest.mark.parametrize(
+    "scenario", [*SCENARIOS, *TREES, *SWARMS], ids=lambda scenario: scenario.play.__name__
+)
 async def test_a_real_guard_writes_what_the_guard_in_memory_does(
     contract_bus: LocalBus, scenario: Scenario
 ) -> None:

@@ -9,7 +9,7 @@ of what it does, and every move is written down before it is returned.
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ from mesh.agent.definition import Agent, agent
 from mesh.agent.errors import Permanent, Retry, ToolError, ToolRefused
 from mesh.agent.tools import NOT_DONE, tool
 from mesh.agent.turn import Turn
-from protocol.wire.commands import Move
+from protocol.wire.commands import Move, Task, Usage
 from protocol.wire.handoff import Constraints
 from tests.drill import ledger
 from tests.drill.evidence import Kind
@@ -87,6 +87,7 @@ async def post(request: str, call: str, slow: float) -> dict[str, Any]:
     return await _do("once", "post", request, call, slow)
 
 
+_PLANS = ("delegate", "gather", "call-off", "all-failed")
 TOOLS = {each.name: each for each in (look, deny, pay, ship, sign, post)}
 MODEL = "stand-in"
 """What stands in for a model: it says yes, and writes into the ledger that it was paid."""
@@ -111,11 +112,18 @@ class _Walk:
                 await self._call(name, *said)
             elif name == "model":
                 await self._ask_model(*said)
+            elif name == "board":
+                await self.turn.post({said[0]: self.turn.agent})
             elif name == "slow":
                 await asyncio.sleep(said[0])
+            elif name in _PLANS:
+                if (move := self._plan(name, said)) is not None:
+                    return move
             elif (move := self._move(name, said, {"at": at + 1, "done": self.done})) is not None:
                 return move
-        return self.turn.complete({"done": self.done})
+        if self.turn.task_name:
+            return self.turn.deliver("as the script says", facts={"done": self.done})
+        return self.turn.complete({"done": self.done}, cancel_open=bool(self.turn.waiting))
 
     async def _call(self, name: str, call: str, slow: float) -> None:
         turn = self.turn
@@ -136,12 +144,43 @@ class _Walk:
         async def produce() -> dict[str, Any]:
             return await _do("model", MODEL, request, call, slow)
 
-        found = await self.turn.model(MODEL, call, produce, dict)
+        found = await self.turn.model(MODEL, call, produce, dict, cost=lambda _: Usage(model_calls=1))
         self._note(found[0]["call"])
 
     def _note(self, call: str) -> None:
         if call not in self.done:
             self.done.append(call)
+
+    def _plan(self, name: str, said: list[Any]) -> Move | None:
+        """Return the move that an operation on tasks asks for; None where its join lies behind this round."""
+        turn, move = self.turn, None
+        match name:
+            case "delegate":
+                names, terms = [task["name"] for task in said[0]], dict(said[1]) if len(said) > 1 else {}
+                if not any(each in turn.results or each in turn.waiting for each in names):
+                    move = turn.delegate([self._task(**task) for task in said[0]], **terms)
+                elif terms.get("join", "all") == "all" and set(names) & set(turn.waiting):
+                    move = turn.delegate()
+            case "gather" if turn.waiting:
+                move = turn.delegate()
+            case "call-off" if said[0] in turn.waiting:
+                move = turn.delegate(cancel=[said[0]])
+            case "all-failed" if any(result.delivered for result in turn.results.values()):
+                move = turn.fail(f"a task of {turn.agent} came to something")
+        for result in turn.results.values():
+            for call in cast(list[str], result.facts["done"]) if result.delivered else ():
+                self._note(str(call))
+        return move
+
+    def _task(self, name: str, script: list[Any], *, read_only: bool = False, **terms: Any) -> Task:
+        return self.turn.task(
+            name,
+            summary="as the script says",
+            facts={"script": script},
+            carry=(),
+            constraints=Constraints(read_only=read_only),
+            **terms,
+        )
 
     def _move(self, name: str, said: list[Any], facts: dict[str, Any]) -> Move | None:
         """Return the move that an operation asks for; None where it lies behind this round."""
@@ -166,6 +205,8 @@ class _Walk:
                 raise Retry("as the script says")
             case "retry":
                 self.retried -= 1
+            case "break-for-good":
+                raise Permanent("as the script says")
             case "broken" if not self.mended:
                 raise Permanent("as the script says")
             case "broken":

@@ -16,8 +16,10 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.provision import standing_queues
 from mesh.bus.reader import every
 from mesh.bus.roles import ADMIN
+from mesh.bus.streams import TIMERS
 from mesh.client import Client
 from mesh.client.journals import stored_steps
 from mesh.errors import BusError, Denied, MeshError
@@ -34,6 +36,7 @@ from tests.drill import ledger
 from tests.drill.evidence import Evidence, StepName, Submitted
 from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import SHUT
+from tests.drill.log_checks import SLACK_S
 from tests.drill.people import People
 from tests.drill.processes import Processes, now_us
 from tests.drill.stories import Story
@@ -211,11 +214,24 @@ class Arena:
         for failpoint in FAILPOINTS:
             self.processes.disarm(failpoint)
         ended_at = now_us()
+        await self._settled()
         await self.processes.end(grace_s)
         return await self.gather(ended_at)
 
+    async def _settled(self) -> None:
+        """Wait until guards have acknowledged all that they heard; what a killed one held comes again."""
+        with contextlib.suppress(TimeoutError):  # broken ones never do
+            async with (
+                asyncio.timeout(2 * self.setting.file.fleet.guard_lease_s + SLACK_S),
+                await self.fleet.connect_as(ADMIN) as admin,
+            ):
+                while await _heard(admin):  # noqa: ASYNC110 - at the bus
+                    await asyncio.sleep(_AGAIN_S)
+
     async def gather(self, ended_at: int | None = None) -> Evidence:
         """Read everything that there is so far. What still moves may be seen half."""
+        if ended_at is None:
+            await self._settled()
         async with await self.fleet.connect_as(self._viewer) as bus:
             deeds = ledger.deeds(self.ledger)
             return Evidence(
@@ -225,6 +241,7 @@ class Arena:
                 deeds=deeds,
                 faults=sorted(self.processes.faults, key=lambda fault: fault.at),
                 dead=await dead_letters(bus),
+                ends=await all_ends(bus),
                 lease_s=self.setting.file.fleet.lease_s,
                 guard_lease_s=self.setting.file.fleet.guard_lease_s,
                 ended_at=ended_at or now_us(),
@@ -238,6 +255,16 @@ class Arena:
                 unfinished=tuple(self.unfinished),
                 unreached=tuple(self.unreached),
             )
+
+
+async def _heard(bus: Bus) -> int:
+    """Return how many messages wait for guards, or are in hand; schedules are none."""
+    kept = 0
+    for stream in await standing_queues(bus):
+        fired = {"subjects_filter": "mesh.timer.fire.>"} if stream == TIMERS else None
+        state = (await bus.api(f"STREAM.INFO.{stream}", fired))["state"]
+        kept += sum((state.get("subjects") or {}).values()) if fired else state["messages"]
+    return kept
 
 
 def _first(names: Mapping[str, object], role: str) -> str:
@@ -268,6 +295,12 @@ async def all_steps(bus: Bus, agents: Iterable[str]) -> dict[StepName, bytes]:
         _, _, agent, request, turn, step = kept.subject.split(".")
         found[StepName(agent, request, turn, step)] = kept.data
     return found
+
+
+async def all_ends(bus: Bus) -> frozenset[tuple[str, str, str]]:
+    """Return agent, request and turn of each turn whose end a guard told."""
+    found = [kept.subject.split(".") async for kept in every(bus, "ENDS", None)]
+    return frozenset((agent, request, turn) for _, _, agent, request, turn in found)
 
 
 async def dead_letters(bus: Bus) -> list[bytes]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from protocol.wire import events
-from tests.drill import log_checks, world_checks
+from tests.drill import log_checks, tree_checks, world_checks
 from tests.drill.evidence import Evidence, Fault
 from tests.drill.findings import Breach, Findings
 from tests.drill.log_checks import asks_client, letters, no_dead_letters, waits_for_people
@@ -44,6 +44,10 @@ CHECKS = (
     Check(log_checks.one_successor, "a turn is ended at most once", "duplicated"),
     Check(log_checks.one_decision, "a round is decided at most once", "duplicated"),
     Check(log_checks.one_event_a_cause, "what asked for an event got one", "duplicated"),
+    Check(tree_checks.no_task_lost, "a task comes to an end, and its lead is told of it", "lost"),
+    Check(tree_checks.no_task_twice, "a task is opened, ended and told once", "duplicated"),
+    Check(tree_checks.no_tree_overspends, "a tree spends no more than its root was given"),
+    Check(tree_checks.every_end_told, "whoever's turn was ended is told"),
     Check(verdicts_right, "a move is admitted or refused as the rules have it"),
     Check(log_checks.exact_replay, "the code derives every event anew, to the letter"),
     Check(log_checks.consequences_follow, "what is due is done"),

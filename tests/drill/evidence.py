@@ -140,5 +140,7 @@ class Evidence:
     """What the drill's people could not do."""
     unfinished: Sequence[str] = ()
     """What the drill waited for in vain besides requests, in a line each: faults, services."""
+    ends: frozenset[tuple[str, str, str]] | None = None
+    """Agent, request and turn of each message at `mesh.end.…`; None where nobody looked."""
     unreached: Sequence[str] = ()
     """Failpoints in which a process was to die, and which no request came through."""

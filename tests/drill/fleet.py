@@ -13,20 +13,23 @@ entry = "front"
 module = "tests.drill.agents:front"
 description = "Does what the script says."
 clearance = ["pii"]
+intents = ["lead"]
 
 [agents.back]   # no clearance: what is labelled is carried past it
 module = "tests.drill.agents:back"
 description = "Does what the script says, and is not shown everything."
 to = ["front", "vault"]
+intents = ["read"]
 
 [agents.vault]
 module = "tests.drill.agents:vault"
 description = "Does what the script says."
 clearance = ["pii"]
-intents = ["store"]
+intents = ["store", "read"]
 
 [agents.shut]    # nobody serves it, and its breaker is open
 description = "Is given nothing."
+intents = []
 
 [clients.app]
 [operators.ops]
@@ -53,6 +56,26 @@ max_handoff_bytes = 8192
 
 [policies.strict]   # a refusal is put to people at once
 max_refusals = 0
+max_retries = 4
+max_escalations = 20
+retry_backoff_s = 0.2
+retry_backoff_max_s = 2.0
+
+[policies.tree]   # leads delegate, and join what comes of it
+topology = "supervised"
+max_refusals = 4
+max_retries = 4
+max_asks = 5
+max_escalations = 20
+retry_backoff_s = 0.2
+retry_backoff_max_s = 2.0
+
+[policies.low-tree]   # the same, with limits that a story comes up against
+topology = "supervised"
+max_levels = 2
+max_open_tasks = 2
+max_revisions = 0
+max_refusals = 9
 max_retries = 4
 max_escalations = 20
 retry_backoff_s = 0.2

@@ -46,6 +46,7 @@ class _Drill(msgspec.Struct, frozen=True):
     unfinished: tuple[str, ...]
     unreached: tuple[str, ...]
     fleet: Fleet | None
+    ends: frozenset[tuple[str, str, str]] | None = None
 
 
 class _Line(msgspec.Struct, frozen=True):

@@ -171,21 +171,25 @@ def sound_chain(reading: Reading) -> Iterator[Breach]:
 def one_successor(reading: Reading) -> Iterator[Breach]:
     """A turn is ended at most once: by one spending move, or by an escalation or resolution."""
     for request, story in reading.stories.items():
-        ended = Counter(_turn(event) for event in story.events if _ends_turn(event))
+        ended = Counter(_turn(event) for event in story.events if ends_turn(event))
         for turn, times in ended.items():
             if times > 1:
                 detail = f"turn {turn} was ended by {times} events: {_where(story, turn)}"
                 yield Breach(promise="one_successor", request=request, detail=detail)
 
 
-def _ends_turn(event: AnyEvent) -> bool:
+def ends_turn(event: AnyEvent) -> bool:
+    """Say whether an event ends the turn that it names."""
     return isinstance(
         event,
         events.HandoffAdmitted
         | events.EscalationRaised
         | events.EscalationResolved
         | events.RequestCompleted
-        | events.RequestFailed,
+        | events.RequestFailed
+        | events.TaskDelivered
+        | events.TaskFailed
+        | events.TaskCancelled,
     )
 
 
@@ -193,7 +197,7 @@ def _where(story: Story, turn: str) -> str:
     return ", ".join(
         f"{type_of(event)} at {event.n}"
         for event in story.events
-        if _ends_turn(event) and _turn(event) == turn
+        if ends_turn(event) and _turn(event) == turn
     )
 
 
@@ -222,28 +226,30 @@ def _decides_round(event: AnyEvent) -> bool:
     match event:
         case events.HandoffAdmitted() | events.MoveRefused() | events.TurnFailed():
             return True
-        case events.TurnSuspended() | events.EffectDoubted():
+        case (
+            events.TurnSuspended() | events.EffectDoubted() | events.TurnDelegated() | events.TaskDelivered()
+        ):
             return True
         case events.EscalationRaised(reason=reason):
             return reason == "asked"
         case events.RequestCompleted(control=control):
             return not control
-        case events.RequestFailed(sender=sender):
+        case events.RequestFailed(sender=sender) | events.TaskFailed(sender=sender):
             return sender is not None
     return False
+
+
+_SHARING = events.FactsWithheld | events.MoveDeferred | events.TaskOpened | events.TaskOffered
 
 
 def one_event_a_cause(reading: Reading) -> Iterator[Breach]:
     """What asked for an event got one, whoever heard it and how often; and no two events have one id.
 
-    Before it there may be withholdings of the same cause, and for a frozen request its being put off.
+    Before it there may be withholdings of the same cause, and for a frozen request its being put off. What
+    opens the tasks of a plan has one cause; its ids differ by their place.
     """
     for request, story in reading.stories.items():
-        causes = Counter(
-            event.cause
-            for event in story.events
-            if not isinstance(event, events.FactsWithheld | events.MoveDeferred)
-        )
+        causes = Counter(event.cause for event in story.events if not isinstance(event, _SHARING))
         ids = Counter(event.id for event in story.events)
         for what, counted in (("cause", causes), ("id", ids)):
             for name, times in counted.items():

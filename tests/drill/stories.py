@@ -81,7 +81,7 @@ def _tempt(name: str) -> Op:
 
 
 def _tempted_to_strangers(draw: _Draw) -> dict[str, Any]:
-    first = map(_tempt, ("delegate", "stranger", "person", "shut"))
+    first = map(_tempt, ("teleport", "stranger", "person", "shut"))
     then = map(_tempt, ("not-a-peer", "other-intent", "ask-stranger"))
     return {"script": (*first, ["to", "back"], *then, draw.effect(), ["to", "vault"], draw.effect())}
 
@@ -103,6 +103,98 @@ def _tempted_beyond_its_terms(draw: _Draw) -> dict[str, Any]:
 def _beyond_all_terms(draw: _Draw) -> dict[str, Any]:
     asked = Constraints(must_carry=("what-nobody-has",))
     return {"script": (draw.effect(),), "constraints": asked, "expected": ("refused",)}
+
+
+# --- trees --------------------------------------------------------------------------------------------
+
+
+def _task(name: str, to: str, *script: Op, **rest: Any) -> dict[str, Any]:
+    return {"name": name, "to": to, "script": list(script), **rest}
+
+
+def _delegates(draw: _Draw) -> dict[str, Any]:
+    left = _task("left", "back", *draw.some(), draw.effect())
+    right = _task("right", "vault", draw.call("model"), draw.effect())
+    third = {**_task("third", "", draw.effect()), "intent": "store", "to": None}
+    plan = ["delegate", [left, right, third]]
+    return {"script": (draw.call("model"), plan, draw.effect()), "policy": "tree"}
+
+
+def _delegates_in_turn(draw: _Draw) -> dict[str, Any]:
+    first = [
+        "delegate",
+        [_task("one", "back", draw.effect()), _task("two", "vault", *draw.some())],
+        {"join": "any"},
+    ]
+    then = ["delegate", [_task("three", "back", draw.effect(), uses=["one"])]]
+    return {"script": (first, ["gather"], draw.effect(), then), "policy": "tree"}
+
+
+def _nested(draw: _Draw) -> dict[str, Any]:
+    deep = [_task("deep", "vault", draw.call("model"), draw.effect())]
+    left = _task("left", "back", draw.effect(), ["delegate", deep], draw.effect())
+    right = _task("right", "vault", draw.effect(), ["retry"], draw.effect())
+    return {"script": (["delegate", [left, right]], draw.effect()), "policy": "tree"}
+
+
+def _tasks_fail(draw: _Draw) -> dict[str, Any]:
+    gives_up = _task("gives-up", "back", draw.effect(), ["fail"])
+    breaks = _task("breaks", "vault", ["break-for-good"])
+    return {"script": (["delegate", [gives_up, breaks]], ["all-failed"], draw.effect()), "policy": "tree"}
+
+
+def _calls_off(draw: _Draw) -> dict[str, Any]:
+    slow = _task("slow", "vault", draw.effect(), ["slow", 6.0], draw.call("model"))
+    quick = _task("quick", "back", draw.effect())
+    plan = ["delegate", [slow, quick], {"join": "any"}]
+    return {"script": (plan, ["call-off", "slow"], draw.effect()), "policy": "tree"}
+
+
+def _answers_early(draw: _Draw) -> dict[str, Any]:
+    """Two levels are still at work when the root answers."""
+    deep = [_task("deep", "vault", ["slow", 6.0], draw.call("model"))]
+    slow = _task("slow", "back", draw.effect(), ["delegate", deep], draw.call("model"))
+    plan = ["delegate", [slow, _task("quick", "vault", draw.effect())], {"join": "any"}]
+    return {"script": (plan, draw.effect()), "policy": "tree"}
+
+
+def _whole_tree(draw: _Draw) -> dict[str, Any]:
+    deep = [_task("deep", "vault", ["slow", 6.0], draw.call("model"))]
+    plan = [_task("left", "back", ["delegate", deep]), _task("right", "vault", draw.effect(), ["slow", 6.0])]
+    return {"script": (["delegate", plan], draw.effect()), "policy": "tree"}
+
+
+def _within_budget(draw: _Draw) -> dict[str, Any]:
+    """Each task wants more model calls than its part of what the root was given."""
+    plan = [
+        _task("left", "back", *(draw.call("model") for _ in range(4))),
+        _task("right", "vault", *(draw.call("model") for _ in range(4))),
+    ]
+    return {
+        "script": (["delegate", plan], draw.call("model")),
+        "policy": "tree",
+        "constraints": Constraints(budget=Budget(model_calls=CALLS_GRANTED)),
+    }
+
+
+CALLS_GRANTED = 6
+"""Model calls of a tree whose agents would make nine."""
+
+
+def _tempted_in_a_tree(draw: _Draw) -> dict[str, Any]:
+    one = _task("one", "back", _tempt("too-low"), draw.effect())
+    reads = _task("reads", "vault", _tempt("write"), draw.call("look"), read_only=True)
+    first = map(_tempt, ("same-name", "too-many", "nobody-can"))
+    open_ = [
+        "delegate",
+        [_task("slow", "vault", ["slow", 0.5]), _task("quick", "back", draw.effect())],
+        {"join": "any"},
+    ]
+    last = (["gather"], draw.effect())
+    return {
+        "script": (*first, ["delegate", [one, reads]], _tempt("revise"), open_, _tempt("leave-open"), *last),
+        "policy": "low-tree",
+    }
 
 
 STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
@@ -228,6 +320,25 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
         "constraints": Constraints(allowed_actions=_EFFECTS),
         "policy": "strict",
     },
+    "delegates": _delegates,
+    "delegates-in-turn": _delegates_in_turn,
+    "nested": _nested,
+    "tasks-fail": _tasks_fail,
+    "calls-off": _calls_off,
+    "answers-early": _answers_early,
+    "tree-cancelled": lambda draw: {
+        **_whole_tree(draw),
+        "order": "cancel",
+        "expected": ("cancelled", "completed"),
+    },
+    "tree-frozen": lambda draw: {**_delegates(draw), "order": "freeze"},
+    "tree-expires": lambda draw: {
+        **_whole_tree(draw),
+        "constraints": Constraints(max_resolution_time_s=2.0),
+        "expected": ("expired",),
+    },
+    "tree-within-budget": _within_budget,
+    "tempted-in-a-tree": _tempted_in_a_tree,
     "of-no-policy": lambda draw: {
         "script": (draw.effect(),),
         "policy": "never-written",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mesh.agent.turn import Turn
-from protocol.wire.commands import Complete, Delegate, Move
+from protocol.wire.commands import Complete, Move, UnknownMove
 from protocol.wire.handoff import Budget, Constraints, Rule
 
 
@@ -46,8 +46,19 @@ def _lie(turn: Turn) -> Move:
     return turn.complete({"done": []})
 
 
+def _write(turn: Turn) -> Move:
+    """Report an effect of a turn that may only read."""
+    turn.execution.effects.add("pay")
+    return turn.deliver("as the script says", facts={"done": []})
+
+
+def _plan(*tasks: tuple[str, str], **rest: Any) -> Callable[[Turn], Move]:
+    """Ask for tasks, each a name and an agent."""
+    return lambda turn: turn.delegate([turn.task(name, summary=name, to=to, **rest) for name, to in tasks])
+
+
 TEMPTATIONS: Mapping[str, Temptation] = {
-    "delegate": Temptation(Rule.KNOWN_MOVE, lambda turn: Delegate()),
+    "teleport": Temptation(Rule.KNOWN_MOVE, lambda turn: UnknownMove(name="teleport")),
     "stranger": Temptation(Rule.KNOWN_AGENT, _give("nobody")),
     "person": Temptation(Rule.KNOWN_AGENT, _give("human")),
     "other-intent": Temptation(Rule.KNOWN_AGENT, _give("vault", intent="bill")),
@@ -76,6 +87,15 @@ TEMPTATIONS: Mapping[str, Temptation] = {
     "keep-nothing": Temptation(
         Rule.MUST_CARRY, _give_on(constraints=Constraints(must_carry=("what-nobody-has",)))
     ),
+    "too-low": Temptation(Rule.LEVELS, _plan(("below", "vault"))),
+    "same-name": Temptation(Rule.KNOWN_TASK, _plan(("same", "back"), ("same", "vault"))),
+    "too-many": Temptation(Rule.FAN_OUT, _plan(*((f"t{number}", "back") for number in range(3)))),
+    "nobody-can": Temptation(
+        Rule.CAPABLE, lambda turn: turn.delegate([turn.task("fly", summary="fly", intent="fly")])
+    ),
+    "revise": Temptation(Rule.REVISIONS, _plan(("again", "back"), revises="one", facts={"feedback": 1})),
+    "leave-open": Temptation(Rule.OPEN_TASKS, lambda turn: turn.complete({"done": []})),
+    "write": Temptation(Rule.READ_ONLY, _write),
     "lie": Temptation(Rule.ACTIONS, _lie),
     "remember-nothing": Temptation(
         Rule.MEMORY, lambda turn: Complete(answer="", remember_keys=("what-nobody-has",))

@@ -41,12 +41,19 @@ def verdicts_right(reading: Reading) -> Iterator[Breach]:
     sent = ((each.request, each.submit) for each in reading.evidence.submitted)
     submits = {request: None if submit is None else _labelled(submit, labels) for request, submit in sent}
     for request, story in reading.stories.items():
+        if _is_tree(story):
+            continue  # the oracle knows no tasks: `tree_checks` look at them
         try:
             found = _complaints(reading, story, submits.get(request))
         except Exception as error:  # a log that no guard could have written may break it anywhere
             found = [f"the oracle cannot follow it: {type(error).__name__}"]
         for detail in found:
             yield Breach(promise="verdicts_right", request=request, detail=detail)
+
+
+def _is_tree(story: Story) -> bool:
+    opened = (event for event in story.events if isinstance(event, events.RequestOpened))
+    return any(event.policy.topology != "handoff" for event in opened)
 
 
 def _complaints(reading: Reading, story: Story, submit: Submit | None) -> list[str]:

@@ -54,7 +54,7 @@ def stems(directory: Path, suffix: str) -> list[str]:
 
 def test_every_event_type_has_a_golden_file() -> None:
     assert stems(EVENTS, ".json") == TYPES
-    assert len(TYPES) == 21
+    assert len(TYPES) == 28
 
 
 @pytest.mark.parametrize("type_", TYPES)

@@ -157,6 +157,12 @@ def test_the_command_runs_where_only_the_wheel_is_installed(installed: Path, fol
     assert run(installed / "mesh", "--version", cwd=folder).startswith("mesh 0.")
 
 
+def test_uvx_runs_the_wheel_without_an_installation(wheel: Path, folder: Path) -> None:
+    uvx = (Path(sys.executable).parent / "uvx", "--cache-dir", folder / "uv", "--python", sys.executable)
+    said = run(*uvx, "--from", f"{wheel}[server]", "mesh", "--version", cwd=folder)
+    assert said.startswith("mesh 0.")
+
+
 def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
     said = run(installed / "mesh", "demo", cwd=tmp_path)
     assert "A loop that the guard stops" in said

@@ -144,8 +144,7 @@ async def test_a_redirect_is_no_delivery(office: Office, receiver: Receiver, tmp
 @pytest.mark.parametrize(
     ("options", "secret", "said"),
     [
-        (("--post", "http://127.0.0.1:1/"), SECRET, "--post and --state go together"),
-        (("--state", "s"), SECRET, "--post and --state go together"),
+        (("--state", "s"), SECRET, "--state goes with --post"),
         (("--post", "ftp://x/", "--state", "s"), SECRET, "--post takes a URL"),
         (("--post", "http://127.0.0.1:1/", "--state", "s"), "", "--post needs MESH_WEBHOOK_SECRET"),
         (("--post", "http://127.0.0.1:1/", "--state", "s"), "whsec_c2hvcnQ=", "24 random bytes or more"),
@@ -175,6 +174,19 @@ def test_the_signature_is_that_of_the_standard() -> None:
     key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     made = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')
     assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+async def test_without_a_file_each_url_has_one_of_its_own(office: Office, receiver: Receiver) -> None:
+    await office.escalated()
+    for url in (receiver.url, f"{receiver.url}?other"):
+        for news in (True, False):
+            before = len(receiver.got)
+            done = await office.process("human", "watch", "--post", url, "--once")
+            assert done.status == Exit.DONE, done
+            assert (len(receiver.got) > before) is news
+    files = sorted((office.folder.path / ".mesh").glob("watch-*.json"))
+    assert len(files) == 2
+    assert files[0].parent.stat().st_mode & 0o777 == 0o700
 
 
 async def test_once_does_not_wait_for_ever_for_a_receiver_that_is_dead_and_loses_nothing(

@@ -38,6 +38,7 @@ from tests.drill.tests.scene import (
     without_deeds,
     without_step,
 )
+from tests.drill.tests.tree_scene import TREES_WRONG, tree
 from tests.unit.protocol import worlds
 from tests.unit.protocol.worlds import ask, escalate, fact
 
@@ -142,6 +143,7 @@ def asking_its_client() -> Evidence:
 WAITING: list[Make] = [waiting_for_a_person, in_doubt, asking_a_person, asking_its_client, frozen]
 RIGHT: list[Make] = [
     *WAITING,
+    tree,
     never_acknowledged,
     answered_while_it_slept,
     called_again_after_a_kill,
@@ -157,8 +159,7 @@ def test_what_may_be_is_no_breach(make: Make) -> None:
 
 
 def test_a_deed_that_does_not_say_what_it_belongs_to_is_only_compared_by_its_key() -> None:
-    found = check(deeds_that_say_little())
-    assert {breach.promise for breach in found.breaches} <= {"done_as_said"}
+    assert {breach.promise for breach in check(deeds_that_say_little()).breaches} <= {"done_as_said"}
 
 
 def test_who_waits_and_what_is_in_doubt_is_counted() -> None:
@@ -270,6 +271,7 @@ def new_key_each_round() -> Evidence:
 
 
 WRONG: dict[str, dict[str, Make]] = {
+    **TREES_WRONG,
     "nothing_lost": {
         "no event": lambda: changed(clean(), bodies={}),
         "left with an agent": left_with_an_agent,

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from protocol.domain.layers import Load
 from protocol.domain.turns import Segment
 from protocol.wire import codec, events
 from protocol.wire.commands import Submit
-from protocol.wire.config import BreakerEntry
+from protocol.wire.config import AgentEntry, BreakerEntry
 from protocol.wire.handoff import Refusal, Rule
 from tests.drill import agents, ledger
 from tests.drill.agents import TOOLS
@@ -64,6 +64,8 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
 
 
 TEMPTING = [name for name in STORIES if name.startswith(("tempted", "of-", "to-", "beyond-"))]
+JUDGED = [name for name in TEMPTING if name != "tempted-in-a-tree"]
+"""Those whose verdicts the oracle judges; rules on tasks are held to another in `tests/unit/protocol`."""
 
 
 @pytest.fixture(autouse=True)
@@ -100,8 +102,17 @@ async def test_the_oracle_agrees_with_every_verdict_of_every_story(deeds: Path) 
         assert complaints(evidence) == []
 
 
+def tempted_by(script: Iterable[Op]) -> Iterator[str]:
+    """Yield the temptations of a script, and of the scripts of its tasks."""
+    for op in script:
+        if op[0] == "tempt":
+            yield op[1]
+        for task in op[1] if op[0] == "delegate" else ():
+            yield from tempted_by(task["script"])
+
+
 async def test_every_rule_is_tempted_and_every_temptation_is_refused_by_its_own(deeds: Path) -> None:
-    asked = {op[1] for name in TEMPTING for op in story(name, random.Random(0)).script if op[0] == "tempt"}
+    asked = {name for each in TEMPTING for name in tempted_by(story(each, random.Random(0)).script)}
     assert asked == set(TEMPTATIONS)
     found = [rule async for evidence in played(TEMPTING, deeds) for rule in refused(evidence)]
     assert set(found) == set(Rule)
@@ -139,6 +150,11 @@ def only_if_dropped(key: str, place: int, before: Load, after: Load) -> bool:
 
 
 SOUND = rules.judge
+OF_TREES = (
+    *(Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE, Rule.REVISIONS),
+    *(Rule.OPEN_TASKS, Rule.READ_ONLY),
+)
+"""Rules that no move meets outside of a tree."""
 
 
 def of_another_rule(case: Case) -> Refusal | None:
@@ -150,7 +166,7 @@ BROKEN: Mapping[str, tuple[Breaking, Rule]] = {
     **{
         f"no {rule}": (without(rule), rule)
         for rule in rules.RULES
-        if rule not in (Rule.KNOWN_MOVE, Rule.HAND_BACK)
+        if rule not in (Rule.KNOWN_MOVE, Rule.HAND_BACK, *OF_TREES)
     },
     "a hand-back to anybody": (
         lambda patch: patch.setitem(rules.RULES, Rule.HAND_BACK, only_of_the_first_holder),
@@ -163,7 +179,7 @@ BROKEN: Mapping[str, tuple[Breaking, Rule]] = {
         lambda patch: patch.setitem(rules.RULES, Rule.DEPTH, wrong_hop),
         Rule.DEPTH,
     ),
-    "every intent is taken": (replaced(rules, "takes", lambda *_: True), Rule.KNOWN_AGENT),
+    "every intent is taken": (replaced(AgentEntry, "takes", lambda *_: True), Rule.KNOWN_AGENT),
     "a changed fact is the same": (replaced(layers, "_is_lost", only_if_dropped), Rule.MUST_CARRY),
     "every submit is taken": (replaced(submit, "_unavailable", never), Rule.AGENT_AVAILABLE),
     "every submit's terms hold": (replaced(submit, "_beyond", never), Rule.CONSTRAINTS),
@@ -178,7 +194,7 @@ async def test_a_guard_without_a_rule_is_found(
 ) -> None:
     breaking, rule = BROKEN[how]
     breaking(monkeypatch)
-    found = [detail async for evidence in played(TEMPTING, deeds) for detail in complaints(evidence)]
+    found = [detail async for evidence in played(JUDGED, deeds) for detail in complaints(evidence)]
     assert any(str(rule) in detail for detail in found), found
 
 
@@ -187,7 +203,7 @@ async def test_a_guard_that_admits_what_no_topology_has_breaks_loudly(
 ) -> None:
     without(Rule.KNOWN_MOVE)(monkeypatch)
     with pytest.raises(AssertionError, match="known_move"):
-        [evidence async for evidence in played(TEMPTING, deeds)]
+        [evidence async for evidence in played(JUDGED, deeds)]
 
 
 def unsealed(verdict: Any, load: Any, **rest: Any) -> Any:
