@@ -122,7 +122,9 @@ class _Walk:
             elif (move := self._move(name, said, {"at": at + 1, "done": self.done})) is not None:
                 return move
         if self.turn.task_name:
-            return self.turn.deliver("as the script says", facts={"done": self.done})
+            return self.turn.deliver(
+                "as the script says", facts={"done": self.done}, cancel_open=bool(self.turn.waiting)
+            )
         return self.turn.complete({"done": self.done}, cancel_open=bool(self.turn.waiting))
 
     async def _call(self, name: str, call: str, slow: float) -> None:

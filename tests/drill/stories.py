@@ -158,6 +158,13 @@ def _answers_early(draw: _Draw) -> dict[str, Any]:
     return {"script": (plan, draw.effect()), "policy": "tree"}
 
 
+def _delivers_early(draw: _Draw) -> dict[str, Any]:
+    """A task delivers while one of its own is still at work."""
+    own = [_task("slow", "vault", ["slow", 6.0], draw.call("model")), _task("quick", "vault", draw.effect())]
+    left = _task("left", "back", ["delegate", own, {"join": "any"}], draw.effect())
+    return {"script": (["delegate", [left]], draw.effect()), "policy": "tree"}
+
+
 def _whole_tree(draw: _Draw) -> dict[str, Any]:
     deep = [_task("deep", "vault", ["slow", 6.0], draw.call("model"))]
     plan = [_task("left", "back", ["delegate", deep]), _task("right", "vault", draw.effect(), ["slow", 6.0])]
@@ -326,6 +333,7 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     "tasks-fail": _tasks_fail,
     "calls-off": _calls_off,
     "answers-early": _answers_early,
+    "delivers-early": _delivers_early,
     "tree-cancelled": lambda draw: {
         **_whole_tree(draw),
         "order": "cancel",

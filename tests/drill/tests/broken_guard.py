@@ -7,6 +7,10 @@
 `no-timer`             no timer is ever armed
 `no-cycle-no-seal`     nobody is refused for being on the path, nor for being beneath a seal
 `no-news-no-depth`     an edge may be taken again with nothing new, and a path may be of any length
+`opens-twice`          that a task was opened is forgotten, once
+`no-calling-off`       tasks are never called off
+`tells-nobody`         nobody is told that its turn was ended
+`all-to-each`          each task is granted all that is left, and no plan is too large
 """
 
 import sys
@@ -19,9 +23,11 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
 from mesh.guard import processor, queues, service
-from mesh.guard.processor import Cache
-from protocol.domain import decider, rules
+from mesh.guard.processor import Cache, RequestProcessor
+from protocol.domain import decider, ledger, plans, rules, task_consequences
+from protocol.domain.ledger import Ledger
 from protocol.domain.turns import Segment
+from protocol.wire import events
 from protocol.wire.handoff import Rule
 
 
@@ -106,6 +112,35 @@ def no_news_no_depth() -> None:
     replace(rules, "RULES", {**rules.RULES, Rule.DEPTH: _never})
 
 
+def opens_twice() -> None:
+    opened: set[str] = set()
+
+    def forget(ledger: Ledger, event: events.TaskOpened) -> None:
+        sound(ledger, event)
+        if event.id not in opened:
+            opened.add(event.id)
+            ledger.turns[event.lead].tasks[event.name].state = "planned"
+
+    sound = ledger._APPLY[events.TaskOpened]
+    replace(ledger, "_APPLY", {**ledger._APPLY, events.TaskOpened: forget})
+
+
+def no_calling_off() -> None:
+    replace(task_consequences, "doomed", lambda ledger: [])
+
+
+def tells_nobody() -> None:
+    async def forget(*_: Any) -> None:
+        pass
+
+    replace(RequestProcessor, "_end", forget)
+
+
+def all_to_each() -> None:
+    replace(plans, "shares", lambda asked, rest, keep_back: [rest for _ in asked])
+    replace(rules, "RULES", {**rules.RULES, Rule.BUDGET: _never})
+
+
 MODES: dict[str, Callable[[], None]] = {
     "ack-before-append": ack_before_append,
     "no-compare-and-set": no_compare_and_set,
@@ -114,6 +149,10 @@ MODES: dict[str, Callable[[], None]] = {
     "no-timer": no_timer,
     "no-cycle-no-seal": no_cycle_no_seal,
     "no-news-no-depth": no_news_no_depth,
+    "opens-twice": opens_twice,
+    "no-calling-off": no_calling_off,
+    "tells-nobody": tells_nobody,
+    "all-to-each": all_to_each,
 }
 
 if __name__ == "__main__":

@@ -113,6 +113,13 @@ TEMPTED = {
     "no-news-no-depth": {"tempted-in-circles": Rule.CYCLE, "tempted-too-deep": Rule.DEPTH},
 }
 """Guards without rules: the stories that tempt them, and the rule that each of them breaks."""
+TREES = {
+    "opens-twice": ("nested", "no_task_twice"),
+    "no-calling-off": ("delivers-early", "no_task_lost"),
+    "tells-nobody": ("tree-cancelled", "every_end_told"),
+    "all-to-each": ("tree-within-budget", "no_tree_overspends"),
+}
+"""Guards that lose count of tasks: the story that shows it, and the promise that each of them breaks."""
 LOOK_S = 0.05
 
 
@@ -173,7 +180,7 @@ async def either(*awaited: Awaitable[object]) -> None:
 
 
 def test_every_fault_has_its_scene() -> None:
-    assert {*GUARDS, *TEMPTED} == set(broken_guard.MODES)
+    assert {*GUARDS, *TEMPTED, *TREES} == set(broken_guard.MODES)
     assert set(AGENTS) == set(broken_agent.MODES)
 
 
@@ -208,6 +215,18 @@ async def test_a_guard_without_rules_is_found_out(mode: str, tmp_path: Path) -> 
     wrong = {breach.request: breach.detail for breach in found.breaches if breach.promise == "verdicts_right"}
     for name, rule in TEMPTED[mode].items():
         assert f"though {rule} forbids it" in wrong[sent[name]]
+
+
+@pytest.mark.parametrize("mode", TREES)
+async def test_a_guard_that_loses_count_of_tasks_is_found_out(mode: str, tmp_path: Path) -> None:
+    commands = {GUARD: (sys.executable, "-m", broken_guard.__name__, mode)}
+    setting = Setting(file=drill_fleet(LEASE_S, LEASE_S), guards=1, instances=1, commands=commands)
+    name, promise = TREES[mode]
+    async with Arena(setting, tmp_path / "drill") as arena:
+        request = await arena.send(story(name, random.Random(1)))
+        await arena.rest(request, PATIENCE_S)
+        found = check(await arena.evidence())
+    assert promise in {breach.promise for breach in found.breaches if breach.request == request}, found
 
 
 async def test_the_same_scenes_by_sound_services_break_nothing(tmp_path: Path) -> None:
