@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 
 AGAIN_S = 1.0
 """After so long an offer that is given back comes again, and a claim without a word is stored again."""
-REFUSED = frozenset({"move.refused", "decided"})
+REFUSED = frozenset({"move.refused", "move.deferred", "decided"})
 """What a guard says of a claim that leaves the offer to others. Anything else: nobody needs it any more."""
 
 Store = Callable[[str, Proposal], Awaitable[None]]

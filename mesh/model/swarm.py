@@ -36,6 +36,9 @@ Reads = Callable[["Turn"], Iterable[Task] | Awaitable[Iterable[Task]]]
 ROUND = "debate_round"
 """The fact that tells an agent which round of a debate it is, from 1."""
 
+SEAT = "seat"
+"""The fact that tells tasks apart that ask the same of several agents, from 1."""
+
 Board = Mapping[AgentName, Mapping[str, Any]]
 """By agent, the newest value of each key."""
 
@@ -53,9 +56,9 @@ class Swarm(Agent):
         writer: the agent that goes on when the reads are done: a `ClaudeAgent`, or any other. It finds them
             in `turn.results` and on `turn.board`; its name, tools and model are the swarm's.
         reads: returns the tasks (`turn.task`), those of one round; without `to`, they are offered to all
-            agents of their intent, and no agent gets two of them. No tasks: there is nothing to read. It may
-            be async and call tools by `turn.call`; otherwise it rests on the turn's facts alone, as it runs
-            again in each round.
+            agents of their intent, and no agent gets two of them. Equal ones get the fact `seat`. No tasks:
+            there is nothing to read. It may be async and call tools by `turn.call`; otherwise it rests on
+            the turn's facts alone, as it runs again in each round.
         join, within_s: when the writer goes on, as in `turn.delegate`. What is still open then is called off.
         rounds: of a debate: so many times the tasks are done, each time with the fact `debate_round`. Its
             agents see on the board what the others posted.
@@ -100,13 +103,14 @@ class Swarm(Agent):
 
 
 def _of_round(tasks: Sequence[Task], n: int, rounds: int) -> Sequence[Task]:
-    """Return the tasks of one round of a debate."""
-    if rounds == 1:
-        return tasks
-    of = Fact(key=ROUND, value=n)
+    """Return the tasks of one round of a debate, each with something of its own."""
+    of = (Fact(key=ROUND, value=n),) if rounds > 1 else ()
+    names = [task.name if n == 1 else f"{task.name}~{n}" for task in tasks]
+    asked = [(task.to_agent, task.intent, task.facts) for task in tasks]
+    seats = [(Fact(key=SEAT, value=at),) if asked.count(one) > 1 else () for at, one in enumerate(asked, 1)]
     return [
-        replace(task, name=task.name if n == 1 else f"{task.name}~{n}", facts=(*task.facts, of))
-        for task in tasks
+        replace(task, name=name, facts=(*task.facts, *of, *seat))
+        for task, name, seat in zip(tasks, names, seats, strict=True)
     ]
 
 

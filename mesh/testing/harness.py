@@ -30,6 +30,7 @@ from mesh.local.mesh import fleet_of
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.store import TemporaryStore
+from protocol.domain.tasks import lists
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
@@ -254,6 +255,8 @@ class FleetHarness:
         """What somebody was asked to say yes to."""
         self.store = TemporaryStore()
         """Where the agents save artifacts."""
+        self._claimed: set[tuple[str, str]] = set()
+        """Offers with the agents that claimed them."""
         self._journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
 
     async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "FleetHarness":
@@ -269,6 +272,8 @@ class FleetHarness:
         self.guard.submit(text, **submit)
         said = iter(replies)
         for _ in range(MOST_ROUNDS):
+            if self._claims():
+                continue
             held = self._next()
             if held is None:
                 return self
@@ -284,6 +289,25 @@ class FleetHarness:
             else:
                 return self  # an effect in doubt: nobody settles it here
         raise NotDecided(f"no end after {MOST_ROUNDS} rounds: {self.path}")
+
+    def _claims(self) -> bool:
+        """Let an agent that lists an offer's intent claim it, one that claimed few; False if nobody does.
+
+        Where offers are left that nobody may have, and no turn works, their time passes.
+        """
+        ledger, entries = self.guard.ledger, self.guard.fleet.agents
+        offers = [task for task in ledger.offers.values() if task.state == "offered"]
+        for task in offers:
+            for name in sorted(self._agents, key=lambda name: sum(name == by for _, by in self._claimed)):
+                listed = name in entries and lists(entries[name], str(task.planned.task.intent))
+                if listed and (task.turn, name) not in self._claimed:
+                    self._claimed.add((task.turn, name))
+                    self.guard.claim(task.turn, name)
+                    return True
+        if offers and not any(turn.state == "working" for turn in ledger.open.values()):
+            self.guard.wait(ledger.policy.claim_within_s)
+            return True
+        return False
 
     def _next(self) -> TurnState | None:
         """Return the turn that goes on: one that works, else one that was asked, else the first that is due.

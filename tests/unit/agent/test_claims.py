@@ -91,6 +91,7 @@ def ended(why: str) -> Notice:
         ("ended", "ack"),
         ("cancelled", "ack"),
         ("move.refused", "nak"),
+        ("move.deferred", "nak"),
         ("decided", "nak"),
     ],
 )

@@ -102,8 +102,14 @@ async def test_a_debate_goes_on_for_its_rounds_or_until_it_is_agreed() -> None:
     rounds = rounds_of(Swarm(writer, reads=reads, rounds=3, agreed=agreed))
     rounds.boards = [{}, {"r1": {"vote": 1}}, {"r1": {"vote": 1}, "r2": {"vote": 1}}, {}]
     await rounds.go()
-    tasks = [[(task.name, task.facts[-1].value) for task in each.tasks] for each in rounds.delegates]
-    assert tasks == [[("look-0", 1), ("look-1", 1)], [("look-0~2", 2), ("look-1~2", 2)]]
+    facts = [
+        {fact.key: fact.value for fact in task.facts} for each in rounds.delegates for task in each.tasks
+    ]
+    assert [[task.name for task in each.tasks] for each in rounds.delegates] == [
+        ["look-0", "look-1"],
+        ["look-0~2", "look-1~2"],
+    ]
+    assert facts == [{"debate_round": n, "seat": seat} for n in (1, 2) for seat in (1, 2)]
     assert boards[0] == {"r1": {"vote": 1}}
     rounds = rounds_of(Swarm(writer, reads=reads, rounds=3))
     await rounds.go()

@@ -1,10 +1,12 @@
 """Supervisors and workers before a guard: the whole way of a request, in memory."""
 
+from dataclasses import replace
 from typing import Any
 
-from mesh.agent import Agent, Turn, agent
-from mesh.model import ClaudeAgent, Supervisor
-from mesh.model.prompt import Instructions
+from mesh.agent import Agent, Task, Turn, agent, tool
+from mesh.agent.errors import ActionNotAllowed
+from mesh.model import ClaudeAgent, Instructions, Supervisor, Swarm
+from mesh.model.swarm import Board
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, calls, driven_by, fleet_of, says
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
@@ -133,3 +135,67 @@ async def test_results_are_told_again_after_a_round_that_failed() -> None:
     harness = FleetHarness(guard(*FLEET), {**AGENTS, "lead": lead}, keep_going=True)
     await harness.go("Why?")
     assert (harness.broke, harness.answer) == (["bug"], ["a"])
+
+
+# --- swarms -----------------------------------------------------------------------------------------
+
+
+@tool(effect="idempotent")
+async def write(text: str, idempotency_key: str = "") -> str:
+    """Write it down."""
+    return f"wrote {text}"
+
+
+@agent(name="r1", tools=[write])
+async def reader(turn: Turn) -> Move:
+    """Read, try to write, and post."""
+    try:
+        await turn.call(write, text="x")
+    except ActionNotAllowed:
+        await turn.post({"vote": len(turn.board)})
+    return turn.deliver(f"{turn.agent} read {turn.task_name}")
+
+
+@agent(name="lead", tools=[write])
+async def decides(turn: Turn) -> Move:
+    """Write what was read."""
+    done = await turn.call(write, text=", ".join(each.summary for each in turn.results.values()))
+    return turn.complete([done, {by: dict(facts) for by, facts in turn.board.items()}])
+
+
+def looks(turn: Turn) -> list[Task]:
+    return [turn.task(f"look-{n}", summary="Look.", intent="read") for n in range(2)]
+
+
+def swarm_of(swarm: Swarm, *readers: str, **policy: Any) -> FleetHarness:
+    fleet = fleet_of("lead", *(entry(name, "read") for name in readers))
+    judge = InMemoryGuard(fleet, {"default": Policy(topology="swarm", **policy)})
+    return FleetHarness(judge, {"lead": swarm, **{name: replace(reader, name=name) for name in readers}})
+
+
+async def test_a_swarm_reads_through_offers_and_writes_in_one_turn() -> None:
+    harness = await swarm_of(Swarm(decides, reads=looks), "r1", "r2").go("Why?")
+    assert harness.tasks == {"look-0": "delivered", "look-1": "delivered"}
+    wrote, board = harness.answer
+    assert wrote == "wrote r1 read look-0, r2 read look-1"  # no agent gets two of a set
+    assert set(board) == {"r1", "r2"}
+
+
+async def test_an_offer_that_nobody_may_have_is_a_failed_result() -> None:
+    harness = await swarm_of(Swarm(decides, reads=looks), "r1", claim_within_s=5.0).go("Why?")
+    error = harness.turns[-1].results["look-1"].error
+    assert error is not None
+    assert (harness.tasks["look-0"], error.code) == ("delivered", "unclaimed")
+
+
+async def test_a_debate_goes_through_its_rounds_on_the_board() -> None:
+    boards: list[Board] = []
+
+    def agreed(board: Board) -> bool:
+        boards.append(board)
+        return False
+
+    harness = await swarm_of(Swarm(decides, reads=looks, rounds=2, agreed=agreed), "r1", "r2").go("Why?")
+    assert list(harness.tasks) == ["look-0", "look-1", "look-0~2", "look-1~2"]
+    assert harness.status == "completed"
+    assert {by: facts["vote"] for by, facts in boards[-1].items()} == {"r1": 2, "r2": 2}
