@@ -103,9 +103,10 @@ async def _what_next(
         return
     loop = next((each for each in played if each.refused and each.told), played[0] if played else None)
     request = "ID" if loop is None or loop.told is None else loop.told.request
+    why = "why the guard refused a move of it" if loop and loop.refused else "its newest verdict, and why"
     note(f"kept in {keep}; to look at it, in this folder:")
     note(f"  mesh dev --fleet {fleet} --store {keep}     and in another terminal")
-    note(f"  mesh why {request}     why the guard refused a move of it")
+    note(f"  mesh why {request}     {why}")
     note(f"  mesh request show {request}     its whole story")
     if sys.stdout.isatty():
         async with page_of(mesh) as address:
