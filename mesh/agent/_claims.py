@@ -25,6 +25,8 @@ _log = get_logger(__name__)
 
 AGAIN_S = 1.0
 """After so long an offer that is given back comes again, and a claim without a word is stored again."""
+BUSY = "busy"
+"""What a guard says while the agent has another task of the same lead: it may claim again."""
 REFUSED = frozenset({"move.refused", "move.deferred", "decided"})
 """What a guard says of a claim that leaves the offer to others. Anything else: nobody needs it any more."""
 
@@ -82,7 +84,9 @@ class Claims:
         finally:
             heart.cancel()
             del self._words[offer], self._digests[digest]
-        if said in REFUSED:
+        if said == BUSY:
+            message.nak(AGAIN_S)
+        elif said in REFUSED:
             self._refused[offer] = event.claim_by
             message.nak()
         else:

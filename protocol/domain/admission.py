@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from protocol.domain.ledger import Ledger
+from protocol.domain.tasks import busy_with
 from protocol.domain.turns import TurnState
 from protocol.wire import commands
 from protocol.wire.commands import Command, Control, Proposal, Submit
@@ -39,6 +40,8 @@ class Rejected(NamedTuple):
 
 Admission = Accepted | Late | Rejected
 UNKNOWN_REQUEST = "unknown_request"
+BUSY = "busy"
+"""Of a claim by an agent that has another open task of the same lead: it may claim again."""
 _OF_SWARMS = (commands.OfferClaimed, commands.FactsPost)
 
 
@@ -109,7 +112,15 @@ def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) ->
         return Late(claim.turn, 0, "task.opened" if command.sender in task.agents else "decided")
     if not ledger.is_open:
         return Late(claim.turn, 0, ledger.status)
-    return Accepted() if task.may_be_claimed(claim.turn) else Late(claim.turn, 0, "ended")
+    if not task.may_be_claimed(claim.turn):
+        return Late(claim.turn, 0, "ended")
+    if (
+        task.state == "offered"
+        and not waits
+        and busy_with(ledger.turns[task.lead].tasks.values(), command.sender)
+    ):
+        return Late(claim.turn, 0, BUSY)
+    return Accepted()
 
 
 def _of_control(ledger: Ledger, command: Command, control: Control) -> Admission:

@@ -17,7 +17,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.plans import task_work
 from protocol.domain.results import result_of
 from protocol.domain.rules import breaker_open
-from protocol.domain.tasks import TaskState, lists, offering_cause, open_of
+from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
 from protocol.wire.assignment import Assignment, TaskError
 from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
@@ -114,7 +114,7 @@ def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: W
 def _refusal(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -> Refusal | None:
     if world.grounds.breaker == "open":
         return breaker_open(sender, world.grounds, "leave the offer to others")
-    return _capable(ledger, task, sender, world) or _claimed(ledger, task, sender)
+    return _capable(ledger, task, sender, world) or _claimed(task, sender)
 
 
 def _capable(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -> Refusal | None:
@@ -132,22 +132,15 @@ def _capable(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -
     return Refusal(rule=Rule.CAPABLE, detail=said, numbers=numbers, hint="leave the offer to others")
 
 
-def _claimed(ledger: Ledger, task: TaskState, sender: AgentName) -> Refusal | None:
-    """Refuse an offer that is taken, and one of a set of which the agent has, or had, its part.
-
-    The set is the tasks that a lead has open at once: so its reads are spread over its agents.
-    """
+def _claimed(task: TaskState, sender: AgentName) -> Refusal | None:
+    """Refuse an offer that is taken, and one of a task that its claimant had before."""
     if task.state != "offered":
-        said, of = f"task {task.name!r} is taken by {task.agents[-1]}", task
+        said = f"task {task.name!r} is taken by {task.agents[-1]}"
     elif sender in task.agents:
-        said, of = f"{sender} had task {task.name!r} before, and it failed", task
+        said = f"{sender} had task {task.name!r} before, and it failed"
     else:
-        others = open_of(ledger.turns[task.lead].tasks.values())
-        own = next((one for one in others if one.state == "open" and one.agents[-1] == sender), None)
-        if own is None:
-            return None
-        said, of = f"{sender} has task {own.name!r} of the same set", own
-    numbers = {"task": task.name, "claimed": of.name, "agent": sender}
+        return None
+    numbers = {"task": task.name, "taken_by": task.agents[-1], "agent": sender}
     return Refusal(rule=Rule.CLAIMED, detail=said, numbers=numbers, hint="leave the offer to others")
 
 

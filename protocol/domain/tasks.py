@@ -150,6 +150,14 @@ def open_of(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
     return tuple(task for task in tasks if task.is_open)
 
 
+def busy_with(tasks: Iterable[TaskState], agent: str) -> TaskState | None:
+    """Return the task of a lead that an agent has in hand; None if it has none.
+
+    It may claim no other of that lead's meanwhile: so the reads are spread over those who can do them.
+    """
+    return next((task for task in tasks if task.state == "open" and task.agents[-1] == agent), None)
+
+
 def untold(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
     """Return those that ended and whose lead was not told yet, in the same order."""
     return tuple(task for task in tasks if not task.is_open and not task.told)

@@ -133,7 +133,7 @@ SWARMS = (
     Scenario(
         swarm,
         "request.opened turn.delegated task.offered task.offered move.refused:capable task.opened"
-        " move.refused:claimed move.refused:claimed facts.posted task.opened facts.posted facts.posted"
+        " move.refused:claimed facts.posted task.opened facts.posted facts.posted"
         " move.refused:read_only move.refused:known_move task.delivered task.delivered turn.resumed"
         " turn.delegated task.offered task.opened task.delivered turn.resumed request.completed",
     ),

@@ -93,6 +93,7 @@ def ended(why: str) -> Notice:
         ("move.refused", "nak"),
         ("move.deferred", "nak"),
         ("decided", "nak"),
+        ("busy", "nak"),
     ],
 )
 async def test_an_offer_is_held_until_the_guards_word_and_goes_back_only_if_refused(
@@ -119,6 +120,16 @@ async def test_an_offer_that_was_refused_is_not_claimed_again_by_this_agent() ->
     await scene.offer(again)
     assert again.ended == ["nak"]
     assert len(scene.stored) == 1
+
+
+async def test_an_agent_that_was_busy_claims_the_offer_again() -> None:
+    scene = Scene()
+    for claims in (1, 2):
+        delivery = Delivery(offered())
+        task = scene.offer(delivery)
+        await until(lambda: len(scene.stored) == claims)  # noqa: B023  # it is awaited here
+        scene.claims.on_notice(ended("busy"))
+        await task
 
 
 async def test_a_claim_that_is_rejected_is_known_by_its_digest() -> None:
