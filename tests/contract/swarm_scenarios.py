@@ -1,6 +1,7 @@
 """Scenarios of swarms: tasks are offered and claimed, turns post to the board, and one turn answers."""
 
 from protocol.wire.commands import (
+    Cancel,
     Complete,
     Deliver,
     FactsPost,
@@ -129,7 +130,56 @@ def not_a_swarm(script: Script) -> None:
     script.of("", DONE)
 
 
+def of_others(script: Script) -> None:
+    """Offers, turns and places on the board that are somebody else's, or nobody's."""
+    script.submit(policy="swarm")
+    script.of("", plan(offer("left"), offer("right")))
+    claim(script, "left", "c")
+    claim(script, "left", "a")
+    claim(script, "left", "c1")
+    for _ in range(2):
+        claim(script, "left", "d")
+    claim(script, "left", "e")
+    claim(script, "right", "e")
+    left, root = script.working("left").id, script.working("").id
+    for by, turn in (("d", left), ("e", root), ("e", TurnId("forged")), ("e", TurnId(""))):
+        script.say(by, OfferClaimed(turn=turn, round=0))
+    for by, turn in (("e", left), ("c2", left), ("d", root), ("d", TurnId("forged"))):
+        script.say(by, FactsPost(turn=turn, round=0, post=0, facts=(fact("seen"),)))
+    script.of("left", DELIVERED, by="e")
+    script.of("left", plan(offer("deep")))
+    for value in (1, 2):  # one post, told twice
+        post(script, "left", fact("seen", value))
+    script.of("left", DELIVERED)
+    script.say("d", FactsPost(turn=left, round=0, post=1, facts=(fact("late"),)))
+    claim(script, "left", "e")
+    script.of("right", DELIVERED)
+    script.of("", DONE)
+
+
+def cancelled_swarm(script: Script) -> None:
+    """One is at work, one is offered, and both are over with their request."""
+    script.submit(policy="swarm")
+    script.of("", plan(offer("left"), offer("right")))
+    claim(script, "left", "d")
+    script.control(Cancel, sender="c1")
+    claim(script, "right", "e")
+
+
 SWARMS = (
+    Scenario(
+        of_others,
+        "request.opened turn.delegated task.offered task.offered move.refused:capable "
+        "move.refused:capable task.opened move.refused:claimed task.opened "
+        "move.refused:known_move facts.posted task.delivered task.delivered turn.resumed "
+        "request.completed",
+        rejected="not_allowed unknown_turn unknown_turn unknown_turn protocol.malformed"
+        " not_the_holder not_the_holder not_the_holder unknown_turn not_the_holder",
+    ),
+    Scenario(
+        cancelled_swarm,
+        "request.opened turn.delegated task.offered task.offered task.opened request.cancelled",
+    ),
     Scenario(
         swarm,
         "request.opened turn.delegated task.offered task.offered move.refused:capable task.opened"
