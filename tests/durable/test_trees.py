@@ -17,8 +17,9 @@ from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus, fleet_of
 from protocol.wire import codec, events
-from protocol.wire.config import Policy
+from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent
+from protocol.wire.ids import AgentName
 from protocol.wire.subjects import policy
 from tests.drill.failpoints import arm, claims
 from tests.servers import PATIENCE_S
@@ -36,9 +37,9 @@ WORKER = (
 class Trees:
     """A mesh with one guard, and a lead and a worker that are started anew whenever they die."""
 
-    def __init__(self, mesh: LocalBus, folder: Path) -> None:
+    def __init__(self, mesh: LocalBus, folder: Path, names: tuple[str, ...]) -> None:
         self.mesh, self.ledger = mesh, folder / "ledger"
-        self.armed = {name: folder / name for name in ("lead", "worker")}
+        self.armed = {name: folder / name for name in names}
         for directory in self.armed.values():
             directory.mkdir()
 
@@ -66,7 +67,7 @@ class Trees:
                 await process.wait()
                 raise
 
-    async def answered(self) -> tuple[str, list[AnyEvent]]:
+    async def answered(self) -> tuple[object, list[AnyEvent]]:
         """Return the answer of a new request, and its log, which has to stand a second judgement."""
         async with self.mesh.connected_as("client") as bus, self.mesh.connected_as("audit") as audit:
             client = await Client.on(bus, "client")
@@ -74,16 +75,23 @@ class Trees:
             stored = await JetStreamLog(audit).read(outcome.request)
         assert rejudge([each.body for each in stored]).same
         assert outcome.status == "completed", outcome
-        return str(outcome.answer), [codec.decode_event(each.body) for each in stored]
+        return outcome.answer, [codec.decode_event(each.body) for each in stored]
 
 
-@pytest.fixture
-async def trees(tmp_path: Path) -> AsyncIterator[Trees]:
-    fleet = msgspec.structs.replace(fleet_of("lead", "worker"), lease_s=LEASE_S)
-    async with LocalBus(fleet, tmp_path / "mesh") as mesh:
+@contextlib.asynccontextmanager
+async def trees_of(
+    folder: Path, topology: str, *agents: str, intents: tuple[str, ...] = ()
+) -> AsyncIterator[Trees]:
+    """Start a mesh of this topology, with these agents; all but the first list `intents`."""
+    entries = [
+        AgentEntry(name=AgentName(name), intents=intents if at and intents else None)
+        for at, name in enumerate(agents)
+    ]
+    fleet = msgspec.structs.replace(fleet_of(*entries), lease_s=LEASE_S, swarms=topology == "swarm")
+    async with LocalBus(fleet, folder / "mesh") as mesh:
         async with mesh.connected_as("admin") as admin:
-            await admin.publish_durable(policy("default"), codec.encode(Policy(topology="supervised")))
-        made = Trees(mesh, tmp_path)
+            await admin.publish_durable(policy("default"), codec.encode(Policy(topology=topology)))
+        made = Trees(mesh, folder, agents)
         async with mesh.connected_as("guard") as bus:
             running = [asyncio.create_task(Guard(bus, identity="g").run())]
             running += [asyncio.create_task(made.keep_alive(name)) for name in made.armed]
@@ -91,6 +99,12 @@ async def trees(tmp_path: Path) -> AsyncIterator[Trees]:
             for task in reversed(running):
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+
+@pytest.fixture
+async def trees(tmp_path: Path) -> AsyncIterator[Trees]:
+    async with trees_of(tmp_path, "supervised", "lead", "worker") as made:
+        yield made
 
 
 async def test_whatever_is_killed_the_tasks_are_the_same_and_none_is_done_twice(trees: Trees) -> None:
@@ -109,3 +123,20 @@ async def test_whatever_is_killed_the_tasks_are_the_same_and_none_is_done_twice(
     for name, all_of_it in (("lead", LEAD), ("worker", WORKER)):
         killed = sorted(claim.failpoint for claim in claims(trees.armed[name]))
         assert killed == sorted(failpoint for some in all_of_it for failpoint in some)
+
+
+async def test_of_a_killed_swarm_each_read_is_claimed_once_and_posted_once(tmp_path: Path) -> None:
+    kills = {"mender": "turn.fenced", "reader-a": "offer.claimed", "reader-b": "post.stored"}
+    async with trees_of(tmp_path, "swarm", *kills, intents=("read",)) as trees:
+        for name, failpoint in kills.items():
+            (trees.armed[name] / failpoint).write_text('{"passes": 0, "do": "kill"}')
+        answer, happened = await trees.answered()
+        killed = [path.name for name in kills for path in trees.armed[name].iterdir()]
+        paid = [line for line in trees.world if line[0] == "pay"]
+    assert answer == ["look-0", "look-1"]
+    opened = [event.name for event in happened if isinstance(event, events.TaskOpened)]
+    delivered = [event.name for event in happened if isinstance(event, events.TaskDelivered)]
+    assert sorted(opened) == sorted(delivered) == ["look-0", "look-1"]
+    assert len([event for event in happened if isinstance(event, events.FactsPosted)]) == 2
+    assert len(paid) == 1
+    assert sorted(name.rpartition(".")[0] for name in killed) == sorted(kills.values())

@@ -1,4 +1,4 @@
-"""A lead or a worker in a process of its own: `tree_process.py URL SEED lead|worker`.
+"""A member of a tree in a process of its own: `tree_process.py URL SEED NAME`, one of `AGENTS`.
 
 Failpoints in `MESH_FAILPOINTS` end it. Every effect and every model call writes a line to the file in
 `LEDGER`.
@@ -9,10 +9,10 @@ import os
 import sys
 from pathlib import Path
 
-from mesh.agent import Agent, Turn, agent, tool
+from mesh.agent import Agent, Task, Turn, agent, tool
 from mesh.agent._runtime import Runtime
 from mesh.bus.connection import connect
-from mesh.model import Hear, Model, Prompt, Reply, Supervisor, ToolCall
+from mesh.model import Hear, Model, Prompt, Reply, Supervisor, Swarm, ToolCall
 from mesh.model.prompt import Instructions
 from protocol.wire.commands import Move
 
@@ -58,7 +58,29 @@ class Mind(Model):
 LEAD = Supervisor(
     "lead", planner=Instructions("1", "Plan."), synthesizer=Instructions("1", "Answer."), model=Mind()
 )
-AGENTS: dict[str, Agent] = {"lead": LEAD, "worker": worker}
+
+
+async def read(turn: Turn) -> Move:
+    """Read, and post what was seen."""
+    note(f"read {turn.task_name} {turn.agent}")
+    await turn.post({"saw": turn.task_name})
+    return turn.deliver(f"read {turn.task_name}")
+
+
+@agent()
+async def mender(turn: Turn) -> Move:
+    """Write once, after all that was read."""
+    await turn.call(pay, what=" and ".join(each.summary for each in turn.results.values()))
+    return turn.complete(sorted(facts["saw"] for facts in turn.board.values()))
+
+
+def looks(turn: Turn) -> list[Task]:
+    return [turn.task(f"look-{n}", summary="Look.", intent="read") for n in range(2)]
+
+
+SWARM = Swarm(mender, reads=looks)
+READERS: dict[str, Agent] = {name: agent(name=name)(read) for name in ("reader-a", "reader-b")}
+AGENTS: dict[str, Agent] = {"lead": LEAD, "worker": worker, "mender": SWARM, **READERS}
 
 
 async def main() -> None:
