@@ -27,7 +27,7 @@ _PART = 8 << 20
 """Bytes of an upload's part; what is no larger goes in one request."""
 _MOST_PARTS = 9_000
 """S3 takes 10,000 (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html)."""
-_AT_ONCE = 3
+_AT_ONCE = 2
 """Parts under way at once: memory for a save is about this many parts."""
 _RETRY: "RetryConfig" = {
     "max_retries": 3,
