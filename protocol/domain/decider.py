@@ -65,7 +65,9 @@ from protocol.wire.ids import HUMAN, AgentName, EventId, TurnId, proposal_id
 
 T = TypeVar("T")
 _GIVES_WORK = (commands.Transfer, commands.HandBack)
-_REFUSALS = events.MoveRefused | events.RequestRefused
+_REFUSALS = (events.MoveRefused, events.RequestRefused)
+_TRIALS = (*_REFUSALS, events.TurnDelegated, events.TaskFailed)
+"""What may give a trial of a breaker back."""
 _ASKS_WHO_COULD = (commands.Delegate, commands.Fail)
 _MOVES = (
     events.HandoffAdmitted,
@@ -394,7 +396,7 @@ def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iter
         grounds = ledger.grounds_of(event)
         if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
             yield Count(grounds.target.name, "given_back", event.cause)
-    if isinstance(event, _REFUSALS | events.TurnDelegated | events.TaskFailed):
+    if isinstance(event, _TRIALS):
         yield from _trials_given_back(ledger, event)
     moved = event.turn if isinstance(event, _MOVES) and _proposed(event, event.turn, event.round) else None
     if moved is not None:

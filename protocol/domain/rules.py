@@ -33,10 +33,10 @@ def known_move(case: Case) -> Refusal | None:
     all_moves = TOPOLOGIES.get(case.policy.topology, ())
     swarm = case.policy.topology == "swarm"
     barred = WORKERS_OWN if case.turn.task is None else ROOTS_OWN_IN_SWARMS if swarm else ROOTS_OWN
-    moves = [move for move in all_moves if move not in barred or "deliver" not in all_moves]
     name = commands.move_name(case.move)
-    if name in moves and not isinstance(case.move, commands.UnknownMove):
+    if name in all_moves and name not in barred and not isinstance(case.move, commands.UnknownMove):
         return None
+    moves = [move for move in all_moves if move not in barred]
     others = [topology for topology, known in TOPOLOGIES.items() if name in known]
     if name in barred and name in all_moves:
         detail = f"{name!r} is no move of {'a root turn' if case.turn.task is None else 'a task'}"

@@ -57,7 +57,7 @@ def test_peers_moves_are_refused_with_the_topology_that_has_them(move: Move) -> 
 def test_a_trees_moves_are_refused_among_peers(move: Move) -> None:
     refusal = refused(opened().move(move))
     assert refusal.rule == Rule.KNOWN_MOVE
-    assert "a policy with topology supervised has it" in refusal.hint
+    assert "a policy with topology supervised or swarm has it" in refusal.hint
 
 
 @pytest.mark.parametrize("move", [complete(), Escalate(summary="help")], ids=lambda move: type(move).__name__)
