@@ -1,0 +1,228 @@
+"""The oracle of swarms: who should get an offered task, and what each reader should be shown.
+
+It knows the wire and nothing else of `protocol`. It says beforehand what should come of a claim, and finds
+what is wrong with offers, turns and boards as they are written.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from protocol.wire import events as ev
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.handoff import Fact
+
+
+@dataclass(eq=False)
+class Offered:
+    """A task that goes to whoever claims it."""
+
+    name: str
+    intent: str
+    lead: str
+    path: tuple[str, ...]
+    """The lineage of its lead."""
+    giver: AgentEntry | None
+    readers: tuple[AgentEntry, ...]
+    fallback: bool
+    state: str = "planned"
+    offer: str = ""
+    """The newest."""
+    offers: list[str] = field(default_factory=list)
+    had: list[str] = field(default_factory=list)
+    claim_by: int = 0
+    offered_at: int = 0
+    turn: str = ""
+    called_off: bool = False
+    again: bool = False
+    """True once it was offered a second time."""
+
+
+@dataclass(eq=False)
+class SwarmOracle:
+    """What a request of a swarm should look like.
+
+    Args:
+        agents: the fleet's, by name.
+    """
+
+    agents: Mapping[str, AgentEntry]
+    policy: Policy = field(default_factory=Policy)
+    jobs: list[Offered] = field(default_factory=list)
+    board: dict[tuple[str, str], Fact] = field(default_factory=dict)
+    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each turn."""
+    claims: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By offer and agent: what came of the claim, if it was decided."""
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    """Claims that wait for a thaw."""
+    frozen_at: int | None = None
+    over: str = ""
+    wrong: list[str] = field(default_factory=list)
+
+    # --- beforehand -------------------------------------------------------------------------------
+
+    def job_of(self, offer: str) -> Offered | None:
+        return next((job for job in self.jobs if offer in job.offers), None)
+
+    def opinion(self, offer: str, by: str, broken: bool) -> str:
+        """Return what should come of a claim: a word, or the rule that refuses it."""
+        job, entry = self.job_of(offer), self.agents[by]
+        if job is None:
+            return "unknown_turn"
+        if (offer, by) in self.waiting:
+            return "move.deferred"
+        if (offer, by) in self.claims:
+            return "task.opened" if by in job.had else "decided"
+        if self.over:
+            return self.over
+        if offer != job.offer or job.state not in ("offered", "open") or job.called_off:
+            return "ended"
+        others = (one for one in self.jobs if one is not job and one.lead == job.lead)
+        if job.state == "offered" and any(one.state == "open" and one.had[-1] == by for one in others):
+            return "busy"
+        if self.frozen_at is not None:
+            return "move.deferred"
+        return self._rule(job, entry, broken) or "task.opened"
+
+    def _rule(self, job: Offered, entry: AgentEntry, broken: bool) -> str:
+        if broken:
+            return "agent_available"
+        may_have = job.giver is None or job.giver.to is None or entry.name in job.giver.to
+        if job.intent not in (entry.intents or ()) or not may_have or entry.name in job.path:
+            return "capable"
+        return "claimed" if job.state != "offered" or entry.name in job.had else ""
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def take(self, event: ev.AnyEvent) -> None:
+        """Take in an event, and note what is wrong with it."""
+        self.wrong += [f"{event.n}: {each}" for each in self._complaints(event)]
+        self._learn(event)
+
+    def _complaints(self, event: ev.AnyEvent) -> Iterator[str]:
+        match event:
+            case ev.TaskOffered(offer=offer):
+                job = self._job(event.lead, event.name)
+                if job.state != "planned" or event.to != f"any-{job.intent}" or event.id in job.offers:
+                    yield "an offer that is not due, or in another inbox"
+                shown = [*offer.handoff.facts, *(each.fact for each in offer.board)]
+                for reader in job.readers:
+                    yield from _unseen(shown, reader)
+                common = set.intersection(*(set(one.clearance) for one in job.readers))
+                yield from self._board(offer.board, common)
+                if event.claim_by != event.at + int(self.policy.claim_within_s * 1e6):
+                    yield "an offer that ends at another time"
+            case ev.TaskOpened(work=work):
+                reader = self.agents[event.to]
+                yield from _unseen([*work.handoff.facts, *(each.fact for each in work.board)], reader)
+                yield from self._board(work.board, set(reader.clearance))
+                if not work.handoff.constraints.read_only:
+                    yield "a task that may write"
+            case ev.TaskFailed(error=error) if error.code == "unclaimed":
+                late = self._job_of_turn(event.turn)
+                if late is None or late.state != "offered" or event.at < late.claim_by:
+                    yield "a task that fails before its time to be claimed is up"
+            case ev.TurnResumed() | ev.TurnRetried():
+                yield from self._board(event.work.board, set(self.agents[event.to].clearance))
+
+    def _board(self, board: tuple[object, ...], clearance: set[str]) -> Iterator[str]:
+        seen = [(by, fact) for (by, _), fact in self.board.items() if set(fact.labels) <= clearance]
+        if [(each.by, each.fact) for each in board] != seen:  # type: ignore[attr-defined]
+            yield f"shows {len(board)} facts of the board, and {len(seen)} may be seen"
+
+    def at_rest(self, now: int) -> Iterator[str]:
+        """Yield what is left undone, or done twice, once nothing is due."""
+        if self.over:
+            return
+        for job in self.jobs:
+            if self.frozen_at is None and job.state == "planned":
+                yield f"{job.name} is not offered"
+            if self.frozen_at is None and job.state == "offered" and job.claim_by <= now:
+                yield f"{job.name} waits for a claim beyond its time"
+
+    # --- learning ---------------------------------------------------------------------------------
+
+    def _job(self, lead: str, name: str) -> Offered:
+        return next(job for job in self.jobs if (job.lead, job.name) == (lead, name))
+
+    def _job_of_turn(self, turn: str) -> Offered | None:
+        return next((job for job in self.jobs if turn == job.turn or turn == job.offer), None)
+
+    def _learn(self, event: ev.AnyEvent) -> None:
+        match event:
+            case ev.RequestOpened():
+                self.policy, self.paths[event.id] = event.policy, event.work.path
+            case ev.TurnDelegated():
+                for name in event.cancel:
+                    self._job(event.turn, name).called_off = True
+                self.jobs += self._planned(event)
+            case ev.TaskOffered():
+                job = self._job(event.lead, event.name)
+                job.state, job.offer, job.claim_by, job.offered_at = (
+                    "offered",
+                    event.id,
+                    event.claim_by,
+                    event.at,
+                )
+                job.offers.append(event.id)
+            case ev.TaskOpened() if event.grounds is not None:
+                job = self._job(event.lead, event.name)
+                if job.state != "offered":
+                    self.wrong.append(f"{event.n}: {job.name} is opened twice")
+                job.state, job.turn = "open", event.id
+                job.had.append(event.to)
+                self._decided(job.offer, event.to, "task.opened")
+            case ev.MoveDeferred() if self.job_of(event.turn) is not None:
+                self.waiting.append((event.turn, event.sender))
+            case ev.MoveRefused() if self.job_of(event.turn) is not None:
+                assert event.grounds.sender is not None
+                self._decided(event.turn, event.grounds.sender.name, str(event.refusal.rule))
+            case ev.TaskDelivered() | ev.TaskFailed() | ev.TaskCancelled():
+                self._ended(event)
+            case ev.FactsPosted():
+                for fact in event.facts:
+                    self.board.pop((event.sender, fact.key), None)
+                    self.board[event.sender, fact.key] = fact
+            case ev.RequestFrozen():
+                self.frozen_at = event.at
+            case ev.RequestThawed():
+                for job in self.jobs:
+                    if job.state == "offered" and self.frozen_at is not None:
+                        job.claim_by += event.at - max(self.frozen_at, job.offered_at)
+                self.frozen_at = None
+        if isinstance(event, ev.Ended):
+            self.over = ev.type_of(event).partition(".")[2]
+
+    def _decided(self, offer: str, by: str, what: str) -> None:
+        self.claims[offer, by] = what
+        self.waiting = [each for each in self.waiting if each != (offer, by)]
+
+    def _planned(self, event: ev.TurnDelegated) -> Iterable[Offered]:
+        for planned in event.tasks:
+            if not planned.agent:
+                intent = str(planned.task.intent)
+                yield Offered(
+                    name=planned.task.name,
+                    intent=intent,
+                    lead=event.turn,
+                    path=self.paths[event.turn],
+                    giver=event.grounds.sender,
+                    readers=tuple(one for one in self.agents.values() if intent in (one.intents or ())),
+                    fallback=planned.task.fallback,
+                )
+
+    def _ended(self, event: ev.TaskDelivered | ev.TaskFailed | ev.TaskCancelled) -> None:
+        job = self._job_of_turn(event.turn)
+        if job is None:
+            return
+        again = job.fallback and not (job.again or job.called_off) and event.turn == job.turn
+        if isinstance(event, ev.TaskFailed) and again:
+            job.state, job.again = "planned", True
+        else:
+            job.state = "ended"
+
+
+def _unseen(shown: Iterable[Fact], reader: AgentEntry) -> Iterator[str]:
+    for fact in shown:
+        if not set(fact.labels) <= set(reader.clearance):
+            yield f"{reader.name} reads {fact.key}, which it may not see"
