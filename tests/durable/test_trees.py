@@ -25,7 +25,7 @@ from tests.drill.failpoints import arm, claims
 from tests.servers import PATIENCE_S
 
 SCRIPT = Path(__file__).with_name("tree_process.py")
-LEASE_S = 1.5
+LEASE_S = 1.0
 
 LEAD = (("turn.taken", "step.ran", "turn.journaled"), ("turn.fenced", "step.recorded", "turn.proposed"))
 WORKER = (
