@@ -56,9 +56,9 @@ class Swarm(Agent):
         writer: the agent that goes on when the reads are done: a `ClaudeAgent`, or any other. It finds them
             in `turn.results` and on `turn.board`; its name, tools and model are the swarm's.
         reads: returns the tasks (`turn.task`), those of one round; without `to`, they are offered to all
-            agents of their intent, and no agent gets two of them. Equal ones get the fact `seat`. No tasks:
-            there is nothing to read. It may be async and call tools by `turn.call`; otherwise it rests on
-            the turn's facts alone, as it runs again in each round.
+            agents of their intent, and no agent has two of them at a time. Equal ones get the fact `seat`.
+            No tasks: there is nothing to read. It may be async and call tools by `turn.call`; otherwise it
+            rests on the turn's facts alone, as it runs again in each round.
         join, within_s: when the writer goes on, as in `turn.delegate`. What is still open then is called off.
         rounds: of a debate: so many times the tasks are done, each time with the fact `debate_round`. Its
             agents see on the board what the others posted.

@@ -30,7 +30,7 @@ from mesh.local.mesh import fleet_of
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.store import TemporaryStore
-from protocol.domain.tasks import lists
+from protocol.domain.tasks import busy_with, lists
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
@@ -300,7 +300,8 @@ class FleetHarness:
         for task in offers:
             for name in sorted(self._agents, key=lambda name: sum(name == by for _, by in self._claimed)):
                 listed = name in entries and lists(entries[name], str(task.planned.task.intent))
-                if listed and (task.turn, name) not in self._claimed:
+                busy = busy_with(ledger.turns[task.lead].tasks.values(), name)
+                if listed and busy is None and (task.turn, name) not in self._claimed:
                     self._claimed.add((task.turn, name))
                     self.guard.claim(task.turn, name)
                     return True

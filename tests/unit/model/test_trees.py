@@ -167,8 +167,8 @@ def looks(turn: Turn) -> list[Task]:
     return [turn.task(f"look-{n}", summary="Look.", intent="read") for n in range(2)]
 
 
-def swarm_of(swarm: Swarm, *readers: str, **policy: Any) -> FleetHarness:
-    fleet = fleet_of("lead", *(entry(name, "read") for name in readers))
+def swarm_of(swarm: Swarm, *readers: str, listed: tuple[str, ...] = (), **policy: Any) -> FleetHarness:
+    fleet = fleet_of("lead", *(entry(name, "read") for name in listed or readers))
     judge = InMemoryGuard(fleet, {"default": Policy(topology="swarm", **policy)})
     return FleetHarness(judge, {"lead": swarm, **{name: replace(reader, name=name) for name in readers}})
 
@@ -182,10 +182,15 @@ async def test_a_swarm_reads_through_offers_and_writes_in_one_turn() -> None:
 
 
 async def test_an_offer_that_nobody_may_have_is_a_failed_result() -> None:
-    harness = await swarm_of(Swarm(decides, reads=looks), "r1", claim_within_s=5.0).go("Why?")
+    harness = await swarm_of(Swarm(decides, reads=looks), listed=("r1",), claim_within_s=5.0).go("Why?")
     error = harness.turns[-1].results["look-1"].error
     assert error is not None
-    assert (harness.tasks["look-0"], error.code) == ("delivered", "unclaimed")
+    assert (harness.tasks["look-0"], error.code) == ("failed", "unclaimed")
+
+
+async def test_an_agent_alone_does_one_read_after_the_other() -> None:
+    harness = await swarm_of(Swarm(decides, reads=looks), "r1").go("Why?")
+    assert harness.answer[0] == "wrote r1 read look-0, r1 read look-1"
 
 
 async def test_a_debate_goes_through_its_rounds_on_the_board() -> None:
