@@ -1,8 +1,8 @@
 """mender: the root of a swarm. It has a project read by three at once, and is the only one that changes it.
 
 A request names a project that ships (`project prices`). It is checked out and tested first, so that the
-readers know how it fails. The writer makes the same calls again, and finds them in its journal. Whatever no
-edit mends is for a person.
+readers know how it fails. The writer finds the clone and the failure on the board, and what the readers found
+in their results. Whatever no edit mends is for a person.
 """
 
 import re
@@ -35,6 +35,7 @@ async def reads(turn: Turn) -> Sequence[Task]:
     failure = await turn.call(run_tests, workspace=there["workspace"], commit=there["commit"])
     if failure["passed"]:
         return ()
+    await turn.post({**there, "failure": failure})  # for the writer, which begins when all is read
     facts = {"workspace": there["workspace"], "failure": failure}
     return [
         turn.task(intent, intent=intent, summary=why, facts=facts, carry=()) for intent, why in READS.items()
