@@ -341,12 +341,16 @@ class Bus:
 
     async def _open(self, servers: list[str], seed: str | None, tls: TlsFiles, timeout_s: float) -> None:
         """Try to connect once. Raises Unreachable, TlsFailed or AuthenticationFailed."""
-        await self._link.open(servers, self.inbox.rstrip("."), seed, tls, timeout_s)
         try:
+            await self._link.open(servers, self.inbox.rstrip("."), seed, tls, timeout_s)
             await self.subscribe(f"{self.inbox}*", self._mux.take)
         except OutcomeUnknown as broken:
             await self.close()
             raise self._link.broke_at_once() from broken
+        except asyncio.CancelledError:
+            with contextlib.suppress(AssertionError):  # nats-py's, where it did not even begin to connect
+                await self.close()
+            raise
 
     def _on_denied(self, operation: str, subject: str) -> None:
         denied = Denied("subscribe to" if operation == "subscription" else "publish to", subject)
