@@ -1,5 +1,6 @@
 """The Node.js package, installed into a directory of the tests' own."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from mesh.conformance.checks import CHECKS, Finding, check_agent
 from tests.servers import PATIENCE_S, ROOT
 
+AT_ONCE = 3
+"""Scratch meshes side by side: an agent that is tried waits most of the time."""
 PACKAGE = Path("clients") / "node"
 NOT_COPIED = shutil.ignore_patterns("node_modules", "package-lock.json", "types")
 
@@ -38,3 +42,17 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def node_environment() -> dict[str, str]:
     """What tells the package's tests where a mesh comes from."""
     return {**os.environ, "MESH_PYTHON": sys.executable, "MESH_ROOT": str(ROOT)}
+
+
+async def tried(command: str, directory: Path) -> list[Finding]:
+    """Return the findings of every check of the agent `front`, a part of them on each scratch mesh."""
+
+    async def part(number: int) -> list[Finding]:
+        own = directory / f"part-{number}"
+        own.mkdir()
+        checks = CHECKS[number::AT_ONCE]
+        return [finding async for finding in check_agent("front", command, own, checks=checks)]
+
+    parts = await asyncio.gather(*map(part, range(AT_ONCE)))
+    assert sorted(each.check for found in parts for each in found[1:]) == sorted(each.name for each in CHECKS)
+    return [finding for found in parts for finding in found]
