@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from mesh.agent import Result, Turn
+from mesh.agent._rebuilt import rebuild
 from mesh.agent.errors import Permanent
 from mesh.model import ContextWindow
 from mesh.model.conduct import DelegateRefused, Flaw
@@ -285,3 +286,16 @@ async def test_prompts_keep_to_the_window_and_name_what_they_leave_out() -> None
     assert len(brief) < 600 * 4
     with driven_by(models([], [])), pytest.raises(Permanent, match="room for 8"):
         await Rounds(supervisor(window=ContextWindow(10)), WORKERS, much).go()
+
+
+async def test_prompts_of_a_round_can_be_built_again_from_the_journal() -> None:
+    rounds = Rounds(supervisor(), WORKERS, done)
+    with driven_by(models([calls(plan(FIND, LOOK, WRITE))], [says("So.")])) as cast:
+        await rounds.go()
+        last = rounds.turns[-1].execution
+        steps = {name: body for (_, _, name), body in rounds.steps.steps.items()}
+        built = await rebuild(supervisor(), last.request, last.work, rounds.fleet, steps)
+    asked = [*cast["lead-planner"].prompts, *cast["lead-synthesizer"].prompts]
+    assert [each.prompt.brief for each in built.sent] == [prompt.brief for prompt in asked]
+    assert all(each.exact for each in built.sent)
+    assert built.ended == ""
