@@ -34,6 +34,10 @@ FAILPOINTS: dict[str, Failpoint] = {
         Failpoint("step.recorded", "a step's record", "anything that uses its value"),
         Failpoint("turn.journaled", "every step of the round", "the proposal"),
         Failpoint("turn.proposed", "the proposal", "the inbox event's acknowledgement"),
+        Failpoint("post.stored", "a post for the board, in its queue", "the step that says so"),
+        Failpoint(
+            "offer.claimed", "a claim, in its queue", "what came of it, and the offer's acknowledgement"
+        ),
         Failpoint("guard.heard", "a proposal or an order, in its queue", "the verdict"),
         Failpoint("guard.withheld", "`facts.withheld`", "the verdict that it belongs to"),
         Failpoint("guard.decided", "the verdict", "its consequence, timer and acknowledgement"),

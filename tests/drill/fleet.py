@@ -81,6 +81,15 @@ max_escalations = 20
 retry_backoff_s = 0.2
 retry_backoff_max_s = 2.0
 
+[policies.swarm]   # what is offered may have to wait for a process that was killed
+topology = "swarm"
+max_refusals = 4
+max_retries = 4
+max_escalations = 20
+retry_backoff_s = 0.2
+retry_backoff_max_s = 2.0
+claim_within_s = 60.0
+
 [labels]   # whoever brings it
 phone = ["pii"]
 

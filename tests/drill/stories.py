@@ -188,13 +188,23 @@ CALLS_GRANTED = 6
 """Model calls of a tree whose agents would make nine."""
 
 
+def _offers(draw: _Draw, *, slow_s: float = 0.0) -> Op:
+    """Return a plan of two reads, of which no agent may have both."""
+    said = (["slow", slow_s],) if slow_s else ()
+    offers = [
+        {**_task(name, "", draw.call("look"), ["board", name], *said, draw.call("model")), "intent": "read"}
+        for name in ("one", "two")
+    ]
+    return ["delegate", [{**offer, "to": None} for offer in offers]]
+
+
 def _tempted_in_a_tree(draw: _Draw) -> dict[str, Any]:
     one = _task("one", "back", _tempt("too-low"), draw.effect())
     reads = _task("reads", "vault", _tempt("write"), draw.call("look"), read_only=True)
     first = map(_tempt, ("same-name", "too-many", "nobody-can"))
     open_ = [
         "delegate",
-        [_task("slow", "vault", ["slow", 0.5]), _task("quick", "back", draw.effect())],
+        [_task("slow", "vault", ["slow", 8.0]), _task("quick", "back", draw.effect())],
         {"join": "any"},
     ]
     last = (["gather"], draw.effect())
@@ -346,6 +356,18 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
         "expected": ("expired",),
     },
     "tree-within-budget": _within_budget,
+    "swarm-reads": lambda draw: {"script": (_offers(draw), draw.effect()), "policy": "swarm"},
+    "swarm-cancelled": lambda draw: {
+        "script": (_offers(draw, slow_s=6.0), draw.effect()),
+        "policy": "swarm",
+        "order": "cancel",
+        "expected": ("cancelled", "completed"),
+    },
+    "swarm-frozen": lambda draw: {
+        "script": (_offers(draw), draw.effect()),
+        "policy": "swarm",
+        "order": "freeze",
+    },
     "tempted-in-a-tree": _tempted_in_a_tree,
     "of-no-policy": lambda draw: {
         "script": (draw.effect(),),

