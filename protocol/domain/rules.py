@@ -224,6 +224,8 @@ def no_return(case: Case) -> Refusal | None:
 
 
 def asks(case: Case) -> Refusal | None:
+    if isinstance(case.move, commands.Delegate):
+        return task_rules.waits(case)
     if not isinstance(case.move, commands.Ask) or case.turn.asks < case.policy.max_asks:
         return None
     return Refusal(
@@ -410,7 +412,7 @@ RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     commands.Fail: _OTHERS,
     commands.Delegate: (
         Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE,
-        Rule.CYCLE, Rule.REVISIONS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *_OF_WORK,
+        Rule.CYCLE, Rule.REVISIONS, Rule.ASKS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *_OF_WORK,
     ),
     commands.Deliver: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *_OF_WORK),
 }  # fmt: skip

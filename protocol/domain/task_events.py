@@ -96,7 +96,10 @@ def _on_resumed(state: RequestState, event: events.TurnResumed) -> None:
     turn = state.turns[event.turn]
     joined = turn.state == "delegated"
     state.next_round(event)
-    for result in event.work.results if joined else ():
+    if not joined:
+        return
+    turn.waited += not event.work.results
+    for result in event.work.results:
         turn.tasks[result.name].told = True
 
 

@@ -240,6 +240,19 @@ def _chain(task: Task, known: dict[str, TaskState]) -> Iterator[str]:
         task = known[task.revises].planned.task
 
 
+def waits(case: Case) -> Refusal | None:
+    """Refuse one more short wait of a lead whose waits ran out in vain: it would go on for ever."""
+    move, most = case.move, case.policy.max_asks
+    if not isinstance(move, Delegate) or move.tasks or move.within_s is None or case.turn.waited < most:
+        return None
+    return Refusal(
+        rule=Rule.ASKS,
+        detail=f"this turn has waited {case.turn.waited} times in vain of at most {most}",
+        numbers={"waits": case.turn.waited + 1, "max_asks": most},
+        hint="wait without `within_s`, cancel what takes too long, or go on without it",
+    )
+
+
 def open_tasks(case: Case) -> Refusal | None:
     assert isinstance(case.move, Complete | Deliver)
     still = [task.name for task in open_of(case.turn.tasks.values())]

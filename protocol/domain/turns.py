@@ -96,6 +96,8 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """Of a lead: its tasks by name, in the order in which they were planned."""
     join: Join = "all"
     """What a lead waits for while it is `delegated`."""
+    waited: int = 0
+    """Of a lead: how often its own time ran out before any task had ended."""
     entry: AgentEntry | None = None
     """Of a lead: its agent, as the fleet file had it at its newest plan."""
     board: Board | None = None

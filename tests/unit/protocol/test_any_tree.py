@@ -65,6 +65,7 @@ class Teller:
             max_refusals=self.draw.choice([0, 9, 9]),
             max_retries=self.draw.choice([0, 1]),
             turn_timeout_s=100.0,
+            max_asks=self.draw.choice([0, 1, 9]),
             unattended_after_s=500.0,
         )
         self.play = Play(fleet=dict(FLEET), policy=policy)
@@ -320,6 +321,7 @@ def never(_: object) -> None:
         Rule.FAN_OUT,
         Rule.CAPABLE,
         Rule.CYCLE,
+        Rule.ASKS,
         Rule.OPEN_TASKS,
         Rule.BUDGET,
         Rule.READ_ONLY,

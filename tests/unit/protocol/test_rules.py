@@ -66,7 +66,15 @@ def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
         Fail: others,
         Delegate: (
             *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE),
-            *(Rule.CYCLE, Rule.REVISIONS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *of_work),
+            *(
+                Rule.CYCLE,
+                Rule.REVISIONS,
+                Rule.ASKS,
+                Rule.BUDGET,
+                Rule.CONSTRAINTS,
+                Rule.MUST_CARRY,
+                *of_work,
+            ),
         ),
         Deliver: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *of_work),
     }

@@ -304,6 +304,19 @@ def test_an_answer_waits_for_open_tasks_unless_it_calls_them_off() -> None:
     assert rejudge(play.bodies).same
 
 
+def test_a_lead_does_not_wait_in_vain_for_ever() -> None:
+    play = tree(policy={"max_asks": 2})
+    say(play, "", delegate(task("x", "b"), within_s=1.0))
+    play.wait(1)
+    admitted(play, delegate(within_s=1.0))
+    play.wait(1)
+    refusal = refusal_of(play, "", delegate(within_s=1.0))
+    assert (refusal.rule, refusal.numbers) == (Rule.ASKS, {"waits": 3, "max_asks": 2})
+    admitted(play, delegate())
+    say(play, "x", deliver())
+    assert results(play)["x"].status == "delivered"
+
+
 def test_a_result_waits_for_the_workers_own_tasks() -> None:
     play = tree(task("two", "b"))
     say(play, "two", delegate(task("x", "c"), task("y", "d"), join="any"))

@@ -69,6 +69,8 @@ class Node:
     silent: bool = False
     """True while a round of it that the clock ended was not accounted for."""
 
+    vain: int = 0
+    """How often it was resumed without a result."""
     heard: bool = False
     """True once it reported anything."""
 
@@ -254,6 +256,7 @@ class Tree:
                 self.wrong.append(f"{job.name} cost {[job.spent(name) for name in DIMENSIONS]}")
         if list(event.work.waiting) != [job.name for job in node.jobs.values() if job.live]:
             self.wrong.append(f"{node.agent} is told that it waits for {event.work.waiting}")
+        node.vain += not untold
         for job in untold:
             job.told = True
         node.state = "working"
@@ -330,6 +333,8 @@ class Tree:
                 number, at = number + 1, node.jobs[at].plan.task.revises
             if number > policy.max_revisions:
                 yield Rule.REVISIONS
+        if not move.tasks and move.within_s is not None and node.vain >= policy.max_asks:
+            yield Rule.ASKS
         more = node.more(report)
         for name in DIMENSIONS:
             left = node.left(name, more[name])
