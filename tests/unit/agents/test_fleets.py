@@ -19,7 +19,9 @@ from mesh.testing.claude_stub import StubClaude
 from protocol.wire.handoff import Fact
 from protocol.wire.prices import price_list
 from tests.scripted_claude import ask_at, scripted_claude
+from tests.servers import ROOT
 from tests.unit.agents.crews import (
+    CODE,
     CREWS,
     EVERY_CREW,
     RECRUITING,
@@ -114,6 +116,13 @@ def test_four_requests_are_worth_a_story_and_a_person_decides_one(crew: Crew) ->
     assert all(sample.kind == "ruled" for sample in stories)
     assert [sample.expect.status for sample in stories if sample.decision is not None] == ["escalated"]
     assert [sample for sample in crew.samples if sample.decision is not None and not sample.story] == []
+
+
+@pytest.mark.parametrize("crew", [RESEARCH, CODE], ids=str)
+def test_the_page_of_the_fleets_says_how_many_requests_rules_cover(crew: Crew) -> None:
+    page = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
+    part = page.partition(f"## {crew.name}:")[2].partition("\n## ")[0]
+    assert f"right end of {len(crew.of_kind('ruled'))} of {len(crew.samples)} requests" in part
 
 
 def test_the_walks_that_the_support_fleet_is_there_to_show_are_all_among_them() -> None:
