@@ -1,0 +1,75 @@
+"""A guard is killed between two steps of a swarm: another finishes, and no task is opened twice."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from mesh.testing import LocalBus
+from protocol.wire.commands import Complete, Delegate, Deliver, FactsPost, MoveProposed, OfferClaimed, Task
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.events import TaskOffered, TaskOpened
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName
+from tests.guard.stage import FLEET, Stage, furnish
+
+SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
+
+
+def _fleet() -> Fleet:
+    readers = {
+        name: AgentEntry(name=AgentName(name), intents=("read",), clearance=("pii",) if name == "c" else ())
+        for name in "bc"
+    }
+    return msgspec.structs.replace(FLEET, guard_lease_s=0.5, agents={**FLEET.agents, **readers}, swarms=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+    """A server whose leases end soon, so that what a killed guard held comes again at once."""
+    async with LocalBus(_fleet(), tmp_path_factory.mktemp("mesh")) as mesh:
+        await furnish(mesh)
+        yield mesh
+        await mesh.server.kill()
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "append:task.offered",
+        "append:facts.withheld",
+        "append:task.opened",
+        "append:facts.posted",
+    ],
+)
+async def test_a_swarm_goes_on_where_its_guard_died(stage: Stage, point: str) -> None:
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    async with stage.doomed_guard(point) as doomed:
+
+        async def succeed() -> None:
+            await doomed.ended()
+            await stage.guard("heir")
+
+        succession = asyncio.create_task(succeed())
+        request = await client.submit("hello", policy="swarm", facts=SECRET)
+        plan = Delegate(tasks=(Task(name="one", summary="read", intent="read"),))
+        await a.propose(request, await a.work(request), plan)
+        log = await stage.reaches(request, "task.offered")
+        offer = next(event for event in log if isinstance(event, TaskOffered))
+        assert [fact.key for fact in offer.offer.handoff.facts] == ["text"]
+        await b.say(request, OfferClaimed(turn=offer.offer.turn, round=0))
+        work = await b.work(request)
+        await b.say(request, FactsPost(turn=work.turn, round=0, post=0, facts=(Fact(key="k", value=1),)))
+        await stage.reaches(request, "facts.posted")
+        await b.say(request, MoveProposed(turn=work.turn, round=0, move=Deliver(summary="here")))
+        joined = await a.work(request, round_=1)
+        assert [fact.fact.value for fact in joined.board] == [1]
+        await a.propose(request, joined, Complete(answer="done"))
+        assert (await client.wait(request, timeout_s=60)).answer == "done"
+        await stage.drained()
+        log = await stage.log(request)
+        assert len([event for event in log if isinstance(event, TaskOpened)]) == 1
+        assert len([event for event in log if isinstance(event, TaskOffered)]) == 1
+        await succession
