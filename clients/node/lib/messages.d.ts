@@ -42,23 +42,31 @@ export type Event =
   | TaskCancelled
   | FactsPosted;
 /**
- * Stable names, in the order in which they are tried; `known_policy` is for submits.
+ * Stable names, in the order in which they are tried; the first is for submits, the last for claims.
  */
 export type Rule =
   | "actions"
   | "agent_available"
   | "asks"
   | "budget"
+  | "capable"
+  | "claimed"
   | "constraints"
   | "cycle"
   | "depth"
+  | "fan_out"
   | "hand_back"
   | "known_agent"
   | "known_move"
   | "known_policy"
+  | "known_task"
+  | "levels"
   | "memory"
   | "must_carry"
   | "no_return"
+  | "open_tasks"
+  | "read_only"
+  | "revisions"
   | "size";
 export type Move =
   | MoveTransfer
@@ -159,6 +167,7 @@ export interface Report {
   steps?: number;
   digest?: string;
   prompt?: string;
+  effects?: string[];
 }
 /**
  * What a turn spent, cumulative over its rounds.
@@ -1153,6 +1162,7 @@ export interface TurnDelegated {
   expires_at?: number | null;
   report?: Report;
   grounds: Grounds;
+  within_s?: number | null;
 }
 /**
  * A task as it was admitted: as it was asked for, and what became of what was left open.
@@ -1326,6 +1336,7 @@ export interface Fleet {
   revision?: number;
   artifacts?: string;
   memory_max_age_s?: number;
+  swarms?: boolean;
 }
 /**
  * When a breaker opens and closes. All times in seconds.
