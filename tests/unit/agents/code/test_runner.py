@@ -1,6 +1,7 @@
 """The test runner: what it tells of a run, and that a run has an end."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -22,7 +23,9 @@ import os, subprocess, time
 
 def test_endless():
     child = subprocess.Popen(["sleep", "600"])
-    open("pids", "w").write(f"{os.getpid()} {child.pid}")
+    with open("pids.part", "w") as file:
+        file.write(f"{os.getpid()} {child.pid}")
+    os.rename("pids.part", "pids")
     time.sleep(600)
 """
 
@@ -38,7 +41,17 @@ def gone(pid: int) -> bool:
 def test_a_run_without_an_end_is_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LIMIT_S", 4.0)
+    class Begun(subprocess.Popen[str]):
+        """A run whose time is up as soon as it has started what it starts."""
+
+        def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+            if timeout is not None:
+                while not (tmp_path / "pids").exists():
+                    time.sleep(0.01)
+                timeout = 0.01
+            return super().communicate(input, timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Begun)
     told = run_pytest(written(tmp_path, ENDLESS))
     assert (told["passed"], told["error"]) == (False, "Timeout")
     for pid in map(int, (tmp_path / "pids").read_text().split()):
