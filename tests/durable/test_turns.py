@@ -166,13 +166,18 @@ async def test_a_round_after_a_refusal_takes_over_what_was_done(stage: Stage) ->
     assert outcome.status == "completed"
 
 
-async def test_a_turn_that_kills_its_process_again_and_again_is_given_to_a_person(stage: Stage) -> None:
+async def test_a_turn_that_kills_its_process_again_and_again_is_given_to_a_person_with_its_bill(
+    stage: Stage,
+) -> None:
     async with stage.mesh.connected_as("c1") as bus:
         client = await Client.on(bus, "c1")
-        request = await client.submit("go", to="a", facts={"script": ["crash"]})
+        request = await client.submit("go", to="a", facts={"script": ["model one", "crash"]})
         raised = await stage.last(request, events.EscalationRaised)
     assert raised.reason == "crash_loop"
-    assert stage.world == ["crash"] * 6
+    assert stage.world == ["model one", *["crash"] * 6]
+    failed = next(event for event in await stage.events(request) if isinstance(event, events.TurnFailed))
+    assert failed.error.code == "crash_loop"
+    assert failed.report.usage == Usage(tokens=10, model_calls=1)
 
 
 async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(stage: Stage) -> None:
@@ -285,14 +290,3 @@ async def test_a_model_call_is_paid_once_and_stays_on_the_bill(stage: Stage) -> 
     assert stage.world == ["model one", "model two"]
     assert isinstance(happened[-1], events.RequestCompleted)
     assert fold(happened).report_of(happened[-1]).usage == Usage(tokens=20, model_calls=2)
-
-
-async def test_what_a_turn_cost_that_kills_its_process_is_on_the_bill(stage: Stage) -> None:
-    async with stage.mesh.connected_as("c1") as bus:
-        client = await Client.on(bus, "c1")
-        request = await client.submit("go", to="a", facts={"script": ["model one", "crash"]})
-        await stage.last(request, events.EscalationRaised)
-    failed = next(event for event in await stage.events(request) if isinstance(event, events.TurnFailed))
-    assert failed.error.code == "crash_loop"
-    assert failed.report.usage == Usage(tokens=10, model_calls=1)
-    assert stage.world.count("model one") == 1

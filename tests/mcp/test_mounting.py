@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from mesh.agent import ToolRefused
 from mesh.agent.definition import unpacked
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
 from mesh.agent.tools import tool
 from mesh.mcp import McpServer, McpUnusable
+from mesh.testing import turn
 from tests.mcp.conftest import Mount
 
 
@@ -120,6 +122,16 @@ async def test_arguments_that_do_not_fit_are_named(
 
 async def test_arguments_are_passed_on_as_they_are(mount: Mount) -> None:
     assert (await mount().tool("add")).check({"a": 1}) == {"a": 1}
+
+
+async def test_what_does_not_match_a_pattern_is_the_servers_no(mount: Mount) -> None:
+    spell = await mount().tool("spell")
+    assert await turn().call(spell, word="mesh") == {"result": "m-e-s-h"}
+    with pytest.raises(ToolRefused, match="pattern") as caught:
+        await turn().call(spell, word="MESH")
+    assert caught.value.reason == "mcp.refused"
+    with pytest.raises(ToolArgumentsInvalid, match="too long"):
+        await turn().call(spell, word="handoffs-mesh")
 
 
 async def test_two_tools_of_an_agent_have_two_names(mount: Mount) -> None:

@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent import ToolRefused
 from mesh.agent.errors import ToolArgumentsInvalid
 from mesh.mcp.server import McpTool
-from mesh.testing import turn
-from tests.mcp.conftest import Mount
 
 SLOW = "^(a+)+$"
 """Over the word below, Python's `re` would need longer than the world is old."""
@@ -115,13 +112,3 @@ def test_of_many_mistakes_a_few_are_told() -> None:
         made.check({**{f"x{n}": n for n in range(3_000)}, "y" * 50_000: 1})
     assert caught.value.mistakes[-1] == "and 2996 more"
     assert len(str(caught.value)) < 2_000
-
-
-async def test_what_does_not_match_is_the_servers_no(mount: Mount) -> None:
-    spell = await mount().tool("spell")
-    assert await turn().call(spell, word="mesh") == {"result": "m-e-s-h"}
-    with pytest.raises(ToolRefused, match="pattern") as caught:
-        await turn().call(spell, word="MESH")
-    assert caught.value.reason == "mcp.refused"
-    with pytest.raises(ToolArgumentsInvalid, match="too long"):
-        await turn().call(spell, word="handoffs-mesh")
