@@ -173,7 +173,9 @@ _submit_options = together(
     ),
     click.option("--intent", help="The kind of work."),
     click.option("--policy", default="default", show_default=True, help="The policy that judges it."),
-    click.option("--conversation", help="A name that groups it with other requests."),
+    click.option(
+        "--conversation", help="A name that groups it with other requests; it begins with what they left."
+    ),
     budget_option("The most it may spend: {}."),
     _option(seconds_in, "--within", help="How long it may take: 90s, 10m, 2h, 1d."),
     _option(_deadline, "--deadline", help="When it must be done: a time (ISO-8601)."),

@@ -192,6 +192,7 @@ class Client:
 
         Args:
             facts: by key, or with their labels; values may be pydantic objects, dataclasses and structs.
+            conversation: the request begins with the facts that earlier ones of this client's left in it.
             rerun_of: the request that this one does again; recorded and shown, and nothing else.
             request: an id made earlier; the same id with the same content is the same request, so
                 that a caller may try again after an OutcomeUnknown.
