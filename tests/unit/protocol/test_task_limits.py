@@ -2,16 +2,16 @@
 
 import pytest
 
-from mesh.replay.rejudge import rejudge
 from protocol.wire.commands import Delegate, Move, Report
 from protocol.wire.events import TurnDelegated
-from protocol.wire.handoff import Budget, Constraints, Refusal, Rule
-from tests.unit.protocol.happened import refused
+from protocol.wire.handoff import Budget, Constraints, Rule
 from tests.unit.protocol.trees import (
+    admitted,
     delegate,
     deliver,
     grant,
     informed,
+    refusal_of,
     results,
     say,
     task,
@@ -26,19 +26,6 @@ from tests.unit.protocol.worlds import (
     is_,
     usage,
 )
-
-
-def refusal_of(play: Play, who: str, move: Move, report: Report | None = None) -> Refusal:
-    found = refused(say(play, who, move, report or Report()))
-    assert rejudge(play.bodies).same
-    return found
-
-
-def admitted(play: Play, move: Delegate) -> TurnDelegated:
-    found = is_(say(play, "", move), TurnDelegated)
-    assert rejudge(play.bodies).same
-    return found
-
 
 # --- budget -------------------------------------------------------------------------------------------
 

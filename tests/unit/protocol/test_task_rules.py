@@ -4,14 +4,15 @@ import msgspec
 import pytest
 
 from mesh.replay.rejudge import rejudge
-from protocol.wire.commands import Complete, Delegate, Escalate, Move, Report
-from protocol.wire.events import TurnDelegated
-from protocol.wire.handoff import Artifact, Refusal, Rule
+from protocol.wire.commands import Complete, Delegate, Escalate, Move
+from protocol.wire.handoff import Artifact, Rule
 from tests.unit.protocol.happened import refused, rule_of
 from tests.unit.protocol.trees import (
+    admitted,
     delegate,
     deliver,
     opened_tasks,
+    refusal_of,
     results,
     say,
     task,
@@ -25,23 +26,9 @@ from tests.unit.protocol.worlds import (
     complete,
     fact,
     hand_back,
-    is_,
     opened,
     transfer,
 )
-
-
-def refusal_of(play: Play, who: str, move: Move, report: Report | None = None) -> Refusal:
-    found = refused(say(play, who, move, report or Report()))
-    assert rejudge(play.bodies).same
-    return found
-
-
-def admitted(play: Play, move: Delegate) -> TurnDelegated:
-    found = is_(say(play, "", move), TurnDelegated)
-    assert rejudge(play.bodies).same
-    return found
-
 
 # --- known_move -------------------------------------------------------------------------------------
 

@@ -2,14 +2,16 @@
 
 from typing import Any
 
+from mesh.replay.rejudge import rejudge
 from protocol.domain.turns import TurnState
 from protocol.wire.assignment import TaskResult
 from protocol.wire.commands import Delegate, Deliver, Failure, Move, MoveProposed, Report, ReportFailure, Task
 from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.events import AnyEvent, TaskOpened
-from protocol.wire.handoff import Budget, Constraints, Fact
+from protocol.wire.events import AnyEvent, TaskOpened, TurnDelegated
+from protocol.wire.handoff import Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName
-from tests.unit.protocol.worlds import NO_REPORT, Play, agents, opened, told
+from tests.unit.protocol.happened import refused
+from tests.unit.protocol.worlds import NO_REPORT, Play, agents, is_, opened, told
 
 SUPERVISED = Policy(name="supervised", topology="supervised")
 
@@ -66,6 +68,20 @@ def say(play: Play, who: str, move: Move, report: Report = NO_REPORT) -> AnyEven
     turn = turn_of(play, who)
     proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
     return play.event(play.propose(proposal, turn.agent))
+
+
+def refusal_of(play: Play, who: str, move: Move, report: Report = NO_REPORT) -> Refusal:
+    """Return why a move is refused; the log with it replays the same."""
+    found = refused(say(play, who, move, report))
+    assert rejudge(play.bodies).same
+    return found
+
+
+def admitted(play: Play, move: Delegate) -> TurnDelegated:
+    """Return the event of a root's delegation; the log with it replays the same."""
+    found = is_(say(play, "", move), TurnDelegated)
+    assert rejudge(play.bodies).same
+    return found
 
 
 def breaks(play: Play, who: str, report: Report = NO_REPORT, **error: Any) -> AnyEvent:
