@@ -6,12 +6,13 @@ records nothing.
 """
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from mesh.agent._journal import Journal
+from mesh.agent._journal import MAX_STEP_BYTES, Journal
 from mesh.agent._step_store import digest_of, plain
 from mesh.agent.errors import PostUnusable
 from mesh.service.failpoints import failpoint
@@ -25,6 +26,8 @@ from protocol.wire.ids import AgentName
 _KIND = "results"
 """Of the record that keeps what a round was told."""
 
+_PART_BYTES = MAX_STEP_BYTES // 2
+
 Send = Callable[[Proposal], Awaitable[None]]
 
 
@@ -34,6 +37,24 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     results: tuple[TaskResult, ...] = ()
     board: tuple[Posted, ...] = ()
     waiting: tuple[str, ...] = ()
+
+    def plus(self, more: "Told") -> "Told":
+        return Told(self.results + more.results, self.board + more.board, self.waiting + more.waiting)
+
+    def parts(self) -> Iterator["Told"]:
+        """Yield it in parts that a step has room for; mostly it is one."""
+        size, taken = len(msgspec.json.encode((self.board, self.waiting))), 0
+        for at, result in enumerate(self.results):
+            more = len(msgspec.json.encode(result))
+            if at > taken and size + more > _PART_BYTES:
+                yield Told(self.results[taken:at], *((self.board, self.waiting) if not taken else ()))
+                size, taken = 0, at
+            size += more
+        yield Told(self.results[taken:], *((self.board, self.waiting) if not taken else ()))
+
+
+async def _said(part: Told) -> Any:
+    return plain(part)
 
 
 def by_agent(board: Iterable[Posted]) -> dict[AgentName, dict[str, Any]]:
@@ -85,10 +106,10 @@ class Tasks:
             await self._record()
         else:
             await self._journal.load()
-        told = {
-            int(name.partition("-")[0]): msgspec.convert(record.value, Told)
-            for name, record in self._journal.kept(_KIND)
-        }
+        told: dict[int, Told] = {}
+        for name, record in self._journal.kept(_KIND):
+            round_ = int(name.partition("-")[0])
+            told[round_] = told.get(round_, Told()).plus(msgspec.convert(record.value, Told))
         self.told = dict(sorted({**told, self._work.round: self._now}.items()))
 
     async def pass_on(self, move: Move) -> None:
@@ -97,10 +118,8 @@ class Tasks:
             await self._record()
 
     async def _record(self) -> None:
-        async def produce() -> Any:
-            return plain(self._now)
-
-        await self._journal.step((_KIND, "", digest_of(self._now)), produce)
+        for part in self._now.parts():
+            await self._journal.step((_KIND, "", digest_of(part)), partial(_said, part))
 
     async def post(self, facts: tuple[Fact, ...]) -> None:
         """Put facts on the board, once. Raises PostUnusable."""

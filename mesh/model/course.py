@@ -25,6 +25,12 @@ class CourseChanged(Permanent):
     code: ClassVar[str] = "course.changed"
 
 
+class TopologyWrong(Permanent):
+    """A lead got a request whose topology has no tasks."""
+
+    code: ClassVar[str] = "topology.wrong"
+
+
 class _Returned(BaseException):
     """This round ends with a move. No code may take it for an error."""
 
@@ -67,7 +73,9 @@ class TurnCourse:
 
 
 async def follow(turn: Turn, code: Callable[[TurnCourse], Awaitable[Move]]) -> Move:
-    """Return this round's move, by running the code from the top."""
+    """Return this round's move, by running the code from the top. Raises TopologyWrong."""
+    if turn.topology == "handoff":
+        raise TopologyWrong(f"{turn.agent} leads tasks: give the policy topology `supervised` or `swarm`")
     try:
         return await code(TurnCourse(turn))
     except _Returned as returned:

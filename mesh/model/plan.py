@@ -15,6 +15,7 @@ from pydantic import Field, create_model
 
 from mesh.agent.errors import Permanent
 from mesh.model.arguments import Arguments, FactArgument, Line
+from mesh.model.prompt import one_line
 from protocol.wire.config import AgentEntry
 
 MOST_STEPS = 50
@@ -41,7 +42,7 @@ class PlanStep(Arguments):
     @property
     def line(self) -> str:
         needs = f", needs {', '.join(self.needs)}" if self.needs else ""
-        return f"- {self.name} ({self.agent or self.intent}{needs}): {self.goal}"
+        return one_line(f"- {self.name} ({self.agent or self.intent}{needs}): {self.goal}")
 
 
 class Plan(Arguments):

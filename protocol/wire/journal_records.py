@@ -28,7 +28,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     v: int = 1
     kind: str
-    """`call`, `effect`, `intent`, `model`, `save`, `remark`, `now`, `random` or `fence`."""
+    """`call`, `effect`, `intent`, `model`, `save`, `remark`, `now`, `random` or `fence`; of a lead `results`
+    and `context`, of a swarm `post`."""
     name: str = ""
     digest: str = ""
     """Of the arguments."""

@@ -83,6 +83,18 @@ async def test_a_round_reads_of_each_earlier_one_little_more_than_it_recorded() 
     )  # 16 places, each with a second name, have to be free behind the last
 
 
+async def test_more_results_than_a_step_holds_are_recorded_in_parts() -> None:
+    steps = MemorySteps()
+    told = [delivered(f"t{n}", facts={"long": "x" * 60_000}) for n in range(9)]
+    board = [Posted(by=AgentName("x"), fact=Fact(key="much", value="y" * 100_000))]
+    await lead(in_round(1, steps, results=told, board=board, waiting=["w"]))
+    assert list(await known_to(in_round(2, steps))) == [f"t{n}" for n in range(9)]
+    again = in_round(2, steps)
+    await lead(again)
+    first = again.execution.tasks.told[1]
+    assert (len(first.results), len(first.board), first.waiting) == (9, 1, ("w",))
+
+
 async def test_a_request_without_tasks_journals_nothing_of_them() -> None:
     steps = MemorySteps()
     await lead(turn(steps=steps, past=[RoundOutcome(round=0, how="replied", reply=1)]))

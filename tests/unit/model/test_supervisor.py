@@ -11,6 +11,7 @@ from mesh.agent._rebuilt import rebuild
 from mesh.agent.errors import Permanent
 from mesh.model import ContextWindow
 from mesh.model.conduct import DelegateRefused, Flaw
+from mesh.model.course import TopologyWrong
 from mesh.model.plan import PlanInvalid
 from mesh.model.port import Prompt, Reply
 from mesh.model.prompt import Instructions
@@ -170,6 +171,14 @@ async def test_a_planner_has_so_many_tries() -> None:
     ):
         await rounds.go()
     assert (wrong.value.code, wrong.value.permanent) == ("plan.invalid", True)
+
+
+async def test_a_request_without_tasks_is_none_for_a_supervisor() -> None:
+    with (
+        driven_by(models([], [])),
+        pytest.raises(TopologyWrong, match="the policy topology `supervised`"),
+    ):
+        await Rounds(supervisor(), WORKERS, done, topology="handoff").go()
 
 
 async def test_a_supervisor_that_may_delegate_to_nobody_says_so() -> None:
