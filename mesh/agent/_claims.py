@@ -9,6 +9,7 @@ An offer that this agent may not have goes back, for another agent. One that is 
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 
@@ -94,13 +95,14 @@ class Claims:
         _log.info("offer_settled", request=event.request, task=event.name, offer=offer, word=said)
 
     async def _word(self, request: str, claim: OfferClaimed, word: asyncio.Future[str]) -> str:
-        """Store a claim until the guard says what came of it."""
-        while True:
+        """Store a claim until the guard says what came of it, each time after a longer wait."""
+        for again_s in itertools.accumulate(itertools.repeat(AGAIN_S), lambda waited, _: 2 * waited):
             await self._store(request, claim)
             failpoint("offer.claimed")
-            await asyncio.wait({word}, timeout=AGAIN_S)
+            await asyncio.wait({word}, timeout=again_s)
             if word.done():
                 return word.result()
+        raise AssertionError("waits do not end")
 
     async def _hold(self, message: Message) -> None:
         while True:
