@@ -24,11 +24,12 @@ from bench.plot import as_svg
 from bench.printing import as_text
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
+from bench.tree import Trees, trees
 from mesh.service.logs import configure_logging
 
 PARTS = (
     *("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members", "flood"),
-    *("growth", "page"),
+    *("growth", "page", "tree"),
 )
 
 
@@ -50,6 +51,7 @@ class Amount(NamedTuple):
     flood: int
     page_events: int
     growth: Sizes
+    trees: Trees
 
 
 FULL = Amount(
@@ -75,6 +77,7 @@ FULL = Amount(
         requests=300,
         rounds=3,
     ),
+    trees=Trees(plans=20, levels=10, tasks=(8, 64, 500), rounds=5),
 )
 QUICK = Amount(
     unsynced=Plan(2, 50, 200),
@@ -94,6 +97,7 @@ QUICK = Amount(
     growth=Sizes(
         events=(20, 60, 200), facts=(5, 20, 50), open=(100, 1000), agents=(5, 20), requests=48, rounds=1
     ),
+    trees=Trees(plans=3, levels=1, tasks=(8, 64), rounds=1),
 )
 UNSYNCED = Goal(latency=1.3, rate=0.6, peer_rate=8.0)
 SYNCED = Goal(latency=1.3, rate=0.75, peer_rate=4.0)
@@ -175,6 +179,8 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         report.figures.extend(
             await pages(directory / "page", events=amount.page_events, rounds=amount.read_rounds)
         )
+    if "tree" in parts:
+        report.figures.extend(await trees(directory / "tree", amount.trees))
     if "growth" in parts:
         figures, curves = await growth(directory / "growth", amount.growth)
         report.figures.extend(figures)

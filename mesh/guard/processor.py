@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from random import uniform
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -63,6 +64,8 @@ ATTEMPTS = 12
 """How often a lost race or an unknown outcome is met by reading again; then the message comes back."""
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
+_CROWDED_MAX_S = 0.2
+"""The longest wait after a race that was lost over a tree: all of them together are shorter than a lease."""
 MOST_BYTES = 96 << 20
 """What all cached requests may take: about 2,000 requests of six events of 1.5 KB."""
 _OBJECT_BYTES, _MAP_BYTES = 64, 240
@@ -213,6 +216,7 @@ class RequestProcessor:
         certain = False
         what = None if command is None else command.what
         is_submit, is_control = isinstance(what, Submit), isinstance(what, Control)
+        cached: CachedRequest | None = None
         for attempt in range(ATTEMPTS):
             try:
                 known = self._cache.get(request)
@@ -231,7 +235,10 @@ class RequestProcessor:
                 self._cache.drop(request)
             except SequenceConflict:
                 self.conflicts += 1
+                crowded = cached is not None and len(cached.ledger.open) > 1
                 self._cache.drop(request)
+                if crowded:  # the other guard has more to do on it, and would be in the way again
+                    await asyncio.sleep(min(_BACKOFF_S * 2**attempt, _CROWDED_MAX_S) * uniform(0.5, 1.5))
             except (OutcomeUnknown, Unreachable):
                 self._cache.drop(request)
                 if attempt == ATTEMPTS - 1:

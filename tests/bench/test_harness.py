@@ -21,6 +21,7 @@ from bench.place import FLEET, place
 from bench.recovery import recovery
 from bench.rounds import Plan, compare
 from bench.stories import history
+from bench.tree import Trees, trees
 from mesh.bus.roles import ADMIN
 from mesh.fleet.file import LeaseSection
 from mesh.fleet.setup import apply
@@ -55,6 +56,12 @@ async def test_a_request_is_read_cold_at_every_size_of_the_log(tmp_path: Path) -
     figures = await cold_reads(tmp_path, sizes=[4000, 12_000], rounds=1, reads=10)
     assert sum(figure.target is not None for figure in figures) == 2
     assert sum(figure.ratio is not None for figure in figures) == 1
+
+
+async def test_trees_of_tasks_are_measured_by_their_logs(tmp_path: Path) -> None:
+    figures = await trees(tmp_path, Trees(plans=1, levels=1, tasks=(8, 16), rounds=1))
+    assert [figure.unit for figure in figures] == ["ms", "ms", "µs", "%"]
+    assert all(figure.target is not None for figure in figures)
 
 
 async def test_what_was_killed_is_gone_on_with_elsewhere(

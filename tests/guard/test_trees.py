@@ -6,18 +6,21 @@ What each agent was given and asked for is counted outside of the log.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.guard import processor
 from mesh.testing import LocalBus
+from protocol.domain.steps import Decided
 from protocol.wire import events
 from protocol.wire.assignment import Assignment
-from protocol.wire.commands import Complete, Delegate, Deliver, Move, Task
+from protocol.wire.commands import Complete, Delegate, Deliver, Move, MoveProposed, Submit, Task
 from protocol.wire.handoff import Budget, Constraints
-from protocol.wire.ids import AgentName
-from tests.guard.stage import FLEET, Stage, furnish
+from protocol.wire.ids import AgentName, TurnId
+from tests.guard.stage import FLEET, Stage, furnish, proposal_command, submit_command
 from tests.servers import PATIENCE_S, eventually
 
 CALLS = 40
@@ -194,3 +197,32 @@ async def test_a_lead_that_ends_takes_the_tasks_below_it_along_and_no_other(stag
         return await ends(stage, request) == {cast.turns[name].turn for name in last}
 
     await eventually(told)
+
+
+@pytest.mark.parametrize("policy", ["tree", "default"])
+async def test_who_loses_a_race_over_a_tree_leaves_room_for_the_other_guard(
+    stage: Stage, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where many turns are open the other guard has more to do; elsewhere nothing is waited for."""
+    drawn = Mock(return_value=0.1)
+    monkeypatch.setattr(processor, "uniform", drawn)
+    one, other = await stage.processor("one"), await stage.processor("other")
+    request = (await stage.client()).new_id()
+    opened = await one.process(submit_command(request, Submit(text="hello", policy=policy)))
+    assert isinstance(opened, Decided)
+    turns = [TurnId(opened.event.id)]
+    if policy == "tree":
+        await one.process(proposal_command(request, "a", _moved(turns[0], PLANS[""])))
+        turns = [
+            TurnId(event.id) for event in await stage.log(request) if isinstance(event, events.TaskOpened)
+        ]
+    first, last = ("b", "c") if policy == "tree" else ("a", "a")
+    move = Deliver(summary="done") if policy == "tree" else Complete(answer="done")
+    await other.process(proposal_command(request, first, _moved(turns[0], move)))
+    await one.process(proposal_command(request, last, _moved(turns[-1], move)))
+    assert one.conflicts == 1
+    assert drawn.call_count == (policy == "tree")
+
+
+def _moved(turn: TurnId, move: Move) -> MoveProposed:
+    return MoveProposed(turn=turn, round=0, move=move)

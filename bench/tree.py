@@ -1,0 +1,249 @@
+"""Trees of tasks: what the mesh adds to a plan, if many leads get in each other's way, and what a task costs.
+
+*A plan*: a lead asks a model, delegates eight tasks of one model call each, and asks once more when all have
+come back. The stand-in takes 0.2 s for each call. Times are the guard's, from the log: the whole request, and
+each task from the event that opens it to its result. *Levels*: a lead, eight tasks, eight more below each: 73
+turns without a model, before two guards; an append is retried where the other guard was first. *Size*:
+requests of ever more tasks, without a model; the guard's processor time is divided by the tasks.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.crew import Crew, obey
+from bench.figures import Figure, Target, percentile, spread
+from bench.place import CLIENT, FLEET, Place, place
+from bench.usage import usage
+from mesh.agent import Agent, Move, Turn
+from mesh.agent._runtime import Runtime
+from mesh.bus.connection import connect
+from mesh.bus.credentials import read_key, seed_file
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.client import Client
+from mesh.fleet.setup import apply
+from mesh.guard.service import Guard
+from mesh.model.anthropic.model import ROUTING, ClaudeModel
+from mesh.model.port import Prompt
+from mesh.service.logs import configure_logging
+from mesh.service.run import collect_rarely
+from mesh.testing.claude_stub import Answer, StubClaude, says
+from protocol.wire import codec, events
+from protocol.wire.events import AnyEvent
+
+WALL = Target("at most", 1.25)
+ADDED_MS = Target("at most", 8.0)
+RETRIED = Target("at most", 5.0)
+LINEAR = Target("at most", 1.2)
+LEAD, MIDDLE, WORKER, STUB = "a", "b", "c", "stub"
+EIGHT = 8
+CALL_S = 0.2
+_AT_ONCE = 50
+"""Tasks that a request of many opens at once."""
+_PATIENCE_S = 600.0
+_LOOK_S = 0.01
+_POLICY = {
+    "topology": "supervised",
+    "max_open_tasks": _AT_ONCE,
+    "max_tasks": 1_000,
+    "max_handoff_bytes": 1 << 17,
+}
+
+
+class Trees(NamedTuple):
+    """How much of each."""
+
+    plans: int
+    """Requests of eight tasks in one round."""
+    levels: int
+    """Trees of 73 turns, one after the other."""
+    tasks: tuple[int, ...]
+    """Tasks of a request, the fewest first."""
+    rounds: int
+
+
+async def trees(directory: Path, amount: Trees) -> list[Figure]:
+    """Measure all of it."""
+    fleet = FLEET.model_copy(update={"policies": {"default": _POLICY}})
+    async with (
+        place(directory, sync_always=False, fleet=fleet) as at,
+        await at.connect_as(ADMIN) as admin,
+        Crew(directory) as crew,
+        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
+    ):
+        await apply(admin, fleet)
+        stub = await crew.start(STUB, "bench.tree", STUB)
+        url = await stub.ask("url")
+        for name in (LEAD, MIDDLE, WORKER):
+            await crew.start(name, "bench.tree", name, at.url, str(at.keys), url)
+        guard = await crew.start(GUARD, "bench.recovery", GUARD, at.url, str(at.keys), GUARD)
+
+        async def played(what: str) -> list[AnyEvent]:
+            request = await client.submit(what, to=LEAD)
+            await client.wait(request, timeout_s=_PATIENCE_S)
+            return [codec.decode_event(each.body) for each in await JetStreamLog(admin).read(request)]
+
+        await played(f"wide {EIGHT}")  # the first takes longer: everything is loaded with it
+        figures = await _plans(played, amount)
+        figures += await _sizes(played, guard.pid, amount)
+        await guard.end()
+        return [*figures, await _levels(at, played, amount)]
+
+
+Play = Callable[[str], Awaitable[list[AnyEvent]]]
+
+
+async def _plans(played: Play, amount: Trees) -> list[Figure]:
+    walls, relative, added = [], [], []
+    for _ in range(amount.rounds):
+        found = [_plan(await played("plan")) for _ in range(amount.plans)]
+        walls.append(percentile([wall for wall, _ in found], 0.5))
+        relative.append(percentile([(wall - 2 * CALL_S * 1e3) / slowest for wall, slowest in found], 0.5))
+        added.append(percentile([(wall - 3 * CALL_S * 1e3) / EIGHT for wall, _ in found], 0.5))
+    return [
+        Figure(
+            "a lead with 8 tasks of one model call each (of it, less two calls, in slowest tasks): p50",
+            "ms",
+            spread(walls),
+            ratio=spread(relative),
+            target=WALL,
+        ),
+        Figure("of it, what the mesh adds for each task: p50", "ms", spread(added), target=ADDED_MS),
+    ]
+
+
+def _plan(log: list[AnyEvent]) -> tuple[float, float]:
+    """Return how long a request took, and its slowest task, in ms."""
+    opened = {str(event.id): event.at for event in log if isinstance(event, events.TaskOpened)}
+    done = [event.at - opened[str(event.turn)] for event in log if isinstance(event, events.TaskDelivered)]
+    assert len(done) == EIGHT, [events.type_of(event) for event in log]
+    return (log[-1].at - log[0].at) / 1e3, max(done) / 1e3
+
+
+async def _sizes(played: Play, guard: int, amount: Trees) -> list[Figure]:
+    costs: dict[int, list[float]] = {size: [] for size in amount.tasks}
+    for _ in range(amount.rounds):
+        for size, found in costs.items():
+            times = max(1, amount.tasks[-1] // size // 4)
+            before = usage(guard)
+            for _ in range(times):
+                await played(f"wide {size}")
+            found.append(usage(guard).since(before).cpu_s * 1e6 / (size * times))
+    least, *rest = amount.tasks
+    return [
+        Figure(
+            f"CPU of a guard for a task, {size} tasks in a request (beside {least})",
+            "µs",
+            spread(costs[size]),
+            spread(costs[least]),
+            spread([one / other for one, other in zip(costs[size], costs[least], strict=True)]),
+            LINEAR,
+        )
+        for size in rest
+    ]
+
+
+async def _levels(at: Place, played: Play, amount: Trees) -> Figure:
+    """Return how many appends of a tree of three levels were retried, in percent, before two guards."""
+    async with await at.connect_as(GUARD) as first, await at.connect_as(GUARD) as second:
+        guards = [Guard(first, identity="g1"), Guard(second, identity="g2")]
+        running = [asyncio.create_task(guard.run()) for guard in guards]
+        try:
+            while not all(guard.ready for guard in guards):  # noqa: ASYNC110 - they set no event
+                await asyncio.sleep(_LOOK_S)
+            shares = []
+            for _ in range(amount.levels):
+                before = sum(guard._processor.conflicts for guard in guards)
+                log = await played("levels")
+                turns = sum(event.opens_turn for event in log)
+                assert turns == 1 + EIGHT + EIGHT * EIGHT, turns
+                retried = sum(guard._processor.conflicts for guard in guards) - before
+                shares.append(100 * retried / len(log))
+        finally:
+            await asyncio.gather(*(guard.drain(1.0) for guard in guards))
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+    return Figure("appends retried in a tree of 73 turns, two guards", "%", spread(shares), target=RETRIED)
+
+
+# --- inside a member ------------------------------------------------------------------------------
+
+
+def _answer(asked: Any) -> Answer:
+    return says("It is done.", delay_s=CALL_S)
+
+
+async def _stub() -> None:
+    async with StubClaude(_answer) as stub:
+
+        async def url(_: Any) -> str:
+            return f'"{stub.url}"'
+
+        await obey(url)
+
+
+class _Player:
+    """What every agent does: as the request's text says."""
+
+    def __init__(self, model: ClaudeModel) -> None:
+        self._model = model
+
+    async def __call__(self, turn: Turn) -> Move:
+        what, _, size = str(turn.facts["text"]).partition(" ")
+        if turn.agent == LEAD:
+            return await self._lead(turn, what, int(size or EIGHT))
+        if turn.agent == MIDDLE and what == "levels" and not turn.results:
+            return turn.delegate([_task(turn, number, WORKER) for number in range(EIGHT)])
+        if what == "plan":
+            await self._ask(turn, "a task")
+        return turn.deliver("done", facts={"found": turn.round})
+
+    async def _lead(self, turn: Turn, what: str, size: int) -> Move:
+        if what == "plan":
+            await self._ask(turn, "the plan")
+        have = len(turn.results)
+        if have < size:
+            to = MIDDLE if what == "levels" else WORKER
+            return turn.delegate([_task(turn, at, to) for at in range(have, min(size, have + _AT_ONCE))])
+        if what == "plan":
+            await self._ask(turn, "the answer")
+        return turn.complete("done")
+
+    async def _ask(self, turn: Turn, brief: str) -> None:
+        async def produce() -> Any:
+            reply = await self._model.reply(Prompt(agent=turn.agent, instructions="Do it.", brief=brief))
+            return {"text": reply.text}
+
+        await turn.model("stand-in", brief, produce, dict)
+
+
+def _task(turn: Turn, number: int, to: str) -> Any:
+    return turn.task(f"{turn.agent}-{number}", summary="do a part", to=to, facts={"part": number})
+
+
+async def _agent(name: str, url: str, keys: Path, stub: str) -> None:
+    player = _Player(ClaudeModel(ROUTING, base_url=stub, api_key="stub"))
+    async with await connect(url, name=name, seed=read_key(seed_file(keys, name)).seed) as bus:
+        runtime = Runtime(bus, Agent(name=name, handler=player, concurrency=2 * EIGHT))
+        running = asyncio.create_task(runtime.run())
+        while not runtime.ready and not running.done():  # noqa: ASYNC110 - it sets no event
+            await asyncio.sleep(_LOOK_S)
+        await obey()
+        await runtime.drain(1.0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    configure_logging("json", "info", for_good=True)
+    collect_rarely()
+    os.environ.pop("ANTHROPIC_API_KEY", None)
+    if sys.argv[1] == STUB:
+        asyncio.run(_stub())
+    else:
+        asyncio.run(_agent(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))
