@@ -15,7 +15,7 @@ from protocol.domain.turns import TurnState
 from protocol.wire import commands
 from protocol.wire.commands import Command, Control, Proposal, Submit
 from protocol.wire.handoff import Rule
-from protocol.wire.ids import HUMAN
+from protocol.wire.ids import HUMAN, proposal_id
 
 
 class Accepted(NamedTuple):
@@ -87,14 +87,28 @@ def _of_proposal(ledger: Ledger, command: Command, proposal: Proposal) -> Admiss
         )
     if not ledger.is_open:
         return Late(turn.id, proposal.round, ledger.status)
+    if isinstance(proposal, commands.FactsPost):
+        return _of_post(ledger, command, proposal, turn)
     if turn.state == "ended":
         return Late(turn.id, proposal.round, "ended")
-    if isinstance(proposal, commands.FactsPost) and ledger.knows(command.cause):
-        return Late(turn.id, proposal.round, "decided")
     waits = ledger.frozen_at is not None and ledger.is_deferred(turn.id, proposal.round)
     if proposal.round < turn.round or turn.state != "working" or waits:
         return Late(turn.id, proposal.round, "decided")
     return Accepted()
+
+
+def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost, turn: TurnState) -> Admission:
+    """Return whether a post may be decided: once, unless its turn was ended by another's word.
+
+    One guard may take a post and another the move that its turn made after it, and be done first. So what a
+    turn said before its move is heard after it, too.
+    """
+    if ledger.knows(command.cause):
+        return Late(turn.id, post.round, "decided")
+    end = turn.ended_by
+    if end is None or str(end.cause) == proposal_id(command.request, turn.id, turn.round):
+        return Accepted()
+    return Late(turn.id, post.round, "ended")
 
 
 def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) -> Admission:

@@ -1,15 +1,10 @@
-"""Swarms: tasks are offered, claimed and done; turns post to the board; one turn writes."""
+"""Swarms: tasks are offered, claimed and done, and one turn writes."""
 
 from typing import Any
 
 import pytest
 
-from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard, NotDecided
-from protocol.domain.swarm import MAX_BOARD_BYTES
-from protocol.domain.turns import TurnState
-from protocol.wire import codec
-from protocol.wire.assignment import Posted
 from protocol.wire.commands import (
     Ask,
     Complete,
@@ -18,118 +13,29 @@ from protocol.wire.commands import (
     Escalate,
     FactsPost,
     Fail,
-    Failure,
     Freeze,
     Move,
     MoveProposed,
     OfferClaimed,
     Report,
-    ReportFailure,
     Task,
     Thaw,
 )
-from protocol.wire.config import BreakerEntry, Fleet, Policy
-from protocol.wire.errors import Malformed
+from protocol.wire.config import BreakerEntry, Fleet
 from protocol.wire.events import (
-    AnyEvent,
-    FactsPosted,
     FactsWithheld,
     MoveDeferred,
-    MoveRefused,
     TaskCancelled,
-    TaskDelivered,
     TaskFailed,
-    TaskOffered,
     TaskOpened,
     TurnDelegated,
     TurnResumed,
     type_of,
 )
-from protocol.wire.handoff import Budget, Constraints, Fact, Rule
+from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import NOBODY, AgentName, TurnId
+from tests.unit.protocol.swarms import FLEET, Swarm, refused, task
 from tests.unit.protocol.worlds import agent, fact
-
-FLEET = Fleet(
-    name="swarm",
-    entry=AgentName("a"),
-    agents={
-        "a": agent("a", clearance=("pii", "vip")),
-        "b": agent("b", intents=("read",), clearance=("pii", "vip")),
-        "c": agent("c", intents=("read", "look"), clearance=("pii",)),
-        "d": agent("d", intents=("look",)),
-        "e": agent("e"),
-    },
-    clients=(AgentName("c1"),),
-    operators=(AgentName("op"),),
-    human=True,
-    swarms=True,
-)
-
-
-class Swarm:
-    """One request, whose root is `a`."""
-
-    def __init__(
-        self, *facts: Fact, fleet: Fleet = FLEET, around: dict[str, Any] | None = None, **policy: Any
-    ) -> None:
-        rules = {
-            "name": "swarm",
-            "topology": "swarm",
-            "claim_within_s": 30.0,
-            "retry_backoff_s": 0.0,
-            **policy,
-        }
-        self.guard = InMemoryGuard(fleet, {"swarm": Policy(**rules)}, **(around or {}))
-        self.guard.submit("go", policy="swarm", facts=facts)
-
-    @property
-    def events(self) -> list[AnyEvent]:
-        return self.guard.events
-
-    def delegate(self, *tasks: Task, **rest: Any) -> AnyEvent:
-        return self.say(self.guard.holder, Delegate(tasks=tasks, **rest))
-
-    def say(self, turn: TurnState, move: Move, report: Report | None = None) -> AnyEvent:
-        proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report or Report())
-        return self.guard.propose(proposal)
-
-    def breaks(self, turn: TurnState) -> AnyEvent:
-        error = Failure(code="boom", message="it broke", permanent=True)
-        return self.guard.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
-
-    def post(self, turn: TurnState, *facts: Fact, n: int = 0) -> AnyEvent:
-        return self.guard.propose(FactsPost(turn=turn.id, round=turn.round, post=n, facts=facts))
-
-    def offers(self) -> dict[str, TaskOffered]:
-        """Return the newest offer of each task."""
-        return {event.name: event for event in self.events if isinstance(event, TaskOffered)}
-
-    def claim(self, name: str, by: str) -> AnyEvent:
-        return self.guard.claim(self.offers()[name].id, by)
-
-    def worker(self, name: str) -> TurnState:
-        turns = self.guard.ledger.open.values()
-        return next(turn for turn in turns if turn.task is not None and turn.task.name == name)
-
-    def results(self) -> dict[str, str]:
-        return {result.name: result.status for result in self.guard.holder.work.results}
-
-    def same(self) -> None:
-        """Assert that the log is judged again to the letter, and that no id stands twice."""
-        again = rejudge(self.guard.bodies)
-        assert again.same, again
-        ids = [event.id for event in self.events]
-        assert len(set(ids)) == len(ids)
-
-
-def task(name: str = "one", intent: str | None = "read", *facts: Fact, **rest: Any) -> Task:
-    return Task(name=name, summary=f"read {name}", intent=intent, facts=facts, **rest)
-
-
-def refused(event: AnyEvent) -> Rule:
-    assert isinstance(event, MoveRefused), event
-    return event.refusal.rule
-
 
 # --- the whole way ----------------------------------------------------------------------------------
 
@@ -420,106 +326,7 @@ def test_offers_reserve_their_budget_and_give_it_back() -> None:
     assert ledger.rest(root).tokens == 1_000
 
 
-# --- the board --------------------------------------------------------------------------------------
-
-
-def test_what_is_posted_is_shown_to_every_turn_that_opens_or_resumes_as_far_as_it_is_cleared() -> None:
-    play = Swarm()
-    play.delegate(task("one"), task("two"))
-    play.claim("one", "b")
-    posted = play.post(play.worker("one"), fact("seen", 1), fact("who", "Ada", "vip"))
-    assert isinstance(posted, FactsPosted)
-    assert posted.to == NOBODY
-    assert play.worker("one").state == "working"
-    play.claim("two", "c")
-    assert play.worker("two").work.board == (Posted(by=AgentName("b"), fact=fact("seen", 1)),)
-    play.post(play.worker("one"), fact("seen", 2), n=1)
-    play.post(play.worker("two"), fact("seen", 9))
-    play.say(play.worker("one"), Deliver(summary="found"))
-    play.say(play.worker("two"), Deliver(summary="found"))
-    shown = [(each.by, each.fact.key, each.fact.value) for each in play.guard.holder.work.board]
-    assert shown == [("b", "who", "Ada"), ("b", "seen", 2), ("c", "seen", 9)]
-    play.same()
-
-
-def test_a_retried_round_is_shown_the_board_too() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
-    play.post(play.worker("one"), fact("seen", 1))
-    turn = play.worker("one")
-    error = Failure(code="again", message="once more")
-    play.guard.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
-    play.guard.wait(1.0)
-    assert [each.fact.value for each in play.worker("one").work.board] == [1]
-    play.same()
-
-
-def test_an_offer_shows_of_the_board_what_each_may_see() -> None:
-    play = Swarm()
-    play.delegate(task("one"), join="any")
-    play.claim("one", "b")
-    play.post(play.worker("one"), fact("who", "Ada", "vip"), fact("seen", 1, "pii"))
-    play.say(play.worker("one"), Deliver(summary="found"))
-    play.delegate(task("two", "read", fact("round", 2)))
-    assert [each.fact.key for each in play.offers()["two"].offer.board] == ["seen"]
-    play.same()
-
-
-def test_labels_stick_to_what_is_posted_and_the_fleets_labels_are_put_on() -> None:
-    agents = dict(FLEET.agents)
-    fleet = Fleet(
-        name="swarm", entry=AgentName("a"), agents=agents, clients=FLEET.clients, labels={"iban": ("vip",)}
-    )
-    play = Swarm(fact("ssn", 1, "pii"), fleet=fleet)
-    play.delegate(task("one"))
-    play.claim("one", "b")
-    posted = play.post(play.worker("one"), fact("ssn", 1), fact("iban", "DE1"))
-    assert isinstance(posted, FactsPosted)
-    assert {each.key: each.labels for each in posted.facts} == {"ssn": ("pii",), "iban": ("vip",)}
-    play.same()
-
-
-def test_a_post_is_decided_once_and_only_of_the_open_round() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
-    turn = play.worker("one")
-    play.post(turn, fact("seen", 1))
-    with pytest.raises(NotDecided, match="too late: decided"):
-        play.post(turn, fact("seen", 2))
-    with pytest.raises(NotDecided, match="unknown_round"):
-        play.guard.propose(FactsPost(turn=turn.id, round=1, post=0, facts=(fact(),)))
-    with pytest.raises(NotDecided, match="not_the_holder"):
-        play.guard.propose(FactsPost(turn=turn.id, round=0, post=5, facts=(fact(),)), "c")
-    play.say(turn, Deliver(summary="found"))
-    with pytest.raises(NotDecided, match="too late: ended"):
-        play.guard.propose(FactsPost(turn=turn.id, round=0, post=7, facts=(fact(),)))
-
-
-def test_a_post_that_is_too_large_is_rejected_by_name_and_the_round_goes_on() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
-    turn = play.worker("one")
-    with pytest.raises(NotDecided, match=r"size: \d+ bytes of at most 65536"):
-        play.post(turn, fact("big", "x" * 70_000))
-    posts = MAX_BOARD_BYTES // 50_000
-    for n in range(posts):
-        play.post(turn, fact(f"k{n}", "x" * 50_000), n=n)
-    with pytest.raises(NotDecided, match="size: the board would come to"):
-        play.post(turn, fact("more", "x" * 50_000), n=posts)
-    assert play.worker("one").state == "working"
-    assert isinstance(play.say(turn, Deliver(summary="found")), TaskDelivered)
-    play.same()
-
-
-@pytest.mark.parametrize("facts", [(), (fact(), fact())], ids=["none", "a-key-twice"])
-def test_a_post_that_cannot_be_read_ends_no_round(facts: tuple[Fact, ...]) -> None:
-    body = codec.encode(FactsPost(turn=TurnId("t"), round=0, post=0, facts=facts))
-    with pytest.raises(Malformed) as wrong:
-        codec.parse_proposal(body)
-    assert codec.failure_of(body, wrong.value) is None
+# --- from guard to guard ------------------------------------------------------------------------------
 
 
 def test_a_log_of_a_swarm_goes_on_with_the_next_guard_at_every_event() -> None:

@@ -1,0 +1,137 @@
+"""The board of a swarm: any turn posts to it, and each that opens or resumes is shown what it may see."""
+
+import pytest
+
+from mesh.testing import NotDecided
+from protocol.domain.swarm import MAX_BOARD_BYTES
+from protocol.wire import codec
+from protocol.wire.assignment import Posted
+from protocol.wire.commands import (
+    Delegate,
+    Deliver,
+    FactsPost,
+    Failure,
+    ReportFailure,
+)
+from protocol.wire.config import Fleet
+from protocol.wire.errors import Malformed
+from protocol.wire.events import (
+    FactsPosted,
+    TaskDelivered,
+)
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import NOBODY, AgentName, TurnId
+from tests.unit.protocol.swarms import FLEET, Swarm, task
+from tests.unit.protocol.worlds import fact
+
+
+def test_what_is_posted_is_shown_to_every_turn_that_opens_or_resumes_as_far_as_it_is_cleared() -> None:
+    play = Swarm()
+    play.delegate(task("one"), task("two"))
+    play.claim("one", "b")
+    posted = play.post(play.worker("one"), fact("seen", 1), fact("who", "Ada", "vip"))
+    assert isinstance(posted, FactsPosted)
+    assert posted.to == NOBODY
+    assert play.worker("one").state == "working"
+    play.claim("two", "c")
+    assert play.worker("two").work.board == (Posted(by=AgentName("b"), fact=fact("seen", 1)),)
+    play.post(play.worker("one"), fact("seen", 2), n=1)
+    play.post(play.worker("two"), fact("seen", 9))
+    play.say(play.worker("one"), Deliver(summary="found"))
+    play.say(play.worker("two"), Deliver(summary="found"))
+    shown = [(each.by, each.fact.key, each.fact.value) for each in play.guard.holder.work.board]
+    assert shown == [("b", "who", "Ada"), ("b", "seen", 2), ("c", "seen", 9)]
+    play.same()
+
+
+def test_a_retried_round_is_shown_the_board_too() -> None:
+    play = Swarm()
+    play.delegate(task("one"))
+    play.claim("one", "b")
+    play.post(play.worker("one"), fact("seen", 1))
+    turn = play.worker("one")
+    error = Failure(code="again", message="once more")
+    play.guard.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
+    play.guard.wait(1.0)
+    assert [each.fact.value for each in play.worker("one").work.board] == [1]
+    play.same()
+
+
+def test_an_offer_shows_of_the_board_what_each_may_see() -> None:
+    play = Swarm()
+    play.delegate(task("one"), join="any")
+    play.claim("one", "b")
+    play.post(play.worker("one"), fact("who", "Ada", "vip"), fact("seen", 1, "pii"))
+    play.say(play.worker("one"), Deliver(summary="found"))
+    play.delegate(task("two", "read", fact("round", 2)))
+    assert [each.fact.key for each in play.offers()["two"].offer.board] == ["seen"]
+    play.same()
+
+
+def test_labels_stick_to_what_is_posted_and_the_fleets_labels_are_put_on() -> None:
+    agents = dict(FLEET.agents)
+    fleet = Fleet(
+        name="swarm", entry=AgentName("a"), agents=agents, clients=FLEET.clients, labels={"iban": ("vip",)}
+    )
+    play = Swarm(fact("ssn", 1, "pii"), fleet=fleet)
+    play.delegate(task("one"))
+    play.claim("one", "b")
+    posted = play.post(play.worker("one"), fact("ssn", 1), fact("iban", "DE1"))
+    assert isinstance(posted, FactsPosted)
+    assert {each.key: each.labels for each in posted.facts} == {"ssn": ("pii",), "iban": ("vip",)}
+    play.same()
+
+
+def test_a_post_is_decided_once_and_only_of_a_round_that_was_opened() -> None:
+    play = Swarm()
+    play.delegate(task("one"))
+    play.claim("one", "b")
+    turn = play.worker("one")
+    play.post(turn, fact("seen", 1))
+    with pytest.raises(NotDecided, match="too late: decided"):
+        play.post(turn, fact("seen", 2))
+    with pytest.raises(NotDecided, match="unknown_round"):
+        play.guard.propose(FactsPost(turn=turn.id, round=1, post=0, facts=(fact(),)))
+    with pytest.raises(NotDecided, match="not_the_holder"):
+        play.guard.propose(FactsPost(turn=turn.id, round=0, post=5, facts=(fact(),)), "c")
+
+
+def test_a_post_that_its_turns_own_move_overtook_is_heard_and_none_after_an_end_from_outside() -> None:
+    play = Swarm()
+    play.delegate(task("one"), task("two"), join="any")
+    play.claim("one", "b")
+    play.claim("two", "c")
+    lead = play.guard.holder
+    assert lead.state == "delegated"
+    assert isinstance(play.post(lead, fact("asked", 1)), FactsPosted)
+    one, two = play.worker("one"), play.worker("two")
+    play.say(one, Deliver(summary="found"))
+    assert isinstance(play.post(one, fact("seen", 1)), FactsPosted)
+    play.say(play.guard.holder, Delegate(cancel=("two",)))
+    with pytest.raises(NotDecided, match="too late: ended"):
+        play.post(two, fact("seen", 2))
+
+
+def test_a_post_that_is_too_large_is_rejected_by_name_and_the_round_goes_on() -> None:
+    play = Swarm()
+    play.delegate(task("one"))
+    play.claim("one", "b")
+    turn = play.worker("one")
+    with pytest.raises(NotDecided, match=r"size: \d+ bytes of at most 65536"):
+        play.post(turn, fact("big", "x" * 70_000))
+    posts = MAX_BOARD_BYTES // 50_000
+    for n in range(posts):
+        play.post(turn, fact(f"k{n}", "x" * 50_000), n=n)
+    with pytest.raises(NotDecided, match="size: the board would come to"):
+        play.post(turn, fact("more", "x" * 50_000), n=posts)
+    assert play.worker("one").state == "working"
+    assert isinstance(play.say(turn, Deliver(summary="found")), TaskDelivered)
+    play.same()
+
+
+@pytest.mark.parametrize("facts", [(), (fact(), fact())], ids=["none", "a-key-twice"])
+def test_a_post_that_cannot_be_read_ends_no_round(facts: tuple[Fact, ...]) -> None:
+    body = codec.encode(FactsPost(turn=TurnId("t"), round=0, post=0, facts=facts))
+    with pytest.raises(Malformed) as wrong:
+        codec.parse_proposal(body)
+    assert codec.failure_of(body, wrong.value) is None
