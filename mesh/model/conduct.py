@@ -160,9 +160,20 @@ class Conduct:
         if past.refusal is None:
             self._versions |= {step.name: self._versions.get(step.name, 0) + 1 for step in steps}
             return
+        if not steps:
+            self._lost()
+            return
         refused = Flaw("", f"rule {past.refusal.rule} refused these tasks: {past.refusal.detail}")
         if self._plans >= self._charter.most_plans or not await self._extend([refused]):
             raise DelegateRefused(refused.what)
+
+    def _lost(self) -> None:
+        """Delegate again what is open no more: a person took this turn up again after it had escalated."""
+        for name in [name for name in self._versions if name not in self._results]:
+            self._due[name] = []
+            self._versions[name] -= 1
+            if not self._versions[name]:
+                del self._versions[name]
 
     def _task(self, step: PlanStep) -> Task:
         feedback = self._due[step.name]

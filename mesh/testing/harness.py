@@ -270,6 +270,10 @@ class FleetHarness:
         with its traceback, unless it keeps going.
         """
         self.guard.submit(text, **submit)
+        return await self.go_on(replies=replies)
+
+    async def go_on(self, *, replies: Iterable[Any] = ()) -> "FleetHarness":
+        """Follow the request from where it stands, as `go` does: after a person's word, for instance."""
         said = iter(replies)
         for _ in range(MOST_ROUNDS):
             if self._claims():

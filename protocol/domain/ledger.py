@@ -149,9 +149,12 @@ class Ledger(RequestState):
         self.turns[event.turn].person = event.person
 
     def _on_resolved(self, event: events.EscalationResolved) -> None:
-        stash = self.take_over(event, self.turns[event.turn])
+        human = self.turns[event.turn]
+        stash = self.take_over(event, human)
         self.close(event.turn, event)
-        self.enter(event, stash)
+        turn = self.enter(event, stash)
+        if event.work.continues is not None and human.instead_of is not None:
+            turn.before = self.turns[human.instead_of].known_tasks
 
     def _on_doubted(self, event: events.EffectDoubted) -> None:
         turn = self.turns[event.turn]

@@ -61,7 +61,7 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         prices=ledger.prices,
         topology=ledger.policy.topology,
         task=task.name,
-        results=tuple(result_of(lead.tasks[name], clearance) for name in task.planned.task.uses),
+        results=tuple(result_of(lead.known_tasks[name], clearance) for name in task.planned.task.uses),
         board=ledger.board_for(clearance),
     )
     draft = Draft(ledger, world, offering_cause(str(ledger.request), lead.id, task.since_n))
@@ -104,7 +104,7 @@ def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: W
         work.marks,
         path=(*lead.work.path, entry.name),
         reader=entry,
-        results=tuple(result_of(lead.tasks[name], entry.clearance) for name in task.planned.task.uses),
+        results=tuple(result_of(lead.known_tasks[name], entry.clearance) for name in task.planned.task.uses),
         lead=lead.id,
         name=task.name,
         grounds=world.grounds,

@@ -65,7 +65,7 @@ def opened(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         path=(*lead.work.path, entry.name),
         id=task.turn,
         reader=entry,
-        results=tuple(result_of(lead.tasks[name], entry.clearance) for name in plan.task.uses),
+        results=tuple(result_of(lead.known_tasks[name], entry.clearance) for name in plan.task.uses),
         lead=lead.id,
         name=task.name,
     )

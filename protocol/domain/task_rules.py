@@ -81,9 +81,9 @@ def known_task(case: Case) -> Refusal | None:
 
 def _misnamed(case: Case) -> Iterator[Refusal]:
     assert isinstance(case.move, Delegate)
-    known, names = case.turn.tasks, set[str]()
+    own, known, names = case.turn.tasks, case.turn.known_tasks, set[str]()
     for task in case.move.tasks:
-        if task.name in known or task.name in names:
+        if task.name in own or task.name in names:
             yield _known_task(task.name, f"this turn has a task {task.name!r} already", "another name")
         names.add(task.name)
         for named in (*task.uses, *((task.revises,) if task.revises else ())):
@@ -95,9 +95,9 @@ def _misnamed(case: Case) -> Iterator[Refusal]:
                 hint = "delegate it once the other has ended: join `any`"
                 yield _known_task(task.name, f"task {task.name!r} names {named!r}, which has not ended", hint)
     for named in case.move.cancel:
-        if named not in known:
+        if named not in own:
             yield _known_task(named, f"there is no task {named!r} to cancel", "")
-    if not case.move.tasks and not open_of(known.values()) and not untold(known.values()):
+    if not case.move.tasks and not open_of(own.values()) and not untold(own.values()):
         yield _known_task(
             None, "no task is open, so there is nothing to wait for", "delegate tasks, or go on"
         )
@@ -218,7 +218,7 @@ def revisions(case: Case) -> Refusal | None:
 
 def _too_often(case: Case) -> Iterator[Refusal]:
     for work in case.plan:
-        chain = list(_chain(work.task, case.turn.tasks))
+        chain = list(_chain(work.task, case.turn.known_tasks))
         if len(chain) > case.policy.max_revisions:
             yield Refusal(
                 rule=Rule.REVISIONS,
@@ -341,7 +341,7 @@ def _too_large(case: Case) -> Iterator[Refusal]:
 
 
 def _used(case: Case, work: PlannedWork) -> int:
-    return sum(size_of(case.turn.tasks[name]) for name in work.task.uses)
+    return sum(size_of(case.turn.known_tasks[name]) for name in work.task.uses)
 
 
 def join_size(case: Case) -> Refusal | None:

@@ -90,9 +90,17 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """Of a person's turn: the person that it was assigned to."""
     ended_by: AnyEvent | None = None
     """What ended it."""
+
+    @property
+    def known_tasks(self) -> dict[str, TaskState]:
+        """By name: its tasks, and those of the turn that it continues."""
+        return {**self.before, **self.tasks} if self.before else self.tasks
+
     task: TaskState | None = None
     """The task that it does; None for a root turn and for a person's."""
     tasks: dict[str, TaskState] = {}
+    before: dict[str, TaskState] = {}
+    """Of a turn that continues another: the tasks of that one. All are over; their results may be used."""
     """Of a lead: its tasks by name, in the order in which they were planned."""
     join: Join = "all"
     """What a lead waits for while it is `delegated`."""

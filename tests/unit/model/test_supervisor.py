@@ -297,6 +297,20 @@ async def test_prompts_keep_to_the_window_and_name_what_they_leave_out() -> None
         await Rounds(supervisor(window=ContextWindow(10)), WORKERS, much).go()
 
 
+async def test_tasks_that_an_escalation_called_off_are_delegated_again() -> None:
+    other = {"name": "other", "agent": "writer", "needs": ["find"]}
+    rounds = Rounds(
+        supervisor(), WORKERS, done, refuse=lambda move: None if move.tasks else "nothing is open"
+    )
+    with driven_by(models([calls(plan(FIND, LOOK, other))], [says("So.")])):
+        first = await rounds.round()
+        assert isinstance(first, Delegate)
+        rounds.judged(first)
+        rounds.open.clear()
+        assert await rounds.go() == Complete(answer="So.")
+    assert [names for names, _ in shape(rounds.delegates)] == [["find", "look"], ["other"], [], ["look"]]
+
+
 async def test_prompts_of_a_round_can_be_built_again_from_the_journal() -> None:
     rounds = Rounds(supervisor(), WORKERS, done)
     with driven_by(models([calls(plan(FIND, LOOK, WRITE))], [says("So.")])) as cast:

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from mesh.agent import Agent, Task, Turn, agent, tool
+from mesh.agent import Agent, Permanent, Task, Turn, agent, tool
 from mesh.agent.errors import ActionNotAllowed
 from mesh.model import ClaudeAgent, Instructions, Supervisor, Swarm
 from mesh.model.swarm import Board
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, calls, driven_by, fleet_of, says
+from protocol.views.tree import flat, trees
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.ids import AgentName
@@ -135,6 +136,27 @@ async def test_results_are_told_again_after_a_round_that_failed() -> None:
     harness = FleetHarness(guard(*FLEET), {**AGENTS, "lead": lead}, keep_going=True)
     await harness.go("Why?")
     assert (harness.broke, harness.answer) == (["bug"], ["a"])
+
+
+async def test_a_lead_that_a_person_takes_up_again_still_has_its_tasks() -> None:
+    @agent()
+    async def lead(turn: Turn) -> Move:
+        """Lead, be stuck once, and go on with what came out before."""
+        if "a" not in turn.results:
+            return turn.delegate([turn.task("a", summary="s", to="finder")])
+        if not any(past.how == "resolved" for past in turn.past):
+            raise Permanent("stuck")
+        if "c" not in turn.results:
+            return turn.delegate([turn.task("c", summary="s", to="writer", uses=["a"])])
+        return turn.complete([each.summary for each in turn.results.values()])
+
+    harness = FleetHarness(guard(*FLEET), {**AGENTS, "lead": lead})
+    await harness.go("Why?")
+    assert harness.status == "escalated"
+    harness.guard.resolve(again=True)
+    await harness.go_on()
+    assert (harness.refused, harness.answer) == ([], ["found by a", "written"])
+    assert [line.name for line in flat(trees(harness.guard.ledger, {}))] == ["", "a", "", "c"]
 
 
 # --- swarms -----------------------------------------------------------------------------------------
