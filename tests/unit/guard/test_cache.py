@@ -6,9 +6,13 @@ import tracemalloc
 import pytest
 
 from mesh.guard.processor import Cache, CachedRequest, weight
+from mesh.testing import InMemoryGuard, fleet_of
 from protocol.wire import codec
 from protocol.wire.commands import Submit
+from protocol.wire.config import Policy
 from protocol.wire.handoff import Fact
+from tests.contract.script import Script
+from tests.contract.tree_scenarios import DELIVERED, plan, task
 
 
 def request(weighs: int) -> CachedRequest:
@@ -67,3 +71,26 @@ def test_the_weight_of_an_event_follows_the_memory_that_it_takes(value: object) 
     tracemalloc.stop()
     assert 0.8 * takes <= weight(body) <= 10 * takes
     del kept
+
+
+def test_the_weight_of_a_tree_is_no_less_than_the_memory_that_it_takes() -> None:
+    """Turns, tasks and results come on top of the events, and all of them share the events' own parts."""
+    guard = InMemoryGuard(fleet_of("a", "b"), {"default": Policy(topology="supervised")})
+    script = Script(guard)
+    script.submit(sender=guard.client, facts=tuple(Fact(key=f"k{n}", value="x" * 200) for n in range(20)))
+    for wave in range(5):
+        names = [f"{wave}-{number}" for number in range(8)]
+        script.of("", plan(*(task(name, "b", facts=(Fact(key="part", value=name),)) for name in names)))
+        for name in names:
+            script.of(name, DELIVERED)
+    bodies = [bytes(bytearray(body)) for body in guard.bodies]
+    assert len(bodies) == 1 + 5 * (1 + 8 + 8 + 1)
+    gc.collect()
+    tracemalloc.start()
+    cached = CachedRequest()
+    for at, body in enumerate(bodies):
+        cached.ledger.apply(codec.decode_event(body), body)
+        cached.stored(body, at + 1)
+    takes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert takes + sum(map(len, bodies)) <= cached.weight
