@@ -12,6 +12,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.agent.definition import Agent
+from mesh.agent.turn import Turn
 from mesh.guard import processor
 from mesh.testing import LocalBus
 from protocol.domain.steps import Decided
@@ -226,3 +228,19 @@ async def test_who_loses_a_race_over_a_tree_leaves_room_for_the_other_guard(
 
 def _moved(turn: TurnId, move: Move) -> MoveProposed:
     return MoveProposed(turn=turn, round=0, move=move)
+
+
+async def test_a_plan_of_ten_thousand_tasks_is_put_to_a_person_and_nothing_of_it_is_opened(
+    stage: Stage,
+) -> None:
+    """It does not fit into its sender's queue; one that does is refused by `fan_out`."""
+
+    async def plan(turn: Turn) -> Move:
+        return turn.delegate([turn.task(f"t{number}", summary="x", to="b") for number in range(10_000)])
+
+    await stage.guard()
+    await stage.runtime(Agent("a", plan))
+    request = await (await stage.client()).submit("hello", policy="tree")
+    raised = await stage.reached(request, events.EscalationRaised)
+    assert raised.reason == "proposal_too_large"
+    assert await stage.types(request) == ["request.opened", "turn.failed", "escalation.raised"]
