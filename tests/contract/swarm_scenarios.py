@@ -151,7 +151,7 @@ def of_others(script: Script) -> None:
     for value in (1, 2):  # one post, told twice
         post(script, "left", fact("seen", value))
     script.of("left", DELIVERED)
-    script.say("d", FactsPost(turn=left, round=0, post=1, facts=(fact("late"),)))
+    script.say("d", FactsPost(turn=left, round=0, post=1, facts=(fact("overtaken"),)))
     claim(script, "left", "e")
     script.of("right", DELIVERED)
     script.of("", DONE)
@@ -171,7 +171,7 @@ SWARMS = (
         of_others,
         "request.opened turn.delegated task.offered task.offered move.refused:capable "
         "move.refused:capable task.opened move.refused:claimed task.opened "
-        "move.refused:known_move facts.posted task.delivered task.delivered turn.resumed "
+        "move.refused:known_move facts.posted task.delivered facts.posted task.delivered turn.resumed "
         "request.completed",
         rejected="not_allowed unknown_turn unknown_turn unknown_turn protocol.malformed"
         " not_the_holder not_the_holder not_the_holder unknown_turn not_the_holder",
