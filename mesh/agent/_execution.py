@@ -366,8 +366,9 @@ class Execution:
 
     @property
     def _spent(self) -> Usage:
-        """The turn's cost, up to where its code is now."""
-        return budget.plus(self._usage, self.journal.tally.spent)
+        """The turn's cost, up to where its code is now, with what its tasks have cost or still may."""
+        own = budget.plus(self._usage, self.journal.tally.spent)
+        return budget.plus(own, self.work.committed)
 
     @property
     def budget_left(self) -> Budget:

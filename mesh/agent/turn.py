@@ -144,7 +144,8 @@ class Turn(Moves):
         """The rest that this turn may still spend; None in what has no limit, below 0 where more was spent.
 
         It counts the cost of the rounds before this one, and of this one's model calls up to where the code
-        is. So it is the same at the same place whenever this round runs again.
+        is; of a lead also what its tasks have cost, and what the open ones have reserved. So it is the same
+        at the same place whenever this round runs again.
         """
         return self.execution.budget_left
 

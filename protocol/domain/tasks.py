@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.wire.assignment import PlannedTask, TaskStatus
@@ -166,6 +167,12 @@ def untold(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
 def reserved(tasks: Iterable[TaskState]) -> Usage:
     """Return what the open ones of these tasks may still spend."""
     return reduce(budget.plus, (task.reserved for task in tasks), budget.NOTHING)
+
+
+def committed(tasks: Iterable[TaskState]) -> Usage:
+    """Return what these tasks have spent, and what the open ones may still spend; not by which model."""
+    tasks = tuple(tasks)
+    return replace(reduce(budget.plus, (task.spent for task in tasks), reserved(tasks)), models={})
 
 
 def is_joined(tasks: Mapping[str, TaskState], join: Join) -> bool:

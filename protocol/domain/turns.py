@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed, is_cleared
-from protocol.domain.tasks import TaskState, open_of
+from protocol.domain.tasks import TaskState, committed, open_of
 from protocol.wire import commands
 from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskResult
 from protocol.wire.commands import Failure, Join, Move, Report
@@ -143,8 +143,10 @@ def next_round(
     """
     ended = turn.past if past is None else (*turn.past, past)
     reported = turn.report if report is None else summed_up(turn, report)
-    waiting = tuple(task.name for task in open_of(turn.tasks.values()))
-    work = replace(turn.work, round=turn.round + 1, past=ended, reported=reported, waiting=waiting)
+    work = replace(turn.work, round=turn.round + 1, past=ended, reported=reported)
+    if turn.tasks:
+        waiting = tuple(task.name for task in open_of(turn.tasks.values()))
+        work = replace(work, waiting=waiting, committed=committed(turn.tasks.values()))
     if turn.board:
         known = turn.entry or (None if turn.task is None else turn.task.entry)
         work = replace(work, board=posted(turn.board, () if known is None else known.clearance))

@@ -144,6 +144,8 @@ class Assignment(Part, frozen=True, kw_only=True):
     """Of a lead: names of its tasks that are still open."""
     board: tuple[Posted, ...] = ()
     """Swarm: by agent and key, the newest fact on the board that the reader may see."""
+    committed: Usage = Usage()
+    """Of a lead: what its tasks have spent, and what the open ones have reserved, of the budget."""
 
     @property
     def journal_id(self) -> TurnId:

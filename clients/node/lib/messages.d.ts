@@ -509,6 +509,7 @@ export interface Assignment {
   results?: TaskResult[];
   waiting?: string[];
   board?: Posted[];
+  committed?: Usage;
 }
 /**
  * The whole of what an agent is given, as the guard admitted it.

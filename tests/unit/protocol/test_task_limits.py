@@ -16,6 +16,7 @@ from tests.unit.protocol.trees import (
     say,
     task,
     tree,
+    turn_of,
     worker,
 )
 from tests.unit.protocol.worlds import (
@@ -77,6 +78,18 @@ def test_what_a_task_did_not_use_returns_when_it_ends() -> None:
     say(play, "x", deliver(), usage(tokens=50))
     assert play.ledger.rest(play.holder) == Budget(tokens=950)
     assert results(play)["x"].cost.tokens == 50
+
+
+def test_a_leads_next_round_is_told_what_its_tasks_have_spent_or_reserved() -> None:
+    play = tree(policy={"budget": Budget(tokens=1000)})
+    say(play, "", delegate(task("x", "b"), task("y", "c"), join="any"), usage(tokens=100))
+    say(play, "x", deliver(), usage(tokens=50))
+    work = turn_of(play, "").work
+    assert (work.reported.usage.tokens, work.committed.tokens) == (100, 50 + 360)
+    assert play.ledger.rest(turn_of(play, "")) == Budget(tokens=1000 - 100 - 50 - 360)
+    say(play, "", delegate())
+    say(play, "y", deliver(), usage(tokens=7))
+    assert turn_of(play, "").work.committed.tokens == 50 + 7
 
 
 def test_a_tree_spends_no_more_than_its_root_was_given() -> None:
