@@ -19,10 +19,10 @@ from mesh.testing import LocalBus
 from protocol.domain.steps import Decided
 from protocol.wire import events
 from protocol.wire.assignment import Assignment
-from protocol.wire.commands import Complete, Delegate, Deliver, Move, MoveProposed, Submit, Task
+from protocol.wire.commands import Cancel, Complete, Delegate, Deliver, Move, MoveProposed, Submit, Task
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, TurnId
-from tests.guard.stage import FLEET, Stage, furnish, proposal_command, submit_command
+from tests.guard.stage import FLEET, Stage, control_command, furnish, proposal_command, submit_command
 from tests.servers import PATIENCE_S, eventually
 
 CALLS = 40
@@ -224,6 +224,7 @@ async def test_who_loses_a_race_over_a_tree_leaves_room_for_the_other_guard(
     await one.process(proposal_command(request, last, _moved(turns[-1], move)))
     assert one.conflicts == 1
     assert drawn.call_count == (policy == "tree")
+    await one.process(control_command(request, "op", Cancel(id="enough")))
 
 
 def _moved(turn: TurnId, move: Move) -> MoveProposed:
