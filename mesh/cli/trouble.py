@@ -41,33 +41,41 @@ async def tell_trouble(
             if viewer is not None:
                 await stack.enter_async_context(viewer)
             feed = await stack.enter_async_context(client.follow(request, viewer=viewer))
-            failure = ""
+            trouble = Trouble()
             async for item in feed:
                 match item:
                     case Happened(event=event):
-                        if isinstance(event, events.TurnFailed):
-                            failure = event.error.message
-                        if said := _in_words(event, failure):
+                        if said := trouble.in_words(event):
                             note(short(said, _CHARS))
                     case Heard(agent=agent, note=heard) if viewer is None and heard.failed:
                         note(short(f"{agent}'s turn broke: {heard.failed}", _CHARS))
 
 
-def _in_words(event: "AnyEvent", failure: str) -> str:
-    """Return what an event means to a submitter who waits; empty if nothing.
+class Trouble:
+    """What a request's events mean to a submitter who waits."""
 
-    Args:
-        failure: what the newest turn that failed said of itself.
-    """
-    match event:
-        case events.TurnFailed(error=error, retry_at=retry_at):
-            then = "it is not tried again" if retry_at is None else "it is tried again"
-            return f"{event.sender or 'a'}'s turn broke: {error.message or error.code}; {then}"
-        case events.EscalationRaised(reason=reason, work=work):
-            why = work.handoff.summary if reason == "asked" else failure or reason
-            return f"a person has it ({why}): mesh human show {event.request}"
-        case events.TurnSuspended(ask=ask) if ask.to_agent == HUMAN:
-            return f"a person was asked: {ask.question}"
-        case events.EffectDoubted(effect=effect):
-            return f"nobody knows if {effect.action} happened: mesh doubt ls"
-    return ""
+    def __init__(self) -> None:
+        self._failure = ""
+        """What the newest turn that failed said of itself."""
+        self._holders: dict[str, str] = {}
+        """By turn: a turn that ran out of time did not send the event that says so."""
+
+    def in_words(self, event: "AnyEvent") -> str:
+        """Return what the request's next event means; empty if nothing."""
+        work = getattr(event, "work", None)
+        if work is not None:
+            self._holders[work.turn] = event.to
+        match event:
+            case events.TurnFailed(turn=turn, error=error, retry_at=retry_at):
+                self._failure = error.message
+                then = "it is not tried again" if retry_at is None else "it is tried again"
+                holder = event.sender or self._holders.get(turn, "somebody")
+                return f"{holder}'s turn broke: {error.message or error.code}; {then}"
+            case events.EscalationRaised(reason=reason, work=work):
+                why = work.handoff.summary if reason == "asked" else self._failure or reason
+                return f"a person has it ({why}): mesh human show {event.request}"
+            case events.TurnSuspended(ask=ask) if ask.to_agent == HUMAN:
+                return f"a person was asked: {ask.question}"
+            case events.EffectDoubted(effect=effect):
+                return f"nobody knows if {effect.action} happened: mesh doubt ls"
+        return ""
