@@ -112,7 +112,9 @@ def no_tree_overspends(reading: Reading) -> Iterator[Breach]:
     """
     for request, story in reading.stories.items():
         opened = next((each for each in story.events if isinstance(each, events.RequestOpened)), None)
-        granted = any(isinstance(each, events.EscalationResolved) for each in story.events)
+        granted = any(
+            isinstance(each, events.EscalationResolved) and each.budget is not None for each in story.events
+        )
         if opened is None or granted or not Tree.of(story).plans:
             continue
         budget = opened.work.handoff.constraints.budget

@@ -181,7 +181,7 @@ NO_POLICY = {
     "no-time": b'{"name":"lenient","turn_timeout_s":0}',
     "a-time-that-is-none": b'{"name":"lenient","deadline_s":1e300}',
     "a-debt": b'{"name":"lenient","budget":{"tokens":-1}}',
-    "another-topology": b'{"name":"lenient","topology":"swarm"}',
+    "another-topology": b'{"name":"lenient","topology":"mesh"}',
     "another-policy": b'{"name":"strict"}',
 }
 

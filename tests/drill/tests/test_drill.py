@@ -147,7 +147,7 @@ def test_a_fleet_of_ones_own_is_sent_its_own_requests(run_here: RunHere, drills:
     assert len(planned.stories) == 70
     assert not planned.setting.people
     assert planned.setting.file.name == "support"
-    assert planned.stories[0].text.startswith("Hello!")
+    assert planned.stories[0].text.startswith("I was charged twice")
 
 
 @pytest.mark.parametrize(
