@@ -1,5 +1,6 @@
 """`mesh request …`: submit, list, show, watch; cancel, freeze, thaw, rerun."""
 
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,7 +167,8 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, form: 
 
             emit_raw(mermaid(scene(told)).encode())
         case _:
-            show_lines(*story(told, steps=steps))
+            is_now = told.status == "open" and at is None and from_bus
+            show_lines(*story(told, steps=steps, now=time.time_ns() // 1000 if is_now else 0))
 
 
 @app.command("watch")

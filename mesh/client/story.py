@@ -34,14 +34,15 @@ _STATUS_STYLE = {
 _VERDICT_STYLE = {"admitted": "green", "refused": "bold red", "deferred": "yellow"}
 
 
-def story(told: Timeline, *, steps: bool = False) -> Iterator[Line]:
+def story(told: Timeline, *, steps: bool = False, now: int = 0) -> Iterator[Line]:
     """Yield a whole request, a line each.
 
     Args:
         steps: tell each turn's journal, too, beneath the entries that its rounds came to.
+        now: UTC µs up to which what is open has lasted; not before the newest entry.
     """
     yield heading(told)
-    yield from tree_lines(told.tree, max(move.at for move in told.moves))
+    yield from tree_lines(told.tree, max(now, *(move.at for move in told.moves)))
     last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
     for move, before in zip(told.moves, (-1, *(move.seq for move in told.moves)), strict=False):
         yield from entry(move, before)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
+from mesh.client.story import story
 from mesh.client.tree import WIDTH
+from protocol.views.timeline import timeline
 from tests.tree_story import TreeStory
 from tests.unit.cli.conftest import Mesh
 
@@ -54,6 +56,18 @@ def test_show_draws_the_tree_within_a_terminal(mesh: Mesh, whole: Path) -> None:
     assert rest.startswith(TREE)
     assert max(map(len, TREE.splitlines())) <= WIDTH
     assert "checker → lead  deliver  admitted  1998 it was\n       task: check" in said
+
+
+def test_what_is_open_has_lasted_until_now() -> None:
+    waits = TreeStory()
+    waits.searching()
+    told, newest = timeline(waits.guard.events), waits.guard.events[-1].at
+
+    def lasting(now: int) -> float:
+        line = next(each.plain for each in story(told, now=now) if "find (searcher)" in each.plain)
+        return float(line.split()[-2])
+
+    assert lasting(newest + 25_000_000) == lasting(0) + 25
 
 
 def test_show_as_json_has_the_tree(mesh: Mesh, whole: Path) -> None:
