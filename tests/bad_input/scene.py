@@ -75,6 +75,9 @@ class Scene(Stage):
 
     async def account_for(self, sent: list[Sent]) -> None:
         """Publish messages and find out what became of each: exactly one thing."""
+        await (
+            self.drained()
+        )  # what was decided may come once more, if its lease ended before it was acknowledged
         senders = {message.sender for message in sent}
         heard = {name: await self._hear(name) for name in senders}
         guard, before = self.guarded, _Counts(self.guarded.decided, self.guarded.dead)

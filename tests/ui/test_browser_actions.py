@@ -31,8 +31,11 @@ async def test_a_request_is_frozen_thawed_and_cancelled_with_a_reason(
         for order in ("Freeze", "Thaw", "Cancel"):
             await page.get_by_label(f"Reason to {order.lower()} it").fill("the bank is down")
             await page.get_by_role("button", name=order).click()
-            await expect(page.get_by_role("status").first).to_contain_text("event")
+            await expect(page.locator("p.message.good")).to_contain_text("event")
         await expect(page.locator("header .badge.cancelled")).to_be_visible()
+        await expect(page.locator("p.message.good")).to_contain_text(
+            "event"
+        )  # after the reload at its end, too
     ordered = [event for event in await shop.stage.log(request) if event.control]
     assert [(type_of(event), event.by, event.reason) for event in ordered] == [  # type: ignore[union-attr]
         (f"request.{what}", "Ada", "the bank is down") for what in ("frozen", "thawed", "cancelled")

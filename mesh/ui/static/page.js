@@ -142,13 +142,27 @@ function live(story) {
   source.addEventListener("ended", () => {
     source.close();
     mark(false);
+    const told = $("p.message.good"); // what was just done is said once: it outlives the reload
+    if (told) sessionStorage.setItem("mesh-told", told.textContent);
     location.reload();
   });
+}
+
+function tellAgain() {
+  const told = sessionStorage.getItem("mesh-told");
+  sessionStorage.removeItem("mesh-told");
+  if (!told || $("p.message.good")) return;
+  const line = document.createElement("p");
+  line.className = "message good";
+  line.setAttribute("role", "status");
+  line.textContent = told;
+  $("#main").prepend(line);
 }
 
 // --- together ---------------------------------------------------------------------------------------
 
 look();
+tellAgain();
 tellTimes();
 setInterval(tellTimes, 20000);
 document.addEventListener("keydown", key);
