@@ -14,7 +14,7 @@ from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.wire import events
-from protocol.wire.commands import Command
+from protocol.wire.commands import Command, OfferClaimed, move_name
 from protocol.wire.events import AnyEvent, Ended, type_of
 from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN
@@ -205,20 +205,27 @@ def _turn(event: AnyEvent) -> str:
     return event.turn
 
 
-def _round(event: AnyEvent) -> tuple[str, int]:
-    return _turn(event), event.round
-
-
 def one_decision(reading: Reading) -> Iterator[Breach]:
-    """A round of a turn is decided at most once, and put off at most once."""
+    """A round of a turn is decided at most once, and put off at most once; and so each agent's claim is."""
     for request, story in reading.stories.items():
-        decided = Counter(_round(event) for event in story.events if _decides_round(event))
-        deferred = Counter(_round(event) for event in story.events if isinstance(event, events.MoveDeferred))
+        decided = Counter(_asked(event) for event in story.events if _decides_round(event))
+        deferred = Counter(_asked(event) for event in story.events if isinstance(event, events.MoveDeferred))
         for what, counted in (("decided", decided), ("deferred", deferred)):
-            for (turn, round_), times in counted.items():
+            for (turn, round_, claimant), times in counted.items():
                 if times > 1:
-                    detail = f"round {round_} of turn {turn} was {what} {times} times"
+                    whose = f" for {claimant}" if claimant else ""
+                    detail = f"round {round_} of turn {turn} was {what} {times} times{whose}"
                     yield Breach(promise="one_decision", request=request, detail=detail)
+
+
+def _asked(event: AnyEvent) -> tuple[str, int, str]:
+    """Return what an event decides or puts off: a turn and round; of a claim, the offer and who claims it."""
+    claimant = ""
+    if isinstance(event, events.MoveDeferred) and isinstance(event.proposal, OfferClaimed):
+        claimant = event.sender
+    elif isinstance(event, events.MoveRefused) and move_name(event.move) == "claim":
+        claimant = "" if event.grounds.sender is None else event.grounds.sender.name
+    return _turn(event), event.round, claimant
 
 
 def _decides_round(event: AnyEvent) -> bool:
