@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.crew import Crew, Member, obey
+from bench.crew import Crew, Member
 from bench.figures import Figure, Target, percentile, spread
 from bench.place import CLIENT, FLEET, place
+from bench.stand_in import serve, stand_in
 from mesh.agent import Agent, Move, Turn, tool
-from mesh.agent._runtime import Runtime
-from mesh.bus.connection import connect
-from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
@@ -29,14 +27,13 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.service.logs import configure_logging
 from mesh.service.run import collect_rarely
-from mesh.testing.claude_stub import Answer, StubClaude, calls
+from mesh.testing.claude_stub import Answer, calls
 from protocol.wire import codec
 
 ADDED_MS = Target("at most", 5.0)
 AGENT, NEXT, STUB = "a", "b", "stub"
 INSTRUCTIONS = "You take requests first. Look up who is asking, then give the work to b. " * 8
 _PATIENCE_S = 60.0
-_LOOK_S = 0.01
 
 
 async def model_turns(directory: Path, *, turns: int, rounds: int) -> list[Figure]:
@@ -125,30 +122,14 @@ class _Recording(Model):
         return took
 
 
-async def _stub() -> None:
-    async with StubClaude(_answer) as stub:
-
-        async def url(_: Any) -> str:
-            return f'"{stub.url}"'
-
-        await obey(url)
-
-
 async def _agent(url: str, keys: Path, stub: str) -> None:
     model = _Recording(ClaudeModel(ROUTING, base_url=stub, api_key="stub"))
 
     async def work(turn: Turn) -> Move:
         return await drive(turn, model, instructions=INSTRUCTIONS, tools=(look_up,))
 
-    async with await connect(url, name=AGENT, seed=read_key(seed_file(keys, AGENT)).seed) as bus:
-        runtime = Runtime(bus, Agent(name=AGENT, handler=work, tools=(look_up,)))
-        running = asyncio.create_task(runtime.run())
-        while not runtime.ready and not running.done():  # noqa: ASYNC110 - it sets no event
-            await asyncio.sleep(_LOOK_S)
-        await obey(model.again)
-        await runtime.drain(1.0)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    agent = Agent(name=AGENT, handler=work, tools=(look_up,))
+    await serve(url, keys, agent, model.again)
 
 
 if __name__ == "__main__":
@@ -156,6 +137,6 @@ if __name__ == "__main__":
     collect_rarely()
     os.environ.pop("ANTHROPIC_API_KEY", None)
     if sys.argv[1] == STUB:
-        asyncio.run(_stub())
+        asyncio.run(stand_in(_answer))
     else:
         asyncio.run(_agent(sys.argv[2], Path(sys.argv[3]), sys.argv[4]))

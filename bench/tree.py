@@ -14,14 +14,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.crew import Crew, obey
+from bench.crew import Crew
 from bench.figures import Figure, Target, percentile, spread
 from bench.place import CLIENT, FLEET, Place, place
+from bench.stand_in import serve, stand_in
 from bench.usage import usage
 from mesh.agent import Agent, Move, Turn
-from mesh.agent._runtime import Runtime
-from mesh.bus.connection import connect
-from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
@@ -31,7 +29,7 @@ from mesh.model.anthropic.model import ROUTING, ClaudeModel
 from mesh.model.port import Prompt
 from mesh.service.logs import configure_logging
 from mesh.service.run import collect_rarely
-from mesh.testing.claude_stub import Answer, StubClaude, says
+from mesh.testing.claude_stub import Answer, says
 from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent
 
@@ -178,15 +176,6 @@ def _answer(asked: Any) -> Answer:
     return says("It is done.", delay_s=CALL_S)
 
 
-async def _stub() -> None:
-    async with StubClaude(_answer) as stub:
-
-        async def url(_: Any) -> str:
-            return f'"{stub.url}"'
-
-        await obey(url)
-
-
 class _Player:
     """What every agent does: as the request's text says."""
 
@@ -228,15 +217,7 @@ def _task(turn: Turn, number: int, to: str) -> Any:
 
 async def _agent(name: str, url: str, keys: Path, stub: str) -> None:
     player = _Player(ClaudeModel(ROUTING, base_url=stub, api_key="stub"))
-    async with await connect(url, name=name, seed=read_key(seed_file(keys, name)).seed) as bus:
-        runtime = Runtime(bus, Agent(name=name, handler=player, concurrency=2 * EIGHT))
-        running = asyncio.create_task(runtime.run())
-        while not runtime.ready and not running.done():  # noqa: ASYNC110 - it sets no event
-            await asyncio.sleep(_LOOK_S)
-        await obey()
-        await runtime.drain(1.0)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    await serve(url, keys, Agent(name=name, handler=player, concurrency=2 * EIGHT))
 
 
 if __name__ == "__main__":
@@ -244,6 +225,6 @@ if __name__ == "__main__":
     collect_rarely()
     os.environ.pop("ANTHROPIC_API_KEY", None)
     if sys.argv[1] == STUB:
-        asyncio.run(_stub())
+        asyncio.run(stand_in(_answer))
     else:
         asyncio.run(_agent(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))

@@ -356,10 +356,14 @@ def seed_directory(mesh: LocalBus) -> Path:
     return mesh.server.store.parent / "keys"
 
 
+HASTY = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
+"""A fleet whose leases end soon, so that what a killed guard held comes again at once."""
+
+
 @contextlib.asynccontextmanager
-async def furnished_mesh(directory: Path) -> AsyncIterator[LocalBus]:
+async def furnished_mesh(directory: Path, fleet: Fleet = FLEET) -> AsyncIterator[LocalBus]:
     """Give a server with streams, fleet and policies, and kill it: nobody looks at its store again."""
-    async with LocalBus(FLEET, directory) as mesh:
+    async with LocalBus(fleet, directory) as mesh:
         await furnish(mesh)
         yield mesh
         await mesh.server.kill()

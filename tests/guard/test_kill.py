@@ -14,7 +14,7 @@ from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Tha
 from protocol.wire.config import FreezeEntry
 from protocol.wire.handoff import Fact
 from protocol.wire.subjects import FREEZE, end
-from tests.guard.stage import FLEET, Stage, furnish
+from tests.guard.stage import HASTY, Stage, furnished_mesh
 from tests.servers import eventually
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
@@ -23,12 +23,8 @@ SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    """A server whose leases end soon, so that what a killed guard held comes again at once."""
-    fleet = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
-    async with LocalBus(fleet, tmp_path_factory.mktemp("mesh")) as mesh:
-        await furnish(mesh)
+    async with furnished_mesh(tmp_path_factory.mktemp("mesh"), HASTY) as mesh:
         yield mesh
-        await mesh.server.kill()
 
 
 async def test_between_a_verdict_and_its_acknowledgement(stage: Stage) -> None:

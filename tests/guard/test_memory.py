@@ -16,7 +16,7 @@ from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
 from protocol.wire.memory import MemoryRecord
 from protocol.wire.subjects import ctl
-from tests.guard.stage import FLEET, Stage, furnish
+from tests.guard.stage import HASTY, Stage, furnished_mesh
 from tests.servers import eventually
 
 LEAVES = (Fact(key="order", value=7), Fact(key="a customer's name", value="Ada", labels=("pii",)))
@@ -24,12 +24,8 @@ LEAVES = (Fact(key="order", value=7), Fact(key="a customer's name", value="Ada",
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    """A server whose leases end soon, so that what a killed guard held comes again at once."""
-    fleet = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
-    async with LocalBus(fleet, tmp_path_factory.mktemp("mesh")) as mesh:
-        await furnish(mesh)
+    async with furnished_mesh(tmp_path_factory.mktemp("mesh"), HASTY) as mesh:
         yield mesh
-        await mesh.server.kill()
 
 
 async def remembered(stage: Stage, conversation: str, client: str = "c1") -> dict[str, Any]:

@@ -22,7 +22,14 @@ from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Cancel, Complete, Delegate, Deliver, Move, MoveProposed, Submit, Task
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, TurnId
-from tests.guard.stage import FLEET, Stage, control_command, furnish, proposal_command, submit_command
+from tests.guard.stage import (
+    HASTY,
+    Stage,
+    control_command,
+    furnished_mesh,
+    proposal_command,
+    submit_command,
+)
 from tests.servers import PATIENCE_S, eventually
 
 CALLS = 40
@@ -31,12 +38,8 @@ CALLS = 40
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    """A server whose leases end soon, so that what a killed guard held comes again at once."""
-    fleet = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
-    async with LocalBus(fleet, tmp_path_factory.mktemp("mesh")) as mesh:
-        await furnish(mesh)
+    async with furnished_mesh(tmp_path_factory.mktemp("mesh"), HASTY) as mesh:
         yield mesh
-        await mesh.server.kill()
 
 
 def task(name: str, to: str) -> Task:

@@ -26,7 +26,7 @@ def test_endless():
     with open("pids.part", "w") as file:
         file.write(f"{os.getpid()} {child.pid}")
     os.rename("pids.part", "pids")
-    time.sleep(600)
+    time.sleep(600)  # it outlasts every test: only a kill ends it
 """
 
 
@@ -47,7 +47,7 @@ def test_a_run_without_an_end_is_ended_with_all_that_it_started(
         def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
             if timeout is not None:
                 while not (tmp_path / "pids").exists():
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # another process writes it
                 timeout = 0.01
             return super().communicate(input, timeout)
 
@@ -55,7 +55,7 @@ def test_a_run_without_an_end_is_ended_with_all_that_it_started(
     told = run_pytest(written(tmp_path, ENDLESS))
     assert (told["passed"], told["error"]) == (False, "Timeout")
     for pid in map(int, (tmp_path / "pids").read_text().split()):
-        while not gone(pid):
+        while not gone(pid):  # the kernel takes its moment; the test's own time limit bounds it
             time.sleep(0.01)
 
 
