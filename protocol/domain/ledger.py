@@ -168,7 +168,7 @@ class Ledger(RequestState):
         for turn in self.open.values():
             if self.frozen_at is not None:
                 turn.clock += event.at - max(self.frozen_at, turn.clock)
-        for task in self.offers.values():
+        for task in self.tasks:
             if self.frozen_at is not None and task.state == "offered":
                 task.claim_by += event.at - max(self.frozen_at, task.offered_at)
         self.frozen_at = None

@@ -262,6 +262,19 @@ def test_a_claim_waits_for_the_thaw_and_the_time_to_claim_stands() -> None:
     play.same()
 
 
+def test_the_time_to_claim_what_is_offered_again_stands_while_frozen_and_no_longer() -> None:
+    play = Swarm(max_retries=0)
+    play.delegate(task("one", fallback=True))
+    play.claim("one", "b")
+    play.breaks(play.worker("one"))
+    play.guard.say(Freeze(id="f"), "op")
+    play.guard.wait(100.0)
+    play.guard.say(Thaw(id="t"), "op")
+    assert play.guard.wait(29.0) == []
+    assert type_of(play.guard.wait(1.0)[0]) == "task.failed"
+    play.same()
+
+
 def test_an_offer_is_called_off_with_its_lead() -> None:
     play = Swarm()
     play.delegate(task("one"), task("two"), join="any")
