@@ -11,9 +11,11 @@ An offer that this agent may not have goes back, for another agent. One that is 
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
-from mesh.bus.consumer import Message
+from mesh.bus.connection import Bus
+from mesh.bus.consumer import Handler, Message, Puller
+from mesh.bus.streams import LOG, inbox_consumer
 from mesh.errors import Malformed
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
@@ -21,6 +23,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.commands import OfferClaimed, Proposal
 from protocol.wire.events import TaskOffered
 from protocol.wire.notices import Notice
+from protocol.wire.subjects import intent_inbox
 
 _log = get_logger(__name__)
 
@@ -120,3 +123,67 @@ class Claims:
         word = self._words.get(offer)
         if word is not None and not word.done():
             word.set_result(why)
+
+
+# --- pulling offers --------------------------------------------------------------------------------
+
+
+class OfferPullers:
+    """Pulls from the inbox of each intent that `follow` names, until `drain` or `close`.
+
+    All agents that list an intent share its inbox; each offer in it is delivered to one of them at a time.
+    A consumer that is new begins with the oldest offer that the log has; one whose `claim_by` has passed is
+    only acknowledged.
+
+    Args:
+        on_offer: takes each offer, as `Puller` has it.
+        slots: limit of offers of one intent requested or in hand.
+        expires_s: returns how long a pull lasts; less than the consumers' ack wait.
+    """
+
+    def __init__(self, bus: Bus, on_offer: Handler, *, slots: int, expires_s: Callable[[], float]) -> None:
+        self._bus = bus
+        self._on_offer = on_offer
+        self._slots = slots
+        self._expires_s = expires_s
+        self._pullers: dict[str, Puller] = {}
+        """By the inbox's name."""
+        self._left: list[Puller] = []
+        """Those that pull no more, and may have offers in hand."""
+        self._changing = asyncio.Lock()
+        self._stopped = False
+
+    async def follow(self, intents: Iterable[str]) -> None:
+        """Begin to pull offers of the intents that are new here, and end pulling of all that are not named.
+
+        What is in hand goes on. Idempotent. A bus that is away is waited for.
+        """
+        wanted = dict.fromkeys(map(intent_inbox, intents))
+        async with self._changing:
+            for name in [name for name in self._pullers if name not in wanted]:
+                puller = self._pullers.pop(name)
+                self._left.append(puller)
+                await puller.stop()
+            for name in wanted:
+                if name not in self._pullers and not self._stopped:
+                    self._pullers[name] = puller = self._puller(inbox_consumer(name))
+                    await self._bus.retry_unavailable(puller.start)
+
+    def _puller(self, consumer: str) -> Puller:
+        return Puller(
+            self._bus, LOG, consumer, self._on_offer, slots=self._slots, expires_s=self._expires_s()
+        )
+
+    async def drain(self) -> None:
+        """End all pulls at once, and wait for running handlers. Call `close` afterwards."""
+        self._stopped = True
+        await asyncio.gather(*(puller.drain() for puller in self._all))
+
+    async def close(self) -> None:
+        """End all pulls, and cancel running handlers. Idempotent."""
+        self._stopped = True
+        await asyncio.gather(*(puller.close() for puller in self._all))
+
+    @property
+    def _all(self) -> list[Puller]:
+        return [*self._pullers.values(), *self._left]

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from mesh.agent import _telemetry as telling
+from mesh.agent._claims import OfferPullers
 from mesh.agent._executor import Executor
 from mesh.agent._presence import FleetWatcher, card_of, publish_card
 from mesh.agent._step_store import LEAVE_S
@@ -19,7 +20,6 @@ from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
-from mesh.bus.offers import OfferPullers
 from mesh.bus.stores import store_dead_letter
 from mesh.bus.streams import inbox_consumer, offers_to
 from mesh.errors import BusError, Malformed, MeshError, UnknownEvent

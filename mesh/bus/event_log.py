@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,36 +40,6 @@ class Stored(NamedTuple):
     body: bytes
 
 
-class EventLog(Protocol):
-    """The port. Bodies are JSON objects with an integer `n`, dense from 0 within a request."""
-
-    async def append(
-        self, to: str, request: str, body: bytes, *, after: int, headers: Mapping[str, str] | None = None
-    ) -> int:
-        """Append one event if the request's head is `after` (0: it has none); return its position.
-
-        Raises SequenceConflict if the head is another one: read again, decide again. Raises OutcomeUnknown
-        if it may or may not be stored: read the head first, never append blindly.
-        """
-
-    async def head(self, request: str) -> Stored | None:
-        """Return a request's last event, None if it has none. It is never older than the last append."""
-
-    async def read(self, request: str) -> list[Stored]:
-        """Return all events of a request in order, up to a head that was the last when it was read.
-
-        Raises LogUnreadable when events are missing, and Malformed when the head has no `n`.
-        """
-
-    def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[Stored]:
-        """Yield every event of the log in order from `from_seq` on (inclusive), each once.
-
-        With `tail` it also yields later events and never ends by itself. Without, it ends at the event that
-        is the last one now. It waits for a bus that is away. Raises LogCutShort if the bus comes back with
-        another log.
-        """
-
-
 class _Numbered(msgspec.Struct, frozen=True):
     n: int
 
@@ -83,7 +53,7 @@ def number_of(stored: Stored) -> int:
 
 
 class JetStreamLog:
-    """The log in the stream LOG.
+    """The log in the stream LOG. Bodies are JSON objects with an integer `n`, dense from 0 within a request.
 
     Args:
         bus: a guard's connection; a viewer's reads and follows, and is denied appending.
@@ -99,6 +69,11 @@ class JetStreamLog:
     async def append(
         self, to: str, request: str, body: bytes, *, after: int, headers: Mapping[str, str] | None = None
     ) -> int:
+        """Append one event if the request's head is `after` (0: it has none); return its position.
+
+        Raises SequenceConflict if the head is another one: read again, decide again. Raises OutcomeUnknown
+        if it may or may not be stored: read the head first, never append blindly.
+        """
         filed = {
             **(headers or {}),
             "Nats-Expected-Stream": STREAM,
@@ -110,10 +85,15 @@ class JetStreamLog:
         return ack.seq
 
     async def head(self, request: str) -> Stored | None:
+        """Return a request's last event, None if it has none. It is never older than the last append."""
         found = await last(self._bus, STREAM, evt_of(request), leader=self._leader, timeout_s=self._timeout_s)
         return None if found is None else _stored(found)
 
     async def read(self, request: str) -> list[Stored]:
+        """Return all events of a request in order, up to a head that was the last when it was read.
+
+        Raises LogUnreadable when events are missing, and Malformed when the head has no `n`.
+        """
         missing = ""
         for attempt in range(_READ_ATTEMPTS):
             await asyncio.sleep(_READ_PAUSE_S * attempt)  # for a replica behind the leader to catch up
@@ -131,6 +111,12 @@ class JetStreamLog:
         raise LogUnreadable(request, missing)
 
     async def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[Stored]:
+        """Yield every event of the log in order from `from_seq` on (inclusive), each once.
+
+        With `tail` it also yields later events and never ends by itself. Without, it ends at the event that
+        is the last one now. It waits for a bus that is away. Raises LogCutShort if the bus comes back with
+        another log.
+        """
         following = max(1, from_seq)
         since_s = self._bus.since_s  # of the connection on which the log was known to reach that far
         async with aclosing(ahead(self._bus, STREAM, following, timeout_s=self._timeout_s)) as parts:

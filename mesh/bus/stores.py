@@ -1,24 +1,27 @@
-"""Small stores on the bus: the entries of CONF, a request's schedule, the steps of a turn, dead letters.
+"""Small stores on the bus: entries of CONF, schedules, the steps of a turn, dead letters, memory.
 
 Each message stands under a subject of its own and is written under a condition: CONF and schedules by
 compare-and-set, a step once and for all.
 """
 
+import asyncio
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.reader import StoredMessage, get, last
-from mesh.bus.streams import steps_of
-from mesh.errors import PASSING, BusError, MeshError, StreamFull, SubjectTaken
+from mesh.bus.reader import StoredMessage, every, get, last
+from mesh.bus.streams import memory_of, steps_of
+from mesh.errors import PASSING, BusError, MeshError, SequenceConflict, StreamFull, SubjectTaken
 from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
-from protocol.wire import codec
+from protocol.domain.memory import supersedes
+from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid
+from protocol.wire.memory import MemoryRecord
 from protocol.wire.notices import DeadLetter, dead_letter
 from protocol.wire.subjects import step, timer_at, timer_fire
 
@@ -207,3 +210,46 @@ async def store_dead_letter(
         return None
     telemetry.dead_letters.add(1, {tracing.CODE: code, tracing.BY: by})
     return letter
+
+
+# --- what conversations remember -------------------------------------------------------------------
+#
+# A stream for each client, the newest record of a key. Guards write it; a client reads its own.
+
+_ATTEMPTS = 8
+_AGAIN_S = 0.02
+
+
+async def read_memory(bus: Bus, client: str, conversation: str | None = None) -> list[MemoryRecord]:
+    """Return all records of a client's conversation, or of all its conversations. Raises BusError.
+
+    What cannot be read is left out: nothing but guards writes here.
+    """
+    stored = every(bus, memory_of(client), subjects.memories(client, conversation))
+    found = [codec.readable(each.data, MemoryRecord) async for each in stored]
+    return [record for record in found if record is not None and conversation in (None, record.conversation)]
+
+
+async def write_memory(bus: Bus, client: str, records: Iterable[MemoryRecord]) -> None:
+    """Write records, each if none that is newer stands. Twice is the same as once.
+
+    Raises BusError; SequenceConflict if other guards were faster every time.
+    """
+    await asyncio.gather(*(_write(bus, client, record) for record in records))
+
+
+async def _write(bus: Bus, client: str, record: MemoryRecord) -> None:
+    subject, body = subjects.memory(client, record.conversation, record.key), msgspec.json.encode(record)
+    for left in reversed(range(_ATTEMPTS)):
+        found = await get(bus, memory_of(client), subject)
+        stands = None if found is None else codec.readable(found.data, MemoryRecord)
+        if not supersedes(record, stands):
+            return
+        try:
+            await bus.publish_durable(subject, body, after=0 if found is None else found.seq)
+        except SequenceConflict:
+            if not left:
+                raise
+            await asyncio.sleep(_AGAIN_S)  # another guard was first, or this replica lags
+        else:
+            return

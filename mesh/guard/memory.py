@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
-from mesh.bus.memory import read_memory, write_memory
+from mesh.bus.stores import read_memory, write_memory
 from protocol.domain.admission import Rejected
 from protocol.domain.memory import recalled
 from protocol.domain.steps import Remember

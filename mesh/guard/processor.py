@@ -16,7 +16,7 @@ import msgspec
 
 from mesh.bus import stores
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import EventLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.errors import (
     LogUnreadable,
     MeshError,
@@ -185,7 +185,9 @@ class Cache:
 class RequestProcessor:
     """Processes commands: those of one request one after the other, any number of requests at once."""
 
-    def __init__(self, bus: Bus, log: EventLog, context: DecisionContext, cache: Cache | None = None) -> None:
+    def __init__(
+        self, bus: Bus, log: JetStreamLog, context: DecisionContext, cache: Cache | None = None
+    ) -> None:
         self._bus = bus
         self._log = log
         self._context = context

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.memory import read_memory
+from mesh.bus.stores import read_memory
 from mesh.client import Client
 from mesh.errors import Denied, NotFound, UsageWrong
 from mesh.ops.control import noticed, order_id, until

@@ -1,4 +1,4 @@
-"""What an event log promises. One suite, run over every body of the port."""
+"""What the event log promises, to a reader of the leader and to one of any replica."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,30 +7,25 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus.event_log import EventLog, JetStreamLog, Stored
+from mesh.bus.event_log import JetStreamLog, Stored
 from mesh.errors import LogUnreadable, Malformed, SequenceConflict
 from mesh.testing import LocalBus
 from protocol.wire.ids import RequestId
-from tests.memory_log import MemoryLog
 from tests.servers import fresh
 
 
 class Bodies:
     """One log as its writer and its reader see it."""
 
-    def __init__(self, writer: EventLog, reader: EventLog) -> None:
+    def __init__(self, writer: JetStreamLog, reader: JetStreamLog) -> None:
         self.writer = writer
         self.reader = reader
 
 
-@pytest_asyncio.fixture(params=["memory", "jetstream", "jetstream-any-replica"])
+@pytest_asyncio.fixture(params=["leader", "any-replica"])
 async def log(request: pytest.FixtureRequest, server: LocalBus) -> AsyncIterator[Bodies]:
-    if request.param == "memory":
-        memory = MemoryLog()
-        yield Bodies(memory, memory)
-        return
     async with server.connected_as("guard") as guard, server.connected_as("audit") as viewer:
-        reader = JetStreamLog(viewer, leader=request.param == "jetstream")
+        reader = JetStreamLog(viewer, leader=request.param == "leader")
         yield Bodies(JetStreamLog(guard), reader)
 
 

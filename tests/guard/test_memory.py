@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus.memory import read_memory, write_memory
+from mesh.bus.stores import read_memory, write_memory
 from mesh.bus.streams import memory_of
 from mesh.testing import LocalBus
 from protocol.wire.commands import Complete, Control, Forget

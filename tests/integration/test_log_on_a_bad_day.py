@@ -12,7 +12,6 @@ from mesh.bus.provision import provision
 from mesh.bus.streams import stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
 from mesh.testing import LocalBus
-from tests.memory_log import MemoryLog
 from tests.servers import FLEET, eventually, fresh, until
 
 
@@ -159,18 +158,3 @@ async def test_a_long_history_of_large_events_is_read_whole(own_server: LocalBus
         events = await log.read(request)
         assert len(events) == 150
         assert events[-1].seq == head
-
-
-async def test_the_memory_log_has_bad_days_too() -> None:
-    log, request = MemoryLog(), fresh()
-    log.lose_answers()
-    with pytest.raises(OutcomeUnknown):
-        await log.append("a", request, body(0), after=0)
-    head = await log.head(request)
-    assert head is not None
-    assert head.seq == 1
-    log.go_away()
-    with pytest.raises(Unreachable):
-        await log.read(request)
-    log.go_away(away=False)
-    assert await log.append("a", request, body(1), after=1) == 2

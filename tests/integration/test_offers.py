@@ -2,10 +2,10 @@
 
 import asyncio
 
+from mesh.agent._claims import OfferPullers
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.offers import OfferPullers
 from mesh.bus.provision import provision
 from mesh.testing import LocalBus
 from protocol.wire.subjects import evt, intent_inbox
