@@ -4,6 +4,7 @@ The request goes to and fro between two agents as deep as a policy may let it; b
 freezes and thaws it. Server, page and browser (Debian's chromium, without a window) run on this machine.
 """
 
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from mesh.testing import InMemoryGuard
 from mesh.ui import Options, keys_in, serving
 from protocol.wire.commands import Freeze, Thaw
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 PAINT_MS = 2_000.0
 _POLICY = "long"
 _HOPS = 1_000

@@ -340,3 +340,9 @@ class ControlRefused(MeshError):
     def __init__(self, request: str, reason: str, detail: str = "") -> None:
         super().__init__(f"{request}: {reason}" + (f": {detail}" if detail else ""))
         self.reason = reason
+
+
+class ReceiverGone(MeshError):
+    """A webhook's URL answered that it is gone for good (HTTP 410). Posting again does not help."""
+
+    code: ClassVar[str] = "webhook.gone"

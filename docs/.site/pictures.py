@@ -6,6 +6,7 @@ digest of its text, by which a test finds one that was not rendered again.
 """
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def mark(text: str) -> str:
 def render(script: Path) -> None:
     """Write the SVG of every picture."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox"]
+        )
         page = browser.new_page()
         page.set_content('<body style="background: white"></body>')
         page.add_script_tag(path=script)

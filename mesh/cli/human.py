@@ -295,7 +295,8 @@ async def watch(
 
     With --post each is posted as JSON until the URL takes it, in the form of Standard Webhooks. A file holds
     what was taken, so that nothing is lost over a restart; the same id may come twice. With --once it ends
-    with status 5 if the URL has not taken all of it in time; the next run begins there.
+    with status 5 if the URL has not taken all of it in time; the next run begins there. An answer of 410
+    ends the watch with status 1; Retry-After of a 429 or 503 is followed, up to an hour.
     """
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
@@ -320,9 +321,10 @@ async def watch(
                 webhook.add(alarm, watching.place)
 
         try:
-            async for alarm in watching.alarms(
+            alarms = watching.alarms(
                 since=since, after=after, waiting=not new, goes_on=not once, on_begun=tell
-            ):
+            )
+            async for alarm in alarms if webhook is None else webhook.beside(alarms):
                 if tier not in (None, alarm.tier_name):
                     tell()
                     continue

@@ -9,23 +9,27 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import email.utils
 import hashlib
 import hmac
 import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from mesh.errors import UsageWrong
+from mesh.errors import ReceiverGone, UsageWrong
 from mesh.ops.watch import Alarm, Place
 from mesh.service.printable import counted, short
 from mesh.settings import STATE
+
+T = TypeVar("T")
 
 SECRET = "MESH_WEBHOOK_SECRET"
 _PREFIX = "whsec_"
@@ -33,6 +37,8 @@ _LEAST_KEY = 24
 """Bytes of a key, by Standard Webhooks: 24 to 64."""
 _TIMEOUT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_LONGEST_TOLD_S = 3600.0
+"""The most that a receiver's `Retry-After` is followed."""
 _TEXT_CHARS = 300
 
 
@@ -56,6 +62,32 @@ def body_of(alarm: Alarm) -> bytes:
     said = f"{alarm.what} {alarm.request} ({alarm.agent}) {alarm.reason}: {alarm.summary}"
     text = short(said, _TEXT_CHARS).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return msgspec.json.encode(msgspec.to_builtins(alarm) | {"text": text})
+
+
+def retry_after_s(said: str, *, now_s: float) -> float | None:
+    """Return the seconds to wait by a `Retry-After` (RFC 9110, 10.2.3): a number of seconds, or a date.
+
+    Args:
+        said: the header.
+        now_s: Unix time, against which a date is held.
+
+    It is 1 s at least and an hour at most; None for what is neither form.
+    """
+    if said.isascii() and said.isdecimal():
+        told_s = float(said[:12])
+    else:
+        try:
+            told_s = email.utils.parsedate_to_datetime(said).timestamp() - now_s
+        except (ValueError, OverflowError):
+            return None
+    return min(max(told_s, _FIRST_PAUSE_S), _LONGEST_TOLD_S)
+
+
+class _NotTaken(NamedTuple):
+    """What came of a post that was not taken: why, in words, and when to come again if that was said."""
+
+    wrong: str
+    again_s: float | None = None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -109,7 +141,7 @@ class Webhook:
         key: of the signature.
         on_trouble: told of an alarm that is not taken, once, and of its delivery then.
 
-    Raises UsageWrong for another URL.
+    Raises UsageWrong for another URL. ReceiverGone ends the deliveries: the answer was 410.
     """
 
     def __init__(self, url: str, key: bytes, state: State, *, on_trouble: Callable[[str], None]) -> None:
@@ -145,18 +177,18 @@ class Webhook:
 
     async def _deliver(self, alarm: Alarm) -> None:
         body, pause_s, told = body_of(alarm), _FIRST_PAUSE_S, False
-        while wrong := await asyncio.to_thread(self._post, alarm.id, body):
-            self._wrong = wrong
+        while (failed := await asyncio.to_thread(self._post, alarm.id, body)) is not None:
+            self._wrong = failed.wrong
             if not told:
-                self._on_trouble(f"{alarm.id} is not taken ({wrong}); it is posted again until it is")
+                self._on_trouble(f"{alarm.id} is not taken ({failed.wrong}); it is posted again until it is")
             told = True
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s if failed.again_s is None else failed.again_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if told:
             self._on_trouble(f"{alarm.id} is taken now")
 
-    def _post(self, id_: str, body: bytes) -> str:
-        """Post once, and return what went wrong; empty if it was taken."""
+    def _post(self, id_: str, body: bytes) -> _NotTaken | None:
+        """Post once, and return what went wrong; None if it was taken. Raises ReceiverGone."""
         at_s = int(time.time())
         headers = {
             "Content-Type": "application/json",
@@ -168,32 +200,60 @@ class Webhook:
         asked = urllib.request.Request(self._url, body, headers, method="POST")
         try:
             with self._opener.open(asked, timeout=_TIMEOUT_S):
-                return ""  # it raises for all but 2xx
+                return None  # it raises for all but 2xx
         except urllib.error.HTTPError as refused:
             refused.close()
-            return f"HTTP {refused.code}"
+            return _refused(refused.code, refused.headers.get("Retry-After", ""))
         except (OSError, ValueError) as failed:
-            return str(getattr(failed, "reason", failed))
+            return _NotTaken(str(getattr(failed, "reason", failed)))
+
+    async def beside(self, alarms: AsyncIterator[Alarm]) -> AsyncIterator[Alarm]:
+        """Yield these alarms as they come. Raises what ended the deliveries as soon as that happens."""
+        while True:
+            try:
+                yield await self._unless_ended(anext(alarms))
+            except StopAsyncIteration:
+                return
+
+    async def _unless_ended(self, awaited: Awaitable[T]) -> T:
+        """Return what is awaited. Raises what ended the deliveries before that."""
+        coming = asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait((coming, self._running), return_when=asyncio.FIRST_COMPLETED)
+            if self._running.done():
+                self._running.result()
+            return coming.result()
+        finally:
+            coming.cancel()
 
     async def finish(self, within_s: float) -> None:
         """Wait until everything is delivered.
 
         Raises TimeoutError if it takes longer, and what ended the deliveries.
         """
-        done = asyncio.create_task(self._items.join())
         try:
-            ended, _ = await asyncio.wait(
-                (done, self._running), timeout=within_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if self._running.done():
-                self._running.result()
-        finally:
-            done.cancel()
-        if not ended:
+            async with asyncio.timeout(within_s):
+                await self._unless_ended(self._items.join())
+        except TimeoutError:
             left = f"{counted(self._left, 'alarm')} within {within_s:g} s"
-            raise TimeoutError(f"the URL has not taken {left} ({self._wrong}); the next run begins there")
+            told = f"the URL has not taken {left} ({self._wrong}); the next run begins there"
+            raise TimeoutError(told) from None
 
     async def close(self) -> None:
         """Deliver nothing more; the next run goes on where the state says."""
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
+
+
+def _refused(status: int, retry_after: str) -> _NotTaken:
+    """Return what an answer other than 2xx comes to. Raises ReceiverGone for 410."""
+    if status == HTTPStatus.GONE:
+        raise ReceiverGone(
+            "the URL is gone for good (HTTP 410); nothing more is posted there: name another with --post, "
+            "and this one's --state to go on where it stopped"
+        )
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        again_s = retry_after_s(retry_after, now_s=time.time())
+        if again_s is not None:
+            return _NotTaken(f"HTTP {status}, asks for {again_s:g} s", again_s)
+    return _NotTaken(f"HTTP {status}")

@@ -10,15 +10,18 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.ops.webhook import key_of, signature
+from mesh.ops.webhook import key_of, retry_after_s, signature
 from protocol.wire.commands import Escalate
 from tests.guard.stage import Stage
 from tests.servers import until
@@ -33,18 +36,22 @@ class Receiver:
 
     def __init__(self) -> None:
         self.status = 200
-        self.tried = 0
+        self.retry_after: str | None = None
+        self.tried: list[float] = []
+        """When each post came, by `time.monotonic`."""
         self.got: list[tuple[dict[str, str], bytes]] = []
         ours = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                ours.tried += 1
+                ours.tried.append(time.monotonic())
                 if ours.status == 200:
                     ours.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
                 self.send_response(ours.status)
                 self.send_header("Location", "/elsewhere")
+                if ours.retry_after is not None:
+                    self.send_header("Retry-After", ours.retry_after)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -112,7 +119,7 @@ async def test_nothing_is_lost_over_a_receiver_that_is_away_and_a_watch_that_is_
         receiver.status = 503
         second = await office.escalated()
         await asyncio.to_thread(running.wait_for, "is not taken (HTTP 503); it is posted again until it is")
-        await until(lambda: receiver.tried > len(receiver.got) + 1)
+        await until(lambda: len(receiver.tried) > len(receiver.got) + 1)
         os.kill(running.pid, signal.SIGKILL)
         await asyncio.to_thread(running.ended)
     assert second not in receiver.requests()
@@ -139,6 +146,55 @@ async def test_a_redirect_is_no_delivery(office: Office, receiver: Receiver, tmp
         assert receiver.got == []
         receiver.status = 200
         await until(lambda: request in receiver.requests())
+
+
+async def test_a_receiver_that_is_gone_for_good_ends_the_watch_and_nothing_counts_as_taken(
+    office: Office, receiver: Receiver, tmp_path: Path
+) -> None:
+    first = await office.escalated()
+    async with office.running(*watch(receiver, tmp_path), until=first) as running:
+        await until(lambda: first in receiver.requests() and (tmp_path / "state").exists())
+        taken = (tmp_path / "state").read_bytes()
+        receiver.status = 410
+        second = await office.escalated()
+        assert await asyncio.to_thread(running.ended) == Exit.FAILED  # though no alarm follows it
+        assert "the URL is gone for good (HTTP 410); nothing more is posted there" in running.said
+        assert "[webhook.gone]" in running.said
+    assert len(receiver.tried) == len(receiver.got) + 1, "it is asked once"
+    assert (tmp_path / "state").read_bytes() == taken
+    once = await office.process(*watch(receiver, tmp_path, "--once"))
+    assert (once.status, "[webhook.gone]" in once.err) == (Exit.FAILED, True), once
+    receiver.status = 200
+    assert (await office.process(*watch(receiver, tmp_path, "--once"))).status == Exit.DONE
+    assert second in receiver.requests()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_receiver_says_when_to_come_again(
+    office: Office, receiver: Receiver, tmp_path: Path, status: int
+) -> None:
+    request = await office.escalated()
+    receiver.status, receiver.retry_after = status, "3"
+    async with office.running(*watch(receiver, tmp_path), until=f"(HTTP {status}, asks for 3 s)"):
+        receiver.status = 200
+        await until(lambda: request in receiver.requests())
+    first, second = receiver.tried[:2]
+    assert second - first >= 3, "by itself it would have come after 1 s"
+
+
+@pytest.mark.parametrize(
+    ("said", "wait_s"),
+    [
+        ("120", 120.0),
+        ("0", 1.0),
+        ("9" * 5_000, 3600.0),
+        (format_datetime(datetime.fromtimestamp(1_600_000_090, UTC), usegmt=True), 90.0),
+        (format_datetime(datetime.fromtimestamp(1_500_000_000, UTC), usegmt=True), 1.0),
+        *((rubbish, None) for rubbish in ("", "soon", "-5", "1.5", "٣", "Mon, 99 Foo 2026")),
+    ],
+)
+def test_when_to_come_again_is_bounded_and_rubbish_says_nothing(said: str, wait_s: float | None) -> None:
+    assert retry_after_s(said, now_s=1_600_000_000.0) == wait_s
 
 
 @pytest.mark.parametrize(
@@ -200,7 +256,7 @@ async def test_once_does_not_wait_for_ever_for_a_receiver_that_is_dead_and_loses
     assert re.search(
         r"has not taken \d+ alarms? within 1\.5 s \(HTTP 503\); the next run begins there", dead.err
     )
-    assert (receiver.got, receiver.tried > 0) == ([], True)
+    assert (receiver.got, receiver.tried != []) == ([], True)
     assert not (tmp_path / "state").exists()
     receiver.status = 200
     assert (await office.process(*once)).status == Exit.DONE
