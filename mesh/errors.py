@@ -15,46 +15,32 @@ from protocol.wire.errors import UnknownEvent as UnknownEvent
 # --- the bus --------------------------------------------------------------------------------------
 
 
-class BusError(MeshError):
+class BusError(MeshError, code="bus.error"):
     """Something between us and the bus."""
 
-    code: ClassVar[str] = "bus.error"
 
-
-class Unreachable(BusError):
+class Unreachable(BusError, code="bus.unreachable"):
     """There is no connection to the bus; nothing was sent. Try again later."""
 
-    code: ClassVar[str] = "bus.unreachable"
 
-
-class BadAddress(BusError):
+class BadAddress(BusError, code="bus.bad_address"):
     """The address is not the URL of a server. Waiting does not help."""
 
-    code: ClassVar[str] = "bus.bad_address"
 
-
-class TlsFailed(BusError):
+class TlsFailed(BusError, code="bus.tls"):
     """The connection cannot be secured as it has to be; the text names the cause. Waiting does not help."""
 
-    code: ClassVar[str] = "bus.tls"
 
-
-class TlsUnusable(TlsFailed):
+class TlsUnusable(TlsFailed, code="bus.tls_files"):
     """A certificate or key file of ours cannot be used."""
 
-    code: ClassVar[str] = "bus.tls_files"
 
-
-class AuthenticationFailed(BusError):
+class AuthenticationFailed(BusError, code="bus.authentication"):
     """The bus does not know these credentials. Trying again does not help."""
 
-    code: ClassVar[str] = "bus.authentication"
 
-
-class Denied(BusError):
+class Denied(BusError, code="bus.denied"):
     """The role may not publish or subscribe there. Trying again does not help."""
-
-    code: ClassVar[str] = "bus.denied"
 
     def __init__(self, operation: str, subject: str) -> None:
         super().__init__(f"not allowed to {operation} {subject}")
@@ -62,10 +48,8 @@ class Denied(BusError):
         self.subject = subject
 
 
-class TooLarge(BusError):
+class TooLarge(BusError, code="bus.too_large"):
     """A message over the server's `max_payload`; nothing was sent."""
-
-    code: ClassVar[str] = "bus.too_large"
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"{size} bytes, the bus takes {limit}")
@@ -73,28 +57,20 @@ class TooLarge(BusError):
         self.limit = limit
 
 
-class OutcomeUnknown(BusError):
+class OutcomeUnknown(BusError, code="bus.outcome_unknown"):
     """The message may have taken effect or not: look before you act again."""
 
-    code: ClassVar[str] = "bus.outcome_unknown"
 
-
-class NoResponders(OutcomeUnknown):
+class NoResponders(OutcomeUnknown, code="bus.no_responders"):
     """Nobody listens on that subject, or the stream has no leader at the moment."""
 
-    code: ClassVar[str] = "bus.no_responders"
 
-
-class TimedOut(OutcomeUnknown):
+class TimedOut(OutcomeUnknown, code="bus.timed_out"):
     """No answer in time."""
 
-    code: ClassVar[str] = "bus.timed_out"
 
-
-class Disconnected(OutcomeUnknown):
+class Disconnected(OutcomeUnknown, code="bus.disconnected"):
     """The connection broke while the answer was awaited."""
-
-    code: ClassVar[str] = "bus.disconnected"
 
 
 class ApiCode(IntEnum):
@@ -114,10 +90,8 @@ class ApiCode(IntEnum):
     """Another write of that subject is on its way."""
 
 
-class ApiError(BusError):
+class ApiError(BusError, code="bus.api_error"):
     """JetStream refused; `err_code` says why, the text does not."""
-
-    code: ClassVar[str] = "bus.api_error"
 
     def __init__(self, subject: str, err_code: int, description: str) -> None:
         super().__init__(f"{subject}: {description} ({err_code})")
@@ -126,35 +100,27 @@ class ApiError(BusError):
         self.description = description
 
 
-class PublishRefused(ApiError):
+class PublishRefused(ApiError, code="bus.publish_refused"):
     """JetStream did not store the message."""
 
-    code: ClassVar[str] = "bus.publish_refused"
 
-
-class StreamFull(PublishRefused):
+class StreamFull(PublishRefused, code="bus.stream_full"):
     """The stream, or the store that it lies in, is full. Nothing was stored and nothing is dropped.
 
     An admin raises the limit (`mesh setup`, or the server's `max_file_store`), and what waits goes on.
     """
-
-    code: ClassVar[str] = "bus.stream_full"
 
     def __init__(self, subject: str, err_code: int, description: str, stream: str) -> None:
         super().__init__(subject, err_code, f"{stream} is full: {description}")
         self.stream = stream
 
 
-class SubjectTaken(PublishRefused):
+class SubjectTaken(PublishRefused, code="bus.subject_taken"):
     """The subject holds as many messages as it may: somebody wrote it before."""
 
-    code: ClassVar[str] = "bus.subject_taken"
 
-
-class SequenceConflict(PublishRefused):
+class SequenceConflict(PublishRefused, code="bus.sequence_conflict"):
     """The compare-and-set was lost: somebody else wrote first. Read again, decide again."""
-
-    code: ClassVar[str] = "bus.sequence_conflict"
 
 
 PASSING = (Unreachable, OutcomeUnknown, StreamFull)
@@ -164,20 +130,16 @@ PASSING = (Unreachable, OutcomeUnknown, StreamFull)
 # --- the log --------------------------------------------------------------------------------------
 
 
-class LogUnreadable(MeshError):
+class LogUnreadable(MeshError, code="log.unreadable"):
     """A request's events could not be read up to its head; `str(error)` holds numbers only."""
-
-    code: ClassVar[str] = "log.unreadable"
 
     def __init__(self, request: str, detail: str) -> None:
         super().__init__(f"{request}: {detail}")
         self.request = request
 
 
-class LogCutShort(MeshError):
+class LogCutShort(MeshError, code="log.cut_short"):
     """The log ends before a place up to which it was read: it was wiped or restored, and is another one."""
-
-    code: ClassVar[str] = "log.cut_short"
 
     def __init__(self, read: int, last: int) -> None:
         super().__init__(
@@ -188,161 +150,119 @@ class LogCutShort(MeshError):
 # --- provisioning ---------------------------------------------------------------------------------
 
 
-class UnsafeChange(MeshError):
+class UnsafeChange(MeshError, code="provision.unsafe_change"):
     """A change that would lose data or change what stored data means; an admin must decide it."""
-
-    code: ClassVar[str] = "provision.unsafe_change"
 
     def __init__(self, what: str, field: str, stands: object, wanted: object) -> None:
         super().__init__(f"{what}: {field} is {stands!r} and cannot safely become {wanted!r}")
         self.field = field
 
 
-class NewerSchema(MeshError):
+class NewerSchema(MeshError, code="provision.newer_schema"):
     """The streams were laid out by a newer version; this one must not touch them."""
 
-    code: ClassVar[str] = "provision.newer_schema"
 
-
-class StoreTooSmall(MeshError):
+class StoreTooSmall(MeshError, code="provision.store_too_small"):
     """The server's store has less room than all limits together promise; the streams before are made."""
-
-    code: ClassVar[str] = "provision.store_too_small"
 
 
 # --- artifacts ------------------------------------------------------------------------------------
 
 
-class ArtifactError(MeshError):
+class ArtifactError(MeshError, code="artifact.error"):
     """Root of what can be wrong with an artifact or its store.
 
     `str(error)` goes on the bus and into logs. It names the store, the digest and the store's own short code,
     and never holds what the store answered: that may name keys.
     """
 
-    code: ClassVar[str] = "artifact.error"
     permanent: ClassVar[bool] = True
     """False if trying again may help: the turn is retried then, else a person gets it."""
 
 
-class ArtifactMissing(ArtifactError):
+class ArtifactMissing(ArtifactError, code="artifact.missing"):
     """The store holds no such object."""
 
-    code: ClassVar[str] = "artifact.missing"
 
-
-class ArtifactDigestMismatch(ArtifactError):
+class ArtifactDigestMismatch(ArtifactError, code="artifact.digest_mismatch"):
     """The bytes are not those that the digest names, or the artifact names two digests."""
 
-    code: ClassVar[str] = "artifact.digest_mismatch"
 
-
-class ArtifactForeign(ArtifactError):
+class ArtifactForeign(ArtifactError, code="artifact.foreign"):
     """The URI names nothing in the mesh's own store; nothing else is ever read."""
 
-    code: ClassVar[str] = "artifact.foreign"
 
-
-class ArtifactTooLarge(ArtifactError):
+class ArtifactTooLarge(ArtifactError, code="artifact.too_large"):
     """More bytes than the caller takes into memory."""
 
-    code: ClassVar[str] = "artifact.too_large"
 
-
-class ArtifactDenied(ArtifactError):
+class ArtifactDenied(ArtifactError, code="artifact.denied"):
     """The store refuses it to the credentials of this process."""
 
-    code: ClassVar[str] = "artifact.denied"
 
-
-class StoreUnreachable(ArtifactError):
+class StoreUnreachable(ArtifactError, code="artifact.store_unreachable"):
     """The store does not answer, or fails in itself. Try again later."""
 
-    code: ClassVar[str] = "artifact.store_unreachable"
     permanent: ClassVar[bool] = False
 
 
-class StoreUnusable(ArtifactError):
+class StoreUnusable(ArtifactError, code="artifact.store_unusable"):
     """There is no such store, or it cannot take what it is given: its name, its bucket, its disk."""
 
-    code: ClassVar[str] = "artifact.store_unusable"
 
-
-class StoreExtraMissing(StoreUnusable):
+class StoreExtraMissing(StoreUnusable, code="artifact.extra_missing"):
     """The store needs the extra `artifacts`, which is not installed here."""
-
-    code: ClassVar[str] = "artifact.extra_missing"
 
 
 # --- the embedded server --------------------------------------------------------------------------
 
 
-class ServerError(MeshError):
+class ServerError(MeshError, code="server.error"):
     """The embedded nats-server did not do what was asked; `log` holds its last lines."""
-
-    code: ClassVar[str] = "server.error"
 
     def __init__(self, text: str, log: tuple[str, ...] = ()) -> None:
         super().__init__("\n".join((text, *log)))
         self.log = log
 
 
-class ServerMissing(ServerError):
+class ServerMissing(ServerError, code="server.missing"):
     """There is no nats-server binary beside the interpreter or on the PATH."""
 
-    code: ClassVar[str] = "server.missing"
 
-
-class StoreInUse(ServerError):
+class StoreInUse(ServerError, code="server.store_in_use"):
     """Another server holds the store; two on one store would overwrite each other."""
 
-    code: ClassVar[str] = "server.store_in_use"
 
-
-class ServerMisconfigured(ServerError):
+class ServerMisconfigured(ServerError, code="server.misconfigured"):
     """nats-server does not accept its configuration."""
 
-    code: ClassVar[str] = "server.misconfigured"
 
-
-class ServerFailed(ServerError):
+class ServerFailed(ServerError, code="server.failed"):
     """The server ended, or did not become ready in time."""
-
-    code: ClassVar[str] = "server.failed"
 
 
 # --- operators ------------------------------------------------------------------------------------
 
 
-class UsageWrong(MeshError):
+class UsageWrong(MeshError, code="cli.usage"):
     """The arguments make no sense together, or name something that is not there."""
 
-    code: ClassVar[str] = "cli.usage"
 
-
-class NotFound(MeshError):
+class NotFound(MeshError, code="cli.not_found"):
     """The name or number is not in the mesh."""
 
-    code: ClassVar[str] = "cli.not_found"
 
-
-class Impossible(MeshError):
+class Impossible(MeshError, code="cli.impossible"):
     """It cannot be done as things stand; the text says why, and what can be done."""
 
-    code: ClassVar[str] = "cli.impossible"
 
-
-class ControlRefused(MeshError):
+class ControlRefused(MeshError, code="cli.refused"):
     """A control message was not obeyed; `reason` is the notice's code."""
-
-    code: ClassVar[str] = "cli.refused"
 
     def __init__(self, request: str, reason: str, detail: str = "") -> None:
         super().__init__(f"{request}: {reason}" + (f": {detail}" if detail else ""))
         self.reason = reason
 
 
-class ReceiverGone(MeshError):
+class ReceiverGone(MeshError, code="webhook.gone"):
     """A webhook's URL answered that it is gone for good (HTTP 410). Posting again does not help."""
-
-    code: ClassVar[str] = "webhook.gone"

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -35,28 +35,20 @@ LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class SettingsInvalid(MeshError):
+class SettingsInvalid(MeshError, code="settings.invalid"):
     """A setting cannot be used; the text names it and its source."""
 
-    code: ClassVar[str] = "settings.invalid"
 
-
-class NoCredentials(MeshError):
+class NoCredentials(MeshError, code="settings.no_credentials"):
     """Our name or key was not found; the text says what to set."""
 
-    code: ClassVar[str] = "settings.no_credentials"
 
-
-class DevStopped(NoCredentials):
+class DevStopped(NoCredentials, code="bus.unreachable"):  # which it is to a script: later there may be one
     """A `mesh dev` would have said who we are, and it has stopped."""
 
-    code: ClassVar[str] = "bus.unreachable"  # which it is to a script: later there may be one
 
-
-class ContextUnusable(MeshError):
+class ContextUnusable(MeshError, code="settings.context"):
     """A context of the nats command line that is missing or cannot be used here."""
-
-    code: ClassVar[str] = "settings.context"
 
 
 class Settings(NamedTuple):

@@ -6,7 +6,7 @@ to the letter. At the first other prompt the journal stops the code: later promp
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal, Produce
@@ -21,10 +21,8 @@ from protocol.wire.journal_records import Record, decode_record
 T = TypeVar("T")
 
 
-class JournalEnds(TurnError):
+class JournalEnds(TurnError, code="journal.ends"):
     """The code wants a step that was never recorded."""
-
-    code: ClassVar[str] = "journal.ends"
 
 
 class Sent(NamedTuple):

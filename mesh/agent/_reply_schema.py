@@ -7,7 +7,7 @@ foresee its work, a process of its own judges by it, which is killed when its ti
 
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -28,16 +28,12 @@ patterns allow what no engine matches in linear time, so that these are bounded 
 _SHOWN_CHARS = 300
 
 
-class ReplyInvalid(MeshError):
+class ReplyInvalid(MeshError, code="client.reply_invalid"):
     """A reply does not fit the question's schema; nothing was sent."""
 
-    code: ClassVar[str] = "client.reply_invalid"
 
-
-class SchemaUnusable(MeshError):
+class SchemaUnusable(MeshError, code="client.schema_unusable"):
     """The question's schema is no JSON Schema, refers to something that is not in it, or takes too long."""
-
-    code: ClassVar[str] = "client.schema_unusable"
 
 
 def check_reply(schema: Mapping[str, Any] | None, value: Any) -> None:

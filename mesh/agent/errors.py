@@ -13,109 +13,82 @@ every step.
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from mesh.agent._places import where_defined, where_raised
 from mesh.errors import ArtifactError, MeshError
 from protocol.wire.commands import Ask, Failure
 
 
-class TurnError(MeshError):
+class TurnError(MeshError, code="turn.error"):
     """Root of what ends a round. `str(error)` goes on the bus: keep it a safe sentence."""
 
-    code: ClassVar[str] = "turn.error"
     permanent = False
     """True if no further round can help."""
 
 
-class Retry(TurnError):
+class Retry(TurnError, code="retry"):
     """This round failed and the next may not: the guard tries again, with backoff.
 
     Args:
         after_s: not before so many seconds; the guard's own backoff if None.
     """
 
-    code: ClassVar[str] = "retry"
-
     def __init__(self, message: str = "", *, after_s: float | None = None) -> None:
         super().__init__(message)
         self.after_s = after_s
 
 
-class Permanent(TurnError):
+class Permanent(TurnError, code="permanent"):
     """No further round can help: the turn escalates at once."""
 
-    code: ClassVar[str] = "permanent"
     permanent = True
 
 
-class ActionNotAllowed(Permanent):
+class ActionNotAllowed(Permanent, code="action_not_allowed"):
     """The turn's constraints do not allow this tool."""
 
-    code: ClassVar[str] = "action_not_allowed"
 
-
-class BudgetExhausted(Permanent):
+class BudgetExhausted(Permanent, code="budget_exhausted"):
     """The turn has spent its grant: no further model call is made."""
 
-    code: ClassVar[str] = "budget_exhausted"
 
-
-class FactUnusable(Permanent):
+class FactUnusable(Permanent, code="fact_unusable"):
     """A fact that the code asked for is not there, or is not of the type that it was asked as."""
 
-    code: ClassVar[str] = "fact_unusable"
 
-
-class PostUnusable(Permanent):
+class PostUnusable(Permanent, code="post_unusable"):
     """Facts cannot be put on the board: there is none in this topology, or nobody could read them."""
 
-    code: ClassVar[str] = "post_unusable"
 
-
-class JournalFull(Permanent):
+class JournalFull(Permanent, code="journal_full"):
     """More steps, or a larger value, than a turn may journal."""
 
-    code: ClassVar[str] = "journal_full"
 
-
-class ToolsUnusable(Permanent):
+class ToolsUnusable(Permanent, code="tools.unusable"):
     """A model cannot be told an agent's tools: one lacks a name of its own, a schema, or a description."""
 
-    code: ClassVar[str] = "tools.unusable"
 
-
-class EffectUnknown(TurnError):
+class EffectUnknown(TurnError, code="effect_unknown"):
     """A tool raises it of its own effect: it was asked for, and nobody answered if it happened.
 
     An effect that can be run again, or asked about, is: in the next round. Any other is in doubt.
     """
 
-    code: ClassVar[str] = "effect_unknown"
 
-
-class Superseded(TurnError):
+class Superseded(TurnError, code="superseded"):
     """The turn was ended by somebody else; there is nothing left to propose."""
 
-    code: ClassVar[str] = "superseded"
 
-
-class Fenced(TurnError):
+class Fenced(TurnError, code="journal.fenced"):
     """Another instance, or a later round, has this turn; nothing may be done or proposed any more."""
 
-    code: ClassVar[str] = "journal.fenced"
 
-
-class RoundOver(TurnError):
+class RoundOver(TurnError, code="round_over"):
     """The code has returned its move, and something that it left running begins another step."""
 
-    code: ClassVar[str] = "round_over"
 
-
-class JournalMismatch(TurnError):
+class JournalMismatch(TurnError, code="journal_mismatch"):
     """The code does not do what its journal says it did."""
-
-    code: ClassVar[str] = "journal_mismatch"
 
     def __init__(self, step: str, recorded: str, called: str, *, with_effect: bool) -> None:
         if recorded == called:
@@ -125,20 +98,16 @@ class JournalMismatch(TurnError):
         self.permanent = with_effect  # with an effect in the journal no fresh round may be tried
 
 
-class InDoubt(TurnError):
+class InDoubt(TurnError, code="effect_in_doubt"):
     """An effect has an intent and no result, and nobody but a person can say what became of it."""
-
-    code: ClassVar[str] = "effect_in_doubt"
 
     def __init__(self, step: str, action: str, key: str) -> None:
         super().__init__(f"{action} at step {step}")
         self.step, self.action, self.key = step, action, key
 
 
-class ApprovalNeeded(TurnError):
+class ApprovalNeeded(TurnError, code="approval_needed"):
     """An effect waits for somebody's yes: the turn is suspended with this ask."""
-
-    code: ClassVar[str] = "approval_needed"
 
     def __init__(self, ask: Ask) -> None:
         super().__init__(f"{ask.action} needs the approval of {ask.to_agent}")
@@ -204,51 +173,39 @@ def failure_of(error: BaseException) -> Failure:
 # --- a tool's no ----------------------------------------------------------------------------------
 
 
-class ToolError(MeshError):
+class ToolError(MeshError, code="tool.error"):
     """A tool cannot do what was asked, and did nothing. The text is for the model: say what would do.
 
     It is an outcome: the journal keeps it, and a turn that runs again gets it again, as a `ToolRefused`.
     """
 
-    code: ClassVar[str] = "tool.error"
 
-
-class ToolRefused(ToolError):
+class ToolRefused(ToolError, code="tool.refused"):
     """A tool's no as `turn.call` raises it, the first time and every time it is replayed.
 
     `reason` is the code of the error that the tool raised; `not_approved` or `approval_expired` where an
     effect waited for a yes and did not get it.
     """
 
-    code: ClassVar[str] = "tool.refused"
-
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
 
-class ToolTimedOut(ToolError):
+class ToolTimedOut(ToolError, code="tool.timed_out"):
     """A tool that only reads took longer than it may. It is an outcome, like a no."""
 
-    code: ClassVar[str] = "tool.timed_out"
 
-
-class NotBegun(ToolError):
+class NotBegun(ToolError, code="tool.not_begun"):
     """Nothing was run, this time. What became of an effect that was tried before, it does not say."""
 
-    code: ClassVar[str] = "tool.not_begun"
 
-
-class ToolBusy(NotBegun):
+class ToolBusy(NotBegun, code="tool.busy"):
     """So many calls of this tool are under way and do not end that none can begin; nothing was run."""
 
-    code: ClassVar[str] = "tool.busy"
 
-
-class ToolArgumentsInvalid(ToolError):
+class ToolArgumentsInvalid(ToolError, code="tool.arguments_invalid"):
     """The arguments do not fit the tool's schema; nothing was run. The text names each mistake."""
-
-    code: ClassVar[str] = "tool.arguments_invalid"
 
     def __init__(self, tool: str, mistakes: tuple[str, ...]) -> None:
         super().__init__(f"{tool} was not called: {'; '.join(mistakes)}")

@@ -7,7 +7,7 @@ compare-and-set, a step once and for all.
 import asyncio
 import datetime as dt
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -40,13 +40,11 @@ CODES = frozenset({"policy_unreadable", "fleet_unreadable", "prices_unreadable"}
 """Codes of a refused submit that rests on an entry which cannot be read."""
 
 
-class ConfUnreadable(MeshError):
+class ConfUnreadable(MeshError, code="conf.unreadable"):
     """An entry of CONF is needed and cannot be read; an admin has to write it anew.
 
     `refusal` is the code, of `CODES`, under which a submit that needs it is refused.
     """
-
-    code: ClassVar[str] = "conf.unreadable"
 
     def __init__(self, entry: str, reason: str) -> None:
         super().__init__(f"{entry} cannot be read: {reason}; an admin has to write it anew (`mesh setup`)")
@@ -131,10 +129,8 @@ def rfc3339(at_us: int) -> str:
 # --- steps ------------------------------------------------------------------------------------------
 
 
-class StepTaken(MeshError):
+class StepTaken(MeshError, code="journal.step_taken"):
     """A step of this name exists already."""
-
-    code: ClassVar[str] = "journal.step_taken"
 
 
 class StepStore(Protocol):

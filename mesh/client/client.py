@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mesh.agent._values import Facts, Unfit, facts_of, read_as
 from mesh.bus.connection import Bus, connect
@@ -42,10 +42,8 @@ _REMEMBERED = 10_000
 """Submits and rejections that a client remembers; the oldest are forgotten first."""
 
 
-class SubmitRejected(MeshError):
+class SubmitRejected(MeshError, code="client.rejected"):
     """The guard could not take the message up at all; `reason` is the notice's code."""
-
-    code: ClassVar[str] = "client.rejected"
 
     def __init__(self, request: str, reason: str, detail: str) -> None:
         super().__init__(f"{request}: {reason}: {detail}")
@@ -80,10 +78,8 @@ class Outcome(NamedTuple):
         return ""
 
 
-class AnswerInvalid(MeshError):
+class AnswerInvalid(MeshError, code="client.answer_invalid"):
     """A completed request's answer is not of its `answer_type`; `outcome` has it as it is."""
-
-    code: ClassVar[str] = "client.answer_invalid"
 
     def __init__(self, outcome: Outcome, mistakes: tuple[str, ...]) -> None:
         super().__init__(f"{outcome.request}: the answer does not fit: {'; '.join(mistakes)}")

@@ -4,7 +4,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -51,10 +51,8 @@ LISTED = "listed"
 """In place of a model's price: as the vendor's list has it when the fleet is set up."""
 
 
-class FleetFileError(MeshError):
+class FleetFileError(MeshError, code="fleet.invalid"):
     """The fleet file is missing or wrong; the text says where, line by line."""
-
-    code: ClassVar[str] = "fleet.invalid"
 
 
 class Strict(BaseModel):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -86,10 +86,8 @@ _FIELDS = {
 }
 
 
-class PricesMissing(MeshError):
+class PricesMissing(MeshError, code="prices.missing"):
     """A model's price is not known here; the text says what to do."""
-
-    code: ClassVar[str] = "prices.missing"
 
 
 def listed(models: Iterable[str]) -> dict[str, Price]:

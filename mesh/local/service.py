@@ -8,7 +8,6 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from mesh.errors import MeshError
 from mesh.local.server import ParentDeath
@@ -27,10 +26,8 @@ def near(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-class LaunchFailed(MeshError):
+class LaunchFailed(MeshError, code="launch.failed"):
     """A service ended, or was not ready in time; the text ends with the last lines of its log."""
-
-    code: ClassVar[str] = "launch.failed"
 
 
 class Service:

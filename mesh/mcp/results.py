@@ -11,7 +11,7 @@ kind and size. The errors, by what is known of the call:
 Their texts name the server as it is mounted, never its command, URL or headers: they go on the bus.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,58 +23,40 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock
 
 
-class McpUnusable(Permanent):
+class McpUnusable(Permanent, code="mcp.unusable"):
     """The server cannot be started, or its tools cannot be mounted as they are asked for."""
 
-    code: ClassVar[str] = "mcp.unusable"
 
-
-class McpNotInstalled(McpUnusable):
+class McpNotInstalled(McpUnusable, code="mcp.not_installed"):
     """The SDK is missing."""
 
-    code: ClassVar[str] = "mcp.not_installed"
 
-
-class McpDown(Retry):
+class McpDown(Retry, code="mcp.down"):
     """The server cannot be reached, or ended while a tool that only reads was running."""
 
-    code: ClassVar[str] = "mcp.down"
 
-
-class McpRefused(ToolError):
+class McpRefused(ToolError, code="mcp.refused"):
     """The server's no: a result that says it is an error, or an error instead of one."""
 
-    code: ClassVar[str] = "mcp.refused"
 
-
-class McpNotBegun(McpRefused, NotBegun):
+class McpNotBegun(McpRefused, NotBegun, code="mcp.refused"):
     """The server's no before the tool ran."""
 
-    code: ClassVar[str] = "mcp.refused"
 
-
-class McpTimedOut(ToolError):
+class McpTimedOut(ToolError, code="mcp.timed_out"):
     """A tool that only reads did not answer in time."""
 
-    code: ClassVar[str] = "mcp.timed_out"
 
-
-class McpUnreached(NotBegun):
+class McpUnreached(NotBegun, code="mcp.unreached"):
     """An effect could not begin: the server is not there. Nothing was done."""
 
-    code: ClassVar[str] = "mcp.unreached"
 
-
-class McpTooLarge(ToolError):
+class McpTooLarge(ToolError, code="mcp.too_large"):
     """The tool ran, and its result is larger than a step may be."""
 
-    code: ClassVar[str] = "mcp.too_large"
 
-
-class McpUnreadable(ToolError):
+class McpUnreadable(ToolError, code="mcp.unreadable"):
     """The tool ran, and its result does not fit its schema or cannot be recorded."""
-
-    code: ClassVar[str] = "mcp.unreadable"
 
 
 # --- a result -------------------------------------------------------------------------------------

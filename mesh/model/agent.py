@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mesh.agent.definition import Agent, Toolbox, a_key_will_do, checked_name, unpacked
 from mesh.agent.errors import Permanent, ToolsUnusable
@@ -79,10 +79,8 @@ def pinned(model: str) -> tuple[Vendor, str]:
     return (VENDORS["openai"], model.removeprefix(OPENAI)) if model.startswith(OPENAI) else (CLAUDE, model)
 
 
-class ModelUnavailable(Permanent):
+class ModelUnavailable(Permanent, code="model.unavailable"):
     """There is no such model here. Another round does not help; the text says what to do."""
-
-    code: ClassVar[str] = "model.unavailable"
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{VARIABLE}={name}: {why}")

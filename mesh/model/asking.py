@@ -5,7 +5,7 @@ counted.
 """
 
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from mesh.agent.errors import Permanent, ToolArgumentsInvalid
 from mesh.agent.turn import Turn
@@ -20,10 +20,8 @@ T = TypeVar("T")
 _CUT_OFF = "Not taken: the reply was cut off at its greatest length. Say less."
 
 
-class NoAnswer(Permanent):
+class NoAnswer(Permanent, code="model.no_answer"):
     """A model gave no answer that can be used, in as many tries as it has. The text has its last mistake."""
-
-    code: ClassVar[str] = "model.no_answer"
 
 
 async def ask(

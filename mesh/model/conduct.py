@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from graphlib import TopologicalSorter
 from inspect import isawaitable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import ValidationError
@@ -51,10 +51,8 @@ Check = Callable[[Turn, Mapping[str, Result]], Awaitable[Iterable[Flaw]] | Itera
 """Gets the newest result of each step, by the step's name."""
 
 
-class DelegateRefused(Permanent):
+class DelegateRefused(Permanent, code="plan.refused"):
     """The guard refuses a plan, and no planner is left to ask for another."""
-
-    code: ClassVar[str] = "plan.refused"
 
 
 class Charter(NamedTuple):

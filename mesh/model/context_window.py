@@ -8,7 +8,7 @@ as if it were all of it.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from mesh.agent.errors import Permanent
 
@@ -25,10 +25,8 @@ def estimated_tokens(text: str) -> int:
     return ceil(len(text.encode("utf-8", "replace")) / CHARS_PER_TOKEN)
 
 
-class ContextTooSmall(Permanent):
+class ContextTooSmall(Permanent, code="context.too_small"):
     """The task and the plan alone are more than the window holds: no choice of results can help."""
-
-    code: ClassVar[str] = "context.too_small"
 
     def __init__(self, needed: int, limit: int) -> None:
         super().__init__(f"task and plan take {needed} tokens, and the context window has room for {limit}")

@@ -8,7 +8,6 @@ journal, on results and on the board alone.
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import ClassVar
 
 from mesh.agent._tasks import Told
 from mesh.agent.errors import Permanent
@@ -19,16 +18,12 @@ from protocol.wire.assignment import RoundOutcome, TaskResult
 from protocol.wire.commands import Move, move_name
 
 
-class CourseChanged(Permanent):
+class CourseChanged(Permanent, code="course.changed"):
     """The code comes to another move than the one that an earlier round made at this point."""
 
-    code: ClassVar[str] = "course.changed"
 
-
-class TopologyWrong(Permanent):
+class TopologyWrong(Permanent, code="topology.wrong"):
     """A lead got a request whose topology has no tasks."""
-
-    code: ClassVar[str] = "topology.wrong"
 
 
 class _Returned(BaseException):

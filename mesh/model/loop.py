@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -48,10 +48,8 @@ _TOO_EARLY = "Not taken: an earlier call of this reply failed, and this was said
 _AFTER_A_MOVE = "Not done: it was said together with a move, without knowing what came of that."
 
 
-class ModelGaveUp(Permanent):
+class ModelGaveUp(Permanent, code="model.gave_up"):
     """The model stopped, and another round would only repeat it."""
-
-    code: ClassVar[str] = "model.gave_up"
 
 
 async def drive(

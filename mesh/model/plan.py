@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
@@ -23,10 +23,8 @@ MOST_STEPS = 50
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 
 
-class PlanInvalid(Permanent):
+class PlanInvalid(Permanent, code="plan.invalid"):
     """The planner gave no plan that can be carried out, in as many tries as it has."""
-
-    code: ClassVar[str] = "plan.invalid"
 
 
 class PlanStep(Arguments):

@@ -4,7 +4,6 @@ Telemetry counts tokens and money of fresh replies alone: a recorded reply was c
 """
 
 from contextlib import AbstractContextManager
-from typing import ClassVar
 
 from msgspec.structs import replace
 from opentelemetry.trace import Span
@@ -27,10 +26,8 @@ _KINDS = ("input", "cache_read", "cache_write", "cache_write_1h", "output")
 _NANO = 1e-9
 
 
-class BudgetUnpriced(Permanent):
+class BudgetUnpriced(Permanent, code="budget_unpriced"):
     """The budget is in dollars, and the model has no price: no (further) call is made."""
-
-    code: ClassVar[str] = "budget_unpriced"
 
 
 class Pricing:

@@ -29,7 +29,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -59,10 +59,8 @@ Patterns = Annotated[
 ]
 
 
-class ScriptInvalid(MeshError):
+class ScriptInvalid(MeshError, code="model.script_invalid"):
     """A script is missing or wrong; the text lists every mistake."""
-
-    code: ClassVar[str] = "model.script_invalid"
 
 
 class _Strict(BaseModel):

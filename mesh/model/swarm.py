@@ -14,7 +14,7 @@ nothing changes under a reader's hands, and only this agent's own turn writes.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -43,10 +43,8 @@ Board = Mapping[AgentName, Mapping[str, Any]]
 """By agent, the newest value of each key."""
 
 
-class ReadsRefused(Permanent):
+class ReadsRefused(Permanent, code="swarm.refused"):
     """The guard refuses what a swarm would read. The text has its rule and its reason."""
-
-    code: ClassVar[str] = "swarm.refused"
 
 
 class Swarm(Agent):

@@ -49,22 +49,16 @@ _TOO_FAST = frozenset({"rate_limit_error", "rate_limit_exceeded"})
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-class ModelRetry(Retry):
+class ModelRetry(Retry, code="model.unavailable_now"):
     """The model could not be asked now; later it may."""
 
-    code: ClassVar[str] = "model.unavailable_now"
 
-
-class ModelUnreadable(ModelRetry):
+class ModelUnreadable(ModelRetry, code="model.unreadable"):
     """The answer is no message of the API; the next one may be."""
 
-    code: ClassVar[str] = "model.unreadable"
 
-
-class ModelRefused(Permanent):
+class ModelRefused(Permanent, code="model.refused"):
     """The model's vendor refuses the request itself: credentials, money, or what was asked."""
-
-    code: ClassVar[str] = "model.refused"
 
 
 class VendorModel(Model):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from mesh.errors import MeshError
 from mesh.service.logs import get_logger
@@ -165,10 +165,8 @@ _MOST = 64
 """Connections at a time; the next one takes the place of the oldest, which has said nothing."""
 
 
-class ProbesUnusable(MeshError):
+class ProbesUnusable(MeshError, code="health.unusable"):
     """The address to answer on makes no sense, or is taken."""
-
-    code: ClassVar[str] = "health.unusable"
 
 
 class ProbeAnswer(NamedTuple):

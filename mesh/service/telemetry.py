@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
 
@@ -73,10 +73,8 @@ dropped_deliveries = _count(
 # --- the SDK --------------------------------------------------------------------------------------
 
 
-class TelemetryUnavailable(MeshError):
+class TelemetryUnavailable(MeshError, code="telemetry.unavailable"):
     """Telemetry was asked for and is not available; the text names what is missing."""
-
-    code: ClassVar[str] = "telemetry.unavailable"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mesh.bus.credentials import seed_file
 from mesh.errors import MeshError, UsageWrong
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 _NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
-class UiNotInstalled(MeshError):
+class UiNotInstalled(MeshError, code="ui.not_installed"):
     """The page's libraries are not installed; the text says how to get them."""
-
-    code: ClassVar[str] = "ui.not_installed"
 
 
 def require_installed(*needed: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import msgspec
 from starlette.requests import Request
@@ -22,10 +22,8 @@ from mesh.ui.security import Security, Visit
 from mesh.ui.story import environment
 
 
-class ReadOnly(MeshError):
+class ReadOnly(MeshError, code="ui.read_only"):
     """The page shows and does nothing; the text says how it could act."""
-
-    code: ClassVar[str] = "ui.read_only"
 
 
 class Page:

@@ -14,27 +14,29 @@ from typing import ClassVar
 
 
 class MeshError(Exception):
-    """Root of every error that this project raises on purpose."""
+    """Root of every error that this project raises on purpose.
+
+    A kind of error names its code as it is made: `class Late(MeshError, code="bus.late")`.
+    """
 
     code: ClassVar[str] = "mesh.error"
 
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
 
-class ProtocolError(MeshError):
+
+class ProtocolError(MeshError, code="protocol.error"):
     """Bytes from a peer that do not follow the contract."""
 
-    code: ClassVar[str] = "protocol.error"
 
-
-class Malformed(ProtocolError):
+class Malformed(ProtocolError, code="protocol.malformed"):
     """A message that cannot be read; `str(error)` says where, never what it held."""
 
-    code: ClassVar[str] = "protocol.malformed"
 
-
-class UnknownEvent(ProtocolError):
+class UnknownEvent(ProtocolError, code="protocol.unknown_event"):
     """An event of a type or version that this build does not know; the guard fails closed on it."""
-
-    code: ClassVar[str] = "protocol.unknown_event"
 
     def __init__(self, type_: str, version: object) -> None:
         super().__init__(f"unknown event {type_!r}, version {version!r}")
@@ -42,7 +44,5 @@ class UnknownEvent(ProtocolError):
         self.version = version
 
 
-class BrokenLog(ProtocolError):
+class BrokenLog(ProtocolError, code="protocol.broken_log"):
     """Events that do not follow one from the other: some are missing, or no guard wrote them."""
-
-    code: ClassVar[str] = "protocol.broken_log"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 import msgspec
 
@@ -47,10 +47,8 @@ _AGAIN_S = 0.1
 GRACE_S = 30.0
 
 
-class DrillImpossible(MeshError):
+class DrillImpossible(MeshError, code="drill.impossible"):
     """The fleet lacks somebody without whom no drill can be run; the text says whom."""
-
-    code: ClassVar[str] = "drill.impossible"
 
 
 @dataclass(frozen=True, kw_only=True)
