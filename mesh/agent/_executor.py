@@ -2,14 +2,15 @@
 
 One order holds: the inbox event is acknowledged only after the proposal is stored. A process that dies in
 between gets the event again, and the guard knows its second proposal as the first. While the code runs, the
-lease is extended every third of it, so that one lost heartbeat costs nothing. The code runs in its delivery's
-own task.
+lease is extended every third of it, so that one lost heartbeat costs nothing; and the end of its turn is
+looked up, of which a note may be lost. The code runs in its delivery's own task.
 """
 
 import asyncio
 import contextlib
 import itertools
 import time
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -52,7 +53,7 @@ _log = get_logger(__name__)
 
 VERSION_AGAIN_S = 1.0
 FRESH_S = 1.0
-"""A delivery this young cannot have been ended by a guard without a notice that is on its way."""
+"""A delivery this young is not asked about: a notice of its end is on its way, and each heartbeat looks."""
 
 
 class Executor:
@@ -80,7 +81,7 @@ class Executor:
             trace: the event's `traceparent`, passed on where this process does not trace.
         """
         failpoint("turn.taken")
-        heart = _Heart(message, self._heartbeats)
+        heart = _Heart(message, self._heartbeats, partial(self.running.on_heartbeat, work.turn, work.round))
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
         begun = message.delivered > 1
@@ -266,16 +267,17 @@ class Executor:
 
 
 class _Heart:
-    """Extends the lease of a delivery at each heartbeat, until it is stopped."""
+    """Extends the lease of a delivery at each heartbeat, and calls `look`, until it is stopped."""
 
-    __slots__ = ("_alarm", "_heartbeats", "_message")
+    __slots__ = ("_alarm", "_heartbeats", "_look", "_message")
 
-    def __init__(self, message: Message, heartbeats: Alarms) -> None:
-        self._message, self._heartbeats = message, heartbeats
+    def __init__(self, message: Message, heartbeats: Alarms, look: Callable[[], None]) -> None:
+        self._message, self._heartbeats, self._look = message, heartbeats, look
         self._alarm = heartbeats.set(self._beat)
 
     def _beat(self) -> None:
         self._message.in_progress()
+        self._look()
         self._alarm = self._heartbeats.set(self._beat)
 
     def stop(self) -> None:

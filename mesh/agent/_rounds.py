@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.bus.nats_protocol import Incoming
@@ -25,6 +25,8 @@ class Running:
     task: asyncio.Task[Any]
     over: bool = False
     """True if it was stopped, because a guard ended the turn or a newer round of it began."""
+    looks: set[asyncio.Task[None]] = field(default_factory=set)
+    """Looks that are under way: whether a guard ended the turn."""
 
     def stop(self) -> None:
         """Cancel the code. A thread of it goes on to its end; its result is thrown away."""
@@ -49,7 +51,6 @@ class RunningRounds:
     ) -> None:
         self._was_ended, self._on_notice = was_ended, on_notice
         self.rounds: dict[tuple[str, int], Running] = {}
-        self.checks: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
     def holding(self, request: str, work: Assignment) -> Iterator[Running]:
@@ -82,15 +83,27 @@ class RunningRounds:
         if notice.ended is not None:
             for (turn, round_), running in self.rounds.items():
                 if turn == notice.ended.turn:
-                    check = asyncio.create_task(self._stop_if_over(turn, round_, running))
-                    self.checks.add(check)
-                    check.add_done_callback(self.checks.discard)
+                    self._look_up(turn, round_, running)
+
+    def on_heartbeat(self, turn: str, round_: int) -> None:
+        """Look up a turn that nobody calls over: a note is lost with its connection, or comes too early."""
+        running = self.rounds.get((turn, round_))
+        if running is not None and not running.looks:
+            self._look_up(turn, round_, running)
+
+    def _look_up(self, turn: str, round_: int, running: Running) -> None:
+        look = asyncio.create_task(self._stop_if_over(turn, round_, running))
+        running.looks.add(look)
+        look.add_done_callback(running.looks.discard)
 
     async def _stop_if_over(self, turn: str, round_: int, running: Running) -> None:
-        with contextlib.suppress(BusError):
+        try:
             over = await self._was_ended(running.request, turn)
-            if over and self.rounds.get((turn, round_)) is running:
-                running.stop()
+        except BusError as error:
+            _log.warning("end_not_looked_up", request=running.request, code=error.code, detail=str(error))
+            return
+        if over and self.rounds.get((turn, round_)) is running:
+            running.stop()
 
 
 LOST_S = 60.0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.conformance.stage import FOUND, SECRET, Stage, Wrong, staged
+from mesh.conformance.stage import COMES_S, FOUND, SECRET, Stage, Wrong, staged
 from protocol.wire import codec, events
 from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.errors import Malformed
@@ -89,7 +89,7 @@ async def keeps_its_lease(stage: Stage) -> None:
     works_s = stage.lease_s + _WORKS_S
     request = await stage.submit("wait", for_s=works_s)
     seq = await stage.pulled(request)
-    await stage.completed(request, "waited", works_s + stage.lease_s * 2)
+    await stage.completed(request, "waited", works_s + stage.lease_s)
     ack = await stage.acked(seq)
     if ack.deliveries > 1 or any(each.deliveries > 1 for each in stage.heard.acks_of(seq)):
         raise Wrong("the lease ended while it worked: the event was delivered again")
@@ -105,6 +105,18 @@ async def stops_when_cancelled(stage: Stage) -> None:
     await stage.acked(seq)
     if stage.heard.of(request):
         raise Wrong("it proposed for a turn that was over")
+
+
+async def looks_by_itself(stage: Stage) -> None:
+    """The end of its turn lies where it can be read, and no notice of it came."""
+    request = await stage.submit("wait", for_s=60)
+    seq = await stage.pulled(request)
+    await stage.end_untold(request)
+    await stage.acked(seq)
+    if stage.heard.of(request):
+        raise Wrong("it proposed for a turn that was over, of which no notice came")
+    await stage.client.cancel(request, "a check")
+    await stage.end(request)
 
 
 async def bears_a_freeze(stage: Stage) -> None:
@@ -161,7 +173,7 @@ async def goes_on_after_a_kill(stage: Stage) -> None:
         raise Wrong("it proposed before its work was done")
     stage.process.start()
     await stage.takes_work()
-    await stage.completed(request, "waited", stage.lease_s * 2 + _WORKS_S * 2)
+    await stage.completed(request, "waited", stage.lease_s + _WORKS_S)
 
 
 async def bears_a_second_delivery(stage: Stage) -> None:
@@ -176,7 +188,7 @@ async def bears_a_second_delivery(stage: Stage) -> None:
     await stage.until(
         lambda: [ack for ack in stage.heard.acks_of(seq)[said:] if ack.payload[:4] == "+ACK"],
         "what was delivered again after it was decided was to be acknowledged again",
-        stage.lease_s * 3,
+        stage.lease_s * 2,
     )
     if await stage.events(request) != before:
         raise Wrong("a second delivery changed a request that was over")
@@ -186,18 +198,17 @@ async def outlives_the_server(stage: Stage) -> None:
     await stage.mesh.bus.server.kill()
     await stage.mesh.bus.server.start()
     request = await stage.submit("complete")
-    await stage.completed(request, "check complete", stage.lease_s * 4)
+    await stage.completed(request, "check complete", stage.lease_s * 3)
 
 
 async def ends_in_good_order(stage: Stage) -> None:
     request = await stage.submit("wait", for_s=_WORKS_S)
     await stage.pulled(request)
-    if not await stage.process.stop():
-        raise Wrong("it did not end within 15 s of SIGTERM")
+    await stage.ends_in_good_order()
     if await stage.answers_ping():
         raise Wrong("it answers pings after its end")
     stage.process.start()
-    await stage.completed(request, "waited", stage.lease_s * 3)
+    await stage.completed(request, "waited", stage.lease_s * 2)
 
 
 CHECKS = (
@@ -211,6 +222,7 @@ CHECKS = (
     Check("fails a turn whose code breaks", "A turn that broke", _failure("break")),
     Check("keeps its lease while it works", "The lease", keeps_its_lease),
     Check("stops when the turn is over", "What comes of it", stops_when_cancelled),
+    Check("looks if the turn is over", "What comes of it", looks_by_itself),
     Check("bears a freeze", "What comes of it", bears_a_freeze),
     Check("gives an event of an unknown type back", "A round", gives_back_what_it_does_not_know),
     Check("keeps what it cannot read", "7. Documents", buries_what_nobody_can_read),
@@ -235,7 +247,13 @@ class Finding(NamedTuple):
 
 
 async def check_agent(
-    name: str, command: str, directory: Path, *, kill: str | None = None, checks: Iterable[Check] = CHECKS
+    name: str,
+    command: str,
+    directory: Path,
+    *,
+    kill: str | None = None,
+    checks: Iterable[Check] = CHECKS,
+    patience_s: float = COMES_S,
 ) -> AsyncIterator[Finding]:
     """Start the agent `name` on a scratch mesh and try it; yield what was found, check by check.
 
@@ -243,9 +261,10 @@ async def check_agent(
         command: a shell command that runs the agent. It finds NATS_URL, MESH_NAME and MESH_CREDENTIALS.
         directory: an empty one, for the scratch mesh.
         kill: a shell command that ends the agent as a crash would, where a signal to `command` does not.
+        patience_s: how long anything may take that an agent does at once.
     """
     try:
-        async with staged(name, command, directory, kill=kill) as stage:
+        async with staged(name, command, directory, kill=kill, patience_s=patience_s) as stage:
             yield _finding(STARTS)
             for check in checks:
                 yield await _tried(check, stage)

@@ -28,15 +28,18 @@ from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent, Event, RequestCompleted, type_of
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, RequestId
+from protocol.wire.notices import Ended
 
-_ENDS_WITHIN_S = 15.0
 COUNTERPART = "counterpart"
 SECRET = "check-secret"
 """A label that the agent under test may not see."""
 FOUND = "found by the counterpart"
-READY_S = 30.0
+READY_S = 60.0
+"""How long an agent may take to start, at least."""
 COMES_S = 10.0
-"""How long anything may take that an agent does at once."""
+"""How long anything may take that an agent does at once, unless whoever tries it has more patience."""
+_ENDS_S = 5.0
+"""How much longer an agent may take to end."""
 _LOOK_S = 0.05
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
@@ -95,10 +98,10 @@ class Process:
             await asyncio.to_thread(subprocess.run, self._kill, shell=True, check=False)
         await self._signal(signal.SIGKILL)
 
-    async def stop(self) -> bool:
+    async def stop(self, within_s: float) -> bool:
         """Ask it to end. Return False if it had to be killed."""
         try:
-            await self._signal(signal.SIGTERM, _ENDS_WITHIN_S)
+            await self._signal(signal.SIGTERM, within_s)
         except subprocess.TimeoutExpired:
             await self.kill()
             return False
@@ -157,7 +160,7 @@ async def counterpart(turn: Turn) -> Move:
 
 @asynccontextmanager
 async def staged(
-    name: str, command: str, directory: Path, *, kill: str | None = None
+    name: str, command: str, directory: Path, *, kill: str | None = None, patience_s: float = COMES_S
 ) -> "AsyncIterator[Stage]":
     """Run a scratch mesh, and on it the agent under test, which takes work by then. Raises Wrong."""
     agents = {each: AgentEntry(name=AgentName(each)) for each in (name, COUNTERPART)}
@@ -171,7 +174,7 @@ async def staged(
             "MESH_CREDENTIALS": str(directory / "keys" / f"{name}.nk"),
         }
         process = Process(command, environment, kill=kill)
-        stage = Stage(name, mesh, process, admin, await mesh.client(), Client(operator, "ops"))
+        stage = Stage(name, mesh, process, admin, await mesh.client(), Client(operator, "ops"), patience_s)
         await stage.heard.listen(admin)
         try:
             process.start()
@@ -185,10 +188,19 @@ class Stage:
     """What a check has in hand."""
 
     def __init__(
-        self, name: str, mesh: LocalMesh, process: Process, admin: Bus, client: Client, operator: Client
+        self,
+        name: str,
+        mesh: LocalMesh,
+        process: Process,
+        admin: Bus,
+        client: Client,
+        operator: Client,
+        patience_s: float,
     ) -> None:
         self.name, self.mesh, self.process, self.admin = name, mesh, process, admin
         self.client, self.operator = client, operator
+        self.patience_s = patience_s
+        """How long anything may take that the agent does at once."""
         self.lease_s = mesh.fleet.lease_s
         self.log = JetStreamLog(admin)
         self.heard = Overheard(name)
@@ -200,8 +212,9 @@ class Stage:
         told = [Fact(key=key, value=value) for key, value in {"do": do, **more}.items()]
         return await self.client.submit(f"check {do}", facts=[*told, *facts])
 
-    async def end(self, request: RequestId, within_s: float = COMES_S, reply: Any = None) -> AnyEvent:
-        """Return how a request ended. Raises Wrong if it did not."""
+    async def end(self, request: RequestId, after_s: float = 0.0, reply: Any = None) -> AnyEvent:
+        """Return how a request ended, for which it has `after_s` more than patience. Raises Wrong."""
+        within_s = after_s + self.patience_s
 
         async def answer(question: Question) -> Any:
             return reply
@@ -213,9 +226,9 @@ class Stage:
             raise Wrong(f"no end within {within_s:g} s; the events are {types}") from None
         return outcome.event
 
-    async def completed(self, request: RequestId, answer: Any, within_s: float = COMES_S, **how: Any) -> None:
+    async def completed(self, request: RequestId, answer: Any, after_s: float = 0.0, **how: Any) -> None:
         """Wait for the end of a request, which has to be this answer."""
-        end = await self.end(request, within_s, **how)
+        end = await self.end(request, after_s, **how)
         given = end.answer if isinstance(end, RequestCompleted) else None
         if given != answer:
             raise Wrong(f"the answer was to be {answer!r}; {type_of(end)} came, with {given!r}")
@@ -231,12 +244,21 @@ class Stage:
         ack = await self.admin.publish_durable(subjects.evt(self.name, request), body)
         return ack.seq
 
+    async def end_untold(self, request: str) -> None:
+        """Leave the end of a request's first turn where an agent looks, and send no notice."""
+        (opened, *_) = await self.events(request)
+        assert opened.work is not None
+        turn = opened.work.turn
+        ended = msgspec.json.encode(Ended(why="request.cancelled", turn=turn))
+        await self.admin.publish_durable(subjects.end(self.name, request, turn), ended)
+
     # --- waiting ----------------------------------------------------------------------------------
 
     async def eventually(
-        self, ask: Callable[[], Awaitable[T | None]], missed: str, within_s: float = COMES_S
+        self, ask: Callable[[], Awaitable[T | None]], missed: str, after_s: float = 0.0
     ) -> T:
         """Ask until there is an answer that is true, and return it. Raises Wrong with what was `missed`."""
+        within_s = after_s + self.patience_s
         give_up_at = time.monotonic() + within_s
         while not (found := await ask()):
             if time.monotonic() > give_up_at:
@@ -244,21 +266,21 @@ class Stage:
             await asyncio.sleep(_LOOK_S)
         return found
 
-    async def until(self, look: Callable[[], T | None], missed: str, within_s: float = COMES_S) -> T:
+    async def until(self, look: Callable[[], T | None], missed: str, after_s: float = 0.0) -> T:
         """Look until something is there, and return it. Raises as `eventually`."""
 
         async def ask() -> T | None:
             return look()
 
-        return await self.eventually(ask, missed, within_s)
+        return await self.eventually(ask, missed, after_s)
 
-    async def event(self, request: str, kind: type[E], within_s: float = COMES_S) -> E:
+    async def event(self, request: str, kind: type[E]) -> E:
         """Wait for an event of a kind."""
 
         async def ask() -> E | None:
             return next((event for event in await self.events(request) if isinstance(event, kind)), None)
 
-        return await self.eventually(ask, f"there was to be {type_of(kind)}", within_s)
+        return await self.eventually(ask, f"there was to be {type_of(kind)}")
 
     async def pulled(self, request: str) -> int:
         """Wait until the agent has a request's first event in hand; return its place in the log."""
@@ -270,13 +292,19 @@ class Stage:
 
         return await self.eventually(ask, "it was to pull its event")
 
-    async def acked(self, seq: int, within_s: float = COMES_S) -> Ack:
+    async def acked(self, seq: int) -> Ack:
         """Wait until the agent is done with an event; return what it said last of it."""
 
         def done() -> Ack | None:
             return next((ack for ack in self.heard.acks_of(seq) if ack.payload[:4] in ("+ACK", "+TER")), None)
 
-        return await self.until(done, "the event was to be acknowledged", within_s)
+        return await self.until(done, "the event was to be acknowledged")
+
+    async def ends_in_good_order(self) -> None:
+        """Ask the agent to end. Raises Wrong if it had to be killed."""
+        within_s = self.patience_s + _ENDS_S
+        if not await self.process.stop(within_s):
+            raise Wrong(f"it did not end within {within_s:g} s of SIGTERM")
 
     async def takes_work(self) -> None:
         """Wait until the agent pulls. Raises Wrong."""
@@ -286,7 +314,8 @@ class Stage:
                 raise Wrong("the command ended before the agent took any work")
             return bool((await self.inbox())["num_waiting"])
 
-        await self.eventually(ask, f"it was to pull from the consumer {inbox_consumer(self.name)}", READY_S)
+        missed = f"it was to pull from the consumer {inbox_consumer(self.name)}"
+        await self.eventually(ask, missed, max(0.0, READY_S - self.patience_s))
 
     async def inbox(self) -> dict[str, Any]:
         """Return what the server says of the agent's consumer."""

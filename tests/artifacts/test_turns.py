@@ -9,6 +9,7 @@ import pytest
 from mesh.agent import Artifact, FactUnusable, Move, Turn, agent
 from mesh.artifacts import ArtifactForeign, ArtifactStore
 from mesh.testing import FleetHarness, InMemoryGuard, LocalMesh, MemorySteps, TemporaryStore, fleet_of, turn
+from tests.servers import PATIENCE_S
 
 
 async def test_a_round_that_runs_again_reads_no_data_and_saves_nothing(tmp_path: Path) -> None:
@@ -107,5 +108,5 @@ async def test_on_a_real_mesh_a_client_hands_in_a_scan_and_fetches_the_report(tm
         scan = await mesh.store.save("scan", b"a contract")
         client = await mesh.client()
         request = await client.submit("Read this", artifacts=[scan], answer_type=Artifact)
-        report = (await client.wait(request, timeout_s=60)).answer
+        report = (await client.wait(request, timeout_s=PATIENCE_S)).answer
         assert await mesh.store.load(report) == b"a contract; notes on a contract"

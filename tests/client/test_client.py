@@ -38,7 +38,7 @@ async def test_fifty_callers_under_one_name_each_get_their_own_answer(echoing: S
     other = await Client.on(await echoing.bus("c1", "second"), "c1")
 
     async def ask(client: Client, text: str) -> Any:
-        return (await client.wait(await client.submit(text), timeout_s=60)).answer
+        return (await client.wait(await client.submit(text), timeout_s=PATIENCE_S)).answer
 
     texts = [f"hello {number}" for number in range(50)]
     answers = await asyncio.gather(*(ask((one, other)[len(text) % 2], text) for text in texts))
@@ -52,7 +52,7 @@ async def test_a_request_costs_its_submit_and_one_look(
     client = await echoing.client()
     asked = client._bus.counters.requests
     for _ in range(3):
-        assert (await client.wait(await client.submit("hello"), timeout_s=60)).answer == "hello"
+        assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "hello"
     assert client._bus.counters.requests - asked == 3 * 2
 
 
@@ -70,9 +70,9 @@ async def test_the_same_id_with_the_same_content_is_the_same_request(echoing: St
     one = await echoing.client()
     other = await Client.on(await echoing.bus("c1", "second"), "c1")
     request = await one.submit("hello")
-    await one.wait(request, timeout_s=60)
+    await one.wait(request, timeout_s=PATIENCE_S)
     assert await other.submit("hello", request=request) == request
-    assert (await other.wait(request, timeout_s=60)).answer == "hello"
+    assert (await other.wait(request, timeout_s=PATIENCE_S)).answer == "hello"
     assert await echoing.types(request) == ["request.opened", "request.completed"]
 
 
@@ -81,10 +81,10 @@ async def test_the_same_id_with_other_content_is_rejected_and_does_the_first_no_
     other = await Client.on(await stage.bus("c1", "second"), "c1")
     request = await one.submit("hello")
     work = await a.work(request)
-    first = asyncio.create_task(one.wait(request, timeout_s=60))
+    first = asyncio.create_task(one.wait(request, timeout_s=PATIENCE_S))
     await other.submit("good-bye", request=request)
     with pytest.raises(SubmitRejected) as rejected:
-        await other.wait(request, timeout_s=60)
+        await other.wait(request, timeout_s=PATIENCE_S)
     assert (rejected.value.reason, rejected.value.request) == ("request_exists", request)
     await until(lambda: bool(one._rejections))  # it heard of it too
     await a.propose(request, work, DONE)
@@ -96,7 +96,7 @@ async def test_an_old_id_is_rejected(echoing: Stage) -> None:
     old = f"c1_{ulid(1_600_000_000_000, os.urandom(10))}"
     await client.submit("hello", request=old)  # type: ignore[arg-type]
     with pytest.raises(SubmitRejected) as rejected:
-        await client.wait(old, timeout_s=60)  # type: ignore[arg-type]
+        await client.wait(old, timeout_s=PATIENCE_S)  # type: ignore[arg-type]
     assert rejected.value.reason == "stale_id"
 
 
@@ -104,7 +104,7 @@ async def test_a_control_message_that_comes_to_nothing_does_not_end_the_wait(sta
     a, client = await stage.actor("a"), await stage.client()
     request = await client.submit("hello")
     work = await a.work(request)
-    waiting = asyncio.create_task(client.wait(request, timeout_s=60))
+    waiting = asyncio.create_task(client.wait(request, timeout_s=PATIENCE_S))
     await client.control(request, Reply(id="x", turn="lost", round=0))  # type: ignore[arg-type]
     await until(lambda: request in client._rejections)
     await a.propose(request, work, DONE)
@@ -114,7 +114,7 @@ async def test_a_control_message_that_comes_to_nothing_does_not_end_the_wait(sta
 async def test_what_another_process_submitted_and_was_told_is_told_here_too(stage: Stage) -> None:
     client = await stage.client()
     old = f"c1_{ulid(1_600_000_000_000, os.urandom(10))}"
-    waiting = asyncio.create_task(client.wait(old, timeout_s=60))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(client.wait(old, timeout_s=PATIENCE_S))  # type: ignore[arg-type]
     await until(lambda: old in client._wakes)
     await (await stage.bus("c1", "second")).publish_durable(f"mesh.prop.c1.{old}", b'{"text":"hello"}')
     with pytest.raises(SubmitRejected):
@@ -127,7 +127,9 @@ async def test_an_outcome_says_how_and_why_a_request_ended(stage: Stage) -> None
     expired, refused = await client.submit("hello", policy="short"), await client.submit("hello", to="zoe")
     await a.propose(failed, await a.work(failed), Fail(reason="cannot be done"))
     await client.cancel(cancelled, "never mind", by="kim")
-    ends = [await client.wait(request, timeout_s=60) for request in (failed, cancelled, expired, refused)]
+    ends = [
+        await client.wait(request, timeout_s=PATIENCE_S) for request in (failed, cancelled, expired, refused)
+    ]
     assert [(end.status, end.reason) for end in ends] == [
         ("failed", "failed: cannot be done"),
         ("cancelled", "cancelled by kim (c1): never mind"),
@@ -154,7 +156,7 @@ async def test_questions_are_answered_while_waiting(stage: Stage) -> None:
         asked.append(question)
         return f"answer {len(asked)}"
 
-    waiting = asyncio.create_task(client.wait(request, timeout_s=60, on_question=answer))
+    waiting = asyncio.create_task(client.wait(request, timeout_s=PATIENCE_S, on_question=answer))
     replies = []
     for round_ in range(2):
         question = Ask(to_agent="c1", question=f"question {round_}")  # type: ignore[arg-type]
@@ -193,7 +195,7 @@ def asking(question: str) -> Ask:
 async def test_an_end_is_told_while_a_question_stands(stage: Stage) -> None:
     a, client, nobody = await stage.actor("a"), await stage.client(), Unanswered()
     request = await client.submit("hello")
-    waiting = asyncio.create_task(client.wait(request, timeout_s=60, on_question=nobody))
+    waiting = asyncio.create_task(client.wait(request, timeout_s=PATIENCE_S, on_question=nobody))
     await a.propose(request, await a.work(request), asking("which one?"))
     await until(lambda: bool(nobody.asked))
     await stage.control(request, Cancel(id="x", reason="enough"))
@@ -206,7 +208,7 @@ async def test_a_question_that_somebody_else_has_answered_gives_way_to_the_next(
     other = await Client.on(await stage.bus("c1", "second"), "c1")
     slow.replies["second?"] = "two"
     request = await client.submit("hello")
-    waiting = asyncio.create_task(client.wait(request, timeout_s=60, on_question=slow))
+    waiting = asyncio.create_task(client.wait(request, timeout_s=PATIENCE_S, on_question=slow))
     work = await a.work(request)
     await a.propose(request, work, asking("first?"))
     await until(lambda: bool(slow.asked))
@@ -226,7 +228,7 @@ async def test_an_answer_is_found_without_a_single_note(
     monkeypatch.setattr(client_module, "POLL_S", 0.05)
     deaf = Client(await echoing.bus("c1", "deaf"), "c1")  # not made by `on`, so it listens to nothing
     request = await deaf.submit("hello")
-    assert (await deaf.wait(request, timeout_s=60)).answer == "hello"
+    assert (await deaf.wait(request, timeout_s=PATIENCE_S)).answer == "hello"
 
 
 async def test_a_wait_outlives_a_restart_of_the_broker(stage: Stage) -> None:
@@ -234,7 +236,7 @@ async def test_a_wait_outlives_a_restart_of_the_broker(stage: Stage) -> None:
     request = await client.submit("hello")
     work = await a.work(request)
     await stage.drained()
-    waiting = asyncio.create_task(client.wait(request, timeout_s=60))
+    waiting = asyncio.create_task(client.wait(request, timeout_s=PATIENCE_S))
     await until(lambda: request in client._wakes)
     await stage.mesh.server.kill()
     await until(lambda: not client._bus.connected)
@@ -257,7 +259,7 @@ async def test_a_submit_whose_fate_nobody_knows_is_stored_again_and_decided_once
 
     client._bus.publish_durable = publish  # type: ignore[method-assign]
     request = await client.submit("hello")
-    assert (await client.wait(request, timeout_s=60)).answer == "hello"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "hello"
     await echoing.drained("PROP")
     assert len(tries) == 3
     assert await echoing.types(request) == ["request.opened", "request.completed"]
@@ -279,7 +281,7 @@ async def test_what_the_bus_cannot_hold_is_a_typed_error_at_once(
 
 async def test_more_than_a_handoff_may_hold_is_refused_by_size(stage: Stage) -> None:
     client = await stage.client()
-    outcome = await client.wait(await client.submit("x" * 70_000), timeout_s=60)
+    outcome = await client.wait(await client.submit("x" * 70_000), timeout_s=PATIENCE_S)
     assert isinstance(outcome.event, events.RequestRefused)
     assert outcome.event.refusal.rule == "size"
 

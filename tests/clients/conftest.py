@@ -51,7 +51,8 @@ async def tried(command: str, directory: Path) -> list[Finding]:
         own = directory / f"part-{number}"
         own.mkdir()
         checks = CHECKS[number::AT_ONCE]
-        return [finding async for finding in check_agent("front", command, own, checks=checks)]
+        run = check_agent("front", command, own, checks=checks, patience_s=PATIENCE_S)
+        return [finding async for finding in run]
 
     parts = await asyncio.gather(*map(part, range(AT_ONCE)))
     assert sorted(each.check for found in parts for each in found[1:]) == sorted(each.name for each in CHECKS)

@@ -11,7 +11,7 @@ from tests.servers import ROOT
 FILES = sorted(file.name for file in (ROOT / PACKAGE / "test").glob("*.test.mjs"))
 
 
-@pytest.mark.timeout(300)  # two leases have to end, and a second submit comes after five seconds
+@pytest.mark.timeout(600)  # two leases have to end, and a second submit comes after five seconds
 @pytest.mark.parametrize("file", FILES)
 def test_the_package_passes_its_own_tests(file: str, package: Path, node_environment: dict[str, str]) -> None:
     command = ["node", "--test", f"test/{file}"]
@@ -21,7 +21,7 @@ def test_the_package_passes_its_own_tests(file: str, package: Path, node_environ
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_the_package_keeps_to_the_protocol(package: Path, tmp_path: Path) -> None:
     command = f"exec node {package / 'test' / 'checked-agent.mjs'}"
     assert [finding for finding in await tried(command, tmp_path) if not finding.ok] == []

@@ -81,7 +81,7 @@ async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
         assert rejudge([codec.encode(event) for event in happened]).same
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_the_agent_on_the_page_keeps_to_the_protocol(package: Path, tmp_path: Path) -> None:
     code = _code_on_the_page("SERVER", Path("KEYS"))._replace(decide=OBEDIENT)
     text = "\n".join((*code.agent(), "pull();"))

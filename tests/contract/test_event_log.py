@@ -11,7 +11,7 @@ from mesh.bus.event_log import JetStreamLog, Stored
 from mesh.errors import LogUnreadable, Malformed, SequenceConflict
 from mesh.testing import LocalBus
 from protocol.wire.ids import RequestId
-from tests.servers import fresh
+from tests.servers import PATIENCE_S, fresh
 
 
 class Bodies:
@@ -157,7 +157,7 @@ async def test_following_with_a_tail_waits_for_what_comes(log: Bodies) -> None:
             if len(seen) == 4:
                 return
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         group.create_task(follow())
         later = await write(log, fresh(), 3)
     assert seen == [*first, *later]

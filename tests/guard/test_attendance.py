@@ -11,7 +11,7 @@ from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move
 from protocol.wire.events import RequestOpened
 from tests.guard.stage import Stage
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
 STEP = "mesh.step.a.c1_none.t."
 
@@ -82,7 +82,7 @@ async def test_a_time_without_guards_ends_no_round(stage: Stage) -> None:
 
     await eventually(looked)
     await a.propose(request, work, Complete(answer="done"))
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
     assert await stage.types(request) == ["request.opened", "request.completed"]
 
 
@@ -103,7 +103,7 @@ async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_que
     clock.moves(1)
     assert await seen(looker, seq) == (True, taken)
     await client.cancel(request)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
 
 
 async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalBus, stage: Stage) -> None:
@@ -134,7 +134,7 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
     await (await stage.bus("a")).publish_durable(step, b"{}")
     assert not await unbegun()  # though by its deliveries the server has forgotten it
     await client.cancel(request)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     other = await client.submit("hello")
     await stage.reaches(other, "request.opened")
     seq = await stage.last_seq("LOG")
@@ -142,7 +142,7 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
     await (await stage.actor("a")).work(other)
     assert not (await looker.of("a", seq, f"{STEP}0-0")).unbegun
     await client.cancel(other)
-    await client.wait(other, timeout_s=60)
+    await client.wait(other, timeout_s=PATIENCE_S)
 
 
 def test_a_queue_says_when_an_event_was_first_seen_delivered_and_else_when_it_last_moved() -> None:

@@ -21,7 +21,7 @@ from protocol.wire.handoff import Constraints, Rule
 from protocol.wire.ids import AgentName, Cause, RequestId
 from tests.guard.stage import FLEET, Stage, furnish, human_turn
 from tests.logs import captured_logs
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 OPEN_S, TRIAL_S = 300.0, 900.0
 GUARDED: Fleet = msgspec.structs.replace(
@@ -135,7 +135,7 @@ async def test_work_for_an_agent_that_fails_is_refused_and_goes_to_another(
     again = await a.work(request, round_=1)
     await a.propose(request, again, Transfer(to_agent=AgentName("c"), summary="please"))
     await c.propose(request, await c.work(request), DONE)
-    assert (await client.wait(request, timeout_s=60)).status == "completed"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "completed"
 
 
 async def test_failures_that_are_about_the_request_do_not_count(stage: Stage, guard: Guard) -> None:
@@ -154,12 +154,12 @@ async def test_retries_go_on_and_people_are_not_refused_while_it_is_open(stage: 
     await b.say(waiting, ReportFailure(turn=work.turn, round=0, error=Failure(code="boom")))
     await becomes(stage, "open")
     await b.propose(waiting, await b.work(waiting, round_=1), DONE)
-    assert (await client.wait(waiting, timeout_s=60)).status == "completed"
+    assert (await client.wait(waiting, timeout_s=PATIENCE_S)).status == "completed"
     human = human_turn(await stage.reaches(failed, "escalation.raised"))
     await stage.control(failed, Resolve(id="r1", by="kim", turn=human.work.turn))
     await stage.reaches(failed, "escalation.resolved")
     await b.propose(failed, await b.work(failed, nth=1), DONE)
-    assert (await client.wait(RequestId(failed), timeout_s=60)).status == "completed"
+    assert (await client.wait(RequestId(failed), timeout_s=PATIENCE_S)).status == "completed"
     assert (await entry(stage)).state == "open"
 
 
@@ -179,7 +179,7 @@ async def test_one_is_let_through_on_trial_and_its_success_closes(
     assert grounds.breaker_until is not None
     with captured_logs() as lines:
         await b.propose(tried.request, await b.work(tried.request), DONE)
-        assert (await client.wait(tried.request, timeout_s=60)).status == "completed"
+        assert (await client.wait(tried.request, timeout_s=PATIENCE_S)).status == "completed"
         assert await becomes(stage, "closed") == CLOSED
         await until(lambda: any(line["event"] == "breaker_closed" for line in lines))
     third = await submitted(stage)

@@ -10,6 +10,7 @@ from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.subjects import evt
 from tests.guard.stage import Stage
 from tests.security.scenes import told
+from tests.servers import PATIENCE_S
 
 B = AgentName("b")
 CARD = Fact(key="hush-key", value="hush-value", labels=("pii",))
@@ -51,7 +52,7 @@ async def play(stage: Stage, last: Move) -> tuple[str, list[bytes]]:
     got = await read(stage, "c1", request, first)
     await stage.control(request, Reply(id="r1", turn=event.turn, round=0, value="this"), "c1")
     await b.propose(request, await b.work(request, round_=1), last, report=REPORT)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     await stage.drained()
     got += await read(stage, "c1", request, first)
     seen = b"".join(await read(stage, "audit", request, first))
@@ -78,7 +79,7 @@ async def test_a_refused_submit_names_its_rule_and_nothing_it_rested_on(stage: S
     client = await stage.client()
     first = await stage.last_seq("LOG") + 1
     request = await client.submit("hello", intent="nobody-takes-it", to="nobody")
-    assert isinstance((await client.wait(request, timeout_s=60)).event, RequestRefused)
+    assert isinstance((await client.wait(request, timeout_s=PATIENCE_S)).event, RequestRefused)
     got = await read(stage, "c1", request, first)
     assert any(b"known_agent" in answer for answer in got)
     assert {secret for secret in SECRETS for answer in got if secret in answer} <= {b"fleet"}

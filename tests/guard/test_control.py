@@ -25,6 +25,7 @@ from protocol.wire.commands import (
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id
 from tests.guard.stage import Stage, control_command, human_turn, proposal_command
+from tests.servers import PATIENCE_S
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 
@@ -63,7 +64,7 @@ async def test_a_frozen_mesh_takes_no_proposals_and_obeys_controls(stage: Stage,
     await a.propose(moving, work, TO_B)
     fresh = await client.submit("hello")
     await stage.control(ended, Cancel(id="x"))
-    assert (await client.wait(ended, timeout_s=60)).status == "cancelled"
+    assert (await client.wait(ended, timeout_s=PATIENCE_S)).status == "cancelled"
     assert await stage.types(moving) == ["request.opened"]
     assert await stage.types(fresh) == []
     await stage.control("_", Thaw(id="t"))
@@ -102,7 +103,7 @@ async def test_a_reply_while_the_mesh_is_frozen_sees_to_the_next_rounds_timer(st
     schedule = await stage.schedule(request)
     assert schedule is None or schedule[1] <= resumed.at + 250_000, "it stands early enough or has fired"
     await client.cancel(request)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("message", [Cancel(id="x"), Assign(id="x", turn="t", to="kim")])  # type: ignore[arg-type]
@@ -139,7 +140,7 @@ async def test_a_control_message_that_overtakes_its_submit_is_obeyed(
     request = client.new_id()
     await client.cancel(request)
     await client.submit("hello", request=request)
-    assert (await client.wait(request, timeout_s=60)).status == "cancelled"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "cancelled"
 
 
 async def test_a_control_message_for_no_request_ends_as_a_dead_letter(
@@ -175,4 +176,4 @@ async def test_an_operator_may_be_told_of_a_request_before_the_log_is(
     request = client.new_id()
     await stage.control(request, Cancel(id="x1"), "op")
     await client.submit("hello", request=request)
-    assert (await client.wait(request, timeout_s=60)).status == "cancelled"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "cancelled"

@@ -161,7 +161,7 @@ async def test_a_hop_takes_two_durable_publishes_and_a_request_one_timer(stage: 
     await a.propose(request, await a.work(request), TO_B)
     await b.propose(request, await b.work(request), HandBack(summary="here"))
     await a.propose(request, await a.work(request, nth=1), DONE)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     await stage.drained()
     stored = {stream: await stage.last_seq(stream) - before[stream] for stream in streams}
     # The end takes one event more: what its client is not told.
@@ -201,7 +201,7 @@ async def test_requests_are_decided_in_the_partition_that_their_timers_fire_in(s
     await stage.guard()
     client = await stage.client()
     request = await client.submit("hello", policy="short")
-    outcome = await client.wait(request, timeout_s=60)
+    outcome = await client.wait(request, timeout_s=PATIENCE_S)
     assert outcome.status == "expired"
     assert subjects.timer_fire(request).split(".")[3] == str(subjects.partition(request))
 
@@ -248,5 +248,5 @@ async def test_a_request_whose_next_round_no_message_can_hold_ends(stage: Stage)
     assert isinstance(log[-3], events.TurnFailed)
     (line,) = [line for line in lines if line["event"] == "event_too_large"]
     assert line["size"] > line["limit"] == most(guard_bus)
-    assert (await client.wait(request, timeout_s=60)).status == "failed"  # type: ignore[arg-type]
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "failed"  # type: ignore[arg-type]
     await stage.drained()

@@ -20,7 +20,7 @@ from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from tests.guard.stage import FLEET, POLICIES, Stage, furnish
 from tests.logs import captured_logs
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 DONE = Complete(answer="done")
 
@@ -63,7 +63,7 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
         guard = await stage.guard("second")
         for request, work in works.items():
             await a.propose(request, work, DONE)
-        assert (await client.wait(plain, timeout_s=60)).status == "completed"
+        assert (await client.wait(plain, timeout_s=PATIENCE_S)).status == "completed"
         await said(lines, "log_unreadable")
         await until(lambda: guard._bus.conditions.raised >= 3)  # it comes again and again, and is said once
         assert [line["about"] for line in lines if line["event"] == "log_unreadable"] == [newer]
@@ -99,7 +99,7 @@ async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(s
         await stage.guard("second")
         for request, work in works.items():
             await a.propose(request, work, DONE)
-        assert (await client.wait(plain, timeout_s=60)).status == "completed"
+        assert (await client.wait(plain, timeout_s=PATIENCE_S)).status == "completed"
         await said(lines, "log_unreadable")
     assert await stage.waiting("PROP") == 1
 
@@ -254,7 +254,7 @@ async def test_without_a_readable_fleet_or_prices_new_requests_are_refused_and_t
     await refused_by_name(stage, subject)
     assert [reason.code for reason in guard._bus.conditions.reasons()] == ["entry_unreadable"]
     await a.propose(request, work, DONE)
-    assert (await client.wait(request, timeout_s=60)).status == "completed"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "completed"
     if subject == subjects.FLEET:
         await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
     else:
@@ -316,7 +316,9 @@ async def test_no_breakers_entry_ends_a_guard(stage: Stage, agent: str) -> None:
 async def test_a_guard_sees_a_new_fleet_and_a_new_policy_at_once(stage: Stage) -> None:
     admin, client = await stage.bus("admin"), await stage.client()
     await stage.guard()
-    assert (await client.wait(await client.submit("hello", policy="new"), timeout_s=60)).status == "refused"
+    assert (
+        await client.wait(await client.submit("hello", policy="new"), timeout_s=PATIENCE_S)
+    ).status == "refused"
     await admin.publish_durable(subjects.policy("new"), msgspec.json.encode(Policy(name="new")))
 
     async def taken() -> bool:

@@ -15,7 +15,7 @@ from protocol.wire.config import FreezeEntry
 from protocol.wire.handoff import Fact
 from protocol.wire.subjects import FREEZE, end
 from tests.guard.stage import HASTY, Stage, furnished_mesh
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
@@ -39,7 +39,7 @@ async def test_between_a_verdict_and_its_acknowledgement(stage: Stage) -> None:
     await stage.drained()
     assert await stage.types(request) == ["request.opened", "handoff.admitted"]
     await b.propose(request, await b.work(request), Complete(answer="done"))
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
 
 
 async def test_between_a_withholding_and_its_verdict(stage: Stage) -> None:
@@ -91,7 +91,7 @@ async def test_between_an_event_and_its_timer(stage: Stage, point: str) -> None:
     armed = await stage.last_seq("TIMER") - before
     assert armed == (point == "armed")
     await stage.guard()
-    assert (await client.wait(request, timeout_s=60)).status == "expired"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "expired"
     await stage.drained()
     assert await stage.types(request) == ["request.opened", "request.expired"]
 
@@ -149,7 +149,9 @@ async def test_a_guard_that_is_killed_leaves_its_partitions_to_one_that_waits(st
         await stage.guard("heir")
         for request, work in zip(requests, works, strict=True):
             await a.propose(request, work, Complete(answer="done"))
-        assert {(await client.wait(request, timeout_s=60)).status for request in requests} == {"completed"}
+        assert {(await client.wait(request, timeout_s=PATIENCE_S)).status for request in requests} == {
+            "completed"
+        }
         await stage.drained()
         for request in requests:
             assert await stage.types(request) == ["request.opened", "request.completed"]

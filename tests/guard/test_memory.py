@@ -17,7 +17,7 @@ from protocol.wire.ids import RequestId
 from protocol.wire.memory import MemoryRecord
 from protocol.wire.subjects import ctl
 from tests.guard.stage import HASTY, Stage, furnished_mesh
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
 LEAVES = (Fact(key="order", value=7), Fact(key="a customer's name", value="Ada", labels=("pii",)))
 
@@ -39,7 +39,7 @@ async def ended(stage: Stage, conversation: str, *leaves: Fact, keys: tuple[str,
     request = await client.submit("hello", conversation=conversation)
     move = Complete(answer="done", remember=leaves, remember_keys=keys)
     await a.propose(request, await a.work(request), move)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     return request
 
 

@@ -50,7 +50,7 @@ async def test_a_proposal_for_a_request_that_is_over_is_late_and_says_how_it_end
     request = await client.submit("hello")
     work = await a.work(request)
     await client.cancel(request)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     await stage.drained("CTL")
     told = await stage.notices("a")
     await a.propose(request, work, DONE)
@@ -164,7 +164,7 @@ async def test_a_proposal_that_cannot_be_read_fails_its_round_and_is_kept(
     assert failure.message == letter.detail
     assert again.reported.usage.tokens == 7
     await a.propose(request, again, DONE)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     assert await stage.types(request) == [
         "request.opened",
         "turn.failed",

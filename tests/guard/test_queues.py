@@ -116,7 +116,7 @@ async def test_an_agent_that_fills_its_journals_keeps_nobody_else_waiting(own_st
     assert await get(await stage.bus("audit"), "ENDS", subjects.end("a", held, work.turn)) is not None
 
     await stage.runtime(Agent("b", _calls, tools=(_look,)))
-    outcome = await client.wait(await client.submit("hello", to="b"), timeout_s=60)
+    outcome = await client.wait(await client.submit("hello", to="b"), timeout_s=PATIENCE_S)
     assert outcome.answer == "seen"
     assert (await stage.state(steps_of("b")))["messages"] > 0
 

@@ -14,6 +14,7 @@ from protocol.wire.events import TaskOffered, TaskOpened
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
 from tests.guard.stage import FLEET, Stage, furnish
+from tests.servers import PATIENCE_S
 
 SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
 
@@ -67,7 +68,7 @@ async def test_a_swarm_goes_on_where_its_guard_died(stage: Stage, point: str) ->
         joined = await a.work(request, round_=1)
         assert [fact.fact.value for fact in joined.board] == [1]
         await a.propose(request, joined, Complete(answer="done"))
-        assert (await client.wait(request, timeout_s=60)).answer == "done"
+        assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
         await stage.drained()
         log = await stage.log(request)
         assert len([event for event in log if isinstance(event, TaskOpened)]) == 1

@@ -65,7 +65,7 @@ async def test_a_round_waits_for_an_agent_that_nobody_serves_and_its_time_counts
     assert isinstance(failed, events.TurnFailed)
     assert failed.error.code == "timeout"
     await client.cancel(request)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
 
 
 async def test_jobs_that_waited_for_their_agent_have_their_whole_time_when_it_is_back(stage: Stage) -> None:
@@ -114,7 +114,7 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
     assert failed.at - failed.grounds.served_since >= 250_000
     await stage.reaches(queued, "escalation.raised")
     stuck.set()
-    assert (await client.wait(first, timeout_s=60)).answer == "at last"
+    assert (await client.wait(first, timeout_s=PATIENCE_S)).answer == "at last"
     assert first in begun
     assert queued not in begun
 
@@ -124,7 +124,7 @@ async def test_a_requests_deadline_ends_it_and_tells_its_agent(stage: Stage) -> 
     told = await stage.notices("a")
     request = await client.submit("hello", policy="short")
     work = await a.work(request)
-    outcome = await client.wait(request, timeout_s=60)
+    outcome = await client.wait(request, timeout_s=PATIENCE_S)
     assert outcome.status == "expired"
     assert await stage.types(request) == ["request.opened", "request.expired"]
     await until(lambda: any(notice.ended and notice.ended.turn == work.turn for notice in told))

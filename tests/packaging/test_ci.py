@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 SAID = '#!/bin/bash\necho "${0##*/} $*" >> "$SAID"\n'
 APT = SAID + 'if [[ " $* " == *" $FAILS "* ]]; then exit 100; fi\n'
@@ -31,7 +31,12 @@ def run(programs: Path, **more: str) -> tuple[subprocess.CompletedProcess[str], 
     said = programs.parent / "said"
     environment = {"PATH": str(programs), "SAID": str(said), "FAILS": "nothing", **more}
     done = subprocess.run(
-        [ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [ROOT / ".ci" / "run"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     return done, said.read_text().splitlines()
 

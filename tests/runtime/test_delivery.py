@@ -172,7 +172,7 @@ async def test_a_note_that_says_a_turn_is_over_is_not_believed_without_the_guard
     heard = await stage.notices("a")
     await guard.publish(subjects.note("a", request), b'{"request":"last"}')
     await until(lambda: bool(heard))
-    await until(lambda: not runtime._executor.running.checks)
+    await until(lambda: not any(each.looks for each in runtime._executor.running.rounds.values()))
     assert gate.running == 1
     gate.open.set()
     assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"

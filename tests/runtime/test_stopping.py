@@ -49,7 +49,12 @@ async def _empty(stage: Stage) -> bool:
     return await stage.inbox_left("a") == 0
 
 
-async def test_a_cancel_stops_a_turn_that_sleeps_between_its_steps(stage: Stage) -> None:
+@pytest.mark.parametrize("heard", [True, False], ids=["told", "notice-lost"])
+async def test_a_cancel_stops_a_turn_that_sleeps_between_its_steps(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    if not heard:
+        monkeypatch.setattr(RunningRounds, "on_note", lambda rounds, message: None)
     costly, asleep = Costly(), asyncio.Event()
     ended: list[str] = []
 

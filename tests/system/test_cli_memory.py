@@ -4,6 +4,7 @@ from mesh.cli.exits import Exit
 from protocol.wire.commands import Complete
 from protocol.wire.handoff import Fact
 from tests.guard.stage import Stage
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 
 LEAVES = (Fact(key="order", value={"no": 7}), Fact(key="name", value="Ada", labels=("pii",)))
@@ -14,7 +15,7 @@ async def left(stage: Stage, conversation: str, name: str = "c1", *leaves: Fact)
     client, a = await stage.client(name), await stage.actor("a")
     request = await client.submit("hello", conversation=conversation)
     await a.propose(request, await a.work(request), Complete(answer="done", remember=leaves or LEAVES))
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     await stage.drained()
     return request
 

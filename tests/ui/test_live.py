@@ -11,6 +11,7 @@ from mesh.ui import Keys, Options, serving
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete
 from protocol.wire.notices import LiveNote
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 from tests.ui.conftest import Serve
 
@@ -31,7 +32,7 @@ async def test_a_running_turn_is_heard_until_its_request_ends(serve: Serve, offi
     note = LiveNote(v=1, turn=work.turn, round=0, n=0, at=1, kind="text", text=words)
     async with (
         serve() as address,
-        httpx.AsyncClient(base_url=address, timeout=60) as browser,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as browser,
         browser.stream("GET", f"/requests/{request}/live") as answer,
     ):
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -62,7 +63,7 @@ async def test_without_the_clients_key_the_log_is_heard_all_the_same(
     request, work = await office.begun()
     async with (
         serving(alone, Options(store=tmp_path)) as address,
-        httpx.AsyncClient(base_url=address, timeout=60) as browser,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as browser,
         browser.stream("GET", f"/requests/{request}/live") as answer,
     ):
         said = events_of(answer)
@@ -73,7 +74,7 @@ async def test_without_the_clients_key_the_log_is_heard_all_the_same(
 
 async def test_a_page_that_ends_ends_its_streams(serve: Serve, office: Office) -> None:
     request, _ = await office.begun()
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as browser:
         async with serve() as address:
             stream = browser.stream("GET", f"{address}/requests/{request}/live")
             answer = await stream.__aenter__()

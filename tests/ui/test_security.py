@@ -17,6 +17,7 @@ from mesh.ui import LEAST_TOKEN, Keys, Options, secret, serving
 from mesh.ui.security import MOST_BODY
 from protocol.wire.commands import Ask
 from protocol.wire.handoff import Fact
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 from tests.ui.conftest import Serve, Visitor
 
@@ -263,7 +264,7 @@ async def test_a_broken_request_of_http_is_refused(serve: Serve) -> None:
     async with serve() as address:
         place = urlsplit(address)
         for sent in (b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000, b"\x00\x01\x02\r\n\r\n"):
-            with socket.create_connection((place.hostname, place.port), timeout=30) as raw:
+            with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as raw:
                 raw.setblocking(False)
                 loop = asyncio.get_running_loop()
                 await loop.sock_sendall(raw, sent)

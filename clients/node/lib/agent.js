@@ -47,10 +47,13 @@ export async function serve(nc, about, code) {
 
 /** A round in hand. */
 class Running {
-  /** @param {Delivery} delivery @param {number} round */
-  constructor(delivery, round) {
+  /** @param {Delivery} delivery @param {string} request @param {import("./messages.js").Assignment} work */
+  constructor(delivery, request, { turn, round }) {
     this.delivery = delivery;
+    this.request = request;
+    this.turn = turn;
     this.round = round;
+    this.looking = false;
     this.abort = new AbortController();
   }
 }
@@ -136,9 +139,12 @@ class Serving {
       return;
     }
     before?.abort.abort(new Over("a newer round began"));
-    const running = new Running(delivery, work.round);
+    const running = new Running(delivery, request, work);
     this.running.set(key, running);
-    const beat = setInterval(() => running.delivery.working(), this.leaseMs / 3);
+    const beat = setInterval(() => {
+      running.delivery.working();
+      if (!running.looking) void this.#look(running); // a note is lost with its connection, or comes before its round
+    }, this.leaseMs / 3);
     try {
       this.log({ took: event.type, request, turn: work.turn, round: work.round, refusal: work.past?.at(-1)?.refusal?.rule });
       const again = delivery.count > 1 || age > 1_000;
@@ -156,7 +162,8 @@ class Serving {
     const journal = new Journal({ nc, agent: name, request, work, nonce, leaseMs });
     const lookFirst = async () => {
       if (running.abort.signal.aborted) throw running.abort.signal.reason;
-      if (await this.#isOver(request, work.turn)) throw (journal.stopped = new Over("the turn is over"));
+      const over = await this.#ended(request, work.turn);
+      if (over !== undefined) throw (journal.stopped = new Over(over));
     };
     const turn = new Turn(request, work, journal, running.abort.signal, this.actions, lookFirst);
     const place = { turn: work.turn, round: work.round };
@@ -236,9 +243,23 @@ class Serving {
 
   // --- being told ----------------------------------------------------------------------------------
 
-  /** @param {string} request @param {string} turn */
-  async #isOver(request, turn) {
-    return (await last(this.nc, "ENDS", `mesh.end.${this.name}.${request}.${turn}`)) !== undefined;
+  /** Return why a guard ended a turn; undefined if none did. @param {string} request @param {string} turn */
+  async #ended(request, turn) {
+    const ended = await last(this.nc, "ENDS", `mesh.end.${this.name}.${request}.${turn}`);
+    return ended === undefined ? undefined : String(ended.json().why);
+  }
+
+  /** Stop a round whose turn a guard has ended. @param {Running} running */
+  async #look(running) {
+    running.looking = true;
+    try {
+      const why = await this.#ended(running.request, running.turn);
+      if (why !== undefined) running.abort.abort(new Over(why));
+    } catch (error) {
+      this.log({ failed: messageOf(error), request: running.request }); // the next heartbeat looks again
+    } finally {
+      running.looking = false;
+    }
   }
 
   /** @param {import("@nats-io/transport-node").Msg} note */
@@ -248,20 +269,19 @@ class Serving {
     let notice;
     try {
       notice = note.json();
-      if (notice.ended) {
-        const running = this.running.get(`${notice.request}/${notice.ended.turn}`);
-        if (running && (await this.#isOver(notice.request, notice.ended.turn))) running.abort.abort(new Over(notice.ended.why));
-      } else if (notice.error) await this.#rejected(notice);
     } catch {
       return; // anybody's mistake may lie there
     }
     this.log({ notice });
+    const running = this.running.get(`${notice?.request}/${notice?.ended?.turn}`);
+    if (running !== undefined) return await this.#look(running);
+    await this.#rejected(notice).catch((error) => this.log({ failed: messageOf(error), request: notice.request }));
   }
 
   /** A proposal of ours was not taken up, and its round waits: it failed. @param {any} notice */
   async #rejected(notice) {
-    const place = this.proposed.get(notice.digest);
-    if (place === undefined || notice.error.code !== "event_too_large") return; // of the others the guard made something itself
+    const place = this.proposed.get(notice?.digest);
+    if (place === undefined || notice.error?.code !== "event_too_large") return; // of the others the guard made something itself
     const { request, turn, round } = place;
     const said = failure({ turn, round }, new Broken("proposal_rejected", notice.error.code, { permanent: true }));
     await this.#stored(`mesh.prop.${this.name}.${request}`, JSON.stringify(said), {});

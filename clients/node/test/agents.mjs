@@ -66,6 +66,10 @@ const codes = {
 
 const name = process.env.MESH_NAME;
 const nc = await connectAs(name, { servers: process.env.NATS_URL, seedFile: process.env.MESH_CREDENTIALS });
+if (process.env.DEAF === "yes") {
+  const subscribe = nc.subscribe.bind(nc);
+  nc.subscribe = (subject, how) => (subject.startsWith("mesh.note.") ? undefined : subscribe(subject, how));
+}
 const running = await serve(nc, { name, version: "1.0.0", log: say }, codes[process.env.HOW]);
 process.once("SIGTERM", async () => {
   await running.stop();

@@ -25,7 +25,7 @@ from mesh.model.scripted import ScriptInvalid
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, calls, driven_by, fleet_of, turn
 from mesh.testing.claude_stub import StubClaude, says
 from tests.logs import captured_logs
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path as Nowhere
@@ -236,7 +236,12 @@ assert Seen.by == {False}, Seen.by
 def test_the_sdk_is_imported_in_a_thread() -> None:
     told = {VARIABLE: "claude", KEY: "none is needed to import", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", LOOKED_AT], env=told, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", LOOKED_AT],
+        env=told,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -15,6 +15,7 @@ from mesh.testing.harness import replied, unanswered
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 from protocol.wire.handoff import Constraints, Fact
+from tests.servers import PATIENCE_S
 from tests.unit.model.doubles import StubbornModel, TalkingModel, calls, says
 
 ran: list[int] = []
@@ -358,7 +359,7 @@ async def test_calls_that_only_read_run_at_once_and_answer_in_their_order() -> N
     @tool
     async def meet(who: str) -> str:
         """Wait for the other."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await met.wait()
         return who
 

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from mesh.service.conditions import _MOST, ProbeAnswer, Probes, ProbesUnusable, Reason, parse_address
+from tests.servers import PATIENCE_S
 
 
 async def ask(probes: Probes, raw: bytes) -> bytes:
@@ -15,7 +16,7 @@ async def ask(probes: Probes, raw: bytes) -> bytes:
     writer.write(raw)
     writer.write_eof()
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             return await reader.read()
     finally:
         writer.close()
