@@ -22,7 +22,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
 from mesh.fleet.setup import apply
-from mesh.model.anthropic.model import ROUTING, ClaudeModel
+from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.service.logs import configure_logging

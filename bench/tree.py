@@ -25,7 +25,7 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
-from mesh.model.anthropic.model import ROUTING, ClaudeModel
+from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.port import Prompt
 from mesh.service.logs import configure_logging
 from mesh.service.run import collect_rarely

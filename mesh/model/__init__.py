@@ -1,13 +1,12 @@
 """Models behind a port: what a model is shown, what it may answer, and the loop between it and the tools."""
 
 from mesh.model.agent import ClaudeAgent
-from mesh.model.anthropic.model import HARD, ROUTING, WORK
-from mesh.model.conduct import Flaw
+from mesh.model.anthropic import HARD, ROUTING, WORK
 from mesh.model.context_window import ContextWindow
-from mesh.model.openai.model import OpenAIModel
+from mesh.model.openai import OpenAIModel
 from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall
 from mesh.model.prompt import Instructions
-from mesh.model.supervisor import Supervisor
+from mesh.model.supervisor import Flaw, Supervisor
 from mesh.model.swarm import Swarm
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from mesh.agent.definition import Agent, Toolbox, a_key_will_do, checked_name, unpacked
 from mesh.agent.errors import Permanent, ToolsUnusable
 from mesh.agent.tools import Tool, short
-from mesh.model.anthropic.model import WORK, ClaudeModel
+from mesh.model.anthropic import WORK, ClaudeModel
 from mesh.model.arguments import answer_form
 from mesh.model.loop import MAX_CALLS, drive
 from mesh.model.moves import Labels, require_apart
-from mesh.model.openai.model import OpenAIModel
+from mesh.model.openai import OpenAIModel
 from mesh.model.port import Model
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptedModel, load_script

@@ -6,14 +6,14 @@ model as text. The loop is bounded: a person gets the work of a model that comes
 
 import asyncio
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from mesh.agent.errors import Permanent, PostUnusable, ToolError
+from mesh.agent.errors import Permanent, PostUnusable, ToolArgumentsInvalid, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
@@ -367,3 +367,68 @@ def can_be_of(past: RoundOutcome, move: Move) -> bool:
 
 def _error(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, call.name, text, is_error=True)
+
+
+# --- one question, one answer ------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+_ANSWER_CUT = "Not taken: the reply was cut off at its greatest length. Say less."
+
+
+class NoAnswer(Permanent, code="model.no_answer"):
+    """A model gave no answer that can be used, in as many tries as it has. The text has its last mistake."""
+
+
+async def ask(
+    turn: Turn,
+    model: Model,
+    *,
+    agent: str,
+    instructions: str,
+    brief: str,
+    spec: ToolSpec,
+    read: Callable[[ToolCall], T],
+    words: Callable[[str], T] | None = None,
+    tries: int,
+) -> T:
+    """Return what a model answers by a call of `spec`, its only tool: a plan, or an answer in its form.
+
+    Every mistake goes back to the model as text, as in the loop.
+
+    Args:
+        agent: as whom the model speaks.
+        read: returns what the call says. Raises ToolArgumentsInvalid for the model to read.
+        words: returns what a reply without a call says; None where words are no answer.
+
+    Raises NoAnswer, and as `drive`.
+    """
+    pricing, transcript, last = Pricing(turn, model), list[Exchange](), ""
+    for _ in range(tries):
+        prompt = Prompt(agent, instructions, brief, (spec,), tuple(transcript))
+        reply, _ = await replied(turn, model, pricing, prompt)
+        transcript.append(said_in(reply))
+        if reply.stop == PAUSED:
+            continue
+        try:
+            if reply.stop == CUT:
+                raise ToolArgumentsInvalid(spec.name, (_ANSWER_CUT,))
+            return _answer(reply, spec.name, read, words)
+        except ToolArgumentsInvalid as wrong:
+            last = str(wrong)
+            calls = [ToolResult(call.id, call.name, last, is_error=True) for call in reply.calls]
+            transcript += calls or [ToolResult("", "", last, is_error=True)]
+    raise NoAnswer(f"{agent} gave no answer in {tries} tries: {last}")
+
+
+def _answer(reply: Reply, name: str, read: Callable[[ToolCall], T], words: Callable[[str], T] | None) -> T:
+    """Return what a reply answers: its first call of this name counts, else its words."""
+    call = next((call for call in reply.calls if call.name == name), None)
+    if call is not None:
+        if call.unreadable:
+            raise ToolArgumentsInvalid(name, (call.unreadable,))
+        return read(call)
+    said = reply.text.strip()
+    if words is None or not said or reply.calls:
+        raise ToolArgumentsInvalid(name, (f"the only answer is one call of {name}",))
+    return words(said)

@@ -1,12 +1,16 @@
-"""What every vendor's replies are read with: strangers' bytes become calls, texts and counts to keep."""
+"""What every vendor's requests are put together with, and its replies read with.
+
+Strangers' bytes become calls, texts and counts to keep.
+"""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from mesh.model.port import Reply, ToolCall
+from mesh.model.port import Prompt, Reply, Said, ToolCall
 from protocol.wire.codec import check_nesting
 from protocol.wire.commands import MAX_MODEL_CHARS
 from protocol.wire.errors import Malformed
@@ -38,16 +42,67 @@ class BrokenOff(Exception):
     """The stream ended before the message did."""
 
 
-class Streamed(Protocol):
+class Dialogue(ABC):
+    """A prompt as the messages of a vendor's API, in which the two sides alternate.
+
+    Every call is answered before anything else is said; a call without a result gets an error as its result.
+    """
+
+    def __init__(self, prompt: Prompt, *begun: dict[str, Any]) -> None:
+        self.messages = list(begun)
+        self._open: list[str] = []
+        """Ids of the last reply's calls without a result yet."""
+        texts = [prompt.brief]
+        for each in prompt.transcript:
+            if isinstance(each, Said):
+                self._end_message(texts)
+                texts = []
+                self._add_reply(each)
+            elif each.call in self._open:
+                self._open.remove(each.call)
+                self._answer(each.call, each.text, is_error=each.is_error)
+            else:  # a remark
+                texts.append(each.text)
+        self._end_message(texts)
+
+    def _end_message(self, texts: list[str]) -> None:
+        """Complete what goes to the model, so that the model is next to speak."""
+        for call in self._open:
+            self._answer(call, NOT_DONE, is_error=True)
+        self._open = []
+        self._say(texts)
+
+    @abstractmethod
+    def _add_reply(self, said: Said) -> None:
+        """Add a reply, and note its calls in `_open`."""
+
+    @abstractmethod
+    def _answer(self, call: str, text: str, *, is_error: bool) -> None:
+        """Add the result of a call."""
+
+    @abstractmethod
+    def _say(self, texts: list[str]) -> None:
+        """Add texts to the model. Where it has nothing to reply to, ask it to go on."""
+
+
+class Streamed(ABC):
     """A reply while its events come in."""
 
-    ended: bool
+    ended = False
     """True once nothing that follows belongs to the reply."""
 
     def take(self, event: Mapping[str, Any]) -> str:
         """Add an event; return its piece of text, empty if it has none. Raises Unreadable."""
-        ...
+        try:
+            return self._added(event)
+        except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+            raise Unreadable(f"an event that is none: {type(wrong).__name__}") from wrong
 
+    @abstractmethod
+    def _added(self, event: Mapping[str, Any]) -> str:
+        """Add an event; return its piece of text."""
+
+    @abstractmethod
     def reply(self, *, asked: str, taken: frozenset[str]) -> Reply:
         """Return the whole reply. Raises BrokenOff, Unreadable.
 
@@ -55,7 +110,6 @@ class Streamed(Protocol):
             asked: the model that was asked, for a reply that names none.
             taken: ids of calls that another reply of the same conversation made.
         """
-        ...
 
 
 # --- texts ----------------------------------------------------------------------------------------

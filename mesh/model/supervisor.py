@@ -15,27 +15,75 @@ writes the answer from the results.
 Between rounds it knows nothing but what its journal says (`TurnCourse`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from graphlib import TopologicalSorter
+from inspect import isawaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import msgspec
+from pydantic import ValidationError
 
 from mesh.agent.definition import Agent, checked_name
+from mesh.agent.errors import Permanent, ToolArgumentsInvalid
+from mesh.agent.results import Result
+from mesh.agent.tools import mistakes_in
+from mesh.agent.turn import Turn
 from mesh.model.agent import model_for, prepared, require_fallback, require_labels
-from mesh.model.anthropic.model import WORK
-from mesh.model.conduct import MOST_OPEN, MOST_REVISIONS, Charter, Check, Conduct
-from mesh.model.context_window import ContextWindow
-from mesh.model.course import follow
-from mesh.model.moves import Labels
-from mesh.model.port import Model
-from mesh.model.prompt import Instructions, load_instructions
-
-if TYPE_CHECKING:
-    from mesh.agent.turn import Turn
-    from protocol.wire.commands import Move
+from mesh.model.anthropic import WORK
+from mesh.model.arguments import Plan, PlanInvalid, PlanStep, intents_of, plan_form, schema_of
+from mesh.model.context_window import ContextWindow, Passage
+from mesh.model.course import TurnCourse, follow
+from mesh.model.loop import NoAnswer, ask
+from mesh.model.moves import COMPLETE, DELIVER, Labels, MoveTools
+from mesh.model.port import Model, ToolCall, ToolSpec
+from mesh.model.prompt import (
+    Instructions,
+    PromptContext,
+    context_now,
+    load_instructions,
+    one_line,
+    render,
+    shown_result,
+)
+from protocol.wire.commands import Move, Task
+from protocol.wire.config import AgentEntry
+from protocol.wire.handoff import Fact
 
 PLANNER, SYNTHESIZER = "planner", "synthesizer"
 """Behind the agent's name and a `-`: as whom its two models speak, in a script for instance."""
+MOST_TOKENS = 100_000
+"""Of a context window where none is said: half of what models have at the least that the field uses."""
+MOST_OPEN = 8
+MOST_REVISIONS = 3
+"""Both as in the policy that ships."""
+FEEDBACK = "feedback"
+"""The fact that tells a worker why its step is done again."""
+PLAN = "plan"
+_PLAN_WORDS = "Say which steps are to be done, by whom. Steps that need nothing of each other run at once."
+
+
+class Flaw(NamedTuple):
+    """Something that a check found wrong."""
+
+    task: str
+    """The step, as the plan calls it; empty if it is the plan that lacks something."""
+    what: str
+    where: str = ""
+    """Where in the result: a fact's key, a sentence, a source."""
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        return one_line(f"{self.task or 'the plan'}: {self.what}{place}")
+
+
+Check = Callable[[Turn, Mapping[str, Result]], Awaitable[Iterable[Flaw]] | Iterable[Flaw]]
+"""Gets the newest result of each step, by the step's name."""
+
+
+class DelegateRefused(Permanent, code="plan.refused"):
+    """The guard refuses a plan, and no planner is left to ask for another."""
 
 
 class Supervisor(Agent):
@@ -102,20 +150,15 @@ class Supervisor(Agent):
         for pinned_to in (model, model if planner_model is None else planner_model):
             require_fallback(pinned_to, fallback)
         chosen = partial(model_for, script=script, fallback=fallback, max_tokens=max_tokens)
-        charter = Charter(
-            planner=plans.text,
-            synthesizer=answers.text,
-            check=check,
-            workers=None if workers is None else frozenset(map(checked_name, workers)),
-            labels=labels or {},
-            output_type=output_type,
-            window=window or ContextWindow(MOST_TOKENS),
-            tries=tries,
-            most_plans=most_plans,
-            most_revisions=most_revisions,
-            most_open=most_open,
-            second_agent=second_agent,
-        )
+        self.plans_by, self.answers_by = plans.text, answers.text
+        self.check = check
+        self.workers = None if workers is None else frozenset(map(checked_name, workers))
+        self.labels = labels or {}
+        self.output_type = output_type
+        self.window = window or ContextWindow(MOST_TOKENS)
+        self.tries = tries
+        self.most_plans, self.most_revisions, self.most_open = most_plans, most_revisions, most_open
+        self.second_agent = second_agent
 
         def models() -> tuple[Model, Model]:
             return (
@@ -123,9 +166,9 @@ class Supervisor(Agent):
                 chosen(f"{name}-{SYNTHESIZER}", model=model),
             )
 
-        async def handle(turn: "Turn") -> "Move":
+        async def handle(turn: Turn) -> Move:
             plan_by, answer_by = models()
-            return await follow(turn, lambda course: Conduct(course, charter, plan_by, answer_by).run())
+            return await follow(turn, lambda course: Conduct(course, self, plan_by, answer_by).run())
 
         super().__init__(
             name=checked_name(name),
@@ -141,9 +184,256 @@ class Supervisor(Agent):
         )
 
 
-MOST_TOKENS = 100_000
-"""Of a context window where none is said: half of what models have at the least that the field uses."""
-
-
 def _loaded(given: Instructions | Path) -> Instructions:
     return load_instructions(given) if isinstance(given, Path) else given
+
+
+class Conduct:
+    """How a supervisor conducts one turn. `run` comes to the same moves in every round."""
+
+    def __init__(self, course: TurnCourse, lead: Supervisor, planner: Model, synthesizer: Model) -> None:
+        self._course, self._turn, self._lead = course, course.turn, lead
+        self._planner, self._synthesizer = planner, synthesizer
+        self._plan = Plan(steps=())
+        self._plans = 0
+        """How often the planner was asked."""
+        self._versions: dict[str, int] = {}
+        """By step: how often it was delegated."""
+        self._due: dict[str, list[dict[str, str]]] = {}
+        """Steps to be delegated; of one that is done again, with what is wrong."""
+        self._told: set[str] = set()
+        """Failed tasks that the planner knows of."""
+        self._seen: PromptContext
+
+    async def run(self) -> Move:
+        self._seen = await self._context()
+        await self._extend([])
+        if len(self._plan.steps) == 1:
+            text = "the plan has a single step: this request needed no supervisor"
+            await self._turn.execution.first("remark", text, name="one step")
+        while True:
+            await self._carry_out()
+            flaws = await self._flaws()
+            if self._revise(flaws):
+                continue
+            failed = [Flaw(name, _why(each)) for name, each in self._results.items() if not each.delivered]
+            of_the_plan = [flaw for flaw in flaws if flaw.task not in self._results]
+            of_the_plan += [flaw for flaw in failed if self._task_name(flaw.task) not in self._told]
+            self._told |= {self._task_name(flaw.task) for flaw in failed}
+            may_plan = of_the_plan and self._plans < self._lead.most_plans
+            if not may_plan or not await self._extend(of_the_plan):
+                return await self._answer([*flaws, *failed])
+
+    async def _context(self) -> PromptContext:
+        """Return the agents, and all else that prompts are made of, as they were in the first round."""
+        now = await self._turn.execution.first("context", context_now(self._turn), name=PLAN)
+        return msgspec.convert(now, PromptContext)
+
+    @property
+    def _workers(self) -> tuple[AgentEntry, ...]:
+        chosen, path = self._lead.workers, self._turn.path
+        return tuple(
+            peer
+            for peer in self._seen.peers
+            if peer.name not in path and (chosen is None or peer.name in chosen)
+        )
+
+    # --- what is done -----------------------------------------------------------------------------
+
+    def _task_name(self, step: str) -> str:
+        """Return the name of a step's newest task."""
+        version = self._versions.get(step, 1)
+        return step if version == 1 else f"{step}~{version}"
+
+    @property
+    def _results(self) -> dict[str, Result]:
+        """The newest result of each step that has one, by step."""
+        known = self._course.results
+        names = ((step.name, self._task_name(step.name)) for step in self._plan.steps)
+        return {step: known[name] for step, name in names if step in self._versions and name in known}
+
+    async def _carry_out(self) -> None:
+        """Delegate each step as soon as what it needs is there, until nothing is open or ready."""
+        while True:
+            results = self._results
+            open_ = sum(name not in results for name in self._versions)
+            done = {name for name, each in results.items() if each.delivered and name not in self._due}
+            waiting = [step for step in self._plan.steps if step.name in self._due]
+            able = [step for step in waiting if done.issuperset(step.needs)]
+            ready = able[: max(0, self._lead.most_open - open_)]
+            if not ready and not open_:
+                return
+            await self._delegate(ready, rest=len(waiting) > len(ready))
+
+    async def _delegate(self, steps: list[PlanStep], *, rest: bool) -> None:
+        """Delegate steps, and wait: for the first of those that are open if more steps wait for them."""
+        tasks = [self._task(step) for step in steps]
+        past = await self._course.make(self._turn.delegate(tasks, join="any" if rest else "all"))
+        for step in steps:
+            del self._due[step.name]
+        if past.refusal is None:
+            self._versions |= {step.name: self._versions.get(step.name, 0) + 1 for step in steps}
+            return
+        if not steps:
+            self._lost()
+            return
+        refused = Flaw("", f"rule {past.refusal.rule} refused these tasks: {past.refusal.detail}")
+        if self._plans >= self._lead.most_plans or not await self._extend([refused]):
+            raise DelegateRefused(refused.what)
+
+    def _lost(self) -> None:
+        """Delegate again what is open no more: a person took this turn up again after it had escalated."""
+        for name in [name for name in self._versions if name not in self._results]:
+            self._due[name] = []
+            self._versions[name] -= 1
+            if not self._versions[name]:
+                del self._versions[name]
+
+    def _task(self, step: PlanStep) -> Task:
+        feedback = self._due[step.name]
+        facts = [self._fact(each.key, each.value, each.labels) for each in step.facts]
+        if feedback:
+            facts.append(self._fact(FEEDBACK, feedback))
+        revises = self._task_name(step.name) if step.name in self._versions else ""
+        return self._turn.task(
+            f"{step.name}~{self._versions[step.name] + 1}" if revises else step.name,
+            summary=step.goal,
+            to=step.agent,
+            intent=step.intent,
+            facts=facts,
+            uses=(*map(self._task_name, step.needs), *((revises,) if revises else ())),
+            revises=revises,
+            fallback=self._lead.second_agent,
+        )
+
+    def _fact(self, key: str, value: Any, labels: tuple[str, ...] = ()) -> Fact:
+        needed = self._lead.labels.get(key, ())
+        return Fact(key=key, value=value, labels=tuple(sorted({*labels, *needed})))
+
+    # --- what is wrong with it ----------------------------------------------------------------------
+
+    async def _flaws(self) -> list[Flaw]:
+        check, results = self._lead.check, self._results
+        if check is None or not results:
+            return []
+        found = check(self._turn, results)
+        return list(await found if isawaitable(found) else found)
+
+    def _revise(self, flaws: list[Flaw]) -> bool:
+        """Let flawed steps, and what rests on them, be done again; return False if there are none."""
+        for step in self._in_order():
+            found = [{"what": each.what, "where": each.where} for each in flaws if each.task == step.name]
+            if stale := [need for need in step.needs if need in self._due]:
+                found.append({"what": f"done again: {', '.join(stale)}", "where": ""})
+            may = step.name in self._results and self._versions[step.name] <= self._lead.most_revisions
+            if found and may:
+                self._due[step.name] = found
+        return any(name in self._versions for name in self._due)
+
+    def _in_order(self) -> list[PlanStep]:
+        """Return the steps, each behind what it needs."""
+        steps = {step.name: step for step in self._plan.steps}
+        graph = {name: [need for need in step.needs if need in steps] for name, step in steps.items()}
+        return [steps[name] for name in TopologicalSorter(graph).static_order()]
+
+    # --- the planner --------------------------------------------------------------------------------
+
+    async def _extend(self, flaws: list[Flaw]) -> bool:
+        """Ask the planner for (more) steps, in the place of those that were not begun.
+
+        Returns False if it says that no more is to be done. Raises PlanInvalid.
+        """
+        lead, workers = self._lead, self._workers
+        names = tuple(worker.name for worker in workers)
+        if not names:
+            raise PlanInvalid(f"{self._turn.agent} may delegate to nobody: the fleet file says so")
+        form = plan_form(names, intents_of(workers))
+        begun = [step for step in self._plan.steps if step.name in self._versions]
+
+        def read(call: ToolCall) -> Plan:
+            try:
+                plan = form.model_validate(dict(call.arguments))
+            except ValidationError as wrong:
+                raise ToolArgumentsInvalid(PLAN, mistakes_in(wrong)) from wrong
+            wrong_with = plan.mistakes(workers, [step.name for step in begun])
+            if not plan.steps and not begun:
+                wrong_with.append("there is no step")
+            if wrong_with:
+                raise ToolArgumentsInvalid(PLAN, tuple(wrong_with))
+            return plan
+
+        self._plans += 1
+        planner = f"{self._turn.agent}-{PLANNER}"
+        try:
+            more = await ask(
+                self._turn,
+                self._planner,
+                agent=planner,
+                instructions=lead.plans_by,
+                brief=self._brief(planner, flaws, "Found wrong:"),
+                spec=ToolSpec(PLAN, _PLAN_WORDS, schema_of(form)),
+                read=read,
+                tries=lead.tries,
+            )
+        except NoAnswer as none:
+            raise PlanInvalid(str(none)) from none
+        self._plan = Plan(steps=(*begun, *more.steps))
+        self._due = {step.name: [] for step in more.steps}
+        return bool(more.steps)
+
+    # --- the synthesizer ----------------------------------------------------------------------------
+
+    async def _answer(self, open_: list[Flaw]) -> Move:
+        """Return the synthesizer's answer; where the guard refuses it, another one."""
+        lead = self._lead
+        moves = MoveTools(self._turn, self._seen, lead.labels, output_type=lead.output_type)
+        name = DELIVER if self._turn.task_name else COMPLETE
+        spec = next(spec for spec in moves.specs if spec.name == name)
+        synthesizer, refused = f"{self._turn.agent}-{SYNTHESIZER}", list[Flaw]()
+        while True:
+            move = await ask(
+                self._turn,
+                self._synthesizer,
+                agent=synthesizer,
+                instructions=lead.answers_by,
+                brief=self._brief(synthesizer, [*open_, *refused], "Not settled:"),
+                spec=spec,
+                read=moves.read,
+                words=moves.answered if moves.words_answer else None,
+                tries=lead.tries,
+            )
+            past = await self._course.make(move)
+            if past.refusal is not None:
+                why = f"rule {past.refusal.rule} refused the answer: {past.refusal.detail}"
+                refused.append(Flaw("", why))
+
+    # --- what both are shown --------------------------------------------------------------------------
+
+    def _brief(self, speaker: str, flaws: list[Flaw], title: str) -> str:
+        """Return the turn, the plan, and what is known of it, as much as fits."""
+        plan = [f"{step.line} [{self._state(step)}]" for step in self._plan.steps]
+        blocks = [["Plan:", *plan]] if plan else []
+        blocks += [[title, *(f"- {flaw}" for flaw in flaws)]] if flaws else []
+        used = {need for step in self._plan.steps for need in step.needs}
+        asked = {flaw.task for flaw in flaws}
+        passages = []
+        for name, result in self._results.items():
+            shown = shown_result(result.told)
+            whole = msgspec.json.encode(shown).decode()
+            summary = f"({result.status}, {result.agent}) {one_line(result.summary or _why(result))}"
+            passages.append(Passage(name, summary, whole, name not in used or name in asked))
+        task = render(self._turn, self._seen, frozenset(worker.name for worker in self._workers), speaker)
+        said = "\n\n".join(map("\n".join, blocks))
+        return self._lead.window.fit(task, said, passages).text
+
+    def _state(self, step: PlanStep) -> str:
+        if step.name not in self._versions:
+            return "not begun"
+        result = self._results.get(step.name)
+        return "open" if result is None else result.status
+
+
+def _why(result: Result) -> str:
+    if result.error is None:
+        return "" if result.delivered else result.status
+    return one_line(f"{result.status}: {result.error.code} {result.error.message}")

@@ -9,7 +9,7 @@ import pytest_asyncio
 from mesh.agent.errors import ToolArgumentsInvalid
 from mesh.agent.tools import Tool
 from mesh.mcp.server import McpTool
-from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.claude_stub import StubClaude, calls, says

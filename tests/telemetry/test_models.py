@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Model, Prompt, Reply
 from mesh.model.vendor import ModelUnreadable

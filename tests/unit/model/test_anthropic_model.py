@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.agent.tools import tool
-from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Said, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable

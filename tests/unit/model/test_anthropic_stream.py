@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.model.anthropic.messages import StreamedMessage as Streamed
-from mesh.model.anthropic.messages import reply_of, request_of
-from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.anthropic import ClaudeModel, reply_of
+from mesh.model.anthropic import StreamedMessage as Streamed
 from mesh.model.parts import MOST_TOKENS, BrokenOff, Unreadable
 from mesh.model.port import Prompt, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
@@ -311,7 +310,7 @@ def test_whatever_comes_is_a_reply_that_can_go_back_or_none(
     except (Unreadable, BrokenOff):
         return
     told = [ToolResult(call.id, call.name, "1") for call in reply.calls] if answered else []
-    asked = request_of(after(said(reply), *told), model=MODEL, max_tokens=9, more={})
+    asked = ClaudeModel(MODEL, max_tokens=9).request(after(said(reply), *told))
     wrong = [each for each in violations(asked) if "signature" not in each and "bound to" not in each]
     assert wrong == []
     json.dumps(asked, ensure_ascii=False, allow_nan=False).encode()

@@ -167,7 +167,7 @@ async def test_what_may_pass_is_tried_again_after_the_pause_that_was_asked_for(s
         (raw(), ModelUnreadable, "no message in it"),
         (raw(b"data: no json\n\n"), ModelUnreadable, "the SDK cannot read it"),
         (raw(chunk(choices=[{"delta": {"content": 7}}])), ModelUnreadable, "`content` is no text"),
-        (raw(chunk(choices=[{"delta": {"tool_calls": [{}]}}])), ModelUnreadable, "a chunk that is none"),
+        (raw(chunk(choices=[{"delta": {"tool_calls": [{}]}}])), ModelUnreadable, "an event that is none"),
     ],
 )
 async def test_what_no_pause_cures_is_permanent_and_the_rest_is_tried_again(

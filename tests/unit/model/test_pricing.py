@@ -4,7 +4,7 @@ import pytest
 
 from mesh.agent.turn import Turn
 from mesh.model import pricing
-from mesh.model.anthropic.model import ROUTING, WORK, ClaudeModel
+from mesh.model.anthropic import ROUTING, WORK, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Model, Reply
 from mesh.model.pricing import BudgetUnpriced

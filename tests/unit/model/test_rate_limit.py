@@ -11,7 +11,7 @@ import pytest
 from mesh.bus import rate_limit
 from mesh.bus.rate_limit import LONGEST_ASKED_S, HeldBack, RateLimiter
 from mesh.fleet.file import FleetFileError, parse_fleet
-from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.anthropic import ClaudeModel
 from mesh.model.port import Prompt
 from mesh.model.vendor import ModelRetry
 from mesh.testing.claude_stub import Answer, StubClaude, fails, says

@@ -10,12 +10,11 @@ from mesh.agent import Result, Turn
 from mesh.agent._rebuilt import rebuild
 from mesh.agent.errors import Permanent
 from mesh.model import ContextWindow
-from mesh.model.conduct import DelegateRefused, Flaw
+from mesh.model.arguments import PlanInvalid
 from mesh.model.course import TopologyWrong
-from mesh.model.plan import PlanInvalid
 from mesh.model.port import Prompt, Reply
 from mesh.model.prompt import Instructions
-from mesh.model.supervisor import Supervisor
+from mesh.model.supervisor import DelegateRefused, Flaw, Supervisor
 from mesh.testing import StrictModel, calls, driven_by, says
 from mesh.testing.harness import delivered, undelivered
 from protocol.wire.assignment import TaskResult

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from typing import Any
 
-from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.anthropic import ClaudeModel
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolSpec
 from mesh.testing.claude_stub import Answer, StubClaude
 

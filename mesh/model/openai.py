@@ -1,19 +1,24 @@
-"""A prompt as the Chat Completions API takes it, and its streamed reply as ours: pure, without the SDK.
+"""OpenAI's models behind the port, or any server of its Chat Completions API (extra `[openai]`).
+
+    model = OpenAIModel("qwen3", base_url="http://127.0.0.1:11434/v1")
 
 A request is stable, so that the vendor's prompt cache helps: the system text, then the tools sorted by name,
 then the brief. Every call is answered in the next messages, before anything else; a call without a result
 gets an error as its result, and a reply that nothing followed is asked to go on.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mesh.model.parts import (
     GO_ON,
-    NOT_DONE,
     BrokenOff,
+    Dialogue,
+    Streamed,
     Unreadable,
     call_of,
     count_of,
@@ -25,10 +30,17 @@ from mesh.model.parts import (
     tool_name,
     value_of,
 )
-from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
+from mesh.model.port import Prompt, Reply, Said, ToolCall
+from mesh.model.vendor import VendorModel
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, AsyncStream
+    from openai.types.chat import ChatCompletionChunk
+
+_NO_KEY = "none"
+"""Sent to a server of one's own, which wants no key; the SDK wants one."""
 _STOPS = {
     "stop": "end_turn",
     "tool_calls": "tool_use",
@@ -38,59 +50,15 @@ _STOPS = {
 }
 """Reasons to stop, as `mesh.model.loop` knows them. Another one ends the turn under its own name."""
 
-Message = dict[str, Any]
-
-
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-def request_of(prompt: Prompt, *, model: str, max_tokens: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `chat.completions.create`.
-
-    Args:
-        max_tokens: of the reply, thinking included.
-        more: further arguments as the API has them, for instance `reasoning_effort`.
-    """
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": dict(tool.schema),
-            },
-        }
-        for tool in sorted(prompt.tools, key=lambda tool: tool.name)
-    ]
-    messages = _Messages(prompt)
-    for each in prompt.transcript:
-        if isinstance(each, Said):
-            messages.add_reply(each)
-        else:
-            messages.add_result(each)
-    asked: dict[str, Any] = {
-        "model": model,
-        "max_completion_tokens": max_tokens,
-        "messages": messages.whole(),
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    return {**asked, **({"tools": tools} if tools else {}), **more}
-
-
-class _Messages:
-    """The messages of a request while they are put together."""
-
+class _Messages(Dialogue):
     def __init__(self, prompt: Prompt) -> None:
         system = prompt.instructions.strip()
-        self._messages: list[Message] = [{"role": "system", "content": encodable(system)}] if system else []
-        self._texts = [prompt.brief]
-        """Of the next message to the model."""
-        self._open: list[str] = []
-        """Ids of the last reply's calls without a result yet."""
+        super().__init__(prompt, *([{"role": "system", "content": encodable(system)}] if system else []))
 
-    def add_reply(self, said: Said) -> None:
-        self._end_of_message()
+    def _add_reply(self, said: Said) -> None:
         calls = [
             {
                 "id": call.id,
@@ -103,49 +71,29 @@ class _Messages:
             for call in said.calls
         ]
         text = said_or_nothing(said.text) if said.text.strip() or not calls else None
-        reply: Message = {"role": "assistant", "content": text}
-        self._messages.append({**reply, "tool_calls": calls} if calls else reply)
+        reply: dict[str, Any] = {"role": "assistant", "content": text}
+        self.messages.append({**reply, "tool_calls": calls} if calls else reply)
         self._open = [call.id for call in said.calls]
 
-    def add_result(self, result: ToolResult) -> None:
-        """Add a call's result. A result of no open call is a remark."""
-        if result.call not in self._open:
-            self._texts.append(result.text)
-            return
-        self._open.remove(result.call)
-        self._add_tool(result.call, result.text)
+    def _answer(self, call: str, text: str, *, is_error: bool) -> None:
+        self.messages.append({"role": "tool", "tool_call_id": call, "content": said_or_nothing(text)})
 
-    def whole(self) -> list[Message]:
-        self._end_of_message()
-        return self._messages
-
-    def _add_tool(self, call: str, text: str) -> None:
-        said = said_or_nothing(text)
-        self._messages.append({"role": "tool", "tool_call_id": call, "content": said})
-
-    def _end_of_message(self) -> None:
-        """Complete what goes to the model, so that the model is next to speak."""
-        for call in self._open:
-            self._add_tool(call, NOT_DONE)
-        if not self._texts and self._messages[-1]["role"] == "assistant":
-            self._texts = [GO_ON]
-        if self._texts:
-            content = "\n\n".join(map(said_or_nothing, self._texts))
-            self._messages.append({"role": "user", "content": content})
-        self._texts, self._open = [], []
+    def _say(self, texts: list[str]) -> None:
+        if not texts and self.messages[-1]["role"] == "assistant":
+            texts = [GO_ON]
+        if texts:
+            self.messages.append({"role": "user", "content": "\n\n".join(map(said_or_nothing, texts))})
 
 
 # --- what comes in --------------------------------------------------------------------------------
 
 
-class StreamedCompletion:
+class StreamedCompletion(Streamed):
     """The chunks of one reply, added up. It is whole once a chunk says why it ended.
 
     Counts of tokens come in a chunk of their own, behind that; a server that sends none is taken to be free
     of tokens, not of calls.
     """
-
-    ended = False
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -156,17 +104,10 @@ class StreamedCompletion:
         self._usage: Mapping[str, Any] = {}
         self._model: object = None
 
-    def take(self, event: Mapping[str, Any]) -> str:
-        """Add a chunk; return its piece of text, empty if it has none. Raises Unreadable."""
-        try:
-            return self._added(event)
-        except (AttributeError, KeyError, TypeError, ValueError) as wrong:
-            raise Unreadable(f"a chunk that is none: {type(wrong).__name__}") from wrong
-
-    def _added(self, chunk: Mapping[str, Any]) -> str:
-        self._model = chunk.get("model") or self._model
-        self._usage = chunk.get("usage") or self._usage
-        pieces = [self._grown(choice) for choice in chunk.get("choices") or () if not choice.get("index")]
+    def _added(self, event: Mapping[str, Any]) -> str:
+        self._model = event.get("model") or self._model
+        self._usage = event.get("usage") or self._usage
+        pieces = [self._grown(choice) for choice in event.get("choices") or () if not choice.get("index")]
         return "".join(pieces)
 
     def _grown(self, choice: Mapping[str, Any]) -> str:
@@ -186,7 +127,6 @@ class StreamedCompletion:
         return piece
 
     def reply(self, *, asked: str, taken: Iterable[str]) -> Reply:
-        """Return the whole reply. Raises BrokenOff, Unreadable."""
         if not self._begun:
             raise Unreadable("no message in it")
         if not self._stop:
@@ -223,3 +163,63 @@ def _tokens(usage: Mapping[str, Any]) -> Tokens:
         output=output,
         thinking=min(output, count_of(usage.get("completion_tokens_details"), "reasoning_tokens")),
     )
+
+
+# --- the model -------------------------------------------------------------------------------------
+
+
+class OpenAIModel(VendorModel):
+    """One model.
+
+    Its `more` are arguments of `chat.completions.create`: `reasoning_effort`, or `max_tokens` for a server
+    that knows no other limit.
+    """
+
+    error_code = "code"
+    request_header = "x-request-id"
+
+    def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
+        """Return exactly the request for `prompt`."""
+        tools = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": dict(tool.schema),
+                },
+            }
+            for tool in sorted(prompt.tools, key=lambda tool: tool.name)
+        ]
+        asked: dict[str, Any] = {
+            "model": model or self.mode,
+            "max_completion_tokens": self._max_tokens,
+            "messages": _Messages(prompt).messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return {**asked, **({"tools": tools} if tools else {}), **self._more}
+
+    def _sdk(self) -> Any:
+        import openai
+
+        return openai
+
+    def _connected(self) -> "AsyncOpenAI":
+        from openai import AsyncOpenAI
+
+        own_server = self._base_url or os.environ.get("OPENAI_BASE_URL")
+        return AsyncOpenAI(
+            api_key=self._api_key or os.environ.get("OPENAI_API_KEY") or (_NO_KEY if own_server else None),
+            base_url=self._base_url,
+            timeout=self._timeout_s,
+            max_retries=0,
+        )
+
+    def _streamed(self) -> StreamedCompletion:
+        return StreamedCompletion()
+
+    @asynccontextmanager
+    async def _stream(self, request: Mapping[str, Any]) -> "AsyncIterator[AsyncStream[ChatCompletionChunk]]":
+        async with await self._client.chat.completions.create(**request) as stream:
+            yield stream

@@ -1,4 +1,4 @@
-"""A prompt as the Claude Messages API takes it, and its streamed reply as ours: pure, without the SDK.
+"""Claude behind the port: a prompt as the Messages API takes it, its streamed reply as ours, and the SDK.
 
 A request is stable, so that the vendor's prompt cache helps: the system text first, then the tools sorted by
 name, then the brief. One marker ends the part that is the same for every turn of an agent, another one the
@@ -13,16 +13,19 @@ thoughts that are unsigned, last, another model's, or moved. Thoughts are bound 
 them: once a block of a reply is left out or changed, later thoughts of that reply are left out, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mesh.model.parts import (
     GO_ON,
-    NOT_DONE,
     UNKEPT,
     BrokenOff,
+    Dialogue,
+    Streamed,
     Unreadable,
     call_of,
     count_of,
@@ -34,9 +37,22 @@ from mesh.model.parts import (
     tool_name,
     value_of,
 )
-from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
+from mesh.model.port import Prompt, Reply, Said, ToolCall
+from mesh.model.vendor import VendorModel
+from mesh.service import tracing
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic, AsyncMessageStream, AsyncStream
+    from anthropic.types import RawMessageStreamEvent
+
+    _AnyStream = AsyncStream[RawMessageStreamEvent] | AsyncMessageStream[None]
+
+ROUTING = "claude-haiku-5-5"
+"""Cheap and quick: for agents that route."""
+WORK = "claude-sonnet-5-5"
+HARD = "claude-opus-5-5"
 
 CACHED = {"type": "ephemeral"}
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
@@ -62,96 +78,50 @@ Block = dict[str, Any]
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-def request_of(
-    prompt: Prompt,
-    *,
-    model: str,
-    max_tokens: int,
-    more: Mapping[str, Any],
-    own: Callable[[Said], bool] = lambda said: True,
-) -> dict[str, Any]:
-    """Return the arguments of `messages.create`.
+class _Messages(Dialogue):
+    def __init__(self, prompt: Prompt, own: Callable[[Said], bool]) -> None:
+        """Put a prompt's messages together.
 
-    Args:
-        max_tokens: of the reply, thinking included.
-        more: further arguments as the API has them, for instance `thinking` or `output_config`.
-        own: returns True for a reply of the model that is asked; another model's thoughts are left out.
-    """
-    tools = [
-        {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
-        for tool in sorted(prompt.tools, key=lambda tool: tool.name)
-    ]
-    messages = _Messages(prompt.brief)
-    for each in prompt.transcript:
-        if isinstance(each, Said):
-            messages.add_reply(_blocks_back(each, with_thoughts=own(each)))
-        else:
-            messages.add_result(each)
-    asked: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "messages": messages.marked(), **more}
-    if prompt.instructions.strip():  # an empty text is an error
-        asked["system"] = [{"type": "text", "text": encodable(prompt.instructions), "cache_control": CACHED}]
-    if tools:
-        asked["tools"] = tools
-        asked["tool_choice"] = {"type": "auto"}  # a forced choice is an error with the newer models
-    return asked
-
-
-class _Messages:
-    """The messages of a request while they are put together."""
-
-    def __init__(self, brief: str) -> None:
-        self._messages: list[dict[str, Any]] = []
+        Args:
+            own: returns True for a reply of the model that is asked; another model's thoughts are left out.
+        """
+        self._own = own
         self._results: list[Block] = []
-        self._texts = [_text(brief)]
-        """With `_results`: the next message to the model."""
-        self._open: list[str] = []
-        """Ids of the last reply's calls without a result yet."""
         self._goes_on = False
         """True if the last reply used the vendor's own tools."""
+        super().__init__(prompt)
 
-    def add_reply(self, blocks: list[Block]) -> None:
-        self._end_of_message()
-        if self._messages[-1]["role"] == "assistant":
-            self._messages[-1]["content"] += blocks
+    def _add_reply(self, said: Said) -> None:
+        blocks = _blocks_back(said, with_thoughts=self._own(said))
+        if self.messages[-1]["role"] == "assistant":
+            self.messages[-1]["content"] += blocks
         else:
-            self._messages.append({"role": "assistant", "content": blocks})
+            self.messages.append({"role": "assistant", "content": blocks})
         self._open = [block["id"] for block in blocks if block["type"] == "tool_use"]
         self._goes_on = any(block["type"] in OWN_TOOLS for block in blocks)
 
-    def add_result(self, result: ToolResult) -> None:
-        """Add a call's result. A result of no open call is a remark."""
-        if result.call not in self._open:
-            self._texts.append(_text(result.text))
-            return
-        self._open.remove(result.call)
-        self._results.append(_result(result.call, result.text, is_error=result.is_error))
+    def _answer(self, call: str, text: str, *, is_error: bool) -> None:
+        result = {"type": "tool_result", "tool_use_id": call, "content": said_or_nothing(text)}
+        self._results.append({**result, "is_error": True} if is_error else result)
 
-    def marked(self) -> list[dict[str, Any]]:
-        """Return the messages, with a cache marker on the last block that can have one."""
-        self._end_of_message()
-        last: list[Block] = self._messages[-1]["content"]
-        at = max(index for index, block in enumerate(last) if block["type"] not in THOUGHTS)
-        last[at] = {**last[at], "cache_control": CACHED}
-        return self._messages
-
-    def _end_of_message(self) -> None:
-        """Complete the message to the model, so that the model is next to speak."""
-        self._results += (_result(call, NOT_DONE, is_error=True) for call in self._open)
-        content = [*self._results, *self._texts]
+    def _say(self, texts: list[str]) -> None:
+        content = [*self._results, *map(_text, texts)]
         if not content and not self._goes_on:
             content = [_text(GO_ON)]
         if content:
-            self._messages.append({"role": "user", "content": content})
-        self._results, self._texts, self._open = [], [], []
+            self.messages.append({"role": "user", "content": content})
+        self._results = []
+
+    def marked(self) -> list[dict[str, Any]]:
+        """Return the messages, with a cache marker on the last block that can have one."""
+        last: list[Block] = self.messages[-1]["content"]
+        at = max(index for index, block in enumerate(last) if block["type"] not in THOUGHTS)
+        last[at] = {**last[at], "cache_control": CACHED}
+        return self.messages
 
 
 def _text(text: str) -> Block:
     return {"type": "text", "text": said_or_nothing(text)}
-
-
-def _result(call: str, text: str, *, is_error: bool) -> Block:
-    result = {"type": "tool_result", "tool_use_id": call, "content": _text(text)["text"]}
-    return {**result, "is_error": True} if is_error else result
 
 
 def _blocks_back(said: Said, *, with_thoughts: bool) -> list[Block]:
@@ -198,7 +168,7 @@ def _block_back(block: Mapping[str, Any]) -> Block | None:
 # --- what comes in ------------------------------------------------------------------------------------
 
 
-class StreamedMessage:
+class StreamedMessage(Streamed):
     """The events of one reply, added up to its message.
 
     The SDK adds up, too. But it takes a stream that ends early for a whole message, and loses the whole reply
@@ -212,18 +182,8 @@ class StreamedMessage:
         """By the vendor's index, in the order in which they began."""
         self._written: dict[int, str] = {}
         """The JSON of calls' arguments so far, by the same index."""
-        self.ended = False
-        """True after `message_stop`."""
-
-    def take(self, event: Mapping[str, Any]) -> str:
-        """Add an event; return its piece of text, empty if it has none. Raises Unreadable."""
-        try:
-            return self._added(event)
-        except (AttributeError, KeyError, TypeError, ValueError) as wrong:
-            raise Unreadable(f"an event that is none: {type(wrong).__name__}") from wrong
 
     def reply(self, *, asked: str, taken: Iterable[str]) -> Reply:
-        """Return the whole reply. Raises BrokenOff, Unreadable."""
         return reply_of(self.message(), asked=asked, taken=taken)
 
     def message(self) -> Block:
@@ -362,3 +322,79 @@ def _tokens(usage: Mapping[str, Any]) -> Tokens:
         output=output,
         thinking=min(output, count_of(usage.get("output_tokens_details"), "thinking_tokens")),
     )
+
+
+# --- the model -------------------------------------------------------------------------------------
+
+
+class ClaudeModel(VendorModel):
+    """One of Anthropic's models.
+
+    Its `more` are arguments of `messages.create`: `thinking`, `output_config`.
+    """
+
+    makes_spans = True
+    error_code = "error_code"
+    request_header = "request-id"
+
+    def __init__(self, model: str = WORK, **more: Any) -> None:
+        super().__init__(model, **more)
+
+    def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
+        """Return exactly the request for `prompt`."""
+        name = model or self.mode
+        tools = [
+            {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
+            for tool in sorted(prompt.tools, key=lambda tool: tool.name)
+        ]
+        messages = _Messages(prompt, own=lambda said: self.asked_of(said.model) == name)
+        asked: dict[str, Any] = {"model": name, "max_tokens": self._max_tokens, "messages": messages.marked()}
+        asked |= self._more
+        if prompt.instructions.strip():  # an empty text is an error
+            text = encodable(prompt.instructions)
+            asked["system"] = [{"type": "text", "text": text, "cache_control": CACHED}]
+        if tools:
+            asked["tools"] = tools
+            asked["tool_choice"] = {"type": "auto"}  # a forced choice is an error with the newer models
+        return asked
+
+    def _sdk(self) -> Any:
+        import anthropic
+
+        return anthropic
+
+    def _connected(self) -> "AsyncAnthropic":
+        from anthropic import AsyncAnthropic
+
+        return AsyncAnthropic(
+            api_key=self._api_key or os.environ.get("ANTHROPIC_API_KEY"),
+            base_url=self._base_url,
+            timeout=self._timeout_s,
+            max_retries=0,
+        )
+
+    def _on_record(self) -> "AsyncAnthropic":
+        """Return the client; where its spans are kept, one that names the request in them."""
+        client: AsyncAnthropic = self._client
+        request = tracing.conversation.get()
+        if not request or not tracing.traced():
+            return client
+        return client.with_options(open_telemetry={**client.open_telemetry, "conversation_id": request})
+
+    def _streamed(self) -> StreamedMessage:
+        return StreamedMessage()
+
+    @asynccontextmanager
+    async def _stream(self, request: Mapping[str, Any]) -> "AsyncIterator[_AnyStream]":
+        """Ask for a stream, and yield it.
+
+        The SDK's own helper breaks on a call whose arguments are no JSON. But it alone gives a span the
+        content. So it is used only where spans have content, which is for looking closely.
+        """
+        client = self._on_record()
+        if client.open_telemetry.get("traces", {}).get("content_mode") == "content":
+            async with client.messages.stream(**request) as helped:
+                yield helped
+        else:
+            async with await client.messages.create(**request, stream=True) as plain:
+                yield plain

@@ -1,1 +1,0 @@
-"""Claude behind the port, through the vendor's own SDK."""
