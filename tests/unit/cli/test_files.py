@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
+from tests.mermaid import read
 from tests.unit.cli.conftest import STORY, Mesh, spoilt
 
 REQUEST = "c1_01HF7YAT00040G2081040G2081"
@@ -60,8 +61,9 @@ def test_show_as_html_is_one_file_that_loads_and_runs_nothing(mesh: Mesh) -> Non
 
 
 def test_show_as_mermaid_is_the_text_of_a_diagram(mesh: Mesh) -> None:
-    first, *lines = mesh("request", "show", STORY, "-o", "mermaid", "--at", 3).output.splitlines()
-    assert first == "sequenceDiagram"
+    drawn = mesh("request", "show", STORY, "-o", "mermaid", "--at", 3).output
+    lines = drawn.splitlines()
+    assert read(drawn) == (len(lines) - 4, 3)
     assert "    p1-xp1: transfer to sales refused by known_agent: sell more" in lines
     assert lines[-1] == "    p1->>p2: transfer: check the amount and pay it back"
 

@@ -13,6 +13,7 @@ from protocol.wire.commands import Delegate, Deliver, FactsPost, MoveProposed, T
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from tests.mermaid import read
 
 READERS = [AgentEntry(name=AgentName(name), intents=("read",)) for name in ("ann", "bob")]
 
@@ -53,6 +54,7 @@ def test_a_claim_that_came_too_late_is_its_agents_own(guard: InMemoryGuard) -> N
     assert (late.from_, late.rule, late.turn) == ("bob", "claimed", None)
     assert "Refused by rule `claimed`" in "\n".join(sentences(explain(guard.events)))
     drawn = mermaid(scene(timeline(guard.events)))
+    assert read(drawn).lanes > 3
     assert "participant p3 as bob" in drawn
     assert "p3-xp3: claim refused by claimed" in drawn
     assert "people" not in drawn

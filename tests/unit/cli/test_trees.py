@@ -9,6 +9,7 @@ from mesh.cli.exits import Exit
 from mesh.client.story import story
 from mesh.client.tree import WIDTH
 from protocol.views.timeline import timeline
+from tests.mermaid import read
 from tests.tree_story import TreeStory
 from tests.unit.cli.conftest import Mesh
 
@@ -116,6 +117,7 @@ def test_cost_is_summed_up_by_lead_and_worker(mesh: Mesh, whole: Path) -> None:
 
 def test_pictures_show_the_tasks(mesh: Mesh, whole: Path) -> None:
     drawn = mesh("request", "show", whole, "-o", "mermaid").output
+    assert read(drawn).rows > 5
     assert "p1->>p2: task: find it" in drawn
     assert "p3-->>p1: deliver: 1998 it was" in drawn
     assert "p4-->>p2: task_failed: the site answers 503" in drawn
