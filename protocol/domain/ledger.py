@@ -153,6 +153,7 @@ class Ledger(RequestState):
         stash = self.take_over(event, human)
         self.close(event.turn, event)
         turn = self.enter(event, stash)
+        turn.entry = event.grounds.target
         if event.work.continues is not None and human.instead_of is not None:
             turn.before = self.turns[human.instead_of].known_tasks
 

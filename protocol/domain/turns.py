@@ -99,15 +99,15 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     task: TaskState | None = None
     """The task that it does; None for a root turn and for a person's."""
     tasks: dict[str, TaskState] = {}
+    """Of a lead: its tasks by name, in the order in which they were planned."""
     before: dict[str, TaskState] = {}
     """Of a turn that continues another: the tasks of that one. All are over; their results may be used."""
-    """Of a lead: its tasks by name, in the order in which they were planned."""
     join: Join = "all"
     """What a lead waits for while it is `delegated`."""
     waited: int = 0
     """Of a lead: how often its own time ran out before any task had ended."""
     entry: AgentEntry | None = None
-    """Of a lead: its agent, as the fleet file had it at its newest plan."""
+    """Its agent, as the fleet file had it at its newest plan, or when a person gave it the work."""
     board: Board | None = None
     """Of a swarm: the request's board, which goes on."""
 

@@ -14,10 +14,13 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Decided, Outcome
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
+    Ask,
+    Assign,
     Command,
     Complete,
     Delegate,
     Deliver,
+    Doubt,
     Escalate,
     FactsPost,
     Fail,
@@ -27,7 +30,11 @@ from protocol.wire.commands import (
     MoveProposed,
     OfferClaimed,
     Proposal,
+    Reply,
     ReportFailure,
+    ReportInDoubt,
+    Resolve,
+    Settle,
     Task,
     Thaw,
     id_of,
@@ -35,7 +42,8 @@ from protocol.wire.commands import (
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import MoveRefused, type_of
-from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
+from protocol.wire.ids import HUMAN, AgentName, Cause, TurnId, control_cause
+from tests.unit.protocol import anything
 from tests.unit.protocol.oracle.swarm import SwarmOracle
 from tests.unit.protocol.worlds import agent, fact
 
@@ -53,7 +61,7 @@ FLEET = Fleet(
     operators=(AgentName("op"),),
     human=True,
 )
-STORIES, STEPS = 50, 40
+STORIES, STEPS = anything.STORIES // 3, 40
 
 
 class Teller:
@@ -107,15 +115,36 @@ class Teller:
         self.send(FactsPost(turn=turn.id, round=turn.round, post=n, facts=facts), turn.agent)
         self.look()
 
-    def control(self, kind: Any) -> None:
-        message = kind(id=f"m{next(self.controls)}")
-        cause = control_cause(self.guard.request, "op", message.id)
-        self.guard.process(Command(self.guard.request, AgentName("op"), message, cause, "operator"))
+    def doubts(self, turn: TurnState) -> None:
+        effect = Doubt(step=f"{turn.round}-1", action="pay")
+        self.send(ReportInDoubt(turn=turn.id, round=turn.round, effect=effect), turn.agent)
         self.look()
+
+    def control(self, kind: Any) -> None:
+        self.order(kind)
+
+    def order(self, kind: Any, **about: Any) -> Outcome:
+        message = kind(id=f"m{next(self.controls)}", **about)
+        cause = control_cause(self.guard.request, "op", message.id)
+        command = Command(self.guard.request, AgentName("op"), message, cause, "operator")
+        outcome = self.guard.process(command)
+        self.look()
+        return outcome
+
+    def people(self, kind: Any, **about: Any) -> None:
+        """A person's word about what waits for them has to be obeyed."""
+        if not isinstance(outcome := self.order(kind, **about), Decided):
+            self.wrong.append(f"{kind.__name__} of {about} became {outcome}")
 
     def wait(self, seconds: float) -> None:
         self.guard.wait(seconds)
         self.look()
+
+    @property
+    def waiting(self) -> list[TurnState]:
+        """The turns that wait for a person."""
+        turns = self.guard.ledger.open.values()
+        return [turn for turn in turns if turn.agent == "human" or turn.state in ("suspended", "doubted")]
 
     @property
     def working(self) -> list[TurnState]:
@@ -217,6 +246,8 @@ class Story(Teller):
             self.control(Thaw)
         elif chance < 0.03:
             self.control(Freeze)
+        elif chance < 0.3 and self.waiting:
+            self.decide(draw.choice(self.waiting))
         elif chance < 0.13:
             self.wait(draw.choice([1.0, 5.0, 31.0]))
         elif chance < 0.55 and self.offers():
@@ -226,22 +257,38 @@ class Story(Teller):
         else:
             self.wait(1.0)
 
-    def speak(self, turn: TurnState) -> None:
+    def decide(self, turn: TurnState) -> None:
         draw = self.draw
-        if turn.task is None:
+        if turn.state == "suspended":
+            self.people(Reply, turn=turn.id, round=turn.round, value="yes")
+        elif turn.state == "doubted":
+            self.people(Settle, turn=turn.id, round=turn.round, outcome=draw.choice(["done", "not_done"]))
+        elif draw.random() < 0.25:
+            self.people(Assign, turn=turn.id, to="Ada")
+        else:
+            hows: list[dict[str, Any]] = [{}, {"again": True}, {"again": True}, {"to": AgentName("b")}]
+            self.people(Resolve, turn=turn.id, **draw.choice([*hows, {"complete": True}]))
+
+    def speak(self, turn: TurnState) -> None:
+        draw, ends = self.draw, list[Move]()
+        if draw.random() < 0.05:
+            self.doubts(turn)
+        elif turn.task is None:
             names = [job.name for job in self.oracle.jobs if job.state in ("offered", "open")]
             plan = [self.task() for _ in range(draw.choice([0, 1, 2, 3] if names else [1, 2, 3]))]
             cancel = tuple(name for name in names if draw.random() < 0.2)
             moves: list[Move] = [
                 Delegate(tasks=tuple(plan), join=draw.choice(["any", "all"]), cancel=cancel)
             ] * 8
-            self.move(turn, draw.choice([*moves, Complete(answer=1), Complete(answer=1, cancel_open=True)]))
+            answers: list[Move] = [Complete(answer=1), Complete(answer=1, cancel_open=True)]
+            ends = [*answers, Escalate(summary="e"), Ask(to_agent=HUMAN, question="q")]
+            self.move(turn, draw.choice([*moves, *ends]))
         elif draw.random() < 0.4:
             self.post(turn, next(self.posts), *draw.choice([(), ("pii",), ("vip",)]))
         elif draw.random() < 0.25:
             self.breaks(turn)
         else:
-            ends: list[Move] = [Deliver(summary="d"), Fail(reason="f"), Escalate(summary="e")]
+            ends = [Deliver(summary="d"), Fail(reason="f"), Escalate(summary="e")]
             self.move(turn, draw.choice(ends))
 
     def task(self) -> Task:
@@ -267,6 +314,7 @@ def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
         kinds |= {type_of(event) for event in story.guard.events}
     assert found == {"task.opened", "capable", "claimed", "agent_available"}
     assert {"task.offered", "facts.posted", "task.failed", "task.cancelled", "move.deferred"} <= kinds
+    assert {"escalation.resolved", "escalation.assigned", "effect.settled", "turn.suspended"} <= kinds
 
 
 # --- planted bugs -----------------------------------------------------------------------------------

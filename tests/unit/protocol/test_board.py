@@ -9,9 +9,11 @@ from protocol.wire.assignment import Posted
 from protocol.wire.commands import (
     Delegate,
     Deliver,
+    Escalate,
     FactsPost,
     Failure,
     ReportFailure,
+    UnknownMove,
 )
 from protocol.wire.config import Fleet
 from protocol.wire.errors import Malformed
@@ -54,6 +56,20 @@ def test_a_retried_round_is_shown_the_board_too() -> None:
     play.guard.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
     play.guard.wait(1.0)
     assert [each.fact.value for each in play.worker("one").work.board] == [1]
+    play.same()
+
+
+def test_a_root_turn_that_a_person_gave_on_is_shown_in_each_round_what_it_may_see() -> None:
+    play = Swarm()
+    play.delegate(task("one"))
+    play.claim("one", "b")
+    play.post(play.worker("one"), fact("seen", 1), fact("who", "Ada", "vip"))
+    play.say(play.worker("one"), Deliver(summary="found"))
+    play.say(play.guard.holder, Escalate(summary="a person, please"))
+    play.guard.resolve(again=True)
+    play.say(play.guard.holder, UnknownMove(name="none"))
+    assert play.guard.holder.work.past[-1].how == "refused"
+    assert [each.fact.key for each in play.guard.holder.work.board] == ["seen", "who"]
     play.same()
 
 

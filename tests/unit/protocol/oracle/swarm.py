@@ -69,7 +69,7 @@ class SwarmOracle:
         job, entry = self.job_of(offer), self.agents[by]
         if job is None:
             return "unknown_turn"
-        if (offer, by) in self.waiting:
+        if (offer, by) in self.waiting and self.frozen_at is not None:
             return "move.deferred"
         if (offer, by) in self.claims:
             return "task.opened" if by in job.had else "decided"
@@ -122,7 +122,7 @@ class SwarmOracle:
                 late = self._job_of_turn(event.turn)
                 if late is None or late.state != "offered" or event.at < late.claim_by:
                     yield "a task that fails before its time to be claimed is up"
-            case ev.TurnResumed() | ev.TurnRetried():
+            case ev.TurnResumed() | ev.TurnRetried() | ev.EscalationResolved() | ev.EffectSettled():
                 yield from self._board(event.work.board, set(self.agents[event.to].clearance))
 
     def _board(self, board: tuple[object, ...], clearance: set[str]) -> Iterator[str]:
@@ -152,6 +152,8 @@ class SwarmOracle:
         match event:
             case ev.RequestOpened():
                 self.policy, self.paths[event.id] = event.policy, event.work.path
+            case ev.EscalationResolved():
+                self.paths[event.work.turn] = event.work.path
             case ev.TurnDelegated():
                 for name in event.cancel:
                     self._job(event.turn, name).called_off = True

@@ -1,103 +1,32 @@
 """The oracle of trees: what a request's events come to by another reckoning, and what is wrong with them.
 
-It knows the wire alone. Each turn is a node, each task a job. Spending is added up anew from the bottom
-whenever it is asked for, so that no account is kept that could be kept wrongly in the same way.
+It knows the wire alone. Each turn is a node, each task a job.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Collection, Iterator
 
 from protocol.wire import events as ev
-from protocol.wire.assignment import Assignment, PlannedTask
-from protocol.wire.commands import Complete, Delegate, Deliver, Escalate, MoveProposed, Report, Task
+from protocol.wire.assignment import Assignment
+from protocol.wire.commands import (
+    Ask,
+    Assign,
+    Complete,
+    Control,
+    Delegate,
+    Deliver,
+    Escalate,
+    MoveProposed,
+    Reply,
+    Report,
+    Resolve,
+    Settle,
+    Task,
+)
 from protocol.wire.config import Policy
 from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.handoff import Budget, Rule
-
-DIMENSIONS = ("nano_dollars", "tokens", "model_calls")
-Amounts = dict[str, int]
-
-
-@dataclass(eq=False)
-class Job:
-    """A task of a lead."""
-
-    plan: PlannedTask
-    lead: "Node"
-    agent: str
-    turn: str
-    status: str = "planned"
-    nodes: list["Node"] = field(default_factory=list)
-    off: bool = False
-    told: bool = False
-    fell_back: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.plan.task.name
-
-    @property
-    def live(self) -> bool:
-        return self.status in ("planned", "open")
-
-    def spent(self, dimension: str) -> int:
-        return sum(node.spent(dimension) for node in self.nodes)
-
-    def held(self, dimension: str) -> int:
-        """What its lead cannot spend for it."""
-        grant = getattr(self.plan.constraints.budget or Budget(), dimension)
-        spent = self.spent(dimension)
-        return max(grant, spent) if self.live and grant is not None else spent
-
-
-@dataclass(eq=False)
-class Node:
-    """A turn."""
-
-    turn: str
-    agent: str
-    path: tuple[str, ...]
-    grant: Budget
-    read_only: bool
-    job: Job | None = None
-    jobs: dict[str, Job] = field(default_factory=dict)
-    state: str = "working"
-    join: object = "all"
-    own: Amounts = field(default_factory=lambda: dict.fromkeys(DIMENSIONS, 0))
-    fine: Amounts = field(default_factory=lambda: dict.fromkeys(DIMENSIONS, 0))
-    """What it was charged that nobody reported."""
-    silent: bool = False
-    """True while a round of it that the clock ended was not accounted for."""
-
-    vain: int = 0
-    """How often it was resumed without a result."""
-    heard: bool = False
-    """True once it reported anything."""
-
-    def spent(self, dimension: str) -> int:
-        below = sum(job.spent(dimension) for job in self.jobs.values())
-        return self.own[dimension] + self.fine[dimension] + below
-
-    def left(self, dimension: str, more: int = 0) -> int | None:
-        grant = getattr(self.grant, dimension)
-        if grant is None:
-            return None
-        held = sum(job.held(dimension) for job in self.jobs.values())
-        return int(grant - self.own[dimension] - self.fine[dimension] - more - held)
-
-    def more(self, report: Report) -> Amounts:
-        """What a report adds; reports are cumulative."""
-        return {name: max(0, getattr(report.usage, name) - self.own[name]) for name in DIMENSIONS}
-
-    def learn(self, report: Report) -> None:
-        for name, amount in self.more(report).items():
-            self.own[name] += amount
-        self.silent, self.heard = False, True
-
-    def charge_rest(self) -> None:
-        rest = {name: max(0, self.left(name) or 0) for name in DIMENSIONS}
-        for name, amount in rest.items():
-            self.fine[name] += amount
+from tests.unit.protocol.oracle.jobs import DIMENSIONS, Job, Node
 
 
 class Tree:
@@ -107,6 +36,10 @@ class Tree:
         self.policy = Policy()
         self.nodes: dict[str, Node] = {}
         self.root: Node | None = None
+        """The agent's turn that holds the request, or held it before a person was asked."""
+        self.person = ""
+        """The turn of the person who holds it."""
+        self.kept: ev.FactsWithheld | None = None
         self.jobs: list[Job] = []
         self.over = False
         self.frozen = False
@@ -119,13 +52,24 @@ class Tree:
         if self.over:
             self.wrong.append(f"{type(event).__name__} after the end")
         node = self.nodes.get(event.turn)
-        report = event.report
+        kept = self.kept if self.kept is not None and self.kept.cause == event.cause else None
+        report = event.report if kept is None else kept.report
+        if node is not None and event.work is not None and str(event.work.turn) == node.turn:
+            node.round = event.work.round
         match event:
+            case ev.FactsWithheld():
+                self.kept = event
             case ev.RequestOpened(policy=policy, work=work):
                 self.policy = policy
                 self.root = self._node(work, None)
             case ev.TurnDelegated() if node is not None:
                 self._delegated(node, event)
+            case ev.TurnSuspended() if node is not None and report is not None:
+                node.learn(report)
+                node.state, node.asks, node.asked = "suspended", node.asks + 1, event.ask.to_agent
+            case ev.EffectDoubted() if node is not None:
+                node.learn(event.report)
+                node.state = "doubted"
             case ev.TaskOpened():
                 self._opened(event)
             case ev.TaskDelivered():
@@ -152,7 +96,11 @@ class Tree:
                     node.learn(event.report)
                 elif node.silent and not node.heard:
                     node.charge_rest()
-                node.state, self.root = "ended", None
+                node.state, self.person = "ended", str(event.work.turn)
+            case ev.EscalationRaised():  # nobody took it up in time
+                self.person = str(event.work.turn)
+            case ev.EscalationResolved():
+                self._resolved(event)
             case ev.RequestFrozen() | ev.RequestThawed():
                 self.frozen = isinstance(event, ev.RequestFrozen)
             case ev.RequestCompleted() | ev.RequestFailed() | ev.RequestExpired() | ev.RequestCancelled():
@@ -261,16 +209,29 @@ class Tree:
             job.told = True
         node.state = "working"
 
+    def _resolved(self, event: ev.EscalationResolved) -> None:
+        ended, work = self.root, event.work
+        assert ended is not None
+        if work.path != (event.to,) or (event.again and event.to != ended.agent):
+            self.wrong.append(f"{event.to} has the path {work.path}, again: {event.again}")
+        node = self.root = self._node(work, None)
+        self.person, node.round = "", work.round
+        if event.again:
+            node.before = ended.known
+        for name in DIMENSIONS:
+            granted, left = getattr(event.budget or Budget(), name), ended.left(name)
+            if getattr(node.grant, name) != (left if granted is None else granted):
+                self.wrong.append(f"{node.agent} is granted {getattr(node.grant, name)} {name} of {left}")
+
     # --- what must hold when nothing is due any more --------------------------------------------------
 
     def at_rest(self) -> Iterator[str]:
         """Yield what is wrong with how the request stands."""
         yield from self.wrong
-        for name in DIMENSIONS:
-            grant = getattr(self.nodes[next(iter(self.nodes))].grant, name) if self.nodes else None
-            spent = sum(node.own[name] + node.fine[name] for node in self.nodes.values())
-            if grant is not None and spent > grant:
-                yield f"{spent} {name} are spent of {grant}"
+        for root, name in itertools.product(self.nodes.values(), DIMENSIONS):
+            grant = getattr(root.grant, name)
+            if root.job is None and grant is not None and root.spent(name) > max(grant, 0):
+                yield f"{root.spent(name)} {name} are spent of {grant}"
         if self.over or self.frozen:
             return
         for job in self.jobs:
@@ -281,6 +242,35 @@ class Tree:
         for node in self.nodes.values():
             if node.state == "delegated" and _is_joined(node):
                 yield f"{node.agent} waits though its join is closed"
+
+    # --- what people's words become ---------------------------------------------------------------------
+
+    def obeyed(self, said: Control, by: str, agents: Collection[str]) -> type[ev.AnyEvent] | None:
+        """Return what a person's word has to become; None if nothing may come of it.
+
+        Args:
+            by: `human`, or the client.
+            agents: the fleet's.
+        """
+        node = self.nodes.get(str(said.turn))
+        waits = "" if node is None or node.round != said.round else node.state
+        match said:
+            case _ if self.over:
+                return None
+            case Assign() | Resolve() if not self.person or said.turn != self.person:
+                return None
+            case Assign():
+                return ev.EscalationAssigned
+            case Resolve(complete=True):
+                return ev.RequestCompleted
+            case Resolve():
+                return ev.EscalationResolved if said.again or said.to in (None, *agents) else None
+            case Settle():
+                return ev.EffectSettled if waits == "doubted" else None
+            case Reply():
+                asked = waits == "suspended" and node is not None and node.asked == by
+                return ev.TurnResumed if asked else None
+        return None
 
     # --- which rule comes first -------------------------------------------------------------------------
 
@@ -297,6 +287,8 @@ class Tree:
                 found = Rule.KNOWN_MOVE if node.job is not None else _still_open(node, move.cancel_open)
             case Escalate():
                 found = Rule.KNOWN_MOVE if node.job is not None else None
+            case Ask():
+                found = Rule.ASKS if node.asks >= self.policy.max_asks else None
             case _:
                 found = None
         return found or (Rule.READ_ONLY if effects else None)
@@ -330,7 +322,7 @@ class Tree:
         for task in move.tasks:
             number, at = 0, task.revises
             while at:
-                number, at = number + 1, node.jobs[at].plan.task.revises
+                number, at = number + 1, node.known[at].plan.task.revises
             if number > policy.max_revisions:
                 yield Rule.REVISIONS
         if not move.tasks and move.within_s is not None and node.vain >= policy.max_asks:
@@ -345,12 +337,12 @@ class Tree:
                 yield Rule.BUDGET
 
     def _misnamed(self, node: Node, move: Delegate) -> Iterator[Rule]:
-        names = [*node.jobs, *(task.name for task in move.tasks)]
+        names, known = [*node.jobs, *(task.name for task in move.tasks)], node.known
         if len(set(names)) < len(names) or not set(move.cancel) <= set(node.jobs):
             yield Rule.KNOWN_TASK
         for task in move.tasks:
             for name in {*task.uses, task.revises} - {""}:
-                if name not in node.jobs or node.jobs[name].live:
+                if name not in known or known[name].live:
                     yield Rule.KNOWN_TASK
         if not move.tasks and all(not job.live and job.told for job in node.jobs.values()):
             yield Rule.KNOWN_TASK
