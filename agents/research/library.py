@@ -1,7 +1,6 @@
 """The corpus, and its index: SQLite FTS5 in memory, built by a process when it first searches.
 
-`corpus.jsonl` is written by `corpus_maker` from a table of facts. It is indexed in some milliseconds, so that
-no file has to be kept, shared or brought up to date.
+`corpus.jsonl` is indexed in some milliseconds, so that no file has to be kept, shared or brought up to date.
 """
 
 import sqlite3

@@ -4,7 +4,7 @@ A row is an entry of the timeline with its place. What repeats itself is folded:
 circles a thousand times is as short as its circle. `mermaid` writes a scene as text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -259,18 +259,6 @@ def _fold(hidden: Sequence[SceneRow], cycle: int) -> SceneRow:
         cycle=cycle,
         times=len(hidden) // cycle,
     )
-
-
-def edges(rows: Iterable[SceneRow]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return for each pair of lanes how often work passed, and how often it was refused; of unfolded rows."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in rows:
-        to = row.to or row.aim
-        if to is not None and row.move in ("transfer", "hand_back", "escalate", "resolve", "task"):
-            passed, refused = found.get((row.lane, to), (0, 0))
-            broken = row.form == "broken"
-            found[row.lane, to] = (passed + (not broken), refused + broken)
-    return found
 
 
 # --- as mermaid's text --------------------------------------------------------------------------------

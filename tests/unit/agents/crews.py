@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 import agents
-from agents.recruiting import database as recruiting
-from agents.support import database as support
+from agents.recruiting import common as recruiting
+from agents.support import common as support
 from mesh.agent.definition import Agent, load
 from mesh.fleet.file import FleetFile, load_fleet
 from mesh.ops.rehearsal import Decision

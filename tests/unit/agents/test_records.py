@@ -10,8 +10,8 @@ import pytest
 
 from agents import records as shared
 from agents.records import once, transaction
-from agents.support import tools
-from agents.support.database import connected
+from agents.support import billing, technical
+from agents.support.common import connected
 from mesh.agent.errors import Retry, ToolArgumentsInvalid
 from tests.servers import PATIENCE_S
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("records")
 
 COUNT = """
 import sys
-from agents.support.database import connected
+from agents.support.common import connected
 sys.stdin.readline()
 with connected() as db:
     print(*(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("customers", "charges")))
@@ -72,7 +72,7 @@ def test_a_process_that_dies_while_filling_it_leaves_nothing_behind(records: Pat
     dying = (
         "import os\n"
         "from agents import records\n"
-        "from agents.support.database import connected\n"
+        "from agents.support.common import connected\n"
         "real = records._statements\n"
         "def half(script):\n"
         "    for number, statement in enumerate(real(script)):\n"
@@ -128,29 +128,29 @@ def test_another_error_of_the_database_is_no_matter_for_another_try() -> None:
 
 async def test_an_id_of_another_shape_never_reaches_the_database() -> None:
     with pytest.raises(ToolArgumentsInvalid, match="customer_id"):
-        await tools.list_charges.run({"customer_id": "c-1001' OR '1'='1"})
+        await billing.list_charges.run({"customer_id": "c-1001' OR '1'='1"})
 
 
 def test_the_newest_charges_come_first() -> None:
-    days = [charge["day"] for charge in tools.list_charges("c-1014")]
+    days = [charge["day"] for charge in billing.list_charges("c-1014")]
     assert days == sorted(days, reverse=True)
     assert days[0] == "2026-11-15"
 
 
 def test_a_charge_is_refunded_once_for_each_key_and_never_twice() -> None:
-    first = tools.refund_charge("ch-9001", "charged twice", "key-1")
+    first = billing.refund_charge("ch-9001", "charged twice", "key-1")
     assert first == {
         "charge_id": "ch-9001",
         "amount": "49.00 EUR",
         "what": "Fiber 500, month 2026-11",
         "refunded": True,
     }
-    assert tools.refund_charge("ch-9001", "charged twice", "key-1") == first
-    again = tools.refund_charge("ch-9001", "charged twice", "key-2")
+    assert billing.refund_charge("ch-9001", "charged twice", "key-1") == first
+    again = billing.refund_charge("ch-9001", "charged twice", "key-2")
     assert (again["refunded"], again["why"]) == (False, "already_refunded")
     with connected() as db:
         assert db.execute("SELECT count(*) FROM refunds WHERE charge_id = 'ch-9001'").fetchone()[0] == 1
-    assert tools.find_duplicate_charges("c-1001") == []
+    assert billing.find_duplicate_charges("c-1001") == []
 
 
 @pytest.mark.parametrize(
@@ -162,17 +162,17 @@ def test_a_charge_is_refunded_once_for_each_key_and_never_twice() -> None:
     ],
 )
 def test_what_the_house_rules_forbid_is_a_result_that_says_so(charge: str, why: str) -> None:
-    result = tools.refund_charge(charge, "asked for", "key")
+    result = billing.refund_charge(charge, "asked for", "key")
     assert (result["refunded"], result["why"]) == (False, why)
 
 
 def test_a_subscription_is_ended_once() -> None:
-    (plan,) = tools.list_subscriptions("c-1009")
-    ended = tools.cancel_subscription(plan["subscription_id"], "key-1")
+    (plan,) = billing.list_subscriptions("c-1009")
+    ended = billing.cancel_subscription(plan["subscription_id"], "key-1")
     assert ended["cancelled"]
-    assert tools.cancel_subscription(plan["subscription_id"], "key-1") == ended
-    assert tools.cancel_subscription(plan["subscription_id"], "key-2")["why"] == "already_cancelled"
-    assert tools.list_subscriptions("c-1009")[0]["status"] == "cancelled"
+    assert billing.cancel_subscription(plan["subscription_id"], "key-1") == ended
+    assert billing.cancel_subscription(plan["subscription_id"], "key-2")["why"] == "already_cancelled"
+    assert billing.list_subscriptions("c-1009")[0]["status"] == "cancelled"
 
 
 def as_text(value: Any) -> str:
@@ -182,10 +182,10 @@ def as_text(value: Any) -> str:
 def test_nothing_that_technical_can_call_says_who_a_customer_is() -> None:
     shown = as_text(
         [
-            tools.list_devices("c-1001"),
-            tools.run_diagnostics("d-4001"),
-            tools.reboot_device("d-4001", "k1"),
-            tools.reset_device("d-4001", "k2"),
+            technical.list_devices("c-1001"),
+            technical.run_diagnostics("d-4001"),
+            technical.reboot_device("d-4001", "k1"),
+            technical.reset_device("d-4001", "k2"),
         ]
     )
     assert "Brandt" not in shown

@@ -13,7 +13,7 @@ from mesh import ops
 from mesh.replay.rejudge import load
 from mesh.ui.drawing.graph import Edge, Node, graph
 from mesh.ui.drawing.request import PART_ROWS, course, parts, sequence, strip
-from mesh.ui.drawing.scene import Scene, edges, mermaid, scene
+from mesh.ui.drawing.scene import Scene, mermaid, scene
 from mesh.ui.story import as_html, standing
 from protocol.views.spending import Cost
 from protocol.views.timeline import Timeline, TimelineEntry, timeline
@@ -183,7 +183,6 @@ def test_a_request_that_goes_in_circles_is_as_short_as_its_circle() -> None:
     assert (fold.cycle, fold.times, fold.seq, fold.last) == (3, 699, 4, 2100)
     drawn = _parsed(sequence(story))
     assert "the same 3 rows, 699 times more" in _texts(_of_class(drawn, "fold")[0])
-    assert edges(scene(_circles(700), folded=False).rows) == {("a", "b"): (700, 0), ("b", "a"): (700, 700)}
 
 
 def test_what_does_not_repeat_itself_is_drawn_in_parts_with_the_lanes_of_each() -> None:

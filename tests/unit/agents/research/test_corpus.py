@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from agents.research.corpus_maker import read_table, written
 from agents.research.library import CORPUS, documents
+from tests.unit.agents.research.corpus_maker import read_table, written
 
 TABLE = read_table()
 DISPUTES = {(each["subject"], each["attribute"]): each for each in TABLE["disputes"]}

@@ -1,4 +1,4 @@
-"""Writes `corpus.jsonl` from `facts.toml`: `python -m agents.research.corpus_maker`.
+"""Writes `corpus.jsonl` from `facts.toml`: `python -m tests.unit.agents.research.corpus_maker`.
 
 The same table gives the same bytes. Each subject has eight documents of different sources and years, and each
 document a few of its facts. So every fact is said several times, in other words. Where the table has a
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from agents.research.library import CORPUS
 
 HERE = Path(__file__).parent
 SEED = 1871
@@ -186,4 +188,4 @@ def read_table() -> Table:
 
 
 if __name__ == "__main__":
-    (HERE / "corpus.jsonl").write_text(written(read_table()), encoding="utf-8")
+    CORPUS.write_text(written(read_table()), encoding="utf-8")
