@@ -139,8 +139,8 @@ async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalBus,
                 await _all(events)
 
 
-async def test_who_may_not_read_hears_it_at_once(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin, own_server.connected_as("c1") as client:
+async def test_who_may_not_read_hears_it_at_once(server: LocalBus) -> None:
+    async with server.connected_as("admin") as admin, server.connected_as("c1") as client:
         await fill(admin, 3)
         async with asyncio.timeout(PATIENCE_S):
             for reading in (JetStreamLog(client).follow(), every(client, "LOG", None)):
@@ -151,7 +151,7 @@ async def test_who_may_not_read_hears_it_at_once(own_server: LocalBus) -> None:
 
 
 async def test_who_may_no_longer_get_hears_it_while_reading(
-    own_server: LocalBus, monkeypatch: pytest.MonkeyPatch
+    server: LocalBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`bounds` may be allowed where the gets are not: that too comes out, and is not tried for ever."""
 
@@ -159,16 +159,16 @@ async def test_who_may_no_longer_get_hears_it_while_reading(
         return 1, 3
 
     monkeypatch.setattr("mesh.bus.reader.bounds", ends)
-    async with own_server.connected_as("c1") as client:
+    async with server.connected_as("c1") as client:
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(Denied):
                 await anext(JetStreamLog(client).follow(tail=False))
 
 
 @pytest.mark.parametrize("who", ["the log", "dead letters", "drill", "client"])
-async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: LocalBus, who: str) -> None:
-    async with own_server.connected_as("audit") as viewer, own_server.connected_as("c1") as bus:
-        watch, client = Watch(viewer, own_server.url), await Client.on(bus, "c1")
+async def test_whoever_reads_on_hears_that_the_connection_is_closed(server: LocalBus, who: str) -> None:
+    async with server.connected_as("audit") as viewer, server.connected_as("c1") as bus:
+        watch, client = Watch(viewer, server.url), await Client.on(bus, "c1")
         work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "the log": lambda: _all(watch.alarms()),
             "dead letters": lambda: _all(watch._buried(1)),
@@ -186,11 +186,11 @@ async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: 
             await reading
 
 
-async def test_who_may_not_read_dead_letters_hears_it(own_server: LocalBus) -> None:
-    async with own_server.connected_as("c1") as client:
+async def test_who_may_not_read_dead_letters_hears_it(server: LocalBus) -> None:
+    async with server.connected_as("c1") as client:
         with pytest.raises(Denied):
             async with asyncio.timeout(PATIENCE_S):
-                await anext(aiter(Watch(client, own_server.url)._buried(1)))
+                await anext(aiter(Watch(client, server.url)._buried(1)))
 
 
 async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalBus) -> None:

@@ -33,3 +33,9 @@ async def own_stage(tmp_path: Path) -> AsyncIterator[Stage]:
 def office(stage: Stage, tmp_path: Path) -> Office:
     """An operator's terminal, with everybody's keys."""
     return Office(stage, tmp_path)
+
+
+@pytest.fixture
+def own_office(own_stage: Stage, tmp_path: Path) -> Office:
+    """The same beside a server of its own."""
+    return Office(own_stage, tmp_path)

@@ -80,9 +80,8 @@ def sums(found: dict[str, Any]) -> dict[str, int]:
 
 
 async def test_what_a_cancelled_turn_spent_is_counted_once_while_it_runs_and_afterwards(
-    own_stage: Stage, tmp_path: Path
+    own_office: Office, own_stage: Stage, tmp_path: Path
 ) -> None:
-    office = Office(own_stage, tmp_path)
     await priced(own_stage)
     model = Halting(costing("", "no_such"))
 
@@ -97,22 +96,21 @@ async def test_what_a_cancelled_turn_spent_is_counted_once_while_it_runs_and_aft
     client = await own_stage.client()
     request = await client.submit("hello")
     await model.halts.wait()
-    assert sums(await costs(office, "--by", "request")) == {request: 3 * CALL}
+    assert sums(await costs(own_office, "--by", "request")) == {request: 3 * CALL}
     await client.cancel(request, "enough")
     assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "cancelled"
-    assert sums(await costs(office, request)) == {"a": 3 * CALL}
+    assert sums(await costs(own_office, request)) == {"a": 3 * CALL}
     exported = tmp_path / "log.jsonl"
     exported.write_bytes(b"\n".join(await own_stage.bodies(request)))
-    from_file = await office.mesh("cost", exported, "--json", who="audit")
+    from_file = await own_office.mesh("cost", exported, "--json", who="audit")
     assert from_file.json["total"]["nano_dollars"] == 2 * CALL
     assert "the cost of 1 turn is missing or not whole" in from_file.err
 
 
 async def test_what_was_refused_and_then_cut_short_by_the_clock_is_counted_once(
-    own_stage: Stage, tmp_path: Path
+    office: Office, stage: Stage
 ) -> None:
-    office = Office(own_stage, tmp_path)
-    await priced(own_stage)
+    await priced(stage)
 
     async def work(turn: Turn) -> Move:
         if not turn.past:
@@ -121,25 +119,24 @@ async def test_what_was_refused_and_then_cut_short_by_the_clock_is_counted_once(
         model = Halting(costing("", "no_such"))
         return await drive(turn, model, instructions=f"Round {turn.round}.", tools=())
 
-    await own_stage.runtime(Agent("a", work))
-    request = await (await own_stage.client()).submit("hello", policy="brisk")
-    await own_stage.reaches(request, "escalation.raised")
+    await stage.runtime(Agent("a", work))
+    request = await (await stage.client()).submit("hello", policy="brisk")
+    await stage.reaches(request, "escalation.raised")
     found = await costs(office, request)
-    rounds = [event.round for event in await own_stage.log(request) if event.round >= 0]
+    rounds = [event.round for event in await stage.log(request) if event.round >= 0]
     assert sums(found) == {"a": (1 + max(rounds)) * CALL}
 
 
 async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
-    own_stage: Stage, tmp_path: Path
+    own_office: Office, own_stage: Stage
 ) -> None:
-    office = Office(own_stage, tmp_path)
     await priced(own_stage)
     await driven_by(own_stage, "a", StrictModel(costing("", "no_such"), costing("done")))
     await driven_by(own_stage, "b", StrictModel(costing("done", model="unheard-of")))
     client = await own_stage.client()
     for to in ("a", "b"):
         await client.wait(await client.submit("hello", to=to), timeout_s=PATIENCE_S)
-    found = await costs(office, "--by", "turn")
+    found = await costs(own_office, "--by", "turn")
     assert [row["name"].split()[0] for row in found["rows"]] == ["a", "b"]
     assert found["rows"][0] | {"name": "a"} == {
         "name": "a",
@@ -156,7 +153,7 @@ async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
         "thinking_tokens": 6,
     }
     assert (found["total"]["tokens"], found["total"]["nano_dollars"]) == (330, 2 * CALL)
-    told = await office.mesh("cost", "--by", "model", who="audit")
+    told = await own_office.mesh("cost", "--by", "model", who="audit")
     lines = [line.split("\t") for line in told.out.splitlines()]
     assert lines[0][:4] == ["model", "dollars", "calls", "tokens"]
     assert [line[:3] for line in lines[1:]] == [
@@ -168,7 +165,9 @@ async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
     assert told.err.rstrip().endswith("for requests that begin from then on")
 
 
-async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(own_stage: Stage, tmp_path: Path) -> None:
+async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(
+    own_office: Office, own_stage: Stage
+) -> None:
     guard, report = InMemoryGuard(FLEET), Report(usage=Usage(nano_dollars=CALL))
     guard.submit("hello")
     guard.move(Transfer(to_agent=AgentName("b"), summary="please"), report)
@@ -177,22 +176,21 @@ async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(own_stage: Sta
     after = 0
     for event in guard.events[1:]:
         after = await own_stage.forge(event, event.to, guard.request, after)
-    office = Office(own_stage, tmp_path)
     for arguments in ((), (guard.request,)):
-        assert sums(await costs(office, *arguments, "--by", "edge")) == {"? -> a": CALL, "a -> b": CALL}
+        assert sums(await costs(own_office, *arguments, "--by", "edge")) == {"? -> a": CALL, "a -> b": CALL}
     for command in (("request", "show"), ("request", "watch"), ("why",)):
-        said = await office.mesh(*command, guard.request, who="audit")
+        said = await own_office.mesh(*command, guard.request, who="audit")
         assert (said.status, said.out) == (Exit.FAILED, ""), said
         assert "event 0 is missing" in said.err
         assert f"mesh log verify {guard.request}" in said.err
 
 
 async def test_what_no_report_could_say_is_not_counted_from_a_journal_either(
-    own_stage: Stage, tmp_path: Path
+    office: Office, stage: Stage
 ) -> None:
-    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+    a = await stage.actor("a")
     request, work = await office.begun()
-    now = (await own_stage.log(request))[-1].at
+    now = (await stage.log(request))[-1].at
     steering = {"big\x1b[2J\ntotal\t9": Metered(input=5, calls=1)}
     told = (
         (now, Usage(nano_dollars=-(10**15))),
@@ -215,12 +213,12 @@ async def test_what_no_report_could_say_is_not_counted_from_a_journal_either(
 
 
 async def test_an_event_that_cannot_be_read_leaves_out_its_own_request_alone(
-    own_stage: Stage, tmp_path: Path
+    own_office: Office, own_stage: Stage, tmp_path: Path
 ) -> None:
-    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+    a = await own_stage.actor("a")
     requests = []
     for _ in range(2):
-        request, work = await office.begun()
+        request, work = await own_office.begun()
         await a.propose(request, work, Complete(answer="done"), report=Report(usage=Usage(nano_dollars=CALL)))
         await own_stage.reaches(request, "request.completed")
         requests.append(request)
@@ -233,7 +231,7 @@ async def test_an_event_that_cannot_be_read_leaves_out_its_own_request_alone(
     bodies = [*(each.body for each in stored), newer, *await own_stage.bodies(sound)]
     exported.write_bytes(b"\n".join(bodies))
     for source in ((), (exported,)):
-        said = await office.mesh("cost", *source, "--by", "request", "--json", who="audit")
+        said = await own_office.mesh("cost", *source, "--by", "request", "--json", who="audit")
         assert said.status == Exit.FAILED, said
         assert sums(said.json) == {broken: CALL, sound: CALL}  # what was read before stays counted
         assert f"mesh: {broken} is not counted whole: " in said.err

@@ -66,19 +66,16 @@ async def shown(office: Office, request: str, *options: str) -> str:
     return said.out
 
 
-async def test_steps_are_told_once_beneath_what_their_rounds_came_to(
-    own_stage: Stage, tmp_path: Path
-) -> None:
-    office = Office(own_stage, tmp_path)
-    await priced(own_stage)
-    await own_stage.runtime(Agent("a", to_b, version="7", tools=TOOLS))
+async def test_steps_are_told_once_beneath_what_their_rounds_came_to(office: Office, stage: Stage) -> None:
+    await priced(stage)
+    await stage.runtime(Agent("a", to_b, version="7", tools=TOOLS))
     model = Halting(costing("", "look"))
 
     async def work(turn: Turn) -> Move:
         return await drive(turn, model, instructions="B", tools=TOOLS)
 
-    await own_stage.runtime(Agent("b", work, tools=TOOLS))
-    client = await own_stage.client()
+    await stage.runtime(Agent("b", work, tools=TOOLS))
+    client = await stage.client()
     request = await client.submit("hello")
     await model.halts.wait()
 
@@ -144,21 +141,21 @@ async def test_steps_are_told_once_beneath_what_their_rounds_came_to(
     assert [step["kind"] for step in found["moves"][-1]["turn"]["steps"]] == ["model", "call"]
 
 
-async def test_an_effect_without_a_result_is_in_doubt(own_stage: Stage, tmp_path: Path) -> None:
+async def test_an_effect_without_a_result_is_in_doubt(office: Office, stage: Stage) -> None:
     async def work(turn: Turn) -> Move:
         await turn.call(lose)
         return turn.complete("never")
 
-    await own_stage.runtime(Agent("a", work, tools=TOOLS))
-    request = await (await own_stage.client()).submit("hello")
-    await own_stage.reaches(request, "effect.doubted")
-    lines = (await shown(Office(own_stage, tmp_path), request, "--steps")).splitlines()
+    await stage.runtime(Agent("a", work, tools=TOOLS))
+    request = await (await stage.client()).submit("hello")
+    await stage.reaches(request, "effect.doubted")
+    lines = (await shown(office, request, "--steps")).splitlines()
     (doubted,) = [line for line in lines if line.split()[0] == "0-0"]
     assert doubted.endswith("effect lose  in doubt")
 
 
-async def test_an_effect_that_merely_runs_is_begun(own_stage: Stage, tmp_path: Path) -> None:
-    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+async def test_an_effect_that_merely_runs_is_begun(office: Office, stage: Stage) -> None:
+    a = await stage.actor("a")
     request, work = await office.begun()
     intent = Record(kind="intent", name="pay", version="1", nonce="n", at=7, key="k")
     await a.bus.publish_durable(subjects.step("a", request, work.turn, "0-0"), msgspec.json.encode(intent))
@@ -167,12 +164,10 @@ async def test_an_effect_that_merely_runs_is_begun(own_stage: Stage, tmp_path: P
     assert begun.endswith("effect pay  begun")
 
 
-async def test_a_journal_can_neither_forge_a_line_nor_break_the_story(
-    own_stage: Stage, tmp_path: Path
-) -> None:
-    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+async def test_a_journal_can_neither_forge_a_line_nor_break_the_story(office: Office, stage: Stage) -> None:
+    a = await stage.actor("a")
     request, work = await office.begun()
-    now = (await own_stage.log(request))[-1].at
+    now = (await stage.log(request))[-1].at
     forging = "x\nanswer: all is paid\x1b[2J\x9b2J"
     sound = Usage(nano_dollars=1, tokens=1, model_calls=1, models={"new": Metered(input=1, calls=1)})
     records = (
@@ -202,15 +197,15 @@ async def test_a_journal_can_neither_forge_a_line_nor_break_the_story(
 
 
 async def test_what_another_agent_wrote_under_a_turn_is_none_of_its_steps(
-    own_stage: Stage, tmp_path: Path
+    office: Office, stage: Stage
 ) -> None:
-    office, b = Office(own_stage, tmp_path), await own_stage.actor("b")
+    b = await stage.actor("b")
     request, work = await office.begun()
-    record = Record(kind="effect", name="pay", nonce="n", at=(await own_stage.log(request))[-1].at)
+    record = Record(kind="effect", name="pay", nonce="n", at=(await stage.log(request))[-1].at)
     await b.bus.publish_durable(subjects.step("b", request, work.turn, "0-0"), msgspec.json.encode(record))
     said = await office.mesh("request", "show", request, "--steps", who="audit")
     assert (said.status, "pay" in said.out, "passed over" in said.err) == (Exit.DONE, False, False)
-    await (await own_stage.actor("a")).propose(
+    await (await stage.actor("a")).propose(
         request, work, Transfer(to_agent=AgentName(b.name), summary="yours")
     )
     await b.work(request)
@@ -219,8 +214,8 @@ async def test_what_another_agent_wrote_under_a_turn_is_none_of_its_steps(
     assert "mesh: 1 step passed over" in said.err
 
 
-async def test_what_lies_among_the_steps_and_is_none_is_passed_over(own_stage: Stage, tmp_path: Path) -> None:
-    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+async def test_what_lies_among_the_steps_and_is_none_is_passed_over(office: Office, stage: Stage) -> None:
+    a = await stage.actor("a")
     request, work = await office.begun()
     for name, body in (("0-0", b"\xff{"), ("0-1", b'{"kind":5}'), ("junk", b"{}"), (f"0-{'9' * 60}", b"{}")):
         await a.bus.publish_durable(subjects.step("a", request, work.turn, name), body)
@@ -231,9 +226,8 @@ async def test_what_lies_among_the_steps_and_is_none_is_passed_over(own_stage: S
 
 
 async def test_at_an_event_later_steps_are_not_there_and_a_file_has_those_it_was_exported_with(
-    own_stage: Stage, tmp_path: Path
+    own_office: Office, own_stage: Stage, tmp_path: Path
 ) -> None:
-    office = Office(own_stage, tmp_path)
 
     async def work(turn: Turn) -> Move:
         await turn.call(look)
@@ -243,21 +237,23 @@ async def test_at_an_event_later_steps_are_not_there_and_a_file_has_those_it_was
     client = await own_stage.client()
     request = await client.submit("hello")
     await client.wait(request, timeout_s=PATIENCE_S)
-    then = json.loads(await shown(office, request, "--json", "--at", "0"))
+    then = json.loads(await shown(own_office, request, "--json", "--at", "0"))
     assert [move["turn"]["steps"] for move in then["moves"]] == [[]]
     exported = tmp_path / "log.jsonl"
-    assert (await office.mesh("log", "export", request, "--out", exported, who="audit")).status == Exit.DONE
-    said = await office.mesh("request", "show", exported, "--steps", "--json", who="audit")
+    assert (
+        await own_office.mesh("log", "export", request, "--out", exported, who="audit")
+    ).status == Exit.DONE
+    said = await own_office.mesh("request", "show", exported, "--steps", "--json", who="audit")
     assert [move["turn"]["steps"] for move in said.json["moves"]] == [[], []]
     assert "this file holds no steps; export with --with-steps" in said.err
 
     for whole in ((request,), ("--all",)):
-        done = await office.mesh("log", "export", *whole, "--with-steps", "--out", exported, who="audit")
+        done = await own_office.mesh("log", "export", *whole, "--with-steps", "--out", exported, who="audit")
         assert "3 events and 1 step in" in done.err, done  # the end's grounds are an event of their own
         there, here = [
-            (await office.mesh("request", "show", source, "--json", who="audit")).json["moves"]
+            (await own_office.mesh("request", "show", source, "--json", who="audit")).json["moves"]
             for source in (request, exported)
         ]
         assert (here, [step["name"] for step in here[-1]["turn"]["steps"]]) == (there, ["look"])
         for judge in (("replay",), ("log", "verify"), ("why",)):
-            assert (await office.mesh(*judge, exported, who="audit")).status == Exit.DONE
+            assert (await own_office.mesh(*judge, exported, who="audit")).status == Exit.DONE
