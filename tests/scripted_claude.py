@@ -18,6 +18,7 @@ from mesh.model import agent as driven
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.scripted import ScriptedModel, load_script
 from mesh.testing.claude_stub import Answer, StubClaude, calls, says
+from tests.certain import known
 from tests.servers import ROOT
 
 _AGENT = "You are: "
@@ -105,8 +106,7 @@ def running_stand_in(rules: Path) -> Iterator[dict[str, str]]:
     command = [sys.executable, "-m", "tests.scripted_claude", str(rules)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            yield sdk_at(process.stdout.readline().strip())
+            yield sdk_at(known(process.stdout).readline().strip())
         finally:
             process.kill()
 

@@ -22,6 +22,7 @@ from mesh.artifacts import (
 )
 from protocol.wire.handoff import Artifact
 from tests.artifacts.conftest import S3
+from tests.certain import is_
 
 SOME = Artifact(name="letter", uri=f"mesh-artifact:sha256/{'0' * 64}")
 NOBODY = 65_534
@@ -78,8 +79,7 @@ async def error_of(store: ArtifactStore, verb: str) -> ArtifactError:
 
 @pytest.mark.parametrize(("verb", "may_not"), [("save", "may not write"), ("load", "may not read")])
 async def test_a_bucket_that_refuses(refusing: str, verb: str, may_not: str) -> None:
-    error = await error_of(ArtifactStore.at(refusing), verb)
-    assert isinstance(error, ArtifactDenied)
+    error = is_(await error_of(ArtifactStore.at(refusing), verb), ArtifactDenied)
     assert str(error).startswith(
         f"the store s3://bucket/pre: the credentials of this process {may_not} (AccessDenied)"
     )
@@ -90,8 +90,7 @@ async def test_a_bucket_that_refuses(refusing: str, verb: str, may_not: str) -> 
 async def test_a_store_that_is_away_is_worth_another_try(environment: pytest.MonkeyPatch, verb: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
-    error = await error_of(ArtifactStore.at("s3://bucket"), verb)
-    assert isinstance(error, StoreUnreachable)
+    error = is_(await error_of(ArtifactStore.at("s3://bucket"), verb), StoreUnreachable)
     assert str(error) == "the store s3://bucket could not be reached: no answer"
     failure = failure_of(error)
     assert (failure.code, failure.permanent) == ("artifact.store_unreachable", False)
@@ -100,8 +99,7 @@ async def test_a_store_that_is_away_is_worth_another_try(environment: pytest.Mon
 
 @pytest.mark.parametrize("verb", ["save", "load"])
 async def test_a_bucket_that_is_not_there(bucket: str, verb: str) -> None:
-    error = await error_of(ArtifactStore.at("s3://no-such-bucket"), verb)
-    assert isinstance(error, StoreUnusable)
+    error = is_(await error_of(ArtifactStore.at("s3://no-such-bucket"), verb), StoreUnusable)
     assert "does not exist (NoSuchBucket): make it, or change [artifacts]" in str(error)
     await ArtifactStore.at(bucket).objects.probe()
     with pytest.raises(StoreUnusable):

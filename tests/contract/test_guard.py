@@ -20,6 +20,7 @@ from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.config import BreakerEntry
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id
+from tests.certain import known
 from tests.contract import scenarios, swarm_scenarios, tree_scenarios
 from tests.contract.scenarios import FLEET, SCENARIOS, Scenario
 from tests.contract.script import Frozen, Message, Pause, Script
@@ -113,8 +114,7 @@ async def test_a_real_guard_writes_what_the_guard_in_memory_does(
     now = time.time_ns() // 1000 + AHEAD_US
     async with contract_bus.connected_as("admin") as admin:
         found = await read_conf(admin, subjects.FLEET)
-        assert found is not None
-        revision = found.seq
+        revision = known(found).seq
     guard = InMemoryGuard(
         msgspec.structs.replace(FLEET, revision=revision),
         POLICIES,

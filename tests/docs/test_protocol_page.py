@@ -41,6 +41,7 @@ from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.memory import MemoryRecord
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
 from protocol.wire.schema import json_schema
+from tests.certain import is_
 from tests.docs.pages import Block, blocks, codes, read, section, table
 from tests.servers import FLEET, ROOT
 
@@ -54,8 +55,7 @@ SCHEMA = json_schema()
 
 def _move(text: bytes) -> Move:
     wrapped = b'{"kind":"move","turn":"t","round":0,"move":%s}' % text
-    proposal = codec.parse_proposal(wrapped)
-    assert isinstance(proposal, MoveProposed)
+    proposal = is_(codec.parse_proposal(wrapped), MoveProposed)
     return proposal.move
 
 

@@ -24,6 +24,7 @@ from protocol.wire.commands import Reply, Settle, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.subjects import policy, step
+from tests.certain import is_, known
 from tests.servers import FLEET, PATIENCE_S, eventually
 
 SCRIPT = Path(__file__).with_name("agent_process.py")
@@ -186,8 +187,7 @@ async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(
         request = await client.submit("go", to="a", facts={"script": ["look one", "slow 2", "pay two"]})
         opened = await stage.last(request, events.RequestOpened)
         await stage.journaled(request, opened.work.turn, "0-0")
-        assert stage.process is not None
-        frozen = stage.process
+        frozen = known(stage.process)
         frozen.send_signal(signal.SIGSTOP)
         other = asyncio.create_task(stage.keep_alive())
         try:
@@ -274,8 +274,7 @@ async def test_code_that_differs_from_its_journal_goes_to_people_if_something_wa
         "EscalationRaised",
     ]
     assert raised.reason == "journal_mismatch"
-    failed = happened[1]
-    assert isinstance(failed, events.TurnFailed)
+    failed = is_(happened[1], events.TurnFailed)
     assert (failed.error.permanent, failed.retry_at) == (True, None)
     assert failed.error.message.startswith("step 0-1 was call look, the code now calls ")
     assert [line.split()[0] for line in stage.world] == ["pay", "look"]

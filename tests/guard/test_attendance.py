@@ -10,6 +10,7 @@ from mesh.testing import LocalBus
 from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move
 from protocol.wire.events import RequestOpened
+from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually
 
@@ -121,9 +122,8 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
     client = await stage.client()
     looker = await seen_by(furnished, stage, Clock())
     request = await client.submit("hello")
-    work = (await stage.reaches(request, "request.opened"))[0]
+    work = is_((await stage.reaches(request, "request.opened"))[0], RequestOpened)
     seq = await stage.last_seq("LOG")
-    assert isinstance(work, RequestOpened)
 
     async def unbegun() -> bool:
         step = subjects.step("a", request, work.work.turn, "0-0")

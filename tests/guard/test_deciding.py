@@ -27,6 +27,7 @@ from protocol.wire.commands import (
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import TurnId, submitted_ms
+from tests.certain import is_
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage, control_command, proposal_command, submit_command
 from tests.logs import captured_logs
@@ -76,8 +77,7 @@ async def test_what_follows_another_guards_event_is_decided_by_one_with_an_older
 ) -> None:
     one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
-    opened = await one.process(submit_command(request, Submit(text="hello")))
-    assert isinstance(opened, Decided)
+    opened = is_(await one.process(submit_command(request, Submit(text="hello"))), Decided)
     turn = TurnId(opened.event.id)
     before: Proposal
     match what:
@@ -89,8 +89,7 @@ async def test_what_follows_another_guards_event_is_decided_by_one_with_an_older
         case _:
             before = ReportInDoubt(turn=turn, round=0, effect=Doubt(step="0-0", action="pay"))
             then = control_command(request, "op", Settle(id="s", turn=turn, round=0, outcome="not_done"))
-    first = await other.process(proposal_command(request, "a", before))
-    assert isinstance(first, Decided)
+    first = is_(await other.process(proposal_command(request, "a", before)), Decided)
     if what == "handoff.admitted":
         back = MoveProposed(turn=TurnId(first.event.id), round=0, move=HandBack(summary="here"))
         then = proposal_command(request, "b", back)
@@ -102,8 +101,7 @@ async def test_what_follows_another_guards_event_is_decided_by_one_with_an_older
 async def test_an_event_behind_a_guards_back_makes_it_read_again_and_decide_right(stage: Stage) -> None:
     one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
-    opened = await one.process(submit_command(request, Submit(text="hello")))
-    assert isinstance(opened, Decided)
+    opened = is_(await one.process(submit_command(request, Submit(text="hello"))), Decided)
     turn = opened.event.id
     ask = MoveProposed(turn=turn, round=0, move=Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
     assert isinstance(await other.process(proposal_command(request, "a", ask)), Decided)
@@ -126,11 +124,9 @@ async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: S
     clock[0] += 8 * 86_400_000_000
     assert isinstance(await rooms[whose].process(command), Late)
     other = submit_command(request, Submit(text="good-bye"))
-    found = await rooms[whose].process(msgspec.structs.replace(other, digest="another"))
-    assert isinstance(found, Rejected)
+    found = is_(await rooms[whose].process(msgspec.structs.replace(other, digest="another")), Rejected)
     assert found.code == "request_exists"
-    found = await rooms[whose].process(submit_command(client.new_id(), Submit(text="hello")))
-    assert isinstance(found, Rejected)
+    found = is_(await rooms[whose].process(submit_command(client.new_id(), Submit(text="hello"))), Rejected)
     assert found.code == "stale_id"
 
 
@@ -139,8 +135,7 @@ async def test_a_timer_is_looked_at_with_the_log_and_not_with_an_older_copy(stag
     clock = [submitted_ms(request) * 1000]
     one = await stage.processor("one", clock=lambda: clock[0])
     other = await stage.processor("other", clock=lambda: clock[0])
-    opened = await one.process(submit_command(request, Submit(text="hello")))
-    assert isinstance(opened, Decided)
+    opened = is_(await one.process(submit_command(request, Submit(text="hello"))), Decided)
     ask = MoveProposed(
         turn=opened.event.id,  # type: ignore[arg-type]
         round=0,
@@ -182,8 +177,7 @@ async def test_a_timer_is_armed_once_and_moved_only_to_earlier(stage: Stage) -> 
     assert first is not None
     assert second is not None
     assert second[1] < first[1], "the ask expires before the round's time is over"
-    event = await client.latest(request)
-    assert isinstance(event, events.TurnSuspended)
+    event = is_(await client.latest(request), events.TurnSuspended)
     await stage.control(request, codec.parse_control(_reply(event)), "c1")
     await a.work(request, round_=1)
     await stage.drained()
@@ -241,8 +235,7 @@ async def test_a_request_whose_next_round_no_message_can_hold_ends(stage: Stage)
     )
     with captured_logs() as lines:
         log = await stage.reaches(request, "request.failed")
-    end = log[-1]
-    assert isinstance(end, events.RequestFailed)
+    end = is_(log[-1], events.RequestFailed)
     assert (end.code, end.to) == ("event_too_large", "c1")
     assert end.reason == "the next event, turn.retried, is more than the bus takes"
     assert isinstance(log[-3], events.TurnFailed)

@@ -14,6 +14,7 @@ from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Tha
 from protocol.wire.config import FreezeEntry
 from protocol.wire.handoff import Fact
 from protocol.wire.subjects import FREEZE, end
+from tests.certain import is_, known
 from tests.guard.stage import HASTY, Stage, furnished_mesh
 from tests.servers import PATIENCE_S, eventually
 
@@ -133,8 +134,7 @@ async def test_a_freeze_that_comes_again_does_not_undo_the_thaw_that_came_after_
     await heir._context.thawed.wait()
     await stage.drained("CTL")
     found = await read_conf(await stage.bus("guard", "reader"), FREEZE)
-    assert found is not None
-    entry = msgspec.json.decode(found.data, type=FreezeEntry)
+    entry = msgspec.json.decode(known(found).data, type=FreezeEntry)
     assert (entry.frozen, entry.by, entry.sender) == (False, "lee", "op")
     info = await (await stage.bus("admin")).api("STREAM.INFO.CTL")
     assert entry.seq == info["state"]["last_seq"]
@@ -171,8 +171,7 @@ async def test_a_timer_outlives_the_server_and_every_guard(own_stage: Stage) -> 
     await own_stage.back()
     await own_stage.guard()
     log = await own_stage.reaches(request, "escalation.raised")
-    failed = log[1]
-    assert isinstance(failed, events.TurnFailed)
+    failed = is_(log[1], events.TurnFailed)
     assert failed.error.code == "unattended"
     assert len(log) == 3
 

@@ -13,6 +13,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, MoveProposed, Submit, Transfer
 from protocol.wire.ids import request_id, submitted_ms, ulid
 from protocol.wire.notices import MAX_DETAIL_CHARS, Notice
+from tests.certain import known
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually, until
 
@@ -55,8 +56,7 @@ async def test_a_proposal_for_a_request_that_is_over_is_late_and_says_how_it_end
     told = await stage.notices("a")
     await a.propose(request, work, DONE)
     notice = await heard(told, request)
-    assert notice.ended is not None
-    assert notice.ended.why == "cancelled"
+    assert known(notice.ended).why == "cancelled"
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
 
 
@@ -78,8 +78,7 @@ async def test_nobody_speaks_for_a_turn_that_is_not_theirs(stage: Stage) -> None
     letter = await stage.buried("not_the_holder", request=request)
     assert (letter.sender, letter.by) == ("b", "guard")
     notice = await heard(told, request)
-    assert notice.error is not None
-    assert notice.error.code == "not_the_holder"
+    assert known(notice.error).code == "not_the_holder"
     assert await stage.types(request) == ["request.opened"]
 
 
@@ -127,8 +126,7 @@ async def test_what_cannot_be_read_is_kept_whole_and_the_reason_is_short(stage: 
     assert letter.original == body
     assert len(letter.detail) <= MAX_DETAIL_CHARS
     notice = await heard(told, request)
-    assert notice.error is not None
-    assert len(notice.error.detail) <= MAX_DETAIL_CHARS
+    assert len(known(notice.error).detail) <= MAX_DETAIL_CHARS
 
 
 WRONG: list[dict[str, Any]] = [

@@ -9,6 +9,7 @@ from mesh.agent.turn import Turn
 from protocol.wire import events
 from protocol.wire.commands import Freeze, Move, Thaw
 from protocol.wire.events import AnyEvent, type_of
+from tests.certain import is_, known
 from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S, eventually, until
 
@@ -39,8 +40,7 @@ async def test_a_round_of_a_served_agent_that_takes_too_long_fails_and_is_tried_
     assert isinstance(first, events.TurnFailed)
     assert isinstance(second, events.TurnFailed)
     assert (first.error.code, second.error.code) == ("timeout", "timeout")
-    assert first.grounds is not None
-    assert not first.grounds.unbegun  # the agent took it, and said nothing
+    assert not known(first.grounds).unbegun  # the agent took it, and said nothing
     assert first.at - log[0].at >= 250_000
     assert retried.at >= (first.retry_at or 0)
     assert human_turn(log).reason == "timeout"
@@ -61,8 +61,7 @@ async def test_a_round_waits_for_an_agent_that_nobody_serves_and_its_time_counts
     await eventually(looked_in_vain)
     assert await stage.types(request) == ["request.opened"]
     await stage.actor("a", served=True)
-    failed = (await stage.reaches(request, "turn.failed"))[1]
-    assert isinstance(failed, events.TurnFailed)
+    failed = is_((await stage.reaches(request, "turn.failed"))[1], events.TurnFailed)
     assert failed.error.code == "timeout"
     await client.cancel(request)
     await client.wait(request, timeout_s=PATIENCE_S)
@@ -105,13 +104,11 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
     first = await client.submit("hello")  # it keeps the only place for as long as the test likes
     await until(lambda: begun == [first])
     queued = await client.submit("hello", policy="brisk")
-    failed = (await stage.reaches(queued, "turn.failed"))[1]
-    assert isinstance(failed, events.TurnFailed)
+    failed = is_((await stage.reaches(queued, "turn.failed"))[1], events.TurnFailed)
     assert failed.error.code == "timeout"
     assert failed.grounds is not None
     assert failed.grounds.unbegun
-    assert failed.grounds.served_since is not None
-    assert failed.at - failed.grounds.served_since >= 250_000
+    assert failed.at - known(failed.grounds.served_since) >= 250_000
     await stage.reaches(queued, "escalation.raised")
     stuck.set()
     assert (await client.wait(first, timeout_s=PATIENCE_S)).answer == "at last"

@@ -22,6 +22,7 @@ from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Cancel, Complete, Delegate, Deliver, Move, MoveProposed, Submit, Task
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, TurnId
+from tests.certain import is_
 from tests.guard.stage import (
     HASTY,
     Stage,
@@ -213,8 +214,7 @@ async def test_who_loses_a_race_over_a_tree_leaves_room_for_the_other_guard(
     monkeypatch.setattr(processor, "uniform", drawn)
     one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
-    opened = await one.process(submit_command(request, Submit(text="hello", policy=policy)))
-    assert isinstance(opened, Decided)
+    opened = is_(await one.process(submit_command(request, Submit(text="hello", policy=policy))), Decided)
     turns = [TurnId(opened.event.id)]
     if policy == "tree":
         await one.process(proposal_command(request, "a", _moved(turns[0], PLANS[""])))

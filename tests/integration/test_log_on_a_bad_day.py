@@ -12,6 +12,7 @@ from mesh.bus.provision import provision
 from mesh.bus.streams import stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
 from mesh.testing import LocalBus
+from tests.certain import known
 from tests.servers import FLEET, eventually, fresh, until
 
 
@@ -35,8 +36,7 @@ async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalBus) -> 
         for request, outcome in zip(requests, outcomes, strict=True):
             head = await log.head(request)
             if isinstance(outcome, int):
-                assert head is not None
-                assert head.seq == outcome  # what was acknowledged is there
+                assert known(head).seq == outcome  # what was acknowledged is there
             else:
                 assert isinstance(outcome, OutcomeUnknown | Unreachable)
             if head is None:

@@ -4,6 +4,7 @@ import pytest
 
 from mesh.bus.connection import connect
 from mesh.bus.nats_protocol import Incoming
+from tests.certain import known
 from tests.integration.pulling import Busy, Queue
 from tests.logs import captured_logs
 from tests.servers import until
@@ -18,8 +19,7 @@ async def test_what_its_own_consumer_did_not_send_is_dropped_and_never_acknowled
     busy.go.set()
     puller = queue.puller(busy)
     await puller.start()
-    assert puller._subscription is not None
-    inbox = puller._subscription.subject
+    inbox = known(puller._subscription).subject
     async with await connect(queue.server.url, name="b") as stranger:
         await stranger.subscribe("stolen.>", lambda message: acknowledged.append(message.subject))
         with captured_logs() as lines:

@@ -16,6 +16,7 @@ from mesh.bus.roles import accounts_config, names, quoted
 from mesh.cli.exits import Exit
 from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable, Unreachable
 from mesh.local.server import EmbeddedServer
+from tests.certain import known
 from tests.certificates import Authority
 from tests.logs import captured_logs
 from tests.servers import FLEET, PATIENCE_S, ROOT, until
@@ -87,8 +88,7 @@ async def plain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Secur
 async def test_who_has_the_right_files_gets_on_the_bus(strict: Secured, ours: TlsFiles, scheme: str) -> None:
     async with await strict.connect(ours, scheme=scheme) as bus:
         assert (await bus.api("INFO"))["memory"] == 0
-        assert bus._wire._transport is not None
-        assert bus._wire._transport._io_writer.get_extra_info("cipher")  # type: ignore[attr-defined]
+        assert known(bus._wire._transport)._io_writer.get_extra_info("cipher")  # type: ignore[attr-defined]
 
 
 async def test_a_secure_connection_comes_back_after_a_restart_as_a_secure_one(
@@ -247,8 +247,7 @@ def lock(files: TlsFiles) -> bytes:
     """Return a key under a password."""
     from cryptography.hazmat.primitives import serialization
 
-    assert files.key is not None
-    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    key = serialization.load_pem_private_key(known(files.key).read_bytes(), None)
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -279,8 +278,7 @@ async def mesh(*arguments: str, here: Path, **environment: str) -> tuple[int, st
         process.kill()
         await process.wait()
         raise
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+    return known(process.returncode), said.decode()
 
 
 AGENT = """

@@ -21,6 +21,7 @@ from mesh.mcp import (
     McpUnreached,
     McpUnusable,
 )
+from tests.certain import is_
 from tests.mcp.conftest import Mount, Things, World, sharing
 from tests.servers import ROOT, until
 
@@ -30,8 +31,7 @@ async def run(server: McpServer, name: str, /, **arguments: object) -> object:
 
 
 async def pid_of(server: McpServer) -> int:
-    said = await run(server, "pid")
-    assert isinstance(said, dict)
+    said = is_(await run(server, "pid"), dict)
     return int(said["result"])
 
 
@@ -88,8 +88,7 @@ async def test_nothing_of_our_environment_is_passed_on_but_what_is_given(
 ) -> None:
     for name in ("MESH_CREDENTIALS", "ANTHROPIC_API_KEY", "NATS_URL", "SOMETHING"):
         monkeypatch.setenv(name, "ours")
-    found = await run(mount(env={"GIVEN": "theirs"}), "environment")
-    assert isinstance(found, dict)
+    found = is_(await run(mount(env={"GIVEN": "theirs"}), "environment"), dict)
     assert found["GIVEN"] == "theirs"
     assert "ours" not in found.values()
 

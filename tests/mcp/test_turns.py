@@ -15,6 +15,7 @@ from mesh.testing import MemorySteps, turn
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Complete, Failure
 from protocol.wire.handoff import Constraints
+from tests.certain import is_
 from tests.mcp.conftest import Mount, Things, World, sharing
 from tests.unit.model.doubles import TalkingModel, calls, says
 
@@ -125,8 +126,7 @@ async def test_a_model_is_offered_the_tools_and_told_what_became_of_its_calls(th
         calls(("add", {"a": 1, "b": 2}), ("add", {"a": "one"}), ("fail", {"why": "on Sundays"})),
         says("Done."),
     )
-    move = await drive(turn(), model, instructions="Be brief.", tools=await things[0].tools())
-    assert isinstance(move, Complete)
+    is_(await drive(turn(), model, instructions="Be brief.", tools=await things[0].tools()), Complete)
     offered: Mapping[str, Any] = {spec.name: spec.schema for spec in model.prompts[0].tools}
     assert offered["add"]["required"] == ["a"]
     told = [each for each in model.prompts[1].transcript if isinstance(each, ToolResult)]

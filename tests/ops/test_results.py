@@ -10,6 +10,7 @@ from mesh.ops import control, health, log, queue, requests, spending
 from mesh.ops.health import CHECKS, Look
 from protocol.wire import events
 from protocol.wire.commands import Complete
+from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import until
 from tests.system.office import Office
@@ -69,8 +70,7 @@ async def test_an_order_returns_the_event_that_obeyed_it_and_a_late_one_is_refus
     office: Office, stage: Stage
 ) -> None:
     request, bus = await office.escalated(), await op(stage)
-    frozen = await control.freeze(bus, request, by="kim", reason="wait")
-    assert isinstance(frozen, events.RequestFrozen)
+    is_(await control.freeze(bus, request, by="kim", reason="wait"), events.RequestFrozen)
     [listed] = [each for each in (await requests.recent(bus, limit=100))[0] if each.request == request]
     assert (listed.status, listed.holder) == ("human", "human")
     assert listed.frozen is not None

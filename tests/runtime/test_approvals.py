@@ -12,6 +12,7 @@ from mesh.client import Question
 from protocol.wire import events
 from protocol.wire.commands import Ask, Cancel, Move, Reply
 from protocol.wire.ids import HUMAN
+from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually
 
@@ -70,8 +71,7 @@ async def test_people_see_what_they_approve_and_then_it_happens_once(stage: Stag
     await eventually(lambda: _nothing_leased(stage))
     assert till.paid == []
     await says(stage, asked, True)
-    completed = await ends(stage, request)
-    assert isinstance(completed, events.RequestCompleted)
+    completed = is_(await ends(stage, request), events.RequestCompleted)
     assert till.paid == [5]
     assert completed.answer == asked.ask.digest
     assert await stage.all_types(request) == [
@@ -82,8 +82,7 @@ async def test_people_see_what_they_approve_and_then_it_happens_once(stage: Stag
         "facts.withheld",  # before the end
         "request.completed",
     ]
-    resumed = (await stage.log(request))[3]
-    assert isinstance(resumed, events.TurnResumed)
+    resumed = is_((await stage.log(request))[3], events.TurnResumed)
     (past,) = resumed.work.past
     assert (past.asked, past.by, past.reply) == (asked.ask.digest, "Ada", True)
 
@@ -110,8 +109,7 @@ async def test_a_no_is_told_to_the_code(stage: Stage, value: Any) -> None:
     till = Till(approve="human")
     request = await begun(stage, paying(till))
     await says(stage, await suspended(stage, request), value)
-    completed = await ends(stage, request)
-    assert isinstance(completed, events.RequestCompleted)
+    completed = is_(await ends(stage, request), events.RequestCompleted)
     assert completed.answer == ["not_approved", "Ada did not approve pay"]
     assert till.paid == []
 
@@ -119,8 +117,7 @@ async def test_a_no_is_told_to_the_code(stage: Stage, value: Any) -> None:
 async def test_no_word_in_time_is_a_no(stage: Stage) -> None:
     till = Till(approve="human", approve_within_s=0.2)
     request = await begun(stage, paying(till))
-    completed = await ends(stage, request)
-    assert isinstance(completed, events.RequestCompleted)
+    completed = is_(await ends(stage, request), events.RequestCompleted)
     assert completed.answer == ["approval_expired", "nobody approved pay in time"]
     assert till.paid == []
 

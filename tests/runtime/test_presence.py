@@ -20,6 +20,7 @@ from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
+from tests.certain import known
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually, until
 
@@ -84,8 +85,7 @@ async def answering(stage: Stage, name: str, subject: str, answer: bytes) -> Non
 async def present(stage: Stage) -> dict[str, list[str]]:
     """Return the ids of each agent's instances, as an operator sees them."""
     alive = await instances(await stage.bus("op"), FLEET.agents)
-    assert alive is not None
-    return {name: sorted(each.id for each in found) for name, found in alive.items() if found}
+    return {name: sorted(each.id for each in found) for name, found in known(alive).items() if found}
 
 
 async def test_who_looks_sees_every_instance_and_what_it_did(stage: Stage) -> None:

@@ -18,6 +18,7 @@ from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Move, Usage
 from protocol.wire.journal_records import Record
+from tests.certain import is_, known
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually, until
 
@@ -158,8 +159,7 @@ async def test_a_turn_without_budget_is_stopped_before_its_next_model_call(stage
     await stage.runtime(Agent("a", spends))
     constraints = Constraints(budget=Budget(tokens=30))
     request = await (await stage.client()).submit("hello", constraints=constraints)
-    failed = (await stage.reaches(request, "turn.failed"))[1]
-    assert isinstance(failed, events.TurnFailed)
+    failed = is_((await stage.reaches(request, "turn.failed"))[1], events.TurnFailed)
     assert (failed.error.code, failed.error.permanent) == ("budget_exhausted", True)
     assert failed.error.message == "spent 30 of 30 tokens"
     assert failed.report.usage == Usage(tokens=30, model_calls=3)
@@ -278,8 +278,7 @@ async def test_a_turn_that_was_stopped_leaves_its_task_as_it_was(stage: Stage) -
 
     async def sleepy(turn: Turn) -> Move:
         task = asyncio.current_task()
-        assert task is not None
-        left.append(task)
+        left.append(known(task))
         started.set()
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")

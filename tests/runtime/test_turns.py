@@ -16,6 +16,7 @@ from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Complete, Fail, Move, Usage
 from protocol.wire.handoff import Fact
+from tests.certain import is_
 from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S
 
@@ -35,8 +36,7 @@ async def ends(stage: Stage, request: str) -> events.AnyEvent:
 async def fails(stage: Stage, handler: Handler, **more: str) -> events.TurnFailed:
     """Return the first failure that a handler's round comes to."""
     request = await run(stage, handler, **more)
-    failed = (await stage.reaches(request, "turn.failed"))[1]
-    assert isinstance(failed, events.TurnFailed)
+    failed = is_((await stage.reaches(request, "turn.failed"))[1], events.TurnFailed)
     assert failed.sender is not None, "not by the clock"
     return failed
 
@@ -73,8 +73,7 @@ async def test_more_than_a_handoff_may_hold_is_refused_and_can_be_done_otherwise
             return turn.complete([turn.refusals[0].rule, turn.refusals[0].hint])
         return turn.transfer("b", summary="please", facts={"all": "x" * 70_000})
 
-    event = await ends(stage, await run(stage, careless))
-    assert isinstance(event, events.RequestCompleted)
+    event = is_(await ends(stage, await run(stage, careless)), events.RequestCompleted)
     assert event.answer[0] == "size"
     assert "artifacts" in event.answer[1]
 
@@ -118,8 +117,7 @@ async def test_a_retry_is_tried_again_no_sooner_than_it_says(stage: Stage) -> No
         raise Retry("the vendor is busy", after_s=0.2)
 
     request = await run(stage, busy)
-    event = await ends(stage, request)
-    assert isinstance(event, events.RequestCompleted)
+    event = is_(await ends(stage, request), events.RequestCompleted)
     assert event.answer == ["the vendor is busy"]
     _, failed, retried, *_ = await stage.log(request)
     assert retried.at - failed.at >= 200_000
@@ -235,8 +233,7 @@ async def test_giving_up_is_a_move(stage: Stage) -> None:
     async def gives_up(turn: Turn) -> Move:
         return Fail(reason="cannot be done")
 
-    event = await ends(stage, await run(stage, gives_up))
-    assert isinstance(event, events.RequestFailed)
+    event = is_(await ends(stage, await run(stage, gives_up)), events.RequestFailed)
     assert (event.code, event.reason) == ("failed", "cannot be done")
 
 
@@ -320,7 +317,6 @@ async def test_an_ask_from_deep_in_the_code_that_expires_is_told_from_none(stage
         assert turn.reply is None
         return await deep(turn)
 
-    event = await ends(stage, await run(stage, asks))
-    assert isinstance(event, events.RequestCompleted)
+    event = is_(await ends(stage, await run(stage, asks)), events.RequestCompleted)
     assert event.answer == ["seen", None, "nobody said anything"]
     assert looked == [1]

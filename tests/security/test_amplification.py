@@ -15,6 +15,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.roles import GET, PRESENCE_S, Role, grants, members
 from mesh.errors import BusError
 from protocol.wire.subjects import card, evt, step
+from tests.certain import known
 from tests.security.attacks import Tried, append
 from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.security.test_reply_subjects import body_for, concrete
@@ -28,8 +29,7 @@ ROLES = {name: role for role, name in members(FLEET)}
 def heard_by(name: str, mark: str) -> list[str]:
     """Return a subject for each place where `name` listens, with `mark` in it where it may differ."""
     places = grants(ROLES[name], name).subscribe
-    assert places is not None
-    return [concrete(place, mark) for place in places]
+    return [concrete(place, mark) for place in known(places)]
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer
 from protocol.wire.ids import request_id
 from protocol.wire.notices import dead_letter
+from tests.certain import is_
 from tests.guard.stage import FLEET, Stage
 from tests.system.office import Office
 
@@ -62,8 +63,7 @@ async def test_a_control_message_is_obeyed_once_there_is_what_it_speaks_of(
     assert (done.status, done.out) == (Exit.DONE, f"{request} is decided: escalation.assigned (event 2)\n"), (
         done
     )
-    event = await office.last(request)
-    assert isinstance(event, events.EscalationAssigned)
+    event = is_(await office.last(request), events.EscalationAssigned)
     assert (event.sender, event.by, event.person) == ("op", "kim", "rosa")
     again = await office.mesh("dead", "resend", seq, who="admin")
     assert again.status == Exit.FAILED

@@ -13,6 +13,7 @@ from protocol.wire import events
 from protocol.wire.commands import Ask, Complete
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, RequestId
+from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until
 from tests.system.office import Office
@@ -74,8 +75,7 @@ async def test_a_person_grants_more_to_spend(office: Office, stage: Stage) -> No
     assert done.status == Exit.DONE, done
     work = await (await stage.actor("a")).work(request, round_=1, nth=1)
     assert work.handoff.constraints.budget == Budget(tokens=5000, nano_dollars=500_000_000)
-    event = (await stage.log(request))[-1]
-    assert isinstance(event, events.EscalationResolved)
+    event = is_((await stage.log(request))[-1], events.EscalationResolved)
     assert event.budget == work.handoff.constraints.budget
 
 
@@ -224,8 +224,7 @@ async def test_an_escalation_is_assigned_to_a_person(office: Office) -> None:
     assert (await waiting(office, request))["person"] == "rosa"
     [listed] = (await office.mesh("request", "ls", "-n", 1, "--json")).json
     assert [listed[name] for name in ("request", "status", "holder")] == [request, "human", "human"]
-    event = await office.last(request)
-    assert isinstance(event, events.EscalationAssigned)
+    event = is_(await office.last(request), events.EscalationAssigned)
     assert (event.person, event.by, event.sender) == ("rosa", "kim", "op")
     assert (await office.mesh("human", "assign", request, " ")).status == Exit.USAGE
 

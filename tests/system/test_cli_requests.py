@@ -15,6 +15,7 @@ from mesh.ops.requests import story_so_far
 from protocol.wire.commands import Complete, Move, Transfer
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Artifact, Budget
+from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import until
 from tests.system.office import Office
@@ -73,8 +74,7 @@ async def test_limits_and_artifacts_of_a_request_arrive_as_they_were_said(
     more = ("--allow", "look", "--must-carry", "order", "--fact", "order:=7", "--conversation", "c-1")
     done = await office.mesh("request", "submit", "hello", *said, *more, "--within", "10m", who="c1")
     assert done.status == Exit.DONE, done
-    opened = (await stage.reaches(done.out.strip(), "request.opened"))[0]
-    assert isinstance(opened, RequestOpened)
+    opened = is_((await stage.reaches(done.out.strip(), "request.opened"))[0], RequestOpened)
     handoff = opened.work.handoff
     assert handoff.artifacts == (Artifact(name="scan", uri="s3://b/scan.pdf"),)
     assert handoff.constraints.budget == Budget(nano_dollars=500_000_000, tokens=900)
@@ -86,8 +86,7 @@ async def test_a_deadline_is_a_time(stage: Stage, office: Office) -> None:
     at = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).replace(microsecond=0)
     done = await office.mesh("request", "submit", "hello", "--deadline", at.isoformat(), who="c1")
     assert done.status == Exit.DONE, done
-    opened = (await stage.reaches(done.out.strip(), "request.opened"))[0]
-    assert isinstance(opened, RequestOpened)
+    opened = is_((await stage.reaches(done.out.strip(), "request.opened"))[0], RequestOpened)
     assert opened.work.handoff.constraints.deadline == int(at.timestamp() * 1e6)
 
 

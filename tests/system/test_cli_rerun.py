@@ -12,6 +12,7 @@ from protocol.wire.commands import Complete, Escalate, Fail, Failure, ReportFail
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName
 from protocol.wire.journal_records import Record
+from tests.certain import is_, known
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S
 from tests.system.office import Office
@@ -72,9 +73,7 @@ async def test_the_new_request_begins_where_the_old_one_failed(office: Office, s
     limits = handoff.constraints
     assert (limits.allowed_actions, limits.budget) == (("pay",), Budget(tokens=500))
     old_deadline = (await opened(stage, old)).work.handoff.constraints.deadline
-    assert limits.deadline is not None
-    assert old_deadline is not None
-    assert limits.deadline > old_deadline  # a day from now, not a minute from then
+    assert known(limits.deadline) > known(old_deadline)  # a day from now, not a minute from then
     # What `b` may not see is carried past it again, under its labels.
     [withheld] = [event for event in await stage.log(new) if isinstance(event, events.FactsWithheld)]
     assert (withheld.facts, withheld.artifacts, withheld.must_carry) == ((CARD,), (SCAN,), (0,))
@@ -222,8 +221,7 @@ async def test_a_request_that_was_never_opened_is_submitted_again_as_it_was(
     old = await client.submit("hello", to="nobody", facts={"k": 1}, intent="chat")
     await client.wait(old, timeout_s=PATIENCE_S)
     again, _ = await rerun(office, old)
-    refused = (await stage.reaches(again, "request.refused"))[-1]
-    assert isinstance(refused, events.RequestRefused)
+    refused = is_((await stage.reaches(again, "request.refused"))[-1], events.RequestRefused)
     assert (refused.submit.rerun_of, refused.submit.to, refused.submit.intent) == (old, "nobody", "chat")
     assert (await office.mesh("request", "show", again, "--json")).json["rerun_of"] == old
     new, _ = await rerun(office, old, "--to", "a")

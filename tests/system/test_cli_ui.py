@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from mesh.cli.exits import Exit
+from tests.certain import known
 from tests.servers import ran
 from tests.system.office import Office
 
@@ -40,8 +41,7 @@ async def test_it_serves_until_it_is_told_to_end(office: Office, tmp_path: Path)
     arguments = ("ui", "--port", "0", "--allow-write", "--by", "Kim", "--store", tmp_path / "list")
     async with office.running(*arguments, until="the page is at") as page:
         address = re.search(r"http://\S+", page.said)
-        assert address is not None
-        printed = httpx.URL(address[0])
+        printed = httpx.URL(known(address)[0])
         async with httpx.AsyncClient(base_url=printed.join("/")) as browser:
             assert (await browser.get(f"/people/{request}")).status_code == 401  # others on this machine
             assert (await browser.get(printed)).status_code == 303

@@ -7,6 +7,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.certain import known
 from tests.servers import until
 
 
@@ -77,13 +78,11 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 
 def id_of(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
+    return int(known(span.context).span_id)
 
 
 def trace_of(span: ReadableSpan) -> str:
-    assert span.context is not None
-    return f"{span.context.trace_id:032x}"
+    return f"{known(span.context).trace_id:032x}"
 
 
 def traceparent_of(span: ReadableSpan) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
+from tests.certain import known
+
 Towards = Literal["server", "service"]
 _WITH_BODY = (b"PUB", b"HPUB", b"MSG", b"HMSG")
 
@@ -42,8 +44,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        assert self._server is not None
-        return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"nats://127.0.0.1:{known(self._server).sockets[0].getsockname()[1]}"
 
     def cut(self) -> None:
         """Break every connection; new ones are let through."""
@@ -83,8 +84,7 @@ class Proxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server is not None
-        self._server.close()
+        known(self._server).close()
         self.flow()
         self.cut()
         await asyncio.gather(*self._pumps, return_exceptions=True)

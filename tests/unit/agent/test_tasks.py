@@ -13,6 +13,7 @@ from protocol.wire.assignment import Posted, RoundOutcome
 from protocol.wire.commands import Delegate, Deliver, FactsPost, Move, Proposal, Task
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName
+from tests.certain import is_
 
 
 def joined(round_: int) -> RoundOutcome:
@@ -113,8 +114,7 @@ async def test_what_a_task_was_given_to_use_is_known_after_its_own_tasks_are_don
         turn(topology="supervised", task="t", steps=steps, results=[delivered("given", "from above")])
     )
     assert steps.written == 1
-    end = await middle(in_round(1, steps, task="t", results=[delivered("own", "mine")]))
-    assert isinstance(end, Deliver)
+    end = is_(await middle(in_round(1, steps, task="t", results=[delivered("own", "mine")])), Deliver)
     assert {fact.key: fact.value for fact in end.facts} == {"given": "from above", "own": "mine"}
 
 

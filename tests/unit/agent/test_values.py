@@ -16,6 +16,7 @@ from protocol.wire import codec
 from protocol.wire.commands import Complete, HandBack, MoveProposed, Transfer
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import TurnId
+from tests.certain import is_
 
 
 class Order(BaseModel):
@@ -59,8 +60,7 @@ def test_moves_take_objects_and_hand_on_what_the_bus_will(given: Any, travels: A
     )
     for move in moves:
         body = codec.encode(MoveProposed(turn=TurnId("turn"), round=0, move=move))
-        read = codec.parse_proposal(body)
-        assert isinstance(read, MoveProposed)
+        read = is_(codec.parse_proposal(body), MoveProposed)
         match read.move:
             case Complete(answer=answer):
                 assert answer == travels

@@ -33,6 +33,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import Metered
+from tests.certain import is_
 from tests.servers import ROOT
 
 FLEET = fleet_of("a", "b")
@@ -94,8 +95,7 @@ def said_of(event: AnyEvent, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_round_that_the_clock_ended_is_not_told_as_its_agents_own_doing() -> None:
     guard = begun(turn_timeout_s=30.0, retry_backoff_s=1.0)
     guard.wait(31)
-    timed_out = guard.events[1]
-    assert isinstance(timed_out, events.TurnFailed)
+    is_(guard.events[1], events.TurnFailed)
     lines = [line.plain for line in story(timeline(guard.events))]
     assert any("  guard → a  turn_failed  recorded  the round took longer" in line for line in lines), lines
     assert "guard: turn_failed to a (the round took longer" in "\n".join(sentences(explain(guard.events, 1)))

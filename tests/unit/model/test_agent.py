@@ -24,6 +24,7 @@ from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptInvalid
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, calls, driven_by, fleet_of, turn
 from mesh.testing.claude_stub import StubClaude, says
+from tests.certain import is_
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S, ROOT
 
@@ -267,8 +268,7 @@ async def test_an_answer_of_another_type_is_told_to_the_model_and_the_right_one_
     with driven_by(StrictModel(wrong, right)) as model:
         move = await agent(turn(agent="a"))
     assert getattr(move, "answer", None) == {"sent": "2026-11-22"}
-    told = model.prompts[1].transcript[-1]
-    assert isinstance(told, ToolResult)
+    told = is_(model.prompts[1].transcript[-1], ToolResult)
     assert told.is_error
     assert "answer.sent: Input should be a valid date" in told.text
 

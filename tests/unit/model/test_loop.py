@@ -15,6 +15,7 @@ from mesh.testing.harness import replied, unanswered
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 from protocol.wire.handoff import Constraints, Fact
+from tests.certain import is_
 from tests.servers import PATIENCE_S
 from tests.unit.model.doubles import StubbornModel, TalkingModel, calls, says
 
@@ -339,8 +340,7 @@ async def test_the_outcome_of_a_move_is_the_result_of_its_call(
     then = TalkingModel(says("Done."))
     later = await drive(turn(steps=steps, past=[past]), then, instructions="", tools=())
     assert later == Complete(answer="Done.")
-    result = then.prompts[0].transcript[-1]
-    assert isinstance(result, ToolResult)
+    result = is_(then.prompts[0].transcript[-1], ToolResult)
     assert (result.call, result.text, result.is_error) == ("call_0", told, is_error)
 
 

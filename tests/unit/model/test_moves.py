@@ -20,6 +20,7 @@ from protocol.wire.commands import Ask, Complete, MoveProposed, Transfer
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, TurnId
+from tests.certain import is_
 
 A, B = AgentName("a"), AgentName("b-2")
 
@@ -49,8 +50,7 @@ def test_every_move_has_a_schema_that_is_one() -> None:
 def test_an_intent_is_one_that_the_peer_takes() -> None:
     moves = MoveTools(turn_with_picky_peer())
     given = {"summary": "s", "intent": "y"}
-    move = moves.read(ToolCall("1", "transfer_to_b-2", given))
-    assert isinstance(move, Transfer)
+    move = is_(moves.read(ToolCall("1", "transfer_to_b-2", given)), Transfer)
     assert (move.to_agent, move.intent) == ("b-2", "y")
     with pytest.raises(ToolArgumentsInvalid, match="intent"):
         moves.read(ToolCall("1", "transfer_to_b-2", {**given, "intent": "z"}))
@@ -100,8 +100,7 @@ def test_a_label_of_an_old_log_is_not_brought_again() -> None:
     """Labels stay with their key by themselves, so that the model is not blamed for what it did not say."""
     old = Fact(key="email", value="a@example.com", labels=("two words",))
     moves = MoveTools(turn(peers=["b"], facts=[old]), labels={"email": ("pii",)})
-    move = moves.read(ToolCall("1", "transfer_to_b", {"summary": "s"}))
-    assert isinstance(move, Transfer)
+    move = is_(moves.read(ToolCall("1", "transfer_to_b", {"summary": "s"})), Transfer)
     assert move.facts == (Fact(key="email", value="a@example.com", labels=("pii",)),)
 
 
@@ -116,8 +115,7 @@ def test_a_transfer_says_artifacts_and_constraints_as_a_handoff_has_them() -> No
             "must_carry": ["order"],
         },
     }
-    move = MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", given))
-    assert isinstance(move, Transfer)
+    move = is_(MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", given)), Transfer)
     assert move.artifacts == (Artifact(name="scan", uri="s3://b/scan.pdf", size=7, labels=("pii",)),)
     assert move.constraints == Constraints(
         max_resolution_time_s=60, allowed_actions=("look",), budget=Budget(tokens=500), must_carry=("order",)

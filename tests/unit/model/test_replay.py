@@ -19,6 +19,7 @@ from protocol.wire.commands import Ask, Complete, Escalate, Move, Report, Transf
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.prices import MTOK, Price, Tokens
+from tests.certain import is_
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 TO_B = Transfer(to_agent="b", summary="Do it.")  # type: ignore[arg-type]
@@ -284,8 +285,7 @@ async def test_a_reply_goes_to_the_conversation_that_asked_for_it() -> None:
     steps, ask = MemorySteps(), Ask(to_agent="client", question="Good?")  # type: ignore[arg-type]
 
     async def work(given: Turn, drafts: TalkingModel, reviews: TalkingModel) -> Move:
-        draft = await drive(given, drafts, instructions="Draft.", tools=())
-        assert isinstance(draft, Complete)
+        draft = is_(await drive(given, drafts, instructions="Draft.", tools=()), Complete)
         return await drive(given, reviews, instructions=f"Review: {draft.answer}", tools=())
 
     asking = calls(("ask", {"question": "Good?"}))

@@ -21,6 +21,7 @@ from protocol.wire.assignment import TaskResult
 from protocol.wire.commands import Complete, Delegate, Deliver, Task
 from protocol.wire.handoff import Fact
 from protocol.wire.journal_records import decode_record
+from tests.certain import is_
 from tests.unit.model.lead_rounds import Rounds, entry, plan
 
 PLANNER = Instructions("1", "Plan.")
@@ -90,8 +91,7 @@ async def test_a_round_that_runs_again_comes_to_the_same_and_asks_nobody_twice()
 async def test_the_fleet_may_change_while_a_plan_is_carried_out() -> None:
     rounds = Rounds(supervisor(), WORKERS, done)
     with driven_by(models([calls(plan(FIND, LOOK, WRITE))], [says("So.")])):
-        move = await rounds.round()
-        assert isinstance(move, Delegate)
+        move = is_(await rounds.round(), Delegate)
         rounds.judged(move)
         rounds.fleet.agents["new"] = entry("new")  # type: ignore[index]
         assert await rounds.go() == Complete(answer="So.")
@@ -302,8 +302,7 @@ async def test_tasks_that_an_escalation_called_off_are_delegated_again() -> None
         supervisor(), WORKERS, done, refuse=lambda move: None if move.tasks else "nothing is open"
     )
     with driven_by(models([calls(plan(FIND, LOOK, other))], [says("So.")])):
-        first = await rounds.round()
-        assert isinstance(first, Delegate)
+        first = is_(await rounds.round(), Delegate)
         rounds.judged(first)
         rounds.open.clear()
         assert await rounds.go() == Complete(answer="So.")

@@ -21,6 +21,7 @@ from protocol.wire.assignment import Posted, RoundOutcome
 from protocol.wire.commands import Complete, Delegate, Deliver, FactsPost, Fail, Move, Proposal
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName
+from tests.certain import is_
 
 PEERS = ["b", "c-3"]
 
@@ -56,8 +57,7 @@ def test_every_move_has_a_schema_that_is_one(topology: str, task: str) -> None:
 def test_a_delegate_goes_to_those_that_there_are() -> None:
     moves = MoveTools(turn(topology="supervised", peers=PEERS), labels={"mail": ("pii",)})
     task = {"name": "a", "summary": "s", "to": "b", "facts": [{"key": "mail", "value": "x"}], "uses": ["z"]}
-    move = moves.read(ToolCall("1", "delegate", {"tasks": [task], "join": 2, "within_s": 5}))
-    assert isinstance(move, Delegate)
+    move = is_(moves.read(ToolCall("1", "delegate", {"tasks": [task], "join": 2, "within_s": 5})), Delegate)
     assert (move.join, move.within_s, move.tasks[0].to_agent, move.tasks[0].uses) == (2, 5.0, "b", ("z",))
     assert move.tasks[0].facts == (Fact(key="mail", value="x", labels=("pii",)),)
     with pytest.raises(ToolArgumentsInvalid, match="to"):
@@ -85,8 +85,7 @@ async def driven(given: Turn, model: Model, **more: Any) -> Move:
 
 async def test_a_worker_delivers_where_it_would_complete() -> None:
     words = "Two\nlines, " + "and many more " * 60
-    move = await driven(turn(topology="supervised", task="t"), StrictModel(says(words)))
-    assert isinstance(move, Deliver)
+    move = is_(await driven(turn(topology="supervised", task="t"), StrictModel(says(words))), Deliver)
     assert move.summary.startswith("Two lines, and")
     assert len(move.summary) <= 500
     assert [(fact.key, fact.value) for fact in move.facts] == [("answer", words.strip())]
@@ -99,8 +98,7 @@ class Price(BaseModel):
 async def test_a_workers_answer_has_its_form() -> None:
     model = StrictModel(says("12 cents"), calls(("deliver", {"summary": "found", "answer": {"cents": 12}})))
     given = turn(topology="supervised", task="t")
-    move = await driven(given, model, output_type=Price, labels={"answer": ("secret",)})
-    assert isinstance(move, Deliver)
+    move = is_(await driven(given, model, output_type=Price, labels={"answer": ("secret",)}), Deliver)
     assert move.facts == (Fact(key="answer", value={"cents": 12}, labels=("secret",)),)
 
 
@@ -220,6 +218,5 @@ async def test_a_script_reads_results_and_board() -> None:
         fallback = { call = "deliver", with = { summary = "{results.a.facts.n} and {board.x.vote}" } }
         """
     )
-    move = await driven(given, ScriptedModel(script))
-    assert isinstance(move, Deliver)
+    move = is_(await driven(given, ScriptedModel(script)), Deliver)
     assert move.summary == "1 and yes"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from protocol.wire.events import AnyEvent, HandoffAdmitted, MoveRefused
 from protocol.wire.handoff import Refusal, Rule
-from tests.unit.protocol.worlds import is_
+from tests.certain import is_
 
 
 def kinds(events: Iterable[AnyEvent]) -> list[type]:

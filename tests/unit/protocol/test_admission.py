@@ -31,8 +31,9 @@ from protocol.wire.events import (
     TurnResumed,
 )
 from protocol.wire.ids import TurnId
+from tests.certain import is_
 from tests.unit.protocol.happened import kinds
-from tests.unit.protocol.worlds import Play, ask, complete, escalate, is_, opened, played, transfer
+from tests.unit.protocol.worlds import Play, ask, complete, escalate, opened, played, transfer
 
 
 def late(outcome: object) -> Late:

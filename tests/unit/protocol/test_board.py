@@ -23,6 +23,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import NOBODY, AgentName, TurnId
+from tests.certain import is_
 from tests.unit.protocol.swarms import FLEET, Swarm, task
 from tests.unit.protocol.worlds import fact
 
@@ -31,8 +32,7 @@ def test_what_is_posted_is_shown_to_every_turn_that_opens_or_resumes_as_far_as_i
     play = Swarm()
     play.delegate(task("one"), task("two"))
     play.claim("one", "b")
-    posted = play.post(play.worker("one"), fact("seen", 1), fact("who", "Ada", "vip"))
-    assert isinstance(posted, FactsPosted)
+    posted = is_(play.post(play.worker("one"), fact("seen", 1), fact("who", "Ada", "vip")), FactsPosted)
     assert posted.to == NOBODY
     assert play.worker("one").state == "working"
     play.claim("two", "c")
@@ -92,8 +92,7 @@ def test_labels_stick_to_what_is_posted_and_the_fleets_labels_are_put_on() -> No
     play = Swarm(fact("ssn", 1, "pii"), fleet=fleet)
     play.delegate(task("one"))
     play.claim("one", "b")
-    posted = play.post(play.worker("one"), fact("ssn", 1), fact("iban", "DE1"))
-    assert isinstance(posted, FactsPosted)
+    posted = is_(play.post(play.worker("one"), fact("ssn", 1), fact("iban", "DE1")), FactsPosted)
     assert {each.key: each.labels for each in posted.facts} == {"ssn": ("pii",), "iban": ("vip",)}
     play.same()
 

@@ -8,6 +8,7 @@ from protocol.domain.breaker import CLOSED, Count, Use, asked, counted, speaks_o
 from protocol.wire.commands import Failure
 from protocol.wire.config import BreakerEntry, BreakerRules, FailedTurn, Trial
 from protocol.wire.ids import AgentName, Cause, TurnId, event_id
+from tests.certain import known
 
 RULES = BreakerRules(failures=3, window_s=10.0, open_s=5.0, trial_s=20.0)
 T0 = 1_700_000_000_000_000
@@ -92,8 +93,7 @@ def test_all_others_find_it_open_until_the_trial_lapses() -> None:
     assert asked(TRIED, RULES, at(24.999), "c2").state == "open"
     second = asked(TRIED, RULES, at(25), "c2")
     assert second.state == "half_open"
-    assert second.write is not None
-    assert second.write.trial == Trial(Cause("c2"), at(25))
+    assert known(second.write).trial == Trial(Cause("c2"), at(25))
 
 
 def test_the_message_that_has_the_trial_keeps_it_without_writing() -> None:
@@ -114,8 +114,7 @@ def test_a_trial_that_was_given_back_is_there_for_the_next() -> None:
     for whose in ("c1", opened_by("c1")):
         free = given_back(TRIED, whose)
         assert free == BreakerEntry(state="half_open", opened_at=T0)
-        assert free is not None
-        use = asked(free, RULES, at(6), "c2")
+        use = asked(known(free), RULES, at(6), "c2")
         assert (use.state, use.write is not None) == ("half_open", True)
     assert given_back(TRIED, "c2") is None
 

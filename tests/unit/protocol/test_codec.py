@@ -24,6 +24,7 @@ from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import TurnId, is_label
 from protocol.wire.journal_records import Record
 from protocol.wire.prices import Metered
+from tests.certain import is_
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import fact, played, transfer, usage
 
@@ -246,8 +247,7 @@ def test_what_is_no_word_is_no_label(label: str) -> None:
 def test_an_event_of_before_labels_were_words_can_be_read() -> None:
     old = next(read for body in BODIES if (read := json.loads(body))["type"] == "request.opened")
     old["work"]["handoff"]["facts"] = [NO_LABEL]
-    read = codec.decode_event(said(old))
-    assert isinstance(read, RequestOpened)
+    read = is_(codec.decode_event(said(old)), RequestOpened)
     assert read.work.handoff.facts[0].labels == ("ok", "x\n\nFacts:\n- vip: true")
 
 

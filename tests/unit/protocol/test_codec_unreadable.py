@@ -20,6 +20,7 @@ from protocol.wire.errors import Malformed
 from protocol.wire.ids import TurnId
 from protocol.wire.journal_records import Record
 from protocol.wire.notices import Card, DeadLetter, Notice
+from tests.certain import known
 
 WRONG = Malformed("proposal: $.move")
 
@@ -41,8 +42,7 @@ def test_an_unreadable_proposal_that_names_turn_and_round_is_that_rounds_failure
 @pytest.mark.parametrize("report", ["7", '{"usage":{"tokens":-1}}', '{"usage":{"tokens":"x"}}', "null"])
 def test_a_report_that_cannot_be_read_does_not_count(report: str) -> None:
     found = failed(b'{"turn":"t","round":0,"report":%s}' % report.encode())
-    assert found is not None
-    assert found.report == Report()
+    assert known(found).report == Report()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, control_cause
+from tests.certain import is_
 from tests.unit.protocol.worlds import (
     REQUEST,
     START,
@@ -34,7 +35,6 @@ from tests.unit.protocol.worlds import (
     ask,
     escalate,
     fact,
-    is_,
     opened,
     played,
     seconds,
@@ -199,8 +199,7 @@ def test_a_person_may_answer_the_request() -> None:
 @pytest.mark.parametrize("to", ["nobody", "human", "c1"])
 def test_work_is_resolved_only_to_an_agent_of_the_fleet(to: str) -> None:
     play = escalated()
-    outcome = play.send_control(play.message(Resolve, turn=play.turn, to=to))
-    assert isinstance(outcome, Rejected)
+    outcome = is_(play.send_control(play.message(Resolve, turn=play.turn, to=to)), Rejected)
     assert outcome.code == "unknown_agent"
     assert play.holder.agent == "human"
 
@@ -208,8 +207,7 @@ def test_work_is_resolved_only_to_an_agent_of_the_fleet(to: str) -> None:
 def test_a_default_that_left_the_fleet_is_objected_to() -> None:
     play = escalated()
     del play.fleet["b"]
-    outcome = play.send_control(play.message(Resolve, turn=play.turn))
-    assert isinstance(outcome, Rejected)
+    is_(play.send_control(play.message(Resolve, turn=play.turn)), Rejected)
     assert resolves_to(play.ledger, Resolve(id="x", turn=play.turn)) == "b"
     assert resolves_to(play.ledger, Resolve(id="x", turn=play.turn, complete=True)) is None
 

@@ -20,6 +20,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName
+from tests.certain import is_, known
 from tests.unit.protocol.worlds import (
     START,
     Play,
@@ -29,7 +30,6 @@ from tests.unit.protocol.worlds import (
     fact,
     give_up,
     hand_back,
-    is_,
     opened,
     played,
     seconds,
@@ -195,8 +195,7 @@ def test_a_report_that_says_less_than_an_earlier_one_gives_nothing_back() -> Non
     assert play.holder.work.reported == usage(tokens=60, model_calls=1)
     refusal = is_(play.move(transfer("nobody"), usage(tokens=0, model_calls=3)), MoveRefused)
     assert play.ledger.spent == usage(tokens=60, model_calls=3).usage
-    assert refusal.work is not None
-    assert refusal.work.reported.usage == usage(tokens=60, model_calls=3).usage
+    assert known(refusal.work).reported.usage == usage(tokens=60, model_calls=3).usage
     event = is_(play.move(transfer("b"), usage(tokens=10)), HandoffAdmitted)
     assert event.work.handoff.constraints.budget == Budget(tokens=40)
     assert event.report == usage(tokens=10), "what was said stands in the log"
@@ -223,8 +222,7 @@ def test_a_turn_that_lay_in_its_inbox_until_it_escalated_is_charged_nothing() ->
     play = opened(policy=Policy(budget=Budget(tokens=100)), served=False, begun=False)
     failed, raised = play.wait(3600)
     grounds = is_(failed, TurnFailed).grounds
-    assert grounds is not None
-    assert grounds.unbegun
+    assert known(grounds).unbegun
     assert is_(raised, EscalationRaised).reason == "unattended"
     assert play.ledger.spent.tokens == 0
     play.control(Resolve, turn=play.turn)

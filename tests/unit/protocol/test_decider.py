@@ -13,6 +13,7 @@ from protocol.domain.steps import Append, Appended, NeedMoment, NeedPeers, Step,
 from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
 from protocol.wire.events import RequestCancelled, RequestCompleted
 from protocol.wire.ids import AgentName, TurnId
+from tests.certain import is_
 from tests.unit.protocol.happened import refused
 from tests.unit.protocol.worlds import (
     Play,
@@ -22,7 +23,6 @@ from tests.unit.protocol.worlds import (
     escalate,
     fact,
     hand_back,
-    is_,
     opened,
     transfer,
 )

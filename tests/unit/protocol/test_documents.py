@@ -23,8 +23,9 @@ from protocol.wire.config import (
 from protocol.wire.events import HandoffAdmitted, MoveRefused
 from protocol.wire.handoff import Budget
 from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S
+from tests.certain import is_
 from tests.unit.protocol.anything import policies
-from tests.unit.protocol.worlds import is_, opened, transfer
+from tests.unit.protocol.worlds import opened, transfer
 
 TIMES = [name for name in Policy.__struct_fields__ if name.endswith("_s")]
 COUNTS = [name for name in Policy.__struct_fields__ if name.startswith("max_")]

@@ -7,6 +7,7 @@ from protocol.wire.events import (
     TaskOpened,
     TurnDelegated,
 )
+from tests.certain import is_
 from tests.unit.protocol.trees import (
     delegate,
     deliver,
@@ -18,12 +19,7 @@ from tests.unit.protocol.trees import (
     tree,
     worker,
 )
-from tests.unit.protocol.worlds import (
-    agent,
-    fact,
-    give_up,
-    is_,
-)
+from tests.unit.protocol.worlds import agent, fact, give_up
 
 pytestmark = pytest.mark.usefixtures("judged_again")
 

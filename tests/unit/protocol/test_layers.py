@@ -18,6 +18,7 @@ from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import HandoffAdmitted, MoveRefused
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from tests.certain import is_
 from tests.unit.protocol.worlds import fact
 
 EMPTY = Load({}, {})
@@ -180,8 +181,7 @@ def test_a_hand_back_and_a_refused_move_are_labelled_too() -> None:
     assert isinstance(opened.move(back), HandoffAdmitted)
     assert carried_name(opened) == [LABELLED]
     stranger = turn(agent="front", peers=["nobody"]).transfer("nobody", summary="?", facts=[NAME])
-    refused = opened.move(stranger)
-    assert isinstance(refused, MoveRefused)
+    refused = is_(opened.move(stranger), MoveRefused)
     assert refused.move.facts == (LABELLED,)  # type: ignore[union-attr]
     assert_judged_the_same(opened)
 

@@ -24,6 +24,7 @@ from protocol.wire.events import (
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName, TurnId
 from protocol.wire.memory import MOST_KEYS, MemoryRecord
+from tests.certain import is_, known
 from tests.unit.protocol.worlds import agent, fact
 
 FLEET = Fleet(
@@ -77,8 +78,7 @@ def handed(guard: InMemoryGuard) -> dict[str, Any]:
 
 
 def opened(guard: InMemoryGuard) -> RequestOpened:
-    event = guard.events[-1]
-    assert isinstance(event, RequestOpened)
+    event = is_(guard.events[-1], RequestOpened)
     return event
 
 
@@ -119,8 +119,7 @@ def test_a_request_of_none_of_another_or_of_anothers_conversation_begins_with_no
 
 def test_a_request_without_a_conversation_leaves_nothing() -> None:
     talk = Talk()
-    end = talk.ended(fact("order", 7), conversation=None)
-    assert isinstance(end, RequestCompleted)
+    is_(talk.ended(fact("order", 7), conversation=None), RequestCompleted)
     assert handed(talk.begun()) == {}
 
 
@@ -146,8 +145,7 @@ def test_a_labelled_fact_is_withheld_from_an_entry_agent_that_may_not_see_it_and
     event = opened(guard)
     assert b"DE1" not in guard.bodies[-1]
     assert b"iban" not in guard.bodies[-1]
-    assert event.work.withheld is not None
-    assert event.work.withheld.labels == ("pii",)
+    assert known(event.work.withheld).labels == ("pii",)
     guard.move(Transfer(to_agent=AgentName("a"), summary="go on"))
     assert handed(guard) == {"order": 7, "iban": "DE1"}
     same(guard)
@@ -168,8 +166,7 @@ def test_a_fact_that_the_submit_brings_wins_and_gets_the_remembered_labels_too()
     assert handed(guard) == {"order": 7}
     event = opened(guard)
     assert event.remembered == ("order",)
-    kept = guard.events[-2]
-    assert isinstance(kept, FactsWithheld)
+    kept = is_(guard.events[-2], FactsWithheld)
     assert [(each.key, each.value, each.labels) for each in kept.facts] == [("ssn", 2, ("pii", "vip"))]
     assert kept.remembered == ()
 
@@ -204,8 +201,7 @@ def test_what_may_not_be_remembered_is_refused_with_its_numbers(
     move: Complete, numbers: dict[str, Any]
 ) -> None:
     guard = Talk().begun()
-    verdict = guard.move(move)
-    assert isinstance(verdict, MoveRefused)
+    verdict = is_(guard.move(move), MoveRefused)
     assert verdict.refusal.rule == Rule.MEMORY
     assert numbers.items() <= dict(verdict.refusal.numbers).items()
     assert verdict.refusal.hint
@@ -218,8 +214,7 @@ def test_what_the_request_began_with_counts() -> None:
     guard = talk.begun()
     assert guard.move(Complete(answer="", remember=(fact("k0", 2),), remember_keys=("k1",))).refusal is None
     verdict = talk.begun().move(Complete(answer="", remember=(fact("more"),)))
-    assert verdict.refusal is not None
-    assert verdict.refusal.numbers["keys"] == MOST_KEYS + 1
+    assert known(verdict.refusal).numbers["keys"] == MOST_KEYS + 1
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -235,8 +230,7 @@ def test_a_conversation_that_remembers_too_much_refuses_the_submit_and_says_what
         guard.memory = talk.memory
         guard.move(Complete(answer="done", remember=tuple(facts)))
     guard = talk.begun()
-    refused = guard.events[-1]
-    assert isinstance(refused, RequestRefused)
+    refused = is_(guard.events[-1], RequestRefused)
     assert refused.refusal.rule == Rule.MEMORY
     assert "mesh memory forget" in refused.refusal.hint
     talk.memory.forget("c1", "c")

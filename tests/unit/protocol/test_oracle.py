@@ -12,6 +12,7 @@ from protocol.wire.commands import Resolve, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints, Rule
+from tests.certain import is_
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.worlds import Play, ask, asked, escalate, fact, opened, played, transfer, usage
 
@@ -96,15 +97,13 @@ def brought_forward(kind: type[AnyEvent]) -> Callable[[Play], list[AnyEvent]]:
 
 def for_another_reason(play: Play) -> list[AnyEvent]:
     """Escalate a turn whose effect is in doubt, and name no deadline."""
-    raised = play.events[-1]
-    assert isinstance(raised, ev.EscalationRaised)
+    raised = is_(play.events[-1], ev.EscalationRaised)
     return [*play.events[:-1], replace(raised, reason="boom")]
 
 
 def with_a_round_left(play: Play) -> list[AnyEvent]:
     """Escalate a turn whose failure was to be tried again."""
-    failed = play.events[1]
-    assert isinstance(failed, ev.TurnFailed)
+    failed = is_(play.events[1], ev.TurnFailed)
     error = replace(failed.error, permanent=False)
     return [play.events[0], replace(failed, error=error, retry_at=failed.at), *play.events[2:]]
 

@@ -20,7 +20,8 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName
-from tests.unit.protocol.worlds import Play, agent, agents, ask, escalate, fact, hand_back, is_, transfer
+from tests.certain import is_
+from tests.unit.protocol.worlds import Play, agent, agents, ask, escalate, fact, hand_back, transfer
 
 CLEARED = {"a": agent("a", clearance=("pii",)), "c": agent("c", clearance=("pii", "secret"))}
 FLEET = agents("bd") | CLEARED

@@ -25,6 +25,7 @@ from protocol.wire.config import Policy
 from protocol.wire.events import EscalationRaised, MoveRefused, RequestCompleted, RequestFailed, TurnSuspended
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget, Constraints, Rule
+from tests.certain import is_
 from tests.unit.protocol.happened import admitted, refused, rule_of
 from tests.unit.protocol.worlds import (
     START,
@@ -36,7 +37,6 @@ from tests.unit.protocol.worlds import (
     fact,
     give_up,
     hand_back,
-    is_,
     opened,
     played,
     seconds,

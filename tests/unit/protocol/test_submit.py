@@ -13,7 +13,8 @@ from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused, type_o
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, event_id, request_id
-from tests.unit.protocol.worlds import REQUEST, START, Play, agent, agents, fact, is_, seconds
+from tests.certain import is_
+from tests.unit.protocol.worlds import REQUEST, START, Play, agent, agents, fact, seconds
 
 
 def refused(event: AnyEvent) -> Refusal:

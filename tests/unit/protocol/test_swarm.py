@@ -34,6 +34,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import NOBODY, AgentName, TurnId
+from tests.certain import is_, known
 from tests.unit.protocol.swarms import FLEET, Swarm, refused, task
 from tests.unit.protocol.worlds import agent, fact
 
@@ -69,8 +70,7 @@ def test_an_offer_is_in_the_inbox_of_its_intent_and_opens_no_turn() -> None:
 def test_a_task_of_a_swarm_that_names_its_agent_is_opened_at_once_and_may_only_read() -> None:
     play = Swarm()
     play.delegate(Task(name="one", summary="read it", to_agent=AgentName("b")))
-    opened = play.events[-1]
-    assert isinstance(opened, TaskOpened)
+    opened = is_(play.events[-1], TaskOpened)
     assert opened.to == "b"
     assert opened.work.handoff.constraints.read_only
 
@@ -87,8 +87,7 @@ def test_an_offer_shows_what_each_agent_of_the_intent_may_see_and_the_claimant_g
         "p",
         "text",
     }  # of b and c, b alone may see vip
-    assert offer.withheld is not None
-    assert offer.withheld.labels == ("vip",)
+    assert known(offer.withheld).labels == ("vip",)
     play.claim("one", "b")
     assert {each.key for each in play.worker("one").work.handoff.facts} == {"k", "p", "text", "v"}
     play.same()
@@ -149,8 +148,7 @@ def test_a_taken_offer_is_refused() -> None:
     play.claim("one", "b")
     taken = play.claim("one", "c")
     assert refused(taken) == Rule.CLAIMED
-    assert taken.refusal is not None
-    assert taken.refusal.numbers == {"task": "one", "taken_by": "b", "agent": "c"}
+    assert known(taken.refusal).numbers == {"task": "one", "taken_by": "b", "agent": "c"}
     with pytest.raises(NotDecided, match="too late: decided"):
         play.claim("one", "c")  # the same claim is decided once
     play.same()
@@ -319,8 +317,7 @@ def test_an_intent_that_nobody_lists_is_refused_with_the_nearest() -> None:
     play = Swarm()
     verdict = play.delegate(task("one", "reed"))
     assert refused(verdict) == Rule.CAPABLE
-    assert verdict.refusal is not None
-    assert "nearest intents: read" in verdict.refusal.hint
+    assert "nearest intents: read" in known(verdict.refusal).hint
     play.same()
 
 

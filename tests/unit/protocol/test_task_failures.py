@@ -21,6 +21,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
+from tests.certain import known
 from tests.unit.protocol.trees import (
     breaks,
     delegate,
@@ -81,8 +82,7 @@ def test_a_task_that_asks_for_too_much_has_used_up_its_budget() -> None:
     play = tree(task("one", "b", constraints=grant(tokens=5)), policy={"max_refusals": 0})
     say(play, "one", delegate(task("sub", "c", constraints=grant(tokens=6))))
     error = results(play)["one"].error
-    assert error is not None
-    assert error.code == "budget_exhausted"
+    assert known(error).code == "budget_exhausted"
 
 
 def test_an_error_three_levels_down_arrives_with_its_origin_and_each_levels_code() -> None:
@@ -103,8 +103,7 @@ def test_a_failure_that_a_revision_made_good_is_no_origin() -> None:
     say(play, "y", deliver())
     say(play, "two", give_up())
     error = results(play)["two"].error
-    assert error is not None
-    assert error.origin is None
+    assert known(error).origin is None
 
 
 def test_the_deadline_of_a_task_ends_it_and_not_the_request() -> None:
@@ -112,8 +111,7 @@ def test_the_deadline_of_a_task_ends_it_and_not_the_request() -> None:
     play.begun = True
     play.wait(5)
     error = results(play)["one"].error
-    assert error is not None
-    assert (error.code, play.ledger.is_open) == ("deadline", True)
+    assert (known(error).code, play.ledger.is_open) == ("deadline", True)
 
 
 def test_a_lead_that_waits_for_its_tasks_has_its_deadline_too() -> None:
@@ -127,8 +125,7 @@ def test_a_task_whose_agent_nobody_serves_fails_after_a_while() -> None:
     play = tree(task("one", "b"), policy={"unattended_after_s": 30.0}, served=False, begun=False)
     play.wait(30)
     error = results(play)["one"].error
-    assert error is not None
-    assert (error.code, play.ledger.spent.tokens) == ("unattended", 0)
+    assert (known(error).code, play.ledger.spent.tokens) == ("unattended", 0)
 
 
 def test_an_open_breaker_is_the_tasks_failure_and_not_the_plans() -> None:
@@ -210,8 +207,7 @@ def test_a_task_that_cannot_be_stored_fails_alone(kind: type[Any]) -> None:
     play.too_large = (kind,)
     say(play, "", delegate(task("one", "b")))
     error = results(play)["one"].error
-    assert error is not None
-    assert (error.code, play.ledger.is_open) == ("event_too_large", True)
+    assert (known(error).code, play.ledger.is_open) == ("event_too_large", True)
 
 
 def test_a_join_that_cannot_be_stored_ends_a_lead_below_the_root_alone() -> None:

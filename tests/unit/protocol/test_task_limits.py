@@ -5,6 +5,7 @@ import pytest
 from protocol.wire.commands import Delegate, Move, Report
 from protocol.wire.events import TurnDelegated
 from protocol.wire.handoff import Budget, Constraints, Rule
+from tests.certain import is_
 from tests.unit.protocol.trees import (
     admitted,
     delegate,
@@ -19,14 +20,7 @@ from tests.unit.protocol.trees import (
     turn_of,
     worker,
 )
-from tests.unit.protocol.worlds import (
-    START,
-    Play,
-    fact,
-    give_up,
-    is_,
-    usage,
-)
+from tests.unit.protocol.worlds import START, Play, fact, give_up, usage
 
 # --- budget -------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from protocol.wire.events import (
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import due_cause, event_id
+from tests.certain import is_, known
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import (
     DAY,
@@ -33,7 +34,6 @@ from tests.unit.protocol.worlds import (
     complete,
     escalate,
     fact,
-    is_,
     opened,
     played,
     seconds,
@@ -115,10 +115,8 @@ def test_a_handoffs_deadline_holds_while_its_turn_waits_for_a_retry() -> None:
     raised = is_(event, EscalationRaised)
     assert raised.reason == "deadline"
     own, clocks = (past.failure for past in raised.work.past)
-    assert own is not None
-    assert own.code == "boom"
-    assert clocks is not None
-    assert clocks.message == "the handoff's deadline passed while a retry was due"
+    assert known(own).code == "boom"
+    assert known(clocks).message == "the handoff's deadline passed while a retry was due"
 
 
 def test_a_handoffs_deadline_holds_while_an_effect_is_in_doubt_and_a_person_is_told_which() -> None:
@@ -129,10 +127,8 @@ def test_a_handoffs_deadline_holds_while_an_effect_is_in_doubt_and_a_person_is_t
     raised = is_(event, EscalationRaised)
     assert raised.reason == "deadline"
     failure = raised.work.past[-1].failure
-    assert failure is not None
-    assert failure.message == "the handoff's deadline passed while the effect of step 0-3 was in doubt"
-    late = play.send_control(play.message(Settle, turn=doubted, round=0, outcome="done"))
-    assert isinstance(late, Late)
+    assert known(failure).message == "the handoff's deadline passed while the effect of step 0-3 was in doubt"
+    is_(play.send_control(play.message(Settle, turn=doubted, round=0, outcome="done")), Late)
 
 
 def test_a_deadline_that_was_passed_is_not_handed_on_by_whoever_resolves_it() -> None:

@@ -19,6 +19,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints, Rule
+from tests.certain import is_
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import (
     DAY,
@@ -27,7 +28,6 @@ from tests.unit.protocol.worlds import (
     ask,
     complete,
     escalate,
-    is_,
     opened,
     played,
     seconds,

@@ -15,7 +15,8 @@ from protocol.wire.config import Policy
 from protocol.wire.events import TurnRetried
 from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import AgentName
-from tests.unit.protocol.worlds import START, ask, escalate, fact, hand_back, is_, opened, transfer, usage
+from tests.certain import is_, known
+from tests.unit.protocol.worlds import START, ask, escalate, fact, hand_back, opened, transfer, usage
 
 LONG = "x" * 300_000
 REFUSED = Refusal(rule=Rule.KNOWN_AGENT, detail="no", numbers={"target": "b"}, hint="another")
@@ -108,8 +109,7 @@ def wait(failures: int, cause: str = "x", **error: float) -> float:
     turn = opened().holder
     turn.failures = failures
     at = retry_at(turn, Failure(code="boom", **error), PATIENT, START, cause)  # type: ignore[arg-type]
-    assert at is not None
-    return (at - START) / 1e6
+    return (known(at) - START) / 1e6
 
 
 @pytest.mark.parametrize(

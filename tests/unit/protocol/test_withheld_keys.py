@@ -15,10 +15,11 @@ from protocol.wire.config import Policy
 from protocol.wire.events import FactsWithheld, HandoffAdmitted, MoveRefused, RequestFailed
 from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName
+from tests.certain import is_
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.oracle.audit import Auditor
-from tests.unit.protocol.worlds import Play, agent, agents, escalate, fact, hand_back, is_, transfer
+from tests.unit.protocol.worlds import Play, agent, agents, escalate, fact, hand_back, transfer
 
 UNSEEN = agents("bde") | {"a": agent("a", clearance=("pii",))}
 BIG = "x" * 300

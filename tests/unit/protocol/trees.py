@@ -10,8 +10,9 @@ from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent, TaskOpened, TurnDelegated
 from protocol.wire.handoff import Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName
+from tests.certain import is_
 from tests.unit.protocol.happened import refused
-from tests.unit.protocol.worlds import NO_REPORT, Play, agents, is_, opened, told
+from tests.unit.protocol.worlds import NO_REPORT, Play, agents, opened, told
 
 SUPERVISED = Policy(name="supervised", topology="supervised")
 

@@ -5,7 +5,7 @@ A play drives the decider: it supplies context and stores bytes. Its clock stand
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -66,7 +66,6 @@ START = 1_700_000_000_000_000
 REQUEST = request_id("c1", START // 1000, b"\x01" * 10)
 CLIENT = AgentName("c1")
 NO_REPORT = Report()
-E = TypeVar("E")
 
 
 def agent(name: str, **entry: Any) -> AgentEntry:
@@ -348,12 +347,6 @@ def played(*moves: Move, **play: Any) -> Play:
     for move in moves:
         made.move(move)
     return made
-
-
-def is_(event: object, kind: type[E]) -> E:
-    """Return `event`, which has to be of `kind`."""
-    assert isinstance(event, kind), event
-    return event
 
 
 def seconds(value: float) -> int:

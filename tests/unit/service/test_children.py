@@ -8,6 +8,7 @@ from asyncio.subprocess import PIPE
 import pytest
 
 from mesh.local.service import next_try
+from tests.certain import known
 from tests.servers import ROOT, alive, until
 
 PARENT = """
@@ -26,8 +27,7 @@ async def test_a_child_ends_when_its_parent_is_killed(guard: str) -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, guard, cwd=ROOT, env=os.environ, stdout=PIPE
     )
-    assert parent.stdout is not None
-    child = int(await parent.stdout.readline())
+    child = int(await known(parent.stdout).readline())
     assert alive(child)
     parent.kill()
     await parent.wait()

@@ -34,6 +34,7 @@ from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Budget, Fact
 from protocol.wire.prices import MTOK, Price, Tokens
+from tests.certain import is_, known
 from tests.servers import ran
 
 TOLD = Instructions("1", "Help.")
@@ -124,8 +125,7 @@ def test_people_reply_and_resolve() -> None:
     guard.move(Ask(to_agent="client", question="which?"))  # type: ignore[arg-type]
     assert isinstance(guard.reply("this one"), events.TurnResumed)
     guard.move(Escalate(summary="help"))
-    resolved = guard.resolve(again=True, by="Ada")
-    assert isinstance(resolved, events.EscalationResolved)
+    resolved = is_(guard.resolve(again=True, by="Ada"), events.EscalationResolved)
     assert resolved.by == "Ada"
 
 
@@ -299,8 +299,7 @@ async def test_what_is_handed_on_is_what_comes_out_of_its_bytes() -> None:
     guard = InMemoryGuard(fleet_of("a"))
     guard.submit("hello")
     guard.move(Complete(answer={"pair": (1, 2)}))
-    assert guard.ledger.ended is not None
-    assert getattr(guard.ledger.ended, "answer", None) == {"pair": [1, 2]}
+    assert getattr(known(guard.ledger.ended), "answer", None) == {"pair": [1, 2]}
 
 
 async def test_what_a_guard_could_not_read_is_no_verdict_or_a_failure_as_on_the_bus() -> None:
@@ -310,8 +309,7 @@ async def test_what_a_guard_could_not_read_is_no_verdict_or_a_failure_as_on_the_
     guard.submit("hello")
     with pytest.raises(NotDecided, match="malformed: control: `id`"):
         guard.say(Cancel(id="no id!"), "client")
-    failed = guard.move(turn().transfer("b", summary="go on", facts=TWICE))
-    assert isinstance(failed, events.TurnFailed)
+    failed = is_(guard.move(turn().transfer("b", summary="go on", facts=TWICE)), events.TurnFailed)
     assert failed.error.code == "malformed"
 
 

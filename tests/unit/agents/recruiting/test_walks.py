@@ -7,6 +7,7 @@ import pytest
 
 from mesh.agent.turn import Turn
 from mesh.model.prompt import render
+from tests.certain import known
 from tests.unit.agents.crews import RECRUITING, walk
 
 OFFER = "The interview went very well: please send an offer to k-1014 for v-101."
@@ -96,8 +97,7 @@ async def test_over_the_limit_nobody_is_even_asked(records: Path) -> None:
 async def test_too_small_an_offer_is_raised_and_only_then_sealed(records: Path) -> None:
     going = await walk(RECRUITING, "I apply for v-103. ulla.berg@example.org")
     last = going.guard.ledger.root
-    assert last is not None
-    assert last.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
+    assert known(last).segment.depth == RECRUITING.file.rules["default"].max_depth == 7
     with RECRUITING.connected() as db:
         (row,) = db.execute("SELECT euros, status FROM offers").fetchall()
     assert tuple(row) == (40_000, "reviewed")
