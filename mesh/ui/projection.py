@@ -127,7 +127,7 @@ class Projection:
             log: what tells the log from any other one.
         """
         self._path, self._log = path, log
-        self._lock = threading.Lock()
+        self._at_writing, self._at_reading = threading.Lock(), threading.Lock()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
         try:
@@ -170,19 +170,22 @@ class Projection:
             writing.execute("INSERT INTO place VALUES (?, ?, 0)", (_FORM, self._log))
 
     def close(self) -> None:
-        for opened in (self._writing, self._reading):
-            opened.close()
+        """Close the file, once no thread is at it: SQLite crashes when a connection ends under its user."""
+        for opened, used in ((self._writing, self._at_writing), (self._reading, self._at_reading)):
+            with used:
+                opened.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Give the connection that writes; all of the block is written, or nothing."""
-        self._writing.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._writing
-        except BaseException:
-            self._writing.execute("ROLLBACK")
-            raise
-        self._writing.execute("COMMIT")
+        with self._at_writing:  # a thread goes on when the task that waited for it is cancelled
+            self._writing.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writing
+            except BaseException:
+                self._writing.execute("ROLLBACK")
+                raise
+            self._writing.execute("COMMIT")
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -329,7 +332,7 @@ class Projection:
         return found
 
     def _read(self, select: str, *values: Any) -> Sequence[tuple[Any, ...]]:
-        with self._lock:
+        with self._at_reading:
             return self._reading.execute(select, values).fetchall()
 
 

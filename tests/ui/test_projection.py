@@ -1,7 +1,9 @@
 """The list of requests: each filter against a plain look at the same rows, and what it is made anew by."""
 
+import contextlib
 import random
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -168,3 +170,30 @@ def test_what_does_not_fit_is_made_anew(tmp_path: Path, rows: list[Listed], dama
     assert (after.seq, after.page(Filter(), limit=5)) == (0, [])
     assert path.stat().st_mode & 0o077 == 0
     after.close()
+
+
+def test_closing_waits_for_the_thread_that_writes(projection: Projection) -> None:
+    """When the feed is cancelled, its thread writes on; the file stays open until it has."""
+    writes, may_end, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def rows() -> Iterator[tuple[int, Listed]]:
+        writes.set()
+        may_end.wait()
+        yield 1_000_000, made(1_000_000, random.Random(1))
+
+    def close() -> None:
+        projection.close()
+        closed.set()
+
+    writer = threading.Thread(target=projection.put, args=(rows(), 7))
+    closer = threading.Thread(target=close)
+    writer.start()
+    writes.wait()
+    closer.start()
+    early = closed.wait(0.2)
+    may_end.set()
+    writer.join()
+    closer.join()
+    assert not early
+    with contextlib.closing(sqlite3.connect(projection._path)) as reopened:
+        assert reopened.execute("SELECT seq FROM place").fetchone() == (7,)
