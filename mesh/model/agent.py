@@ -104,6 +104,8 @@ class ClaudeAgent(Agent):
         labels: labels that facts of a key must have, whatever the model says.
         live: True if the request's client may read along while the model replies.
         output_type: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for words.
+        remembers: True if its answers may leave facts to the request's conversation: `complete` then has the
+            argument `remember`.
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
 
@@ -126,6 +128,7 @@ class ClaudeAgent(Agent):
         labels: Labels | None = None,
         live: bool = True,
         output_type: Any = None,
+        remembers: bool = False,
         max_calls: int = MAX_CALLS,
         max_tokens: int | None = None,
         version: str = "1",
@@ -159,6 +162,7 @@ class ClaudeAgent(Agent):
                 labels=labels,
                 live=live,
                 output_type=output_type,
+                remembers=remembers,
             )
 
         async def prepare() -> None:

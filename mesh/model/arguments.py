@@ -171,6 +171,14 @@ def answer_form(output_type: Any) -> type[BaseModel]:
 
 
 @lru_cache(_KEPT)
+def remembering(form: type[BaseModel]) -> type[BaseModel]:
+    """Return the arguments of a `complete` that may leave facts to the request's conversation."""
+    words = "Facts that later requests of this conversation begin with. What nobody will need is left out."
+    remember: Any = (tuple[FactArgument, ...], Field(default=(), description=words))
+    return create_model("CompleteArguments", __base__=form, remember=remember)
+
+
+@lru_cache(_KEPT)
 def schema_of(arguments: type[BaseModel]) -> Mapping[str, Any]:
     """Return the schema of a move's arguments. Making one takes a millisecond; a turn needs several."""
     return untitled(arguments.model_json_schema())

@@ -63,6 +63,7 @@ async def drive(
     labels: Labels | None = None,
     live: bool = True,
     output_type: Any = None,
+    remembers: bool = False,
 ) -> Move:
     """Return the move that a model makes of this round.
 
@@ -78,6 +79,7 @@ async def drive(
         labels: labels that facts of a key must have, whatever the model says.
         live: True if the request's client may read along while the model replies.
         output_type: the type of the answer, as pydantic reads it; None for words.
+        remembers: True if the answer may leave facts to the request's conversation.
 
     Raises Retry and Permanent, the model's or a tool's, and whatever else stops a round. The model reads any
     other error of a tool that only reads as the call's result. Raises ToolsUnusable for a tool that has the
@@ -93,7 +95,7 @@ async def drive(
             instructions=instructions,
             brief=render(turn, seen, handoffs),
             tools={tool.name: tool for tool in offered if tool.name in seen.tools},
-            moves=MoveTools(turn, seen, labels, handoffs, output_type),
+            moves=MoveTools(turn, seen, labels, handoffs, output_type, remembers),
             hear=turn.execution.live.hear if live else None,
             begins=seen if is_new else None,
             most=max_calls,

@@ -32,6 +32,7 @@ from mesh.model.arguments import (
     TransferArguments,
     answer_form,
     delivery_form,
+    remembering,
     schema_of,
     task_form,
     transfer_form,
@@ -96,12 +97,13 @@ class MoveTools:
         labels: Labels | None = None,
         handoffs: Container[str] | None = None,
         output_type: Any = None,
+        remembers: bool = False,
     ) -> None:
         self._turn = turn
         self._labels = labels or {}
         self.words_answer = output_type is None
         """True where a reply without a call is the answer; False where the answer has a form of its own."""
-        offers = _offers(turn, seen or context_now(turn), handoffs, output_type)
+        offers = _offers(turn, seen or context_now(turn), handoffs, output_type, remembers)
         self._offers = {offer.spec.name: offer for offer in offers}
 
     @property
@@ -151,7 +153,8 @@ class MoveTools:
         turn = self._turn
         match said:
             case CompleteArguments():
-                return turn.complete(said.model_dump(mode="json", by_alias=True)["answer"])
+                left = self._brought(getattr(said, "remember", ()))
+                return turn.complete(said.model_dump(mode="json", by_alias=True)["answer"], remember=left)
             case AskArguments():
                 of = HUMAN if isinstance(said, AskAnybodyArguments) and said.of == HUMAN else None
                 try:
@@ -260,7 +263,7 @@ def _require_readable(name: str, move: Move) -> None:
 
 
 def _offers(
-    turn: Turn, seen: PromptContext, handoffs: Container[str] | None, output_type: Any
+    turn: Turn, seen: PromptContext, handoffs: Container[str] | None, output_type: Any, remembers: bool
 ) -> Iterator[_Offer]:
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
     peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
@@ -277,7 +280,7 @@ def _offers(
         if output_type is None
         else (_FORM_WORDS, answer_form(output_type))
     )
-    yield _offer(COMPLETE, words, form)
+    yield _offer(COMPLETE, words, remembering(form) if remembers else form)
     yield _offer(ASK, _ASK_WORDS, AskAnybodyArguments if seen.human else AskArguments)
     if seen.human:
         yield _offer(ESCALATE, _ESCALATE_WORDS, EscalateArguments)

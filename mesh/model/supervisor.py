@@ -106,6 +106,7 @@ class Supervisor(Agent):
         script: rules for the scripted model, which stands in without a key.
         labels: labels that facts of a key must have, whatever the model says.
         output_type: the type of its answers, as pydantic reads it; None for words.
+        remembers: as of a `ClaudeAgent`: True if its answers may leave facts to the conversation.
         window: how much of results its prompts hold.
         tries: replies that a planner, or a synthesizer, has for a plan or an answer that can be used.
         most_plans: how often the planner is asked in one turn.
@@ -130,6 +131,7 @@ class Supervisor(Agent):
         script: Path | None = None,
         labels: Labels | None = None,
         output_type: Any = None,
+        remembers: bool = False,
         window: ContextWindow | None = None,
         tries: int = 3,
         most_plans: int = 3,
@@ -154,7 +156,7 @@ class Supervisor(Agent):
         self.check = check
         self.workers = None if workers is None else frozenset(map(checked_name, workers))
         self.labels = labels or {}
-        self.output_type = output_type
+        self.output_type, self.remembers = output_type, remembers
         self.window = window or ContextWindow(MOST_TOKENS)
         self.tries = tries
         self.most_plans, self.most_revisions, self.most_open = most_plans, most_revisions, most_open
@@ -386,7 +388,9 @@ class Conduct:
     async def _answer(self, open_: list[Flaw]) -> Move:
         """Return the synthesizer's answer; where the guard refuses it, another one."""
         lead = self._lead
-        moves = MoveTools(self._turn, self._seen, lead.labels, output_type=lead.output_type)
+        moves = MoveTools(
+            self._turn, self._seen, lead.labels, output_type=lead.output_type, remembers=lead.remembers
+        )
         name = DELIVER if self._turn.task_name else COMPLETE
         spec = next(spec for spec in moves.specs if spec.name == name)
         synthesizer, refused = f"{self._turn.agent}-{SYNTHESIZER}", list[Flaw]()

@@ -14,16 +14,29 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
+from mesh.agent import Agent
 from mesh.agent.definition import key_will_do
 from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.agent.tools import Tool, tool
-from mesh.model import ClaudeAgent
+from mesh.model import ClaudeAgent, Swarm
 from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode, model_for
 from mesh.model.port import ToolResult
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptInvalid
-from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, calls, driven_by, fleet_of, turn
-from mesh.testing.claude_stub import StubClaude, says
+from mesh.testing import (
+    Conversations,
+    FleetHarness,
+    InMemoryGuard,
+    StrictModel,
+    calls,
+    driven_by,
+    fleet_of,
+    says,
+    turn,
+)
+from mesh.testing.claude_stub import StubClaude
+from mesh.testing.claude_stub import says as stub_says
+from protocol.wire.config import Policy
 from tests.certain import is_
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S, ROOT
@@ -250,7 +263,7 @@ def test_the_sdk_is_imported_in_a_thread() -> None:
 @pytest_asyncio.fixture
 async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
     """Where the SDK would go by itself: a developer's shell, with a key in it."""
-    async with StubClaude(lambda body: says("That cost you money.")) as stub:
+    async with StubClaude(lambda body: stub_says("That cost you money.")) as stub:
         monkeypatch.setenv(KEY, "sk-of-a-developer")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", stub.url)
         yield stub
@@ -271,6 +284,22 @@ async def test_an_answer_of_another_type_is_told_to_the_model_and_the_right_one_
     told = is_(model.prompts[1].transcript[-1], ToolResult)
     assert told.is_error
     assert "answer.sent: Input should be a valid date" in told.text
+
+
+@pytest.mark.parametrize("swarm", [False, True], ids=["alone", "writer-of-a-swarm"])
+async def test_what_a_models_answer_leaves_is_what_the_next_request_begins_with(swarm: bool) -> None:
+    memory, fleet = Conversations(), fleet_of("desk")
+    desk: Agent = ClaudeAgent("desk", instructions=WORDS, remembers=True)
+    if swarm:
+        desk = Swarm(desk, reads=lambda turn: [])
+    rules = {"default": Policy(topology="swarm" if swarm else "handoff")}
+    left = {"answer": "It is on its way.", "remember": [{"key": "order", "value": 4711}]}
+    with driven_by(StrictModel(calls(("complete", left)), says("Still on its way."))) as model:
+        for number in (1, 2):
+            guard = InMemoryGuard(fleet, rules, memory=memory, number=number)
+            walk = await FleetHarness(guard, {"desk": desk}).go("Where is my parcel?", conversation="c")
+    assert (walk.answer, walk.turns[-1].facts["order"]) == ("Still on its way.", 4711)
+    assert "4711" in model.prompts[1].brief
 
 
 async def test_a_key_in_the_shell_spends_nothing_in_a_test(vendor: StubClaude, script: Path) -> None:

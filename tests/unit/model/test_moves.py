@@ -193,6 +193,20 @@ def test_an_answer_has_the_form_that_the_agent_says() -> None:
         moves.read(ToolCall("1", "complete", {"answer": [{"number": "LH1", "on": "tomorrow"}]}))
 
 
+@pytest.mark.parametrize(
+    ("output_type", "answer"), [(None, "There."), (list[Flight], [{"number": "LH1", "on": "2026-11-22"}])]
+)
+def test_an_answer_leaves_what_the_model_names_if_the_agent_remembers(output_type: Any, answer: Any) -> None:
+    seat = {"key": "seat", "value": "4A"}
+    moves = MoveTools(turn(), labels={"seat": ("pii",)}, output_type=output_type, remembers=True)
+    move = moves.read(ToolCall("1", "complete", {"answer": answer, "remember": [seat]}))
+    assert move == Complete(answer=answer, remember=(Fact(key="seat", value="4A", labels=("pii",)),))
+    assert moves.read(ToolCall("1", "complete", {"answer": answer})) == Complete(answer=answer)
+    plain = MoveTools(turn(), output_type=output_type)
+    with pytest.raises(ToolArgumentsInvalid, match="remember"):
+        plain.read(ToolCall("1", "complete", {"answer": answer, "remember": [seat]}))
+
+
 @pytest.mark.parametrize("schema", [{"type": "colour"}, {"pattern": "("}])
 def test_a_question_by_whose_schema_no_reply_can_be_judged_goes_back_to_the_model(schema: Any) -> None:
     with pytest.raises(ToolArgumentsInvalid, match="schema: not a JSON Schema"):

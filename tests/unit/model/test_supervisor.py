@@ -274,6 +274,15 @@ async def test_a_flaw_of_the_plan_goes_to_the_planner_who_may_say_that_nothing_i
         assert await rounds.go() == Complete(answer="So.")
 
 
+async def test_the_synthesizer_leaves_facts_to_the_conversation() -> None:
+    rounds = Rounds(supervisor(remembers=True, labels={"cause": ("pii",)}), WORKERS, done)
+    answer = {"answer": "It scatters.", "remember": [{"key": "cause", "value": "scattering"}]}
+    with driven_by(models([calls(plan(FIND))], [calls(("complete", answer))])):
+        move = await rounds.go()
+    left = Fact(key="cause", value="scattering", labels=("pii",))
+    assert move == Complete(answer="It scatters.", remember=(left,))
+
+
 async def test_no_more_tasks_are_open_than_may_be() -> None:
     steps = [{"name": f"t{n}", "agent": "finder"} for n in range(5)]
     rounds = Rounds(supervisor(most_open=2), WORKERS, done)
