@@ -58,8 +58,7 @@ from protocol.wire.ids import HUMAN, derive, submitter_of
 from protocol.wire.prices import price_list
 
 if TYPE_CHECKING:
-    from mesh.artifacts.content import Data
-    from mesh.artifacts.store import ArtifactStore
+    from mesh.artifacts.store import ArtifactStore, Data
 
 _log = get_logger(__name__)
 

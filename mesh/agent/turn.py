@@ -30,7 +30,7 @@ from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of
 
 if TYPE_CHECKING:
-    from mesh.artifacts.content import Data
+    from mesh.artifacts.store import Data
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mesh.artifacts.content import CHUNK, Content
+from mesh.artifacts.store import CHUNK, Content
 from mesh.errors import (
     ArtifactDenied,
     ArtifactMissing,

@@ -2,22 +2,206 @@
 
 A URI is `mesh-artifact:sha256/<64 hex digits>`. It names no folder and no bucket, so it comes to nothing but
 an object of the configured store, and it outlives a move of that store.
+
+The digest has to be known before the first byte is stored, so a file is read twice. What comes as a stream is
+written to a temporary file first, which has no name: nothing is left of it when the process is killed.
 """
 
 import asyncio
 import functools
+import hashlib
+import io
 import os
 import re
+import secrets
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol, Self
+from typing import BinaryIO, NamedTuple, Protocol, Self
 
-from mesh.artifacts.content import Content, Data, DigestCheck, content_of
-from mesh.artifacts.folder import Folder
-from mesh.errors import ArtifactDigestMismatch, ArtifactForeign, ArtifactTooLarge
+from mesh.errors import (
+    ArtifactDenied,
+    ArtifactDigestMismatch,
+    ArtifactForeign,
+    ArtifactMissing,
+    ArtifactTooLarge,
+    StoreUnusable,
+)
 from protocol.wire.handoff import Artifact
+
+Data = bytes | bytearray | memoryview | os.PathLike[str] | AsyncIterable[bytes]
+"""What can be saved: bytes, a file, or a stream of bytes. Text is none: encode it, or give its `Path`."""
+
+CHUNK = 1 << 20
+"""Bytes that are held at once on the way from or to a file."""
+
+
+class Content(NamedTuple):
+    """Bytes that can be read more than once."""
+
+    digest: str
+    """SHA-256, hex."""
+    size: int
+    """Bytes."""
+    opened: Callable[[], AbstractContextManager[BinaryIO]]
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes. Raises ArtifactDigestMismatch at the end if they are others by now."""
+        check = DigestCheck(self.digest)
+        with self.opened() as file:
+            while chunk := file.read(CHUNK):
+                check.update(chunk)
+                yield chunk
+        check.finish("it was changed while it was being saved")
+
+
+class DigestCheck:
+    """The digest of bytes as they pass."""
+
+    def __init__(self, digest: str) -> None:
+        self._wanted, self._hash = digest, hashlib.sha256()
+        self.update = self._hash.update
+
+    def finish(self, why: str) -> None:
+        """Raise ArtifactDigestMismatch if other bytes passed than those that were wanted."""
+        found = self._hash.hexdigest()
+        if found != self._wanted:
+            raise ArtifactDigestMismatch(f"the bytes have sha256:{found}, not sha256:{self._wanted}: {why}")
+
+
+@asynccontextmanager
+async def content_of(data: Data) -> AsyncIterator[Content]:
+    """Give the content of `data`, with its digest. Raises OSError, and what a stream raises."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        whole = bytes(data)
+        yield await asyncio.to_thread(_measured, lambda: io.BytesIO(whole))
+    elif isinstance(data, os.PathLike):
+        path = Path(data)
+        yield await asyncio.to_thread(_measured, lambda: path.open("rb"))
+    elif isinstance(data, AsyncIterable):
+        with tempfile.TemporaryFile() as spool:
+            async for chunk in data:
+                await asyncio.to_thread(spool.write, chunk)
+            yield await asyncio.to_thread(_measured, lambda: _rewound(spool))
+    else:
+        raise TypeError(f"a {type(data).__name__} cannot be saved: give bytes, a Path or an async iterator")
+
+
+def _rewound(file: BinaryIO) -> AbstractContextManager[BinaryIO]:
+    file.seek(0)
+    return nullcontext(file)
+
+
+def _measured(opened: Callable[[], AbstractContextManager[BinaryIO]]) -> Content:
+    found, size = hashlib.sha256(), 0
+    with opened() as file:
+        while chunk := file.read(CHUNK):
+            found.update(chunk)
+            size += len(chunk)
+    return Content(found.hexdigest(), size, opened)
+
+
+# --- a folder --------------------------------------------------------------------------------------
+
+INCOMING = "incoming"
+LEFT_S = 86_400.0
+"""How old a file in `incoming` is that a killed process left."""
+
+
+class Folder:
+    """Objects as files below `root`, for one machine or several that share a disk.
+
+    The first save makes the folder; its owner alone may read it. An object is written beside its place,
+    synced, and renamed: either all of it is there, or nothing. A process that is killed leaves a file in
+    `incoming`; the next save takes away those that nobody can still be writing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __str__(self) -> str:
+        return f"the folder {self.root}"
+
+    async def put(self, key: str, content: Content) -> None:
+        """Store an object whole. Raises ArtifactDenied, StoreUnusable, ArtifactDigestMismatch."""
+        await asyncio.to_thread(self._put, key, content)
+
+    def _put(self, key: str, content: Content) -> None:
+        with self._named("write"):
+            place, incoming = self.root / key, self.root / INCOMING
+            if place.is_file() and place.stat().st_size == content.size:
+                return
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.parent.mkdir(exist_ok=True)
+            incoming.mkdir(exist_ok=True)
+            self._sweep(incoming)
+            own = incoming / secrets.token_hex(8)
+        try:
+            with self._named("write"), own.open("xb") as file:
+                for chunk in content.chunks():
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            with self._named("write"):
+                own.replace(place)
+                _sync(place.parent)
+        finally:
+            own.unlink(missing_ok=True)
+
+    def _sweep(self, incoming: Path) -> None:
+        for file in incoming.iterdir():
+            try:
+                if time.time() - file.stat().st_mtime > LEFT_S:
+                    file.unlink()
+            except FileNotFoundError:
+                continue  # another process was first
+
+    async def chunks(self, key: str) -> AsyncGenerator[bytes, None]:
+        """Yield an object's bytes. Raises ArtifactMissing, ArtifactDenied, StoreUnusable."""
+        with self._named("read", key):
+            # A link in the store would lead out of it.
+            handle = await asyncio.to_thread(os.open, self.root / key, os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(handle, "rb") as file:
+                while chunk := await asyncio.to_thread(file.read, CHUNK):
+                    yield chunk
+
+    async def probe(self) -> None:
+        """Look if objects can be saved here. Raises as `put`."""
+        with self._named("write"):
+            found = next(each for each in (self.root, *self.root.parents) if each.exists())
+            if not found.is_dir():
+                raise NotADirectoryError
+            if not os.access(found, os.W_OK | os.X_OK):
+                raise PermissionError
+
+    @contextmanager
+    def _named(self, verb: str, key: str = "") -> Iterator[None]:
+        """Let an error of the file system name the folder, and what to do."""
+        try:
+            yield
+        except FileNotFoundError as lost:
+            if verb == "write":
+                raise StoreUnusable(f"{self} was changed under a save: {lost.strerror}") from None
+            so = "a folder serves one machine, or those that share its disk: see [artifacts] in mesh.toml"
+            raise ArtifactMissing(f"{self} holds no {key}; {so}") from None
+        except PermissionError:
+            raise ArtifactDenied(f"this process may not {verb} {self}; give its user the right") from None
+        except OSError as wrong:
+            raise StoreUnusable(f"{self} cannot be used: {wrong.strerror or type(wrong).__name__}") from None
+
+
+def _sync(folder: Path) -> None:
+    """Let a rename outlast a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# --- the store -------------------------------------------------------------------------------------
 
 SCHEME = "mesh-artifact"
 LARGEST_LOAD = 64 << 20

@@ -174,8 +174,8 @@ async def _reload(
     mesh: "LocalFleet", fleet: tuple[str, ...], search: Sequence[Path], started: "asyncio.Event"
 ) -> None:
     """Take up what is saved in the project's folders, once the mesh has started."""
+    from mesh.local.fleet import Reload
     from mesh.local.lookup import find_fleet
-    from mesh.local.reload import Reload
 
     def tell(line: str) -> None:
         note(line)

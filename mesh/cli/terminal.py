@@ -7,7 +7,7 @@ from mesh.cli.output import Line, show_lines
 
 if TYPE_CHECKING:
     from mesh.local.fleet import LocalFleet
-    from mesh.local.output import Output
+    from mesh.local.service import Output
 
 _LOOK_S = 0.1
 _COLOURS = ("cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta")
@@ -36,7 +36,7 @@ class ServiceTerminal:
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        from mesh.local.output import Output
+        from mesh.local.service import Output
 
         server = self._mesh.server
         if server.identity not in self._outputs:

@@ -2,12 +2,19 @@
 
 from mesh.local.mesh import LocalBus, LocalMesh, fleet_of
 from mesh.testing.claude_stub import StubClaude
-from mesh.testing.conversations import Conversations
-from mesh.testing.harness import JOINED, FleetHarness, MemorySteps, delivered, turn, turn_in, undelivered
-from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
+from mesh.testing.harness import (
+    JOINED,
+    FleetHarness,
+    MemorySteps,
+    TemporaryStore,
+    delivered,
+    turn,
+    turn_in,
+    undelivered,
+)
+from mesh.testing.in_memory_guard import Conversations, InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
 from mesh.testing.openai_stub import StubOpenAI
-from mesh.testing.store import TemporaryStore
 
 __all__ = [
     "JOINED",

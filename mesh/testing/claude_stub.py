@@ -272,28 +272,6 @@ class VendorStub(Lifecycle):
         return Answer(status=500, headers={"x-should-retry": "false"})
 
 
-class StubClaude(VendorStub):
-    """Anthropic's Messages API."""
-
-    path = "/v1/messages"
-    request_header = "request-id"
-
-    def violations(self, wanted: Mapping[str, Any]) -> list[str]:
-        return violations(wanted)
-
-    def error(self, status: int, code: str | None, request_id: str = "req_stub", why: str = "") -> bytes:
-        return _error_body(status, code, request_id, why)
-
-    def message(self, answer: Answer, wanted: Mapping[str, Any], number: int) -> dict[str, Any]:
-        return _message(answer, wanted, number)
-
-    def events(self, message: Mapping[str, Any]) -> Iterator[bytes]:
-        return _events(message)
-
-    def stream_error(self, status: int) -> bytes:
-        return b"event: error\ndata: " + _error_body(status, None) + b"\n\n"
-
-
 async def _send(writer: asyncio.StreamWriter, status: int, headers: Mapping[str, str], body: bytes) -> None:
     own = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     writer.write(_head(status, own) + body)
@@ -318,61 +296,76 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-# --- what the API says ----------------------------------------------------------------------------
+# --- Anthropic's API -------------------------------------------------------------------------------
 
 
-def _error_body(status: int, code: str | None, request_id: str = "req_stub", why: str = "") -> bytes:
-    kind = _ERRORS.get(status, "api_error")
-    error: dict[str, Any] = {"type": kind, "message": why or f"the stub was told to answer {status}"}
-    if code is not None:
-        error["details"] = {"error_code": code}
-    return json.dumps({"type": "error", "error": error, "request_id": request_id}).encode()
+class StubClaude(VendorStub):
+    """Anthropic's Messages API."""
 
+    path = "/v1/messages"
+    request_header = "request-id"
 
-def _message(answer: Answer, wanted: Mapping[str, Any], number: int) -> dict[str, Any]:
-    usage = {
-        "input_tokens": 100,
-        "output_tokens": 20,
-        "cache_read_input_tokens": 0,
-        "cache_creation_input_tokens": 0,
-        "service_tier": "standard",
-        **answer.usage,
-    }
-    return {
-        "id": f"msg_stub_{number}",
-        "type": "message",
-        "role": "assistant",
-        "model": answer.model or str(wanted.get("model", "")),
-        "content": [dict(block) for block in signed(wanted, answer.content)],
-        "stop_reason": answer.stop_reason,
-        "stop_sequence": None,
-        "stop_details": answer.stop_details,
-        "usage": usage,
-    }
+    def violations(self, wanted: Mapping[str, Any]) -> list[str]:
+        return violations(wanted)
 
+    def error(self, status: int, code: str | None, request_id: str = "req_stub", why: str = "") -> bytes:
+        kind = _ERRORS.get(status, "api_error")
+        error: dict[str, Any] = {"type": kind, "message": why or f"the stub was told to answer {status}"}
+        if code is not None:
+            error["details"] = {"error_code": code}
+        return json.dumps({"type": "error", "error": error, "request_id": request_id}).encode()
 
-def _events(message: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield a reply as the events of a stream."""
+    def message(self, answer: Answer, wanted: Mapping[str, Any], number: int) -> dict[str, Any]:
+        usage = {
+            "input_tokens": 100,
+            "output_tokens": 20,
+            "cache_read_input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+            "service_tier": "standard",
+            **answer.usage,
+        }
+        return {
+            "id": f"msg_stub_{number}",
+            "type": "message",
+            "role": "assistant",
+            "model": answer.model or str(wanted.get("model", "")),
+            "content": [dict(block) for block in signed(wanted, answer.content)],
+            "stop_reason": answer.stop_reason,
+            "stop_sequence": None,
+            "stop_details": answer.stop_details,
+            "usage": usage,
+        }
 
-    def event(kind: str, **data: Any) -> bytes:
-        return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()
+    def events(self, message: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield a reply as the events of a stream."""
 
-    begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
-    yield event("message_start", message=begun)
-    yield event("ping")
-    for index, block in enumerate(message["content"]):
-        empty, deltas = _pieces(block)
-        yield event("content_block_start", index=index, content_block=empty)
-        for delta in deltas:
-            yield event("content_block_delta", index=index, delta=delta)
-        yield event("content_block_stop", index=index)
-    ended = {
-        "stop_reason": message["stop_reason"],
-        "stop_sequence": None,
-        "stop_details": message["stop_details"],
-    }
-    yield event("message_delta", delta=ended, usage={"output_tokens": message["usage"]["output_tokens"]})
-    yield event("message_stop")
+        def event(kind: str, **data: Any) -> bytes:
+            return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()
+
+        begun = {
+            **message,
+            "content": [],
+            "stop_reason": None,
+            "usage": {**message["usage"], "output_tokens": 1},
+        }
+        yield event("message_start", message=begun)
+        yield event("ping")
+        for index, block in enumerate(message["content"]):
+            empty, deltas = _pieces(block)
+            yield event("content_block_start", index=index, content_block=empty)
+            for delta in deltas:
+                yield event("content_block_delta", index=index, delta=delta)
+            yield event("content_block_stop", index=index)
+        ended = {
+            "stop_reason": message["stop_reason"],
+            "stop_sequence": None,
+            "stop_details": message["stop_details"],
+        }
+        yield event("message_delta", delta=ended, usage={"output_tokens": message["usage"]["output_tokens"]})
+        yield event("message_stop")
+
+    def stream_error(self, status: int) -> bytes:
+        return b"event: error\ndata: " + self.error(status, None) + b"\n\n"
 
 
 def cut(text: str) -> list[str]:

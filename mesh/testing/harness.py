@@ -8,9 +8,14 @@
 A harness journals every turn: a round after a refusal, a reply or a retry takes over what was done.
 """
 
+import shutil
+import tempfile
+import weakref
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cached_property
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,12 +29,12 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, TurnError
 from mesh.agent.turn import Turn
 from mesh.artifacts import ArtifactStore
+from mesh.artifacts.store import Folder
 from mesh.bus.stores import StepTaken
 from mesh.client.story import story
 from mesh.local.mesh import fleet_of
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from mesh.testing.store import TemporaryStore
 from protocol.domain.tasks import busy_with, lists
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
@@ -63,6 +68,26 @@ class MemorySteps:
         if (request, turn, name) in self.steps:
             raise StepTaken(name)
         self.steps[request, turn, name] = body
+
+
+class _TemporaryFolder(Folder):
+    """A folder that is made at the first look, and gone with its last user."""
+
+    def __init__(self) -> None:
+        """Make nothing yet: few tests save anything."""
+
+    @cached_property
+    def root(self) -> Path:  # type: ignore[override]  # a folder is told its root
+        made = tempfile.mkdtemp(prefix="mesh-artifacts-")
+        weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+        return Path(made)
+
+
+class TemporaryStore(ArtifactStore):
+    """The store of a mesh, in a temporary folder that goes with it."""
+
+    def __init__(self) -> None:
+        super().__init__(_TemporaryFolder())
 
 
 # --- one turn -------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from mesh.agent._values import Facts, facts_of
-from mesh.testing.conversations import Conversations
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
+from protocol.domain.memory import living, recalled, supersedes
 from protocol.domain.steps import (
     AgentStanding,
     Append,
@@ -61,7 +61,9 @@ from protocol.wire.commands import (
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId, control_cause, request_id
+from protocol.wire.memory import MemoryRecord
 
 T = TypeVar("T")
 
@@ -83,6 +85,43 @@ def _heard(parse: Callable[[bytes], T], body: bytes) -> T:
         return parse(body)
     except Malformed as error:
         raise NotDecided(f"malformed: {error}") from error
+
+
+class Conversations:
+    """What conversations remember, by the rules that a real guard keeps: shared by the guards of one test.
+
+    memory = Conversations()
+    first = InMemoryGuard(fleet, memory=memory)
+    second = InMemoryGuard(fleet, memory=memory, number=2)    # begins with what the first one left
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str], dict[str, MemoryRecord]] = {}
+
+    def facts(self, client: str, conversation: str) -> dict[str, Any]:
+        """Return what a conversation remembers, by key, however old it is."""
+        standing = living(self._of(client, conversation).values(), 0, 0.0)
+        return {record.key: record.fact.value for record in standing if record.fact is not None}
+
+    def forget(self, client: str, conversation: str) -> None:
+        """Forget all of a conversation."""
+        self._records.pop((client, conversation), None)
+
+    def recall(self, client: str, conversation: str | None, now: int, max_age_s: float) -> tuple[Fact, ...]:
+        """Return what a request of the conversation begins with. `now` is UTC µs."""
+        if conversation is None:
+            return ()
+        return recalled(self._of(client, conversation).values(), now, max_age_s)
+
+    def remember(self, client: str, step: Remember) -> None:
+        """Take in what a request ended with."""
+        known = self._of(client, step.conversation)
+        for record in step.records:
+            if supersedes(record, known.get(record.key)):
+                known[record.key] = record
+
+    def _of(self, client: str, conversation: str) -> dict[str, MemoryRecord]:
+        return self._records.setdefault((client, conversation), {})
 
 
 class InMemoryGuard:

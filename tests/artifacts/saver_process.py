@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from mesh.artifacts import ArtifactStore
-from mesh.artifacts.content import CHUNK, Content
+from mesh.artifacts.store import CHUNK, Content
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ from mesh.artifacts import (
     ArtifactTooLarge,
     StoreUnusable,
 )
-from mesh.artifacts.content import content_of
+from mesh.artifacts.store import content_of
 from protocol.wire.handoff import Artifact
 from tests.artifacts.saver_process import MIB
 from tests.servers import child

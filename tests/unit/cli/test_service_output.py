@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mesh.local.lookup import port_of
-from mesh.local.output import Output, as_shown
+from mesh.local.service import Output, as_shown
 
 HOME = Path("/home/me/shop")
 
