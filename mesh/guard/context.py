@@ -213,7 +213,7 @@ class DecisionContext:
     def known_context(self, need: NeedVerdictContext) -> VerdictContext | None:
         """Return what a verdict needs if no entry has to be read or written for it; else None."""
         policy, prices, what = None, None, need.command.what
-        if isinstance(what, Submit):
+        if type(what) is Submit:
             known = self._policies.get(what.policy)
             if self._unreadable or what.conversation is not None or not isinstance(known, Policy):
                 return None
@@ -228,7 +228,7 @@ class DecisionContext:
         """
         command, target = need.command, need.target
         known = VerdictContext()
-        if isinstance(command.what, Submit):
+        if type(command.what) is Submit:
             if self._unreadable:
                 raise ConfUnreadable(*next(iter(self._unreadable.items())))
             policy = await self.policy(command.what.policy)

@@ -18,7 +18,7 @@ from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
 from protocol.wire import events
-from protocol.wire.commands import Command, Control, MoveProposed, Submit, UnknownMove
+from protocol.wire.commands import Command, Control, MoveProposed, Submit, UnknownMove, is_control
 from protocol.wire.events import AnyEvent, FactsWithheld, MoveRefused, RequestOpened, RequestRefused, type_of
 
 _log = get_logger(__name__)
@@ -155,21 +155,21 @@ def _tell(span: Span, ruled: Ruled) -> None:
 def count_event(step: Appended, handled: Command | None) -> None:
     """Count an event that is in the log now, but not the verdict on `handled` (`count_outcome`)."""
     event, command = step.event, step.command
-    if isinstance(event, RequestOpened):
+    if type(event) is RequestOpened:
         telemetry.opened_requests.add(1)
         telemetry.open_requests.add(1)
     elif (ended := _ENDED.get(type(event))) is not None:
         telemetry.ended_requests.add(1, {tracing.STATUS: ended})
-        if not isinstance(event, RequestRefused):
+        if type(event) is not RequestRefused:
             telemetry.open_requests.add(-1)
     was_deferred = command is not None and (handled is None or handled.cause != command.cause)
-    if command is not None and was_deferred and not isinstance(event, FactsWithheld):
+    if command is not None and was_deferred and type(event) is not FactsWithheld:
         count_outcome(command, Decided(event))
 
 
 def count_outcome(command: Command, outcome: Outcome) -> None:
     """Count a message that was decided, late or rejected. Control messages are not counted."""
-    if isinstance(command.what, Control) or isinstance(outcome, MeshFrozen):
+    if is_control(command.what) or isinstance(outcome, MeshFrozen):
         return
     ruled = outcome.event if isinstance(outcome, Decided) else outcome
     sender = command.sender if command.role == "agent" else command.role
@@ -182,10 +182,10 @@ def count_outcome(command: Command, outcome: Outcome) -> None:
 def _asked(command: Command) -> str:
     """Return what a message asks for, in one of our own words."""
     what = command.what
-    if isinstance(what, Submit):
+    if type(what) is Submit:
         return "submit"
-    if isinstance(what, MoveProposed):
-        return "unknown" if isinstance(what.move, UnknownMove) else str(what.move.__struct_config__.tag)
+    if type(what) is MoveProposed:
+        return "unknown" if type(what.move) is UnknownMove else str(what.move.__struct_config__.tag)
     return str(what.__struct_config__.tag)
 
 
@@ -194,7 +194,7 @@ def _verdict(ruled: Ruled) -> str:
 
 
 def _rule(ruled: Ruled) -> str:
-    return str(ruled.refusal.rule) if isinstance(ruled, MoveRefused | RequestRefused) else ""
+    return str(ruled.refusal.rule) if type(ruled) is MoveRefused or type(ruled) is RequestRefused else ""
 
 
 # --- log lines ------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def log_event(event: AnyEvent, seq: int) -> None:
     said: dict[str, object] = {"request": event.request, "n": event.n, "to": event.to, "seq": seq}
     if rule := _rule(event):
         said["rule"] = rule
-    if isinstance(event, events.TurnFailed):
+    if type(event) is events.TurnFailed:
         said["error"] = event.error.code
     write = _log.debug if routine else _log.info
     write(type_of(event).replace(".", "_"), **said)

@@ -6,7 +6,7 @@ import msgspec
 
 from protocol.domain.admission import Rejected
 from protocol.wire import codec
-from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, submit_id
+from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, is_control, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import (
     MAX_ID_CHARS,
@@ -82,7 +82,7 @@ def may_have_overtaken(command: Command, now: int, within_s: float) -> bool:
     """
     is_told = command.role == "operator" or submitter_of(command.request) == command.sender
     is_new = submitted_ms(command.request) >= now // 1000 - int(within_s * 1000)
-    return isinstance(command.what, Control) and is_told and is_new
+    return is_control(command.what) and is_told and is_new
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ from protocol.domain.steps import (
 )
 from protocol.domain.turns import TurnState
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Command, Control, Submit
+from protocol.wire.commands import Command, Submit, is_control
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
 from protocol.wire.notices import Ended, Notice
 
@@ -217,7 +217,7 @@ class RequestProcessor:
     async def _until_settled(self, request: str, command: Command | None) -> Outcome | None:
         certain = False
         what = None if command is None else command.what
-        is_submit, is_control = isinstance(what, Submit), isinstance(what, Control)
+        submits, controls = type(what) is Submit, what is not None and is_control(what)
         cached: CachedRequest | None = None
         for attempt in range(ATTEMPTS):
             try:
@@ -225,13 +225,13 @@ class RequestProcessor:
                 if known is not None:
                     cached = known
                 else:  # a submit is taken for new: "no event yet" is in the compare-and-set
-                    fresh = is_submit and not certain
+                    fresh = submits and not certain
                     cached = CachedRequest(timer=Timer(0, None)) if fresh else await self._read(request)
                     self._cache.put(request, cached)
                 outcome = await self._session(cached, request, command)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
-                unsure = isinstance(outcome, Rejected) or (is_control and isinstance(outcome, Late))
-                if not unsure or certain or not (known or is_submit):
+                unsure = isinstance(outcome, Rejected) or (controls and isinstance(outcome, Late))
+                if not unsure or certain or not (known or submits):
                     self._cache.put(request, cached)  # what was appended made it larger
                     return outcome
                 self._cache.drop(request)
@@ -279,21 +279,20 @@ class RequestProcessor:
         said: object = None
         try:
             while True:  # by exact type, the usual steps first: every decision comes through here
-                step = steps.send(said)
-                kind, said = type(step), None
-                if kind is NeedMoment:
+                step, said = steps.send(said), None
+                if type(step) is NeedMoment:
                     said = context.moment()
-                elif isinstance(step, NeedVerdictContext):
+                elif type(step) is NeedVerdictContext:
                     said = context.known_context(step) or await context.verdict_context(step)
-                elif isinstance(step, Append):
+                elif type(step) is Append:
                     said = await self._append(cached, step)
-                elif isinstance(step, Appended):
+                elif type(step) is Appended:
                     for count in step.counts:
                         if breakers.is_touched(count):
                             await breakers.count(count)
                     _mark(step)
                     observer.count_event(step, command)
-                elif isinstance(step, WakeAt):
+                elif type(step) is WakeAt:
                     if not cached.wakes(step.at, context.now()):
                         await arm_timer(self._bus, cached, request, step.at, context.now())
                 elif isinstance(step, NeedCandidates):
@@ -359,7 +358,7 @@ def _mark(step: Appended) -> None:
     if step.command is None:
         failpoint("guard.followed")
     else:
-        failpoint("guard.withheld" if isinstance(step.event, FactsWithheld) else "guard.decided")
+        failpoint("guard.withheld" if type(step.event) is FactsWithheld else "guard.decided")
 
 
 async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now: int) -> None:

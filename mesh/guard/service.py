@@ -30,7 +30,7 @@ from mesh.service.logs import bind, get_logger
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.domain.steps import Decided
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Command, Control, Forget, OfferClaimed
+from protocol.wire.commands import Command, Forget, OfferClaimed, is_control
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import type_of
 from protocol.wire.ids import NOBODY
@@ -222,14 +222,14 @@ class Guard:
             if is_young and parsing.may_have_overtaken(found, now, OVERTAKEN_S):
                 message.nak(_AGAIN_S)
                 return
-        self._tell_lag(message, "control" if isinstance(found.what, Control) else "proposal")
+        self._tell_lag(message, "control" if is_control(found.what) else "proposal")
         if isinstance(outcome, Rejected):
             await self._bury(message, outcome)
             return
         if isinstance(outcome, Late):
             ended = Ended(why=outcome.ended, turn=outcome.turn, round=outcome.round)
             await self._notify(found.sender, found.request, ended=ended, digest=found.digest)
-        elif isinstance(outcome, Decided) and isinstance(found.what, OfferClaimed):
+        elif isinstance(outcome, Decided) and type(found.what) is OfferClaimed:
             said = Ended(
                 why=type_of(outcome.event), turn=found.what.turn
             )  # it holds the offer until it knows

@@ -5,7 +5,8 @@ no event is written, and its sender is told that the turn ended. `Rejected`: it 
 liar could grow a stranger's history. It ends in the dead-letter list, with a notice.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -42,20 +43,14 @@ Admission = Accepted | Late | Rejected
 UNKNOWN_REQUEST = "unknown_request"
 BUSY = "busy"
 """Of a claim by an agent that has another open task of the same lead: it may claim again."""
-_OF_SWARMS = (commands.OfferClaimed, commands.FactsPost)
 
 
 def admission(ledger: Ledger, command: Command) -> Admission:
     """Return whether `command` may be decided on this ledger."""
-    what = command.what
-    if isinstance(what, Submit):
-        return _of_submit(ledger, command)
-    if isinstance(what, Proposal):
-        return _of_proposal(ledger, command, what)
-    return _of_control(ledger, command, what)
+    return _OF.get(type(command.what), _of_control)(ledger, command, command.what)
 
 
-def _of_submit(ledger: Ledger, command: Command) -> Admission:
+def _of_submit(ledger: Ledger, command: Command, submit: Submit) -> Admission:
     if command.role not in ("client", "operator"):
         return Rejected("not_allowed", f"{command.sender} is no client or operator, and only these submit")
     if ledger.status == "unknown":
@@ -65,17 +60,23 @@ def _of_submit(ledger: Ledger, command: Command) -> Admission:
     return Rejected("request_exists", "this id belongs to a request with other content; make a new id")
 
 
-def _of_proposal(ledger: Ledger, command: Command, proposal: Proposal) -> Admission:
+def _of_round(ledger: Ledger, command: Command, proposal: Proposal) -> Admission:
+    turn = _turn_of(ledger, command, proposal)
+    if not isinstance(turn, TurnState):
+        return turn
+    if turn.state == "ended":
+        return Late(turn.id, proposal.round, "ended")
+    waits = ledger.frozen_at is not None and ledger.is_deferred(turn.id, proposal.round)
+    if proposal.round < turn.round or turn.state != "working" or waits:
+        return Late(turn.id, proposal.round, "decided")
+    return Accepted()
+
+
+def _turn_of(ledger: Ledger, command: Command, proposal: Proposal) -> TurnState | Late | Rejected:
+    """Return the turn that a proposal speaks for, or why it may not."""
     sender = command.sender
     if ledger.status == "unknown":
         return Rejected(UNKNOWN_REQUEST, "no such request")
-    if isinstance(proposal, _OF_SWARMS) and ledger.policy.topology != "swarm":
-        elsewhere = "a policy with topology swarm has them"
-        return Rejected(
-            Rule.KNOWN_MOVE, f"topology {ledger.policy.topology!r} has no claims and no board; {elsewhere}"
-        )
-    if isinstance(proposal, commands.OfferClaimed):
-        return _of_claim(ledger, command, proposal)
     turn = ledger.turns.get(proposal.turn)
     if turn is None:
         return Rejected("unknown_turn", "no such turn was opened in this request")
@@ -85,24 +86,27 @@ def _of_proposal(ledger: Ledger, command: Command, proposal: Proposal) -> Admiss
         return Rejected(
             "unknown_round", f"round {proposal.round} was not opened; the turn is in {turn.round}"
         )
-    if not ledger.is_open:
-        return Late(turn.id, proposal.round, ledger.status)
-    if isinstance(proposal, commands.FactsPost):
-        return _of_post(ledger, command, proposal, turn)
-    if turn.state == "ended":
-        return Late(turn.id, proposal.round, "ended")
-    waits = ledger.frozen_at is not None and ledger.is_deferred(turn.id, proposal.round)
-    if proposal.round < turn.round or turn.state != "working" or waits:
-        return Late(turn.id, proposal.round, "decided")
-    return Accepted()
+    return turn if ledger.is_open else Late(turn.id, proposal.round, ledger.status)
 
 
-def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost, turn: TurnState) -> Admission:
+def _no_swarm(ledger: Ledger) -> Rejected | None:
+    """Return why a claim or a post may not be: its request is no swarm's."""
+    topology = ledger.policy.topology
+    if ledger.status == "unknown" or topology == "swarm":
+        return None
+    elsewhere = "a policy with topology swarm has them"
+    return Rejected(Rule.KNOWN_MOVE, f"topology {topology!r} has no claims and no board; {elsewhere}")
+
+
+def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost) -> Admission:
     """Return whether a post may be decided: once, unless its turn was ended by another's word.
 
     One guard may take a post and another the move that its turn made after it, and be done first. So what a
     turn said before its move is heard after it, too.
     """
+    turn = _no_swarm(ledger) or _turn_of(ledger, command, post)
+    if not isinstance(turn, TurnState):
+        return turn
     if ledger.knows(command.cause):
         return Late(turn.id, post.round, "decided")
     end = turn.ended_by
@@ -112,7 +116,11 @@ def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost, turn: T
 
 
 def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) -> Admission:
+    if ledger.status == "unknown":
+        return Rejected(UNKNOWN_REQUEST, "no such request")
     task = ledger.offers.get(claim.turn)
+    if (no_swarm := _no_swarm(ledger)) is not None:
+        return no_swarm
     if command.role != "agent":
         return Rejected("not_allowed", f"{command.sender} is no agent, and only agents claim offers")
     if task is None:
@@ -194,3 +202,14 @@ def _of_waiting(
     if len(msgspec.json.encode(value)) > most:
         return Rejected("too_large", f"more than {most} bytes; put large things in a store and say where")
     return Accepted()
+
+
+_OF: Mapping[type, Callable[[Ledger, Command, Any], Admission]] = {
+    Submit: _of_submit,
+    commands.MoveProposed: _of_round,
+    commands.ReportFailure: _of_round,
+    commands.ReportInDoubt: _of_round,
+    commands.OfferClaimed: _of_claim,
+    commands.FactsPost: _of_post,
+}
+"""What is no control message."""

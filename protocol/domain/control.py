@@ -39,11 +39,11 @@ def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
 def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | None:
     """Return what speaks against a message that only the world can tell: a stale id, an unknown target."""
     control = command.what
-    if isinstance(control, commands.Submit):
+    if type(control) is commands.Submit:
         return stale_id(command, world)
-    if isinstance(control, commands.FactsPost):
+    if type(control) is commands.FactsPost:
         return rejection_of_post(ledger, control, ledger.policy.max_handoff_bytes)
-    if not isinstance(control, Resolve) or control.complete:
+    if type(control) is not Resolve or control.complete:
         return None
     target = resolves_to(ledger, control)
     if target is None or target == HUMAN or world.grounds.target is None:

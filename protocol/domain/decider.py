@@ -56,7 +56,7 @@ from protocol.domain.timers import (
 )
 from protocol.domain.turns import TurnState
 from protocol.wire import commands, events
-from protocol.wire.commands import Command, Control, MoveProposed, Proposal, Submit
+from protocol.wire.commands import Command, Move, MoveProposed, Proposal, Submit, is_control
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld
@@ -64,21 +64,23 @@ from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.ids import HUMAN, AgentName, EventId, TurnId, proposal_id
 
 T = TypeVar("T")
-_GIVES_WORK = (commands.Transfer, commands.HandBack)
-_REFUSALS = (events.MoveRefused, events.RequestRefused)
-_TRIALS = (*_REFUSALS, events.TurnDelegated, events.TaskFailed)
+_GIVES_WORK = frozenset({Submit, commands.Transfer, commands.HandBack, commands.OfferClaimed})
+_REFUSALS = frozenset({events.MoveRefused, events.RequestRefused})
+_TRIALS = frozenset({*_REFUSALS, events.TurnDelegated, events.TaskFailed})
 """What may give a trial of a breaker back."""
-_ASKS_WHO_COULD = (commands.Delegate, commands.Fail)
-_MOVES = (
-    events.HandoffAdmitted,
-    events.MoveRefused,
-    events.TurnSuspended,
-    events.EscalationRaised,
-    events.RequestCompleted,
-    events.RequestFailed,
-    events.TurnDelegated,
-    events.TaskDelivered,
-    events.TaskFailed,
+_ASKS_WHO_COULD = frozenset({commands.Delegate, commands.Fail})
+_MOVES = frozenset(
+    {
+        events.HandoffAdmitted,
+        events.MoveRefused,
+        events.TurnSuspended,
+        events.EscalationRaised,
+        events.RequestCompleted,
+        events.RequestFailed,
+        events.TurnDelegated,
+        events.TaskDelivered,
+        events.TaskFailed,
+    }
 )
 """What comes of a turn that came to a move. (All but the first two may come without one, too.)"""
 
@@ -130,7 +132,7 @@ class RequestDecider:
         command, self._unused = labelled(command, fleet.labels), None
         what = command.what
         outcome: Outcome
-        if mesh_frozen and not isinstance(what, Control):
+        if mesh_frozen and not is_control(what):
             return MeshFrozen()
         yield from self._turns_over()
         if mesh_frozen:
@@ -174,16 +176,16 @@ class RequestDecider:
             stored = yield from self._append(event, command)
             if stored is None:
                 return Rejected(EVENT_TOO_LARGE, "what would be recorded of it is more than the bus takes")
-            if not isinstance(stored, FactsWithheld):
+            if type(stored) is not FactsWithheld:
                 return Decided(stored)
 
     def _world(self, command: Command, fleet: Fleet) -> Steps[World]:
         what, ledger = command.what, self.ledger
-        submit = isinstance(what, Submit)
+        submit = type(what) is Submit
         entry = fleet.agents.get(self._target(command, fleet) or "")
         target = None if entry is None else entry.name
-        move = what.move if isinstance(what, MoveProposed) else None
-        gives_work = submit or isinstance(move, _GIVES_WORK) or isinstance(what, commands.OfferClaimed)
+        move = what.move if type(what) is MoveProposed else None
+        gives_work = type(move or what) in _GIVES_WORK
         context: VerdictContext = yield NeedVerdictContext(
             command, target, gives_work and ledger.frozen_at is None
         )
@@ -199,8 +201,8 @@ class RequestDecider:
                 )
             )
         candidates: tuple[Candidate, ...] = ()
-        if isinstance(what, MoveProposed) and isinstance(move, _ASKS_WHO_COULD):
-            candidates = yield from self._candidates(what.turn, fleet, move, sender)
+        if type(what) is MoveProposed and type(move) in _ASKS_WHO_COULD:
+            candidates = yield from self._candidates(what.turn, fleet, what.move, sender)
         moment = yield from self._moment()
         grounds = Grounds(
             fleet=fleet.revision,
@@ -228,7 +230,7 @@ class RequestDecider:
         self,
         turn: TurnId,
         fleet: Fleet,
-        move: commands.Delegate | commands.Fail | None = None,
+        move: Move | None = None,
         sender: AgentEntry | None = None,
     ) -> Steps[tuple[Candidate, ...]]:
         """Return who could have a plan's tasks, or the task of `turn` if it fails and falls back."""
@@ -257,9 +259,9 @@ class RequestDecider:
 
     def _target(self, command: Command, fleet: Fleet) -> AgentName | None:
         what = command.what
-        if isinstance(what, Submit):
+        if type(what) is Submit:
             return what.to or fleet.entry
-        if isinstance(what, commands.Resolve):
+        if type(what) is commands.Resolve:
             return resolves_to(self.ledger, what)
         return target_of(self.ledger, command)
 
@@ -344,9 +346,10 @@ class RequestDecider:
         event, self._unused = stored.event, None
         open_before = list(self.ledger.open.values())
         self.ledger.apply(event)  # the body was made from it
-        ended = [turn for turn in reversed(open_before) if turn.state == "ended"]
-        yield from self._tell(event, ended)
-        yield Appended(event, tuple(_counts(self.ledger, event, ended)), command)
+        moved = _moved(event)
+        over = [turn for turn in reversed(open_before) if turn.state == "ended" and turn.id != moved]
+        yield from self._tell(event, over)
+        yield Appended(event, tuple(_counts(self.ledger, event, moved, over)), command)
         return event
 
     def _turns_over(self) -> Steps[None]:
@@ -357,52 +360,53 @@ class RequestDecider:
         """
         head = self.ledger.head
         if head is not None and head.id != self._told:
-            over = reversed(self.ledger.turns.values())
-            ended = [turn for turn in over if turn.ended_by is not None and turn.ended_by.id == head.id]
-            yield from self._tell(head, ended)
+            moved, turns = _moved(head), reversed(self.ledger.turns.values())
+            ended = (turn for turn in turns if turn.ended_by is not None and turn.ended_by.id == head.id)
+            yield from self._tell(head, [turn for turn in ended if turn.id != moved])
 
-    def _tell(self, event: AnyEvent, ended: Iterable[TurnState]) -> Steps[None]:
+    def _tell(self, event: AnyEvent, over: list[TurnState]) -> Steps[None]:
         """Tell of the turns that an event ended from outside, the deepest first; and of what it leaves."""
-        for turn in sorted(ended, key=lambda one: -len(one.work.path)):
-            if _ended_from_outside(event, turn):
+        for turn in sorted(over, key=lambda one: -len(one.work.path)):
+            if turn.agent != HUMAN:
                 yield TurnOver(event, turn)
-        if isinstance(event, events.RequestCompleted) and self.ledger.conversation is not None:
+        if type(event) is events.RequestCompleted and self.ledger.conversation is not None:
             kept = self.ledger.kept_back(event.cause)
             if kept is not None and kept.facts:
                 yield Remember(event, self.ledger.conversation, kept.facts)
         self._told = event.id
 
 
-def _ended_from_outside(event: AnyEvent, turn: TurnState) -> bool:
-    """Return True if an agent's turn ended by anything but its own proposal."""
-    return turn.agent != HUMAN and not _proposed(event, turn.id, turn.round)
+def _moved(event: AnyEvent) -> TurnId | None:
+    """Return the turn whose own move an event answers; None if it answers none."""
+    if type(event) not in _MOVES or event.cause != str(proposal_id(event.request, event.turn, event.round)):
+        return None
+    return event.turn
 
 
-def _proposed(event: AnyEvent, turn: TurnId, round_: int) -> bool:
-    return str(event.cause) == proposal_id(event.request, turn, round_)
-
-
-def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iterator[Count]:
+def _counts(
+    ledger: Ledger, event: AnyEvent, moved: TurnId | None, over: Iterable[TurnState]
+) -> Iterator[Count]:
     """Yield what an event, which is in the ledger, says of the agents that it is about.
 
     Args:
-        ended: the turns that it ended.
+        moved: the turn whose move it answers.
+        over: the turns that it ended from outside.
     """
-    if isinstance(event, events.TurnFailed):
+    kind = type(event)
+    if type(event) is events.TurnFailed:
         how: Literal["failed", "given_back"] = "failed" if speaks_of_the_agent(event.error) else "given_back"
         yield Count(ledger.turns[event.turn].agent, how, event.turn)
         return
-    if isinstance(event, _REFUSALS):
+    if kind in _REFUSALS:
         grounds = ledger.grounds_of(event)
         if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
             yield Count(grounds.target.name, "given_back", event.cause)
-    if isinstance(event, _TRIALS):
+    if kind in _TRIALS:
         yield from _trials_given_back(ledger, event)
-    moved = event.turn if isinstance(event, _MOVES) and _proposed(event, event.turn, event.round) else None
     if moved is not None:
         yield Count(ledger.turns[moved].agent, "worked", moved)
-    for turn in ended:
-        if turn.agent != HUMAN and turn.id != moved:
+    for turn in over:
+        if turn.agent != HUMAN:
             yield Count(turn.agent, "given_back", turn.id)
 
 

@@ -7,6 +7,7 @@ handoff hides something from its reader takes two events: `decide` first returns
 and, with that in the ledger, the verdict itself; so the caller goes on until the proposal is decided.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,36 +22,34 @@ from protocol.domain.memory import to_remember
 from protocol.domain.results import error_of
 from protocol.domain.submit import decide_submit
 from protocol.domain.tasks import TaskState
-from protocol.domain.turns import TurnState, next_round, remembered, retry_at
+from protocol.domain.turns import Segment, TurnState, next_round, remembered, retry_at
 from protocol.wire import commands, events
 from protocol.wire.assignment import RoundOutcome
-from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Proposal, Submit, Transfer
+from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
-OfRound = MoveProposed | commands.ReportFailure | commands.ReportInDoubt
 _NOBODY = Bringer()
-_GIVES_ON = (Transfer, HandBack, Escalate)
-"""Moves that hand something over."""
 
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
     """Return the name that a message gives work to, or asks; None if it names nobody itself."""
-    match command.what:
-        case Submit(to=named):
-            return named
-        case MoveProposed(move=Transfer(to_agent=named) | commands.Ask(to_agent=named)):
-            return named
-        case MoveProposed(move=HandBack()):
-            segment = ledger.turns[command.what.turn].segment
-            back = segment.resumed()
-            return None if back is None else segment.path[back].agent
-        case MoveProposed(move=Escalate()):
-            return HUMAN
-        case commands.OfferClaimed():
-            return command.sender
-    return None
+    what = command.what
+    if type(what) is MoveProposed:
+        return _target_of(what.move, ledger.turns[what.turn].segment)
+    if type(what) is Submit:
+        return what.to
+    return command.sender if type(what) is commands.OfferClaimed else None
+
+
+def _target_of(move: Move, segment: Segment) -> AgentName | None:
+    if type(move) is Transfer or type(move) is commands.Ask:
+        return move.to_agent
+    if type(move) is HandBack:
+        back = segment.resumed()
+        return None if back is None else segment.path[back].agent
+    return HUMAN if type(move) is Escalate else None
 
 
 def decide(ledger: Ledger, command: Command, world: World) -> AnyEvent:
@@ -61,32 +60,48 @@ def decide(ledger: Ledger, command: Command, world: World) -> AnyEvent:
         command: the message; `admission` accepted it.
         world: what the verdict rests on besides.
     """
-    what = command.what
-    if isinstance(what, Submit):
-        return decide_submit(ledger, command, what, world)
-    if isinstance(what, commands.OfferClaimed):
-        return swarm.decide_claim(ledger, command, what, world)
-    if isinstance(what, commands.FactsPost):
-        return swarm.decide_post(ledger, command, what, world)
-    if isinstance(what, Proposal):
-        return _decide_proposal(ledger, command, what, world)
-    return decide_control(ledger, command, what, world)
+    return _DECIDE.get(type(command.what), decide_control)(ledger, command, command.what, world)
 
 
-def _decide_proposal(ledger: Ledger, command: Command, proposal: OfRound, world: World) -> AnyEvent:
+def _decide_move(ledger: Ledger, command: Command, proposal: MoveProposed, world: World) -> AnyEvent:
     turn, draft = ledger.turns[proposal.turn], Draft(ledger, world, command.cause)
-    said: dict[str, Any] = {"turn": turn.id, "round": turn.round}
-    match proposal:
-        case commands.ReportFailure(error=error, report=report):
-            at = retry_at(turn, error, ledger.policy, world.now, command.cause)
-            said |= {"error": error, "retry_at": at, "report": report, "sender": command.sender}
-            return draft.event(events.TurnFailed, NOBODY, **said)
-        case commands.ReportInDoubt(effect=effect, report=report):
-            return draft.event(events.EffectDoubted, NOBODY, effect=effect, report=report, **said)
-        case MoveProposed() if ledger.frozen_at is not None:
-            return draft.event(events.MoveDeferred, NOBODY, proposal=proposal, sender=command.sender, **said)
-        case MoveProposed():
-            return _Verdict(draft, command, proposal, turn).event()
+    if ledger.frozen_at is None:
+        return _Verdict(draft, command, proposal, turn).event()
+    said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "sender": command.sender}
+    return draft.event(events.MoveDeferred, NOBODY, proposal=proposal, **said)
+
+
+def _decide_failure(
+    ledger: Ledger, command: Command, failure: commands.ReportFailure, world: World
+) -> AnyEvent:
+    turn, error = ledger.turns[failure.turn], failure.error
+    return Draft(ledger, world, command.cause).event(
+        events.TurnFailed,
+        NOBODY,
+        turn=turn.id,
+        round=turn.round,
+        error=error,
+        retry_at=retry_at(turn, error, ledger.policy, world.now, command.cause),
+        report=failure.report,
+        sender=command.sender,
+    )
+
+
+def _decide_doubt(ledger: Ledger, command: Command, doubt: commands.ReportInDoubt, world: World) -> AnyEvent:
+    said: dict[str, Any] = {"turn": doubt.turn, "round": doubt.round, "effect": doubt.effect}
+    draft = Draft(ledger, world, command.cause)
+    return draft.event(events.EffectDoubted, NOBODY, report=doubt.report, **said)
+
+
+_DECIDE: Mapping[type, Callable[[Ledger, Command, Any, World], AnyEvent]] = {
+    Submit: decide_submit,
+    MoveProposed: _decide_move,
+    commands.ReportFailure: _decide_failure,
+    commands.ReportInDoubt: _decide_doubt,
+    commands.OfferClaimed: swarm.decide_claim,
+    commands.FactsPost: swarm.decide_post,
+}
+"""What is no control message."""
 
 
 class _Verdict(Case):
@@ -105,39 +120,29 @@ class _Verdict(Case):
         self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
         self.before, self.load, self.marks = NO_LOAD, NO_LOAD, frozenset()
         self.handoff, self.known, self.plan = None, None, ()
-        if isinstance(self.move, _GIVES_ON):
-            self._carry(self.move)
-        elif isinstance(self.move, commands.Complete) and self.move.remember:
+        move = self.move
+        if type(move) is Transfer or type(move) is HandBack or type(move) is Escalate:
+            self._carry(move)
+        elif type(move) is commands.Complete and move.remember:
             self.before, self.marks = self.turn.load(), self.turn.marks()
-        elif isinstance(self.move, commands.Delegate):
+        elif type(move) is commands.Delegate:
             grounds, now = self.world.grounds, self.world.now
-            self.plan = plans.planned(self.ledger, turn, self.move, grounds, now, self.rest)
+            self.plan = plans.planned(self.ledger, turn, move, grounds, now, self.rest)
 
     def event(self) -> AnyEvent:
         refusal = rules.judge(self)
         if refusal is not None:
             return self._refused(refusal)
-        match self.move:
-            case Transfer() | HandBack():
-                return self._admitted()
-            case commands.Ask():
-                return self._suspended(self.move)
-            case Escalate():
-                return self._escalated(self.move)
-            case commands.Delegate() as move:
-                return self._delegated(move)
-            case commands.Deliver() as move:
-                return self._delivered(move)
-            case commands.Fail(reason=reason) if self.turn.task is not None:
-                return self._task_failed(reason, self.turn.task)
-            case commands.Complete(answer=answer):
-                facts = self._to_remember(self.move)
-                return self._for_client(
-                    events.RequestCompleted, answer=answer, sender=self.sender, facts=facts
-                )
-            case commands.Fail(reason=reason):
-                return self._failed("failed", reason)
-        raise AssertionError("known_move refuses every other move")
+        return _ADMIT[type(self.move)](self, self.move)
+
+    def _completed(self, move: commands.Complete) -> AnyEvent:
+        facts = self._to_remember(move)
+        return self._for_client(events.RequestCompleted, answer=move.answer, sender=self.sender, facts=facts)
+
+    def _given_up(self, move: commands.Fail) -> AnyEvent:
+        if self.turn.task is not None:
+            return self._task_failed(move.reason, self.turn.task)
+        return self._failed("failed", move.reason)
 
     def _for_client(self, kind: type[E], to: str = "", **said: Any) -> E | events.FactsWithheld:
         return self.draft.for_client(kind, to, **self.said, **said)
@@ -151,11 +156,11 @@ class _Verdict(Case):
     def _carry(self, move: Transfer | HandBack | Escalate) -> None:
         """Work out what the move would carry on and hand over."""
         ledger = self.ledger
-        drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
+        drop, things = (move.drop, move.artifacts) if isinstance(move, (Transfer, HandBack)) else ((), ())
         self.before = self.load = self.turn.load()
         self.marks = self.turn.marks()
         bringer = _NOBODY
-        if move.facts or things or drop or (isinstance(move, Transfer) and move.constraints.must_carry):
+        if move.facts or things or drop or (type(move) is Transfer and move.constraints.must_carry):
             bringer = self._bringer()
             self.load = layers.merge(self.before, move.facts, things, drop, bringer, ledger.history.labels)
         self.marks = self._marks(move, bringer)
@@ -177,8 +182,8 @@ class _Verdict(Case):
     def _known(self, handoff: Handoff, move: Transfer | HandBack | Escalate) -> Handoff:
         """Return the handoff as its giver knows it, without a trace of what is withheld from them."""
         held = self.turn.work.handoff
-        drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
-        asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
+        drop, things = (move.drop, move.artifacts) if isinstance(move, (Transfer, HandBack)) else ((), ())
+        asked = move.constraints.must_carry if type(move) is Transfer else ()
         if self.load is self.before and not asked and self.turn.stash is NO_STASH:
             return handoff  # nothing is brought, and nothing is out of the giver's sight
         facts = {fact.key: fact for fact in held.facts if fact.key not in drop}
@@ -197,14 +202,12 @@ class _Verdict(Case):
         goes back to.
         """
         marks = self.marks
-        if isinstance(move, HandBack):
+        if type(move) is HandBack:
             segment = self.segment
             back = segment.resumed()
             marks = marks if back is None else segment.path[back].marks
         marks = layers.followed(marks, self.before, self.load)
-        if not isinstance(move, Transfer):
-            return marks
-        if not move.constraints.must_carry:
+        if type(move) is not Transfer or not move.constraints.must_carry:
             return marks
         asked = move.constraints.must_carry
         return marks.union(layers.marked(asked, self.before, self.load, bringer))
@@ -270,10 +273,10 @@ class _Verdict(Case):
             **rest,
         )
 
-    def _admitted(self) -> AnyEvent:
+    def _admitted(self, move: Transfer | HandBack) -> AnyEvent:
         assert self.handoff is not None
-        segment, move = self.segment, self.move
-        if isinstance(move, Transfer):  # keys that must be carried stand in the handoff alone
+        segment = self.segment
+        if type(move) is Transfer:  # keys that must be carried stand in the handoff alone
             path, asked = (*segment.names, move.to_agent), replace(move.constraints, must_carry=())
         else:
             path, asked = segment.names[: (segment.resumed() or 0) + 1], Constraints()
@@ -379,3 +382,16 @@ class _Verdict(Case):
     def _failed(self, code: str, reason: str, move: Move | None = None) -> AnyEvent:
         said = {"code": code, "reason": reason, "sender": self.sender}
         return self._for_client(events.RequestFailed, move=move, **said)
+
+
+_ADMIT: Mapping[type, Callable[[_Verdict, Any], AnyEvent]] = {
+    Transfer: _Verdict._admitted,
+    HandBack: _Verdict._admitted,
+    commands.Ask: _Verdict._suspended,
+    Escalate: _Verdict._escalated,
+    commands.Delegate: _Verdict._delegated,
+    commands.Deliver: _Verdict._delivered,
+    commands.Complete: _Verdict._completed,
+    commands.Fail: _Verdict._given_up,
+}
+"""What becomes of a move that no rule refuses; `known_move` refuses every other."""

@@ -34,7 +34,7 @@ def known_move(case: Case) -> Refusal | None:
     swarm = case.policy.topology == "swarm"
     barred = WORKERS_OWN if case.turn.task is None else ROOTS_OWN_IN_SWARMS if swarm else ROOTS_OWN
     name = commands.move_name(case.move)
-    if name in all_moves and name not in barred and not isinstance(case.move, commands.UnknownMove):
+    if name in all_moves and name not in barred and type(case.move) is not commands.UnknownMove:
         return None
     moves = [move for move in all_moves if move not in barred]
     others = [topology for topology, known in TOPOLOGIES.items() if name in known]
@@ -52,9 +52,9 @@ def known_move(case: Case) -> Refusal | None:
 
 
 def known_agent(case: Case) -> Refusal | None:
+    if type(case.move) is Transfer:
+        return _may_be_given(case, case.move)
     match case.move:
-        case Transfer():
-            return _may_be_given(case, case.move)
         case commands.Delegate():
             return task_rules.known_agents(case)
         case HandBack():
@@ -148,9 +148,9 @@ def depth(case: Case) -> Refusal | None:
 
 
 def cycle(case: Case) -> Refusal | None:
-    if isinstance(case.move, commands.Delegate):
+    if type(case.move) is commands.Delegate:
         return task_rules.cycle(case)
-    if not isinstance(case.move, Transfer):
+    if type(case.move) is not Transfer:
         return None
     target = case.move.to_agent
     if case.segment.index(target) is not None:
@@ -189,7 +189,7 @@ def _brings_new(case: Case) -> bool:
 
 
 def hand_back(case: Case) -> Refusal | None:
-    if not isinstance(case.move, HandBack):
+    if type(case.move) is not HandBack:
         return None
     back = case.segment.resumed()
     if back is None:
@@ -224,9 +224,9 @@ def no_return(case: Case) -> Refusal | None:
 
 
 def asks(case: Case) -> Refusal | None:
-    if isinstance(case.move, commands.Delegate):
+    if type(case.move) is commands.Delegate:
         return task_rules.waits(case)
-    if not isinstance(case.move, commands.Ask) or case.turn.asks < case.policy.max_asks:
+    if type(case.move) is not commands.Ask or case.turn.asks < case.policy.max_asks:
         return None
     return Refusal(
         rule=Rule.ASKS,
@@ -237,9 +237,9 @@ def asks(case: Case) -> Refusal | None:
 
 
 def within_budget(case: Case) -> Refusal | None:
-    if isinstance(case.move, commands.Delegate):
+    if type(case.move) is commands.Delegate:
         return task_rules.budgets(case)
-    if not isinstance(case.move, Transfer) or case.rest == budget.UNLIMITED:
+    if type(case.move) is not Transfer or case.rest == budget.UNLIMITED:
         return None
     overdrawn = budget.overdrawn(case.rest)
     if overdrawn:
@@ -263,10 +263,10 @@ def within_budget(case: Case) -> Refusal | None:
 
 
 def constraints(case: Case) -> Refusal | None:
-    if isinstance(case.move, commands.Delegate):
+    if type(case.move) is commands.Delegate:
         found = (_beyond(case, work.task.constraints, {"task": work.task.name}) for work in case.plan)
         return next((refusal for refusal in found if refusal is not None), None)
-    return _beyond(case, case.move.constraints, {}) if isinstance(case.move, Transfer) else None
+    return _beyond(case, case.move.constraints, {}) if type(case.move) is Transfer else None
 
 
 def _beyond(case: Case, asked: Constraints, of: dict[str, Any]) -> Refusal | None:
@@ -295,11 +295,11 @@ def _beyond(case: Case, asked: Constraints, of: dict[str, Any]) -> Refusal | Non
 
 
 def must_carry(case: Case) -> Refusal | None:
-    if isinstance(case.move, commands.Delegate):
+    if type(case.move) is commands.Delegate:
         return task_rules.must_carry(case)
     if case.handoff is None:
         return None
-    asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
+    asked = case.move.constraints.must_carry if type(case.move) is Transfer else ()
     if case.load is case.before and not asked:
         return None
     lost, given = layers.lost(case.before, case.load, case.turn.marks()), case.given
@@ -348,9 +348,9 @@ def read_only(case: Case) -> Refusal | None:
 
 def size(case: Case) -> Refusal | None:
     """Refuse what is too large as its giver knows it: nothing that is withheld may show by its size."""
-    if isinstance(case.move, commands.Delegate):
+    if type(case.move) is commands.Delegate:
         return task_rules.size(case)
-    if isinstance(case.move, commands.Deliver):
+    if type(case.move) is commands.Deliver:
         return too_large(case.move, case.policy) or task_rules.join_size(case)
     what: msgspec.Struct = case.known if case.known is not None else case.move
     return too_large(what, case.policy)
@@ -358,7 +358,7 @@ def size(case: Case) -> Refusal | None:
 
 def memory(case: Case) -> Refusal | None:
     """Refuse an answer that leaves more to its conversation than it may, or what the turn was not handed."""
-    if not isinstance(case.move, commands.Complete) or not (case.move.remember or case.move.remember_keys):
+    if type(case.move) is not commands.Complete or not (case.move.remember or case.move.remember_keys):
         return None
     sender = case.world.grounds.sender
     clearance = frozenset(() if sender is None else sender.clearance)
@@ -398,18 +398,15 @@ _OF_WORK = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
 _OF_PLANS = (
     Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE, Rule.REVISIONS, Rule.OPEN_TASKS,
 )  # fmt: skip
-_OF_HANDOFFS = tuple(rule for rule in RULES if rule not in (*_OF_PLANS, Rule.MEMORY))
-_OTHERS = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *_OF_WORK)
+_OF_HANDOFFS = tuple(rule for rule in RULES if rule not in (*_OF_PLANS, Rule.ASKS, Rule.MEMORY))
 
 RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     Transfer: _OF_HANDOFFS,
     HandBack: _OF_HANDOFFS,
-    commands.Ask: _OTHERS,
+    commands.Ask: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *_OF_WORK),
     commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, *_OF_WORK),
-    commands.Complete: (
-        Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.OPEN_TASKS, *_OF_WORK, Rule.MEMORY,
-    ),
-    commands.Fail: _OTHERS,
+    commands.Complete: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *_OF_WORK, Rule.MEMORY),
+    commands.Fail: (Rule.KNOWN_MOVE, *_OF_WORK),
     commands.Delegate: (
         Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE,
         Rule.CYCLE, Rule.REVISIONS, Rule.ASKS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *_OF_WORK,

@@ -257,6 +257,11 @@ def _check_move(move: Move) -> None:
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
             _check_budget(move.constraints.budget, "constraints")
+        case commands.Complete():
+            check_nesting(move.answer)
+            _check_facts(move.remember)
+            if move.remember_keys:
+                _check_unique(list(move.remember_keys), "remember_keys")
         case commands.HandBack() | commands.Deliver():
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
@@ -271,11 +276,6 @@ def _check_move(move: Move) -> None:
             check_nesting(move.schema)
             if action and not digest:
                 raise Malformed("ask: an approval with an `action` needs the `digest` of what is approved")
-        case commands.Complete():
-            check_nesting(move.answer)
-            _check_facts(move.remember)
-            if move.remember_keys:
-                _check_unique(list(move.remember_keys), "remember_keys")
         case commands.UnknownMove(name=name) if name in commands.MOVES or not 0 < len(name) <= 64:
             raise Malformed("proposal: a move cannot be named so")
         case _:

@@ -5,7 +5,7 @@ the sender is what the subject says, the turn is what the ledger says.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
@@ -34,6 +34,9 @@ Short = Annotated[str, msgspec.Meta(max_length=128)]
 
 class _Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Base of every message: unknown fields are ignored, so that peers may be newer.
+
+    On a hop's way messages and events are told apart by their exact type, or by a table of types: for a class
+    that msgspec made, an `isinstance` that says no takes ten times as long.
 
     `kw_only` holds only for the class that says it, so every class here says it.
     """
@@ -300,9 +303,9 @@ Proposal = MoveProposed | ReportFailure | ReportInDoubt | OfferClaimed | FactsPo
 
 def id_of(request: str, proposal: Proposal, sender: str) -> ProposalId:
     """Return a proposal's id. A round has one; a claim is its sender's own, and a post one of several."""
-    if isinstance(proposal, OfferClaimed):
+    if type(proposal) is OfferClaimed:
         return claim_id(request, proposal.turn, sender)
-    if isinstance(proposal, FactsPost):
+    if type(proposal) is FactsPost:
         return post_id(request, proposal.turn, proposal.round, proposal.post)
     return proposal_id(request, proposal.turn, proposal.round)
 
@@ -401,6 +404,12 @@ class Forget(_Control, tag="forget", frozen=True, kw_only=True):
 
 
 Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle | Forget
+_CONTROLS = frozenset[type](Control.__args__)
+
+
+def is_control(what: Submit | Proposal | Control) -> TypeGuard[Control]:
+    """Return True for a control message."""
+    return type(what) in _CONTROLS
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
