@@ -11,19 +11,19 @@ import click
 from mesh.cli.exits import EPILOG, ReportingGroup
 
 COMMANDS = {
-    "init": "mesh.cli.init:init",
+    "init": "mesh.cli.files:init",
     "demo": "mesh.cli.demo:demo",
     "dev": "mesh.cli.dev:dev",
     "send": "mesh.cli.send:send",
     "request": "mesh.cli.request:app",
-    "artifact": "mesh.cli.artifact:app",
+    "artifact": "mesh.cli.files:artifact",
     "why": "mesh.cli.audit:why",
     "replay": "mesh.cli.audit:replay",
     "human": "mesh.cli.human:app",
     "doubt": "mesh.cli.human:doubt",
     "dead": "mesh.cli.log:dead",
     "log": "mesh.cli.log:app",
-    "memory": "mesh.cli.memory:app",
+    "memory": "mesh.cli.log:memory",
     "agent": "mesh.cli.agent:app",
     "guard": "mesh.cli.fleet:guard",
     "freeze": "mesh.cli.fleet:freeze",
@@ -33,9 +33,9 @@ COMMANDS = {
     "cost": "mesh.cli.audit:cost",
     "check-agent": "mesh.cli.agent:check_agent",
     "ui": "mesh.cli.ui:ui",
-    "schema": "mesh.cli.contract:schema",
-    "bench": "mesh.cli.contract:bench",
-    "completion": "mesh.cli.init:completion",
+    "schema": "mesh.cli.files:schema",
+    "bench": "mesh.cli.files:bench",
+    "completion": "mesh.cli.files:completion",
 }
 """Where each command is."""
 

@@ -4,7 +4,7 @@ While `mesh dev` runs, `.mesh/dev.json` tells other commands in the same folder 
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,8 @@ import click
 from mesh import ops
 from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.options import A_PATH, framed
-from mesh.cli.output import note, say
-from mesh.cli.terminal import ServiceTerminal
+from mesh.cli.output import Line, note, say, show_lines
+from mesh.cli.ui import page_of
 from mesh.errors import UsageWrong
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mesh.local.fleet import LocalFleet
     from mesh.local.server import EmbeddedServer
-    from mesh.local.service import Service
+    from mesh.local.service import Output, Service
     from mesh.model.agent import Mode
 
 
@@ -136,40 +136,6 @@ def _own_port(store: Path) -> int:
     return 0
 
 
-@contextlib.asynccontextmanager
-async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
-    """Serve the page of a mesh while the block runs; give its address, empty without the extra `ui`.
-
-    It acts with an operator's key. Other users of this machine reach the port, too, and have no token.
-    """
-    from mesh.local.lookup import port_of
-    from mesh.local.server import if_free
-    from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, secret, serving
-
-    people = (*mesh.file.operators, *mesh.file.viewers)
-    try:
-        require_installed()
-    except UiNotInstalled:
-        people = ()
-    if not people:
-        yield ""
-        return
-    operator = next(iter(mesh.file.operators), None)
-    token, session_key = secret(mesh.keys / "page.token")
-    options = Options(
-        port=if_free(port_of(mesh.directory) + 1),
-        token=token,
-        session_key=session_key,
-        allow_write=operator is not None,
-        store=mesh.directory,
-        file=mesh.file,
-        monitor=mesh.server.monitor_url,
-    )
-    keys = keys_in(mesh.url, mesh.keys, reader=people[0], operator=operator)
-    async with serving(keys, options) as address:
-        yield f"{address}/?token={token}"
-
-
 async def _reload(
     mesh: "LocalFleet", fleet: tuple[str, ...], search: Sequence[Path], started: "asyncio.Event"
 ) -> None:
@@ -254,3 +220,48 @@ def _introduce_dev(mesh: "LocalFleet", words: str, page: str) -> None:
         say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")
     fresh = request_id(client, time.time_ns() // 1_000_000, os.urandom(10))
     say(_HOW_TO.format(url=mesh.url, client=client, id=fresh), lines=True)
+
+
+# --- what its services write -------------------------------------------------------------------------
+
+_LOOK_S = 0.1
+_COLOURS = ("cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta")
+_STYLES = {"warning": "yellow", "error": "red", "critical": "bold red", "place": "bold", "frame": "dim"}
+
+
+class ServiceTerminal:
+    """Shows what services write from their start on, each under its name and in its colour.
+
+    Args:
+        home: the reader's own project, whose files come first in a traceback.
+    """
+
+    def __init__(self, mesh: "LocalFleet", home: Path) -> None:
+        self._mesh, self._home = mesh, home
+        self._outputs: dict[str, Output] = {}
+        log = mesh.server.log
+        self._server_began = log.stat().st_size if log.exists() else 0
+
+    async def run(self) -> None:
+        """Show everything as it comes, until this is cancelled."""
+        import asyncio
+
+        while True:
+            self._look()
+            await asyncio.sleep(_LOOK_S)
+
+    def _look(self) -> None:
+        from mesh.local.service import Output
+
+        server = self._mesh.server
+        if server.identity not in self._outputs:
+            self._outputs[server.identity] = Output(server.log, self._home, self._server_began)
+        for name, service in list(self._mesh.services.items()):
+            if name not in self._outputs:
+                self._outputs[name] = Output(service.log, self._home, service.began)
+        width = max(map(len, self._outputs), default=0)
+        for number, (name, output) in enumerate(self._outputs.items()):
+            colour = _COLOURS[number % len(_COLOURS)]
+            for line in output.more():
+                style = _STYLES.get(line.kind, "")
+                show_lines(Line((f"{name:<{width}} │ ", colour), (line.text, style)))

@@ -1,4 +1,4 @@
-"""`mesh log …`: follow, export and verify the log, make room beside it; `mesh dead …`: dead letters."""
+"""`mesh log …`: follow, export and verify the log, make room beside it; `mesh dead …`; `mesh memory …`."""
 
 import contextlib
 import os
@@ -21,15 +21,29 @@ from mesh.cli.options import (
     requests_argument,
     source_argument_for,
 )
-from mesh.cli.output import At, Id, emit, emit_bytes, emit_raw, note, raw_out, report, row, say, table
+from mesh.cli.output import (
+    At,
+    Id,
+    emit,
+    emit_bytes,
+    emit_raw,
+    listing,
+    note,
+    raw_out,
+    report,
+    row,
+    say,
+    table,
+)
 from mesh.errors import NotFound, UsageWrong
-from mesh.service.printable import counted, when
+from mesh.service.printable import as_text, counted, when
 
 if TYPE_CHECKING:
     from protocol.wire.notices import DeadLetter
 
 app = click.Group(help="The log: tail, export, verify, trim-steps.")
 dead = click.Group(help="Dead letters: list, show, resend.")
+memory = click.Group(help="What conversations remember: list, show, forget.")
 seq_argument = click.argument(
     "seq", type=click.IntRange(min=1), metavar="SEQ", help="The letter's number in the list."
 )
@@ -269,3 +283,68 @@ def _as_program_reads(seq: int, letter: "DeadLetter") -> dict[str, Any]:
 
     fields: dict[str, Any] = msgspec.to_builtins(letter)
     return {"seq": seq, **fields, "original": letter.original.decode(errors="replace")}
+
+
+# --- what conversations remember ---------------------------------------------------------------------
+
+client_option = click.option("--client", help="Whose conversations; a client sees its own alone.")
+conversation_argument = click.argument(
+    "conversation", metavar="CONVERSATION", help="The conversation's name."
+)
+_MAY_LOOK = ("operator", "viewer", "client")
+"""Roles that may look, the one that sees and does most first."""
+
+
+@memory.command("ls")
+@client_option
+@framed
+async def ls_conversations(where: Where, *, client: str | None, as_json: bool) -> None:
+    """List the conversations that remember anything, newest fact first."""
+    async with await where.connect(*_MAY_LOOK) as bus:
+        found = await ops.memory.conversations(bus, client)
+    listing(
+        found,
+        {
+            "client": lambda each: each.client,
+            "conversation": lambda each: each.conversation,
+            "remembers": lambda each: ", ".join(each.keys),
+            "at": lambda each: At(each.at),
+        },
+        as_json=as_json,
+    )
+
+
+@memory.command("show")
+@conversation_argument
+@client_option
+@framed
+async def show_conversation(where: Where, *, conversation: str, client: str | None, as_json: bool) -> None:
+    """Show the facts that a conversation remembers, and the requests that ended with them."""
+    async with await where.connect(*_MAY_LOOK) as bus:
+        found = await ops.memory.facts(bus, conversation, client)
+    listing(
+        found,
+        {
+            "key": lambda each: each.key,
+            "value": lambda each: as_text(each.value),
+            "labels": lambda each: ", ".join(each.labels),
+            "at": lambda each: At(each.at),
+            "request": lambda each: Id(each.request),
+        },
+        as_json=as_json,
+    )
+
+
+@memory.command("forget")
+@conversation_argument
+@click.argument("keys", nargs=-1, metavar="[KEY…]", help="Facts to forget; all of them if left out.")
+@client_option
+@framed
+async def forget(
+    where: Where, *, conversation: str, keys: tuple[str, ...], client: str | None, by: str, as_json: bool
+) -> None:
+    """Have a conversation forget facts. The log keeps them: requests that had them stay as they are."""
+    async with await where.connect("operator", "client") as bus:
+        done = await ops.memory.forget(bus, conversation, keys, client, by=by)
+    said = f"{done.client}'s conversation {done.conversation} has forgotten {counted(len(done.keys), 'fact')}"
+    report(done, said, as_json=as_json)

@@ -62,12 +62,12 @@ def _whole_or_prefix(context: click.Context, argument: click.Parameter, said: An
 
 def id_or_prefix(said: str) -> str:
     """Return an id as it is, the beginning of one as a `Prefix`. Raises UsageWrong for any other text."""
-    return Prefix(said) if ops.prefix.is_prefix(said) else ops.log.checked_id(said)
+    return Prefix(said) if ops.log.is_prefix(said) else ops.log.checked_id(said)
 
 
 def _id_or_file(context: click.Context, argument: click.Parameter, source: str | None) -> str | None:
     """Return a request's id, the path of a file, or a `Prefix`; what is none of them is for the command."""
-    if source is None or Path(source).is_file() or not ops.prefix.is_prefix(source):
+    if source is None or Path(source).is_file() or not ops.log.is_prefix(source):
         return source
     return Prefix(source)
 
@@ -193,7 +193,7 @@ async def _with_whole_ids(command: Command, arguments: dict[str, Any]) -> None:
 
 
 async def _whole(bus: "Bus", value: Any) -> Any:
-    return await ops.prefix.whole_id(bus, value) if isinstance(value, Prefix) else value
+    return await ops.log.whole_id(bus, value) if isinstance(value, Prefix) else value
 
 
 # --- the bus, and who asks ------------------------------------------------------------------------

@@ -91,8 +91,7 @@ async def _followed(
     """
     import asyncio
 
-    from mesh.cli.story import Shown
-    from mesh.cli.trouble import tell_trouble
+    from mesh.cli.story import Shown, tell_trouble
 
     if not wanted:
         telling = asyncio.create_task(tell_trouble(client, request, lambda: _viewer(where, client)))

@@ -1,5 +1,7 @@
 """`mesh ui`: the page, in a browser."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from mesh.cli.output import note, say
 from mesh.errors import UsageWrong
 
 if TYPE_CHECKING:
+    from mesh.local.fleet import LocalFleet
     from mesh.settings import Access
 
 
@@ -93,3 +96,37 @@ def _token(path: Path | None) -> str | None:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as wrong:
         raise UsageWrong(f"--token-file {path} cannot be read: {wrong}") from wrong
+
+
+@contextlib.asynccontextmanager
+async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
+    """Serve the page of a mesh while the block runs; give its address, empty without the extra `ui`.
+
+    It acts with an operator's key. Other users of this machine reach the port, too, and have no token.
+    """
+    from mesh.local.lookup import port_of
+    from mesh.local.server import if_free
+    from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, secret, serving
+
+    people = (*mesh.file.operators, *mesh.file.viewers)
+    try:
+        require_installed()
+    except UiNotInstalled:
+        people = ()
+    if not people:
+        yield ""
+        return
+    operator = next(iter(mesh.file.operators), None)
+    token, session_key = secret(mesh.keys / "page.token")
+    options = Options(
+        port=if_free(port_of(mesh.directory) + 1),
+        token=token,
+        session_key=session_key,
+        allow_write=operator is not None,
+        store=mesh.directory,
+        file=mesh.file,
+        monitor=mesh.server.monitor_url,
+    )
+    keys = keys_in(mesh.url, mesh.keys, reader=people[0], operator=operator)
+    async with serving(keys, options) as address:
+        yield f"{address}/?token={token}"

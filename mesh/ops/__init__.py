@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mesh.ops import health as health
     from mesh.ops import log as log
     from mesh.ops import memory as memory
-    from mesh.ops import prefix as prefix
     from mesh.ops import prompt as prompt
     from mesh.ops import queue as queue
     from mesh.ops import rehearsal as rehearsal

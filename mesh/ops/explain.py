@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.client.tree import channel, waits
+from mesh.client.story import channel, waits
 from mesh.errors import NotFound
 from mesh.service.printable import counted, one_line, when
 from protocol.domain.ledger import fold

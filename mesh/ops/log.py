@@ -5,8 +5,10 @@ made or moved, so that any number of people can look at once under one name. The
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +17,10 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import standing_journals
-from mesh.bus.reader import bounds, every
+from mesh.bus.reader import batch, bounds, every, first_since
 from mesh.client import journals
 from mesh.client.journals import Step
-from mesh.errors import Impossible, LogUnreadable, Malformed, NotFound, ProtocolError, UsageWrong
+from mesh.errors import Denied, Impossible, LogUnreadable, Malformed, NotFound, ProtocolError, UsageWrong
 from mesh.ops.roster import fleet_of, mesh_freeze
 from mesh.replay.rejudge import StoredStep, step_line, steps_in
 from protocol.domain import hash_chain as chain
@@ -90,6 +92,64 @@ def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
                 f"look with mesh log verify {event.request}"
             ) from impossible
     return happened
+
+
+# --- an id from its beginning, as tables show it ---------------------------------------------------
+# An id begins with its client's name and the millisecond in which it was made. So a prefix names a span of
+# time, and only that part of the log is read. No index of ids is kept.
+
+_PREFIX = re.compile(r"[a-z0-9-]{1,24}_[0-7][0-9A-HJKMNP-TV-Z]{0,24}")
+_TIME_CHARS = 10
+"""Of a ULID's 26 characters: its milliseconds (https://github.com/ulid/spec)."""
+_LATE_S = 3600
+"""How long a submit may have waited in its queue before the search goes on without it, once one is found."""
+_MOST_LOOKED_AT = 200_000
+"""Events that are looked through at most."""
+_SHOWN = 5
+"""Candidates that an error names."""
+
+
+def is_prefix(text: str) -> bool:
+    """Return True if `text` may begin a request's id: a client's name, `_`, a part of a ULID."""
+    return _PREFIX.fullmatch(text) is not None
+
+
+async def whole_id(bus: Bus, prefix: str) -> RequestId:
+    """Return the one id in the log that begins with `prefix`.
+
+    Raises NotFound if there is none, UsageWrong if there are several (it names them) or if the credentials
+    may not look.
+    """
+    client, _, given = prefix.rpartition("_")
+    first_ms, last_ms = (submitted_ms(f"{client}_{given[:_TIME_CHARS].ljust(26, pad)}") for pad in "0Z")
+    found: dict[str, None] = {}
+    try:
+        from_seq = await _first_after(bus, first_ms / 1000 - AHEAD_S)
+        looked = 0
+        while from_seq and looked < _MOST_LOOKED_AT and len(found) <= _SHOWN:
+            part = await batch(bus, "LOG", None, from_seq)
+            events = [event for each in part if (event := glance(each.data)) is not None]
+            found |= dict.fromkeys(each.request for each in events if each.request.startswith(prefix))
+            if not part or (found and part[-1].at > (last_ms / 1000 + _LATE_S) * 1e6):
+                break
+            from_seq, looked = part[-1].seq + 1, looked + len(part)
+    except Denied:
+        raise UsageWrong(f"the key of {bus.name} cannot look for {prefix!r}: give the whole id") from None
+    if not found:
+        raise NotFound(f"no request in the log begins with {prefix!r}")
+    if len(found) > 1:
+        shown = ", ".join([*list(found)[:_SHOWN], *(["…"] if len(found) > _SHOWN else [])])
+        raise UsageWrong(f"{prefix!r} is the beginning of several ids: {shown}")
+    return RequestId(next(iter(found)))
+
+
+async def _first_after(bus: Bus, at_s: float) -> int:
+    """Return the sequence of the first event stored at a time or later; 0 if there is none."""
+    if at_s > time.time():
+        return 0
+    since = datetime.fromtimestamp(max(at_s, 0), UTC).isoformat().replace("+00:00", "Z")
+    first = await first_since(bus, "LOG", subjects.EVENTS, since)
+    return 0 if first is None else first.seq
 
 
 # --- one request, and many ------------------------------------------------------------------------

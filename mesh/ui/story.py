@@ -14,8 +14,7 @@ from markupsafe import Markup
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.client.story import numbered
-from mesh.client.tree import channel, waits
+from mesh.client.story import channel, numbered, waits
 from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.roster import with_served
