@@ -53,7 +53,7 @@ _log = get_logger(__name__)
 
 VERSION_AGAIN_S = 1.0
 FRESH_S = 1.0
-"""A delivery this young is not asked about: a notice of its end is on its way, and each heartbeat looks."""
+"""A delivery this young is not asked about: a notice of its end has come, or is on its way."""
 
 
 class Executor:
@@ -89,7 +89,7 @@ class Executor:
             self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
         )
         try:
-            if not self._is_new(message):
+            if not self._is_new(message, work):
                 if await self._is_over(message, request, work):
                     _log.info("turn_over")
                     message.ack()
@@ -140,18 +140,20 @@ class Executor:
 
     # --- may it run -------------------------------------------------------------------------------
 
-    def _is_new(self, message: Message) -> bool:
+    def _is_new(self, message: Message, work: Assignment) -> bool:
         """Return True if nobody can have ended this round or worked on it: the usual case, which asks nobody.
 
         Its event was delivered for the first time, stored just now, and since this connection stands. (The
         server's count of deliveries is not enough: a killed server forgets the latest.)
         """
         fresh_since_s = max(self._bus.since_s, time.time() - FRESH_S)
-        return message.delivered == 1 and message.stored_us / 1e6 > fresh_since_s
+        is_fresh = message.delivered == 1 and message.stored_us / 1e6 > fresh_since_s
+        return is_fresh and work.turn not in self.running.called_over
 
     async def _is_over(self, message: Message, request: str, work: Assignment) -> bool:
-        """Return True if a guard ended the turn; only a delivery that has waited is worth asking about."""
-        if message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S:
+        """Return True if a guard ended the turn. Of a young delivery only a notice makes it worth asking."""
+        is_young = message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S
+        if is_young and work.turn not in self.running.called_over:
             return False
         return await self._was_ended(request, work.turn)
 

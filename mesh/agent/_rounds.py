@@ -17,6 +17,9 @@ from protocol.wire.notices import Notice
 _log = get_logger(__name__)
 
 
+_REMEMBERED = 1_000
+
+
 @dataclass(slots=True)
 class Running:
     """A round whose code runs, in the task of its delivery."""
@@ -51,6 +54,8 @@ class RunningRounds:
     ) -> None:
         self._was_ended, self._on_notice = was_ended, on_notice
         self.rounds: dict[tuple[str, int], Running] = {}
+        self.called_over: dict[str, None] = {}
+        """Turns that a note called over while no round of theirs ran here, the newest last."""
 
     @contextlib.contextmanager
     def holding(self, request: str, work: Assignment) -> Iterator[Running]:
@@ -81,9 +86,13 @@ class RunningRounds:
                 "refused_by_guard", request=notice.request, code=notice.error.code, detail=notice.error.detail
             )
         if notice.ended is not None:
-            for (turn, round_), running in self.rounds.items():
-                if turn == notice.ended.turn:
-                    self._look_up(turn, round_, running)
+            held = [key for key in self.rounds if key[0] == notice.ended.turn]
+            for key in held:
+                self._look_up(*key, self.rounds[key])
+            if not held:
+                self.called_over[notice.ended.turn] = None
+                if len(self.called_over) > _REMEMBERED:
+                    del self.called_over[next(iter(self.called_over))]
 
     def on_heartbeat(self, turn: str, round_: int) -> None:
         """Look up a turn that nobody calls over: a note is lost with its connection, or comes too early."""

@@ -100,7 +100,7 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
         await stuck.wait()
         return turn.complete("at last")
 
-    await stage.runtime(Agent("a", hang, concurrency=1))
+    runtime = await stage.runtime(Agent("a", hang, concurrency=1))
     first = await client.submit("hello")  # it keeps the only place for as long as the test likes
     await until(lambda: begun == [first])
     queued = await client.submit("hello", policy="brisk")
@@ -110,6 +110,7 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
     assert failed.grounds.unbegun
     assert failed.at - known(failed.grounds.served_since) >= 250_000
     await stage.reaches(queued, "escalation.raised")
+    await until(lambda: failed.turn in runtime._executor.running.called_over)
     stuck.set()
     assert (await client.wait(first, timeout_s=PATIENCE_S)).answer == "at last"
     assert first in begun

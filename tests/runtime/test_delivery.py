@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent import _executor as executor_module
 from mesh.agent import _runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
@@ -192,6 +193,24 @@ async def test_a_turn_that_was_ended_while_nobody_ran_it_is_not_begun(stage: Sta
     await stage.runtime(Agent("a", gate))
     await eventually(lambda: _left(stage, 0))
     assert gate.began == []
+
+
+async def test_a_turn_that_was_ended_while_its_agent_was_busy_is_not_begun_however_young_it_is(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "FRESH_S", 3600.0)
+    gate = Gate()
+    runtime = await stage.runtime(Agent("a", gate, concurrency=1))
+    client = await stage.client()
+    first = await client.submit("hello")
+    await until(lambda: gate.running == 1)
+    second = await client.submit("hello")
+    await client.cancel(second)
+    opened, _ = await stage.reaches(second, "request.cancelled")
+    await until(lambda: opened.id in runtime._executor.running.called_over)
+    gate.open.set()
+    await eventually(lambda: _left(stage, 0))
+    assert gate.began == [first]
 
 
 # --- leaving --------------------------------------------------------------------------------------
