@@ -259,12 +259,22 @@ class Bus:
         return ack
 
     def send(
-        self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None, *, reply: str = ""
+        self,
+        subject: str,
+        data: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        reply: str = "",
+        later: bool = False,
     ) -> bool:
-        """Publish without waiting. Return False if there is no connection; then nothing was sent."""
+        """Publish without waiting. Return False if there is no connection; then nothing was sent.
+
+        Args:
+            later: as in `NatsProtocol.write`.
+        """
         if not self.connected:
             return False
-        self._wire.write(encode(subject, data, reply, headers))
+        self._wire.write(encode(subject, data, reply, headers), later=later)
         return True
 
     async def publish(

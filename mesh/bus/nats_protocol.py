@@ -30,6 +30,8 @@ _HEADER = b"NATS/1.0"
 _DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
 _ROOM_BYTES = 1 << 17
 """Bytes that one read takes at most."""
+LATER_S = 0.01
+"""How long bytes wait at most that leave with others: people read them, and nobody waits for them."""
 FULL_BYTES = 1 << 20
 """Unsent bytes above which `publish` waits for the socket."""
 
@@ -111,6 +113,8 @@ class NatsProtocol(Client):
         self._ps: Any = Scanner(self)
         self._out: list[bytes] = []
         self._flushing = False
+        self._later: asyncio.TimerHandle | None = None
+        """Set while bytes wait for others to leave with."""
         self._asked: set[asyncio.Future[bool]] = set()
         self._controls: set[asyncio.Task[None]] = set()
         """Lines of the server that take nats-py more than one step."""
@@ -231,14 +235,24 @@ class NatsProtocol(Client):
             self._pongs_received += 1
             self._pings_outstanding = 0
 
-    def write(self, chunk: bytes) -> None:
-        """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks."""
+    def write(self, chunk: bytes, *, later: bool = False) -> None:
+        """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks.
+
+        Args:
+            later: True if they may wait for others to leave with, up to LATER_S: each system call wakes the
+                server.
+        """
         self._out.append(chunk)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(chunk)
-        if not self._flushing:
+        if self._flushing:
+            return
+        loop = asyncio.get_running_loop()
+        if not later:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._write_out)
+            loop.call_soon(self._write_out)
+        elif self._later is None:
+            self._later = loop.call_later(LATER_S, self._write_out)
 
     def take(self, data: bytes) -> None:
         """Dispatch what was read, and write what came of it. Raises ProtocolError."""
@@ -253,6 +267,9 @@ class NatsProtocol(Client):
 
     def _write_out(self) -> None:
         self._flushing = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         chunks, self._out = self._out, []
         if chunks and self.is_connected and self._transport is not None:
             self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
