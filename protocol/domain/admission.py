@@ -91,11 +91,12 @@ def _turn_of(ledger: Ledger, command: Command, proposal: Proposal) -> TurnState 
 
 def _no_swarm(ledger: Ledger) -> Rejected | None:
     """Return why a claim or a post may not be: its request is no swarm's."""
-    topology = ledger.policy.topology
-    if ledger.status == "unknown" or topology == "swarm":
+    policy = ledger.policy
+    if ledger.status == "unknown" or policy.topology == "swarm":
         return None
-    elsewhere = "a policy with topology swarm has them"
-    return Rejected(Rule.KNOWN_MOVE, f"topology {topology!r} has no claims and no board; {elsewhere}")
+    lacks = f"topology {policy.topology!r} has no claims and no board"
+    elsewhere = f"they take a submit with a policy whose topology is swarm, not {policy.name!r}"
+    return Rejected(Rule.KNOWN_MOVE, f"{lacks}; {elsewhere}")
 
 
 def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost) -> Admission:

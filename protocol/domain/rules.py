@@ -36,19 +36,18 @@ def known_move(case: Case) -> Refusal | None:
     name = commands.move_name(case.move)
     if name in all_moves and name not in barred and type(case.move) is not commands.UnknownMove:
         return None
-    moves = [move for move in all_moves if move not in barred]
-    others = [topology for topology, known in TOPOLOGIES.items() if name in known]
+    hint = f"one of: {', '.join(move for move in all_moves if move not in barred)}"
+    numbers = {"move": name}
     if name in barred and name in all_moves:
         detail = f"{name!r} is no move of {'a root turn' if case.turn.task is None else 'a task'}"
     else:
-        detail = f"topology {case.policy.topology!r} has no move {name!r}"
-    elsewhere = f"; a policy with topology {' or '.join(others)} has it" if others else ""
-    return Refusal(
-        rule=Rule.KNOWN_MOVE,
-        detail=detail,
-        numbers={"move": name},
-        hint=f"one of: {', '.join(moves)}" + ("" if name in all_moves else elsewhere),
-    )
+        policy = case.policy
+        detail = f"topology {policy.topology!r} of the request's policy {policy.name!r} has no move {name!r}"
+        numbers |= {"policy": policy.name, "topology": policy.topology}
+        others = [topology for topology, known in TOPOLOGIES.items() if name in known]
+        if others and name not in all_moves:
+            hint += f"; {name!r} takes a submit with a policy whose topology is {' or '.join(others)}"
+    return Refusal(rule=Rule.KNOWN_MOVE, detail=detail, numbers=numbers, hint=hint)
 
 
 def known_agent(case: Case) -> Refusal | None:

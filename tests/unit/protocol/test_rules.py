@@ -131,10 +131,14 @@ def test_complete_and_fail_end_the_request() -> None:
 @pytest.mark.parametrize("name", ["delegate", "?", "TRANSFER", *HANDOFF_MOVES])
 def test_a_move_that_the_topology_lacks_or_nobody_could_read_is_refused_by_its_name(name: str) -> None:
     refusal = refused(opened().move(UnknownMove(name=name)))
-    assert (refusal.rule, refusal.numbers) == (Rule.KNOWN_MOVE, {"move": name})
+    assert (refusal.rule, refusal.numbers) == (
+        Rule.KNOWN_MOVE,
+        {"move": name, "policy": "default", "topology": "handoff"},
+    )
     assert repr(name) in refusal.detail
-    elsewhere = "; a policy with topology supervised or swarm has it" if name == "delegate" else ""
-    assert refusal.hint == f"one of: {', '.join(HANDOFF_MOVES)}{elsewhere}"
+    assert "policy 'default'" in refusal.detail
+    elsewhere = "; 'delegate' takes a submit with a policy whose topology is supervised or swarm"
+    assert refusal.hint == f"one of: {', '.join(HANDOFF_MOVES)}{elsewhere if name == 'delegate' else ''}"
 
 
 MOVES = (transfer("b"), hand_back(), ask(), escalate(), complete(), give_up())

@@ -37,14 +37,14 @@ from tests.unit.protocol.worlds import (
 def test_peers_moves_are_refused_with_the_topology_that_has_them(move: Move) -> None:
     refusal = refusal_of(tree(), "", move)
     assert refusal.rule == Rule.KNOWN_MOVE
-    assert "a policy with topology handoff has it" in refusal.hint
+    assert "takes a submit with a policy whose topology is handoff" in refusal.hint
 
 
 @pytest.mark.parametrize("move", [delegate(task()), deliver()], ids=lambda move: type(move).__name__)
 def test_a_trees_moves_are_refused_among_peers(move: Move) -> None:
     refusal = refused(opened().move(move))
     assert refusal.rule == Rule.KNOWN_MOVE
-    assert "a policy with topology supervised or swarm has it" in refusal.hint
+    assert "takes a submit with a policy whose topology is supervised or swarm" in refusal.hint
 
 
 @pytest.mark.parametrize("move", [complete(), Escalate(summary="help")], ids=lambda move: type(move).__name__)
