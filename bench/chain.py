@@ -4,31 +4,27 @@ Driver, guard and five agents are processes of their own. The agents answer at o
 the mesh. A member is `python -m bench.chain driver|guard|AGENT URL KEYS`.
 """
 
-import asyncio
 import contextlib
 import itertools
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.crew import Crew, Member, obey
-from bench.load import ANSWER, FACTS, SUMMARY, TEXT, Task, run
+from bench.load import ANSWER, FACTS, SUMMARY, TEXT, Sizes, Task, run, sampled
 from bench.place import AGENTS, CLIENT, FLEET, Place
-from bench.sizes import Sizes, sampled
+from bench.serving import join, run_member, serve
 from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
-from mesh.bus.connection import connect
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
-from mesh.service.logs import configure_logging
-from mesh.service.run import collect_rarely
 from protocol.wire.commands import Move
 
 DRIVER = "driver"
@@ -65,30 +61,19 @@ async def pass_on(turn: Turn) -> Move:
     return turn.complete(ANSWER) if following is None else turn.transfer(following, summary=SUMMARY)
 
 
-async def _agent(name: str, url: str, seed: str) -> None:
-    async with await connect(url, name=name, seed=seed) as bus:
+async def _agent(name: str, url: str, keys: Path) -> None:
+    async with await join(url, keys, name) as bus:
         runtime = Runtime(bus, Agent(name=name, handler=pass_on, concurrency=_CONCURRENCY))
-        await _beside(runtime.run())
+        await serve(runtime, ready=False)
 
 
-async def _guard(url: str, seed: str) -> None:
-    async with await connect(url, name=GUARD, seed=seed) as bus:
-        await _beside(Guard(bus, identity="bench").run())
+async def _guard(url: str, keys: Path) -> None:
+    async with await join(url, keys, GUARD) as bus:
+        await serve(Guard(bus, identity="bench"), ready=False)
 
 
-async def _beside(service: Any) -> None:
-    """Run a service until standard input ends."""
-    running = asyncio.create_task(service)
-    talk = asyncio.create_task(obey())
-    done, _ = await asyncio.wait((running, talk), return_when=asyncio.FIRST_COMPLETED)
-    for task in (running, talk):
-        task.cancel()
-    await asyncio.gather(running, talk, return_exceptions=True)
-    for task in done:
-        task.result()
-
-
-async def _drive(url: str, seed: str) -> None:
+async def _drive(url: str, keys: Path) -> None:
+    seed = read_key(seed_file(keys, CLIENT)).seed
     async with await Client.connect(url, name=CLIENT, seed=seed) as client:
 
         async def one() -> None:
@@ -103,17 +88,11 @@ async def _drive(url: str, seed: str) -> None:
         await obey(task)
 
 
-async def _member(role: str, url: str, keys: Path) -> None:
-    seed = read_key(seed_file(keys, CLIENT if role == DRIVER else role)).seed
+def _member(role: str, url: str, keys: Path) -> Coroutine[Any, Any, None]:
     if role == DRIVER:
-        await _drive(url, seed)
-    elif role == GUARD:
-        await _guard(url, seed)
-    else:
-        await _agent(role, url, seed)
+        return _drive(url, keys)
+    return _guard(url, keys) if role == GUARD else _agent(role, url, keys)
 
 
 if __name__ == "__main__":
-    configure_logging("json", "info", for_good=True)
-    collect_rarely()
-    asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    run_member(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

@@ -4,16 +4,15 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from bench.burst import burst
-from bench.cold_read import cold_reads
-from bench.figures import Report
-from bench.first_decision import first_decisions
-from bench.flood import floods
+from bench.cold_read import cold_reads, first_decisions
+from bench.figures import Figure, Report, as_text
+from bench.flood import burst, floods
 from bench.fold import whole_log
 from bench.growth import Sizes, growth
 from bench.machine import machine
@@ -21,7 +20,6 @@ from bench.members import members
 from bench.model_turn import model_turns
 from bench.page import pages
 from bench.plot import as_svg
-from bench.printing import as_text
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from bench.tree import Trees, trees
@@ -143,44 +141,24 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
             report.notes.append(note)
             if not sync_always:
                 report.use.extend(use)
-    if "fold" in parts:
-        report.figures.extend(
-            await whole_log(directory / "fold", events=amount.fold_events, rounds=amount.fold_rounds)
-        )
-    if "cold" in parts:
-        report.figures.extend(
-            await cold_reads(
-                directory / "cold", sizes=amount.log_sizes, rounds=amount.read_rounds, reads=amount.reads
-            )
-        )
-    if "recovery" in parts:
-        report.figures.extend(await recovery(directory / "recovery", rounds=amount.kills))
-    if "first-decision" in parts:
-        report.figures.extend(
-            await first_decisions(directory / "first", sizes=amount.log_sizes, rounds=amount.starts)
-        )
-    if "model-turn" in parts:
-        report.figures.extend(
-            await model_turns(directory / "model", turns=amount.turns, rounds=amount.read_rounds)
-        )
-    if "burst" in parts:
-        report.figures.extend(
-            await burst(directory / "burst", messages=amount.large, rounds=min(amount.kills, 3))
-        )
-    if "members" in parts:
-        report.figures.extend(
-            await members(directory / "members", sizes=amount.fleets, rounds=min(amount.kills, 3))
-        )
-    if "flood" in parts:
-        report.figures.extend(
-            await floods(directory / "flood", messages=amount.flood, rounds=min(amount.kills, 3))
-        )
-    if "page" in parts:
-        report.figures.extend(
-            await pages(directory / "page", events=amount.page_events, rounds=amount.read_rounds)
-        )
-    if "tree" in parts:
-        report.figures.extend(await trees(directory / "tree", amount.trees))
+    few = min(amount.kills, 3)
+    measurements: dict[str, Callable[[Path], Awaitable[list[Figure]]]] = {
+        "fold": lambda at: whole_log(at, events=amount.fold_events, rounds=amount.fold_rounds),
+        "cold": lambda at: cold_reads(
+            at, sizes=amount.log_sizes, rounds=amount.read_rounds, reads=amount.reads
+        ),
+        "recovery": lambda at: recovery(at, rounds=amount.kills),
+        "first-decision": lambda at: first_decisions(at, sizes=amount.log_sizes, rounds=amount.starts),
+        "model-turn": lambda at: model_turns(at, turns=amount.turns, rounds=amount.read_rounds),
+        "burst": lambda at: burst(at, messages=amount.large, rounds=few),
+        "members": lambda at: members(at, sizes=amount.fleets, rounds=few),
+        "flood": lambda at: floods(at, messages=amount.flood, rounds=few),
+        "page": lambda at: pages(at, events=amount.page_events, rounds=amount.read_rounds),
+        "tree": lambda at: trees(at, amount.trees),
+    }
+    for part, run in measurements.items():
+        if part in parts:
+            report.figures.extend(await run(directory / part))
     if "growth" in parts:
         figures, curves = await growth(directory / "growth", amount.growth)
         report.figures.extend(figures)

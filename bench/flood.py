@@ -1,40 +1,40 @@
-"""Flood: what a client notices of another that floods the mesh, and how soon a freeze holds meanwhile.
+"""Floods and bursts: what a client notices of another that floods the mesh, and what a guard then holds.
 
 One client sends its requests one after the other; the time is from before its submit to its answer in hand.
 Another stores so many messages as fast as it can: bytes that are no message, submits for another agent, or
 control messages for requests of its own that do not exist. The loud one, the guard and the agents are
 processes of their own. The freeze counts until the last event that a guard appends before it stops.
+
+In a burst a client stores so many messages of nearly the largest size at once, and a guard decides them. What
+it holds at most is the kernel's own high-water mark of its resident memory.
 """
 
 import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.crew import Crew, obey
+from bench.crew import obey
 from bench.figures import Figure, Target, percentile, ratio, spread
 from bench.load import ANSWER, TEXT
-from bench.place import AGENTS, CLIENT, FLOODED, LOUD, OPERATOR, place
-from mesh.agent._runtime import Runtime
+from bench.machine import memory_mib
+from bench.place import AGENTS, FLOODED, LOUD, OPERATOR, site
+from bench.serving import join, run_member, serve_agent
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
-from mesh.bus.connection import Bus, connect
-from mesh.bus.credentials import read_key, seed_file
+from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import controls_of, proposals_of
 from mesh.client import Client
 from mesh.errors import StreamFull
-from mesh.fleet.setup import apply
-from mesh.guard.service import Guard
-from mesh.service.logs import configure_logging
-from mesh.service.run import collect_rarely
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Freeze, Move, Submit, Thaw
+from protocol.wire.handoff import Fact
 from protocol.wire.ids import request_id
 
 SLOWER = Target("at most", 3.0)
@@ -62,15 +62,14 @@ async def floods(directory: Path, *, messages: int, rounds: int) -> list[Figure]
     beside: dict[str, list[float]] = {kind: [] for kind in KINDS}
     froze: list[float] = []
     async with (
-        place(directory, sync_always=True, fleet=FLOODED) as at,
-        await at.connect_as(ADMIN) as admin,
-        await at.connect_as(OPERATOR) as operator,
-        Crew(directory) as crew,
-        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
+        site(directory, sync_always=True, fleet=FLOODED) as here,
+        await here.at.connect_as(OPERATOR) as operator,
     ):
-        await apply(admin, FLOODED)
-        await crew.start_all("bench.flood", (GUARD, QUIET_AGENT, LOUD_AGENT), at.url, str(at.keys))
-        loud = await crew.start(LOUD, "bench.flood", LOUD, at.url, str(at.keys))
+        admin, client = here.admin, here.client
+        await here.start_guard()
+        for agent in (QUIET_AGENT, LOUD_AGENT):
+            await here.start("bench.flood", agent)
+        loud = await here.start("bench.flood", LOUD)
         await _one(client)
         for _ in range(rounds):
             for kind in KINDS:
@@ -140,6 +139,55 @@ async def _freeze(admin: Bus, operator: Bus) -> float:
     return max(0.0, seen[0] - ordered)
 
 
+# --- a burst ---------------------------------------------------------------------------------------
+
+SIZE = 245_000
+"""Bytes of a message: nearly the largest that the queue takes."""
+PEAK_MIB = Target("at most", 300.0)
+_KINDS: dict[str, Callable[[], object]] = {
+    "text": lambda: "x" * SIZE,
+    "numbers": lambda: [7] * (SIZE // 2),
+    "lists": lambda: [[]] * (SIZE // 3),
+}
+"""What a message is made of. As Python objects, numbers take four times their bytes, empty lists twenty."""
+_PATIENCE_S = 300.0
+
+
+async def burst(directory: Path, *, messages: int, rounds: int) -> list[Figure]:
+    """Return the peak of a guard's memory for each kind of message, and before the first of them."""
+    peaks: dict[str, list[float]] = {kind: [] for kind in _KINDS}
+    quiet: list[float] = []
+    for number in range(rounds):
+        for kind in _KINDS:
+            before, peak = await _round(directory / f"{number}-{kind}", kind, messages)
+            quiet.append(before)
+            peaks[kind].append(peak)
+    return [
+        Figure("a guard's memory before a burst", "MiB", spread(quiet)),
+        *(
+            Figure(
+                f"its peak: {messages} messages of {SIZE // 1000} KB, {kind}",
+                "MiB",
+                spread(found),
+                target=PEAK_MIB,
+            )
+            for kind, found in peaks.items()
+        ),
+    ]
+
+
+async def _round(directory: Path, kind: str, messages: int) -> tuple[float, float]:
+    async with site(directory) as here:
+        client, guard = here.client, await here.start_guard()
+        before = memory_mib(guard.pid, "VmHWM")
+        submit = Submit(text="burst", facts=(Fact(key="large", value=_KINDS[kind]()),))
+        async with asyncio.timeout(_PATIENCE_S):
+            requests = await asyncio.gather(*(client.submit_whole(submit) for _ in range(messages)))
+            for request in requests:
+                await client.wait(request)
+        return before, memory_mib(guard.pid, "VmHWM")
+
+
 # --- the members ----------------------------------------------------------------------------------
 
 
@@ -169,31 +217,16 @@ async def _flood(bus: Bus, told: Flood) -> dict[str, int]:
 
 
 async def _member(role: str, url: str, keys: Path) -> None:
-    async with await connect(url, name=role, seed=read_key(seed_file(keys, role)).seed) as bus:
-        if role == LOUD:
+    if role != LOUD:
+        await serve_agent(url, keys, Agent(name=role, handler=_answer, concurrency=16))
+        return
+    async with await join(url, keys, LOUD) as bus:
 
-            async def flood(told: Any) -> Any:
-                return await _flood(bus, msgspec.convert(told, Flood))
+        async def flood(told: Any) -> Any:
+            return await _flood(bus, msgspec.convert(told, Flood))
 
-            await obey(flood)
-            return
-        service: Guard | Runtime = (
-            Guard(bus, identity="bench")
-            if role == GUARD
-            else Runtime(bus, Agent(name=role, handler=_answer, concurrency=16))
-        )
-        running = asyncio.create_task(service.run())
-        while not service.ready and not running.done():  # noqa: ASYNC110 - it sets no event
-            await asyncio.sleep(_LOOK_S)
-        talk = asyncio.create_task(obey())
-        await asyncio.wait((running, talk), return_when=asyncio.FIRST_COMPLETED)
-        await service.drain(1.0)
-        for task in (running, talk):
-            task.cancel()
-        await asyncio.gather(running, talk, return_exceptions=True)
+        await obey(flood)
 
 
 if __name__ == "__main__":
-    configure_logging("json", "error")
-    collect_rarely()
-    asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    run_member(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3])), level="error")

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench.figures import Figure, Target, spread
-from bench.filling import fill
 from bench.place import FLEET, VIEWER, place
-from bench.stories import history, originals
+from bench.stories import fill, history, originals
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN

@@ -16,16 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.crew import Crew
 from bench.figures import Curve, Figure, Point, Target, spread
 from bench.load import ANSWER, FACTS, SUMMARY, TEXT
-from bench.place import AGENTS, FLEET, place
+from bench.machine import usage
+from bench.place import AGENTS, FLEET, site
 from bench.player import Played, Player, player
 from bench.stories import originals
-from bench.usage import usage
-from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet.file import AgentSection, FleetFile
-from mesh.fleet.setup import apply
 from mesh.guard.processor import Cache, CachedRequest
 from mesh.testing import InMemoryGuard
 from protocol.wire import codec
@@ -134,15 +131,10 @@ async def at_once(times: int, one: Callable[[], Awaitable[object]]) -> None:
 async def stage(directory: Path, agents: int = len(AGENTS)) -> AsyncIterator[Stage]:
     """Start a mesh of so many agents, of which none runs."""
     fleet = fleet_of(agents)
-    async with (
-        place(directory, sync_always=False, fleet=fleet) as at,
-        await at.connect_as(ADMIN) as admin,
-        Crew(directory) as crew,
-    ):
-        await apply(admin, fleet)
-        guard = await crew.start(GUARD, "bench.recovery", GUARD, at.url, str(at.keys), GUARD)
-        async with player(admin) as plays:
-            made = Stage(plays, (guard.pid, at.server.pid))
+    async with site(directory, fleet=fleet) as here:
+        guard = await here.start_guard()
+        async with player(here.admin) as plays:
+            made = Stage(plays, (guard.pid, here.at.server.pid))
             await made.chains(4 * _AT_ONCE)
             yield made
 

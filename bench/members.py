@@ -5,14 +5,13 @@ What a hop between accounts costs is in every figure of the chain.
 """
 
 import asyncio
-import os
-import re
 import signal
 import time
-from asyncio.subprocess import Process, create_subprocess_exec
+from asyncio.subprocess import create_subprocess_exec
 from pathlib import Path
 
 from bench.figures import Figure, spread
+from bench.machine import memory_mib, usage
 from mesh.bus.credentials import new_key
 from mesh.bus.roles import accounts_config, names, server_config
 from mesh.local.server import server_binary
@@ -21,7 +20,6 @@ from protocol.wire.ids import AgentName
 
 _STARTED = "Server is ready"
 _RELOADED = "Reloaded server configuration"
-_RSS = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 _LOOK_S = 0.005
 _PATIENCE_S = 300.0
 _CLIENTS = 20
@@ -76,13 +74,14 @@ async def _once(directory: Path, configuration: str, more: str) -> tuple[float, 
     server = await create_subprocess_exec(server_binary(), "-c", path, "-l", log)
     try:
         await _said(log, _STARTED)
-        started_s, started_cpu, started_mb = time.perf_counter() - began, _cpu_s(server), _mb(server)
+        started_s, started_cpu = time.perf_counter() - began, usage(server.pid).cpu_s
+        started_mb = memory_mib(server.pid, "VmRSS")
         await asyncio.to_thread(path.write_text, more)
         began = time.perf_counter()
         server.send_signal(signal.SIGHUP)
         await _said(log, _RELOADED)
-        reloaded_s, cpu = time.perf_counter() - began, _cpu_s(server) - started_cpu
-        return started_s, started_cpu, started_mb, reloaded_s, cpu, _mb(server)
+        reloaded_s, cpu = time.perf_counter() - began, usage(server.pid).cpu_s - started_cpu
+        return started_s, started_cpu, started_mb, reloaded_s, cpu, memory_mib(server.pid, "VmRSS")
     finally:
         server.kill()
         await server.wait()
@@ -96,14 +95,3 @@ async def _said(log: Path, line: str) -> None:
 
 def _is_in(log: Path, line: str) -> bool:
     return log.exists() and line in log.read_text()
-
-
-def _cpu_s(process: Process) -> float:
-    ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-
-
-def _mb(process: Process) -> float:
-    found = _RSS.search(Path(f"/proc/{process.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024

@@ -13,20 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.crew import Crew, Member
+from bench.crew import Member
 from bench.figures import Figure, Target, percentile, spread
-from bench.place import CLIENT, FLEET, place
-from bench.stand_in import serve, stand_in
+from bench.place import site
+from bench.serving import run_member, serve_agent, stand_in
 from mesh.agent import Agent, Move, Turn, tool
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
-from mesh.fleet.setup import apply
 from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
-from mesh.service.logs import configure_logging
-from mesh.service.run import collect_rarely
 from mesh.testing.claude_stub import Answer, calls
 from protocol.wire import codec
 
@@ -39,23 +35,16 @@ _PATIENCE_S = 60.0
 async def model_turns(directory: Path, *, turns: int, rounds: int) -> list[Figure]:
     """Measure rounds of so many turns, one at a time."""
     took, bare, added = [], [], []
-    async with (
-        place(directory, sync_always=False) as at,
-        await at.connect_as(ADMIN) as admin,
-        Crew(directory) as crew,
-        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
-    ):
-        await apply(admin, FLEET)
-        stub = await crew.start(STUB, "bench.model_turn", STUB)
-        url = await stub.ask("url")
-        await crew.start(GUARD, "bench.recovery", GUARD, at.url, str(at.keys), GUARD)
-        agent = await crew.start(AGENT, "bench.model_turn", AGENT, at.url, str(at.keys), url)
+    async with site(directory) as here:
+        stub = await here.crew.start(STUB, "bench.model_turn", STUB)
+        await here.start_guard()
+        agent = await here.start("bench.model_turn", AGENT, await stub.ask("url"))
         admitted: asyncio.Queue[int] = asyncio.Queue()
-        await admin.subscribe(f"mesh.evt.{NEXT}.*", lambda message: _heard(message, admitted))
+        await here.admin.subscribe(f"mesh.evt.{NEXT}.*", lambda message: _heard(message, admitted))
         opened: asyncio.Queue[int] = asyncio.Queue()
-        await admin.subscribe(f"mesh.evt.{AGENT}.*", lambda message: _heard(message, opened))
+        await here.admin.subscribe(f"mesh.evt.{AGENT}.*", lambda message: _heard(message, opened))
         for _ in range(rounds):
-            ours = [await _turn(client, opened, admitted) for _ in range(turns)]
+            ours = [await _turn(here.client, opened, admitted) for _ in range(turns)]
             theirs = await _bare(agent, turns)
             took.append(percentile(ours, 0.5))
             bare.append(percentile(theirs, 0.5))
@@ -129,14 +118,10 @@ async def _agent(url: str, keys: Path, stub: str) -> None:
         return await drive(turn, model, instructions=INSTRUCTIONS, tools=(look_up,))
 
     agent = Agent(name=AGENT, handler=work, tools=(look_up,))
-    await serve(url, keys, agent, model.again)
+    await serve_agent(url, keys, agent, model.again)
 
 
 if __name__ == "__main__":
-    configure_logging("json", "info", for_good=True)
-    collect_rarely()
     os.environ.pop("ANTHROPIC_API_KEY", None)
-    if sys.argv[1] == STUB:
-        asyncio.run(stand_in(_answer))
-    else:
-        asyncio.run(_agent(sys.argv[2], Path(sys.argv[3]), sys.argv[4]))
+    told = sys.argv[1:]
+    run_member(stand_in(_answer) if told[0] == STUB else _agent(told[1], Path(told[2]), told[3]))

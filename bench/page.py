@@ -11,10 +11,9 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 
 from bench.figures import Figure, Target, spread
-from bench.filling import fill
 from bench.growth import long_story
 from bench.place import FLOODED, OPERATOR, place
-from bench.stories import Line, fresh_id
+from bench.stories import Line, fill, fresh_id
 from mesh.bus.roles import ADMIN
 from mesh.fleet.setup import apply
 from mesh.testing import InMemoryGuard

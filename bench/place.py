@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.crew import Crew, Member
 from mesh.bus.connection import Bus, connect
-from mesh.bus.roles import ADMIN
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.client import Client
 from mesh.fleet.file import FleetFile, Sender, parse_fleet
-from mesh.fleet.setup import KEYS, Prepared, prepare
+from mesh.fleet.setup import KEYS, Prepared, apply, prepare
 from mesh.local.server import EmbeddedServer
 
 AGENTS = ("a", "b", "c", "d", "e")
@@ -71,3 +73,35 @@ async def place(directory: Path, *, sync_always: bool, fleet: FleetFile = FLEET)
     )
     async with server:
         yield Place(server, prepared)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A mesh to be manned: its streams are there, and nobody serves it yet."""
+
+    at: Place
+    admin: Bus
+    client: Client
+    crew: Crew
+
+    async def start(self, module: str, role: str, *more: str, name: str = "") -> Member:
+        """Start `python -m MODULE ROLE URL KEYS …`, named `name` or after its role."""
+        return await self.crew.start(name or role, module, role, self.at.url, str(self.at.keys), *more)
+
+    async def start_guard(self, name: str = GUARD) -> Member:
+        return await self.start("bench.serving", GUARD, name, name=name)
+
+
+@contextlib.asynccontextmanager
+async def site(
+    directory: Path, *, sync_always: bool = False, fleet: FleetFile = FLEET
+) -> AsyncIterator[Site]:
+    """Start a server and provision it for `fleet`; all that was started on it ends in the end."""
+    async with (
+        place(directory, sync_always=sync_always, fleet=fleet) as at,
+        await at.connect_as(ADMIN) as admin,
+        Crew(directory) as crew,
+        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
+    ):
+        await apply(admin, fleet)
+        yield Site(at, admin, client, crew)

@@ -15,24 +15,18 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from bench.crew import Crew, Member, obey, say
+from bench.crew import Member, say
 from bench.figures import Figure, Target, spread
 from bench.load import ANSWER, TEXT
-from bench.place import CLIENT, FLEET, Place, place
-from mesh.agent._runtime import Runtime
+from bench.place import CLIENT, FLEET, Site, site
+from bench.serving import run_member, serve_agent
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool, tool
 from mesh.agent.turn import Turn
-from mesh.bus.connection import Bus, connect
-from mesh.bus.credentials import read_key, seed_file
+from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import QUEUE_CONSUMERS, proposals_of
 from mesh.client import Client
-from mesh.fleet.setup import apply
-from mesh.guard.service import Guard
-from mesh.service.logs import configure_logging
-from mesh.service.run import collect_rarely
 from protocol.wire.commands import Move
 from protocol.wire.ids import RequestId
 from protocol.wire.subjects import PARTITIONS, parse_evt, partition
@@ -46,16 +40,10 @@ _LOOK_S = 0.01
 
 async def recovery(directory: Path, *, rounds: int) -> list[Figure]:
     """Measure all of it, so many times."""
-    async with (
-        place(directory, sync_always=True) as at,
-        await at.connect_as(ADMIN) as admin,
-        Crew(directory) as crew,
-        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
-    ):
-        await apply(admin, FLEET)
-        turns = [await _agent_killed(at, crew, client, number) for number in range(rounds)]
-        idle = [await _guard_killed(at, crew, admin, client, number, False) for number in range(rounds)]
-        holding = [await _guard_killed(at, crew, admin, client, number, True) for number in range(rounds)]
+    async with site(directory, sync_always=True, fleet=FLEET) as here:
+        turns = [await _agent_killed(here, number) for number in range(rounds)]
+        idle = [await _guard_killed(here, number, False) for number in range(rounds)]
+        holding = [await _guard_killed(here, number, True) for number in range(rounds)]
     return [
         Figure("agent killed in a turn: until it is decided elsewhere", "s", spread(turns), target=AGENT_S),
         Figure("idle guard killed: until all its partitions decide", "s", spread(idle), target=GUARD_S),
@@ -63,16 +51,16 @@ async def recovery(directory: Path, *, rounds: int) -> list[Figure]:
     ]
 
 
-async def _agent_killed(at: Place, crew: Crew, client: Client, number: int) -> float:
+async def _agent_killed(here: Site, number: int) -> float:
     """Return the seconds from an agent's end to the end of the request that it worked on."""
-    guard = await _start(at, crew, GUARD, f"guard-{number}")
-    holder = await _start(at, crew, HOLDS, f"holder-{number}")
-    request = await client.submit(TEXT, to=AGENT)
+    guard = await here.start_guard(f"guard-{number}")
+    holder = await here.start("bench.recovery", HOLDS, name=f"holder-{number}")
+    request = await here.client.submit(TEXT, to=AGENT)
     while await holder.line() != request:
         pass
-    other = await _start(at, crew, FINISHES, f"finisher-{number}")
+    other = await here.start("bench.recovery", FINISHES, name=f"finisher-{number}")
     killed = _kill(holder)
-    outcome = await client.wait(request, timeout_s=_PATIENCE_S)
+    outcome = await here.client.wait(request, timeout_s=_PATIENCE_S)
     took = time.perf_counter() - killed
     if outcome.answer != ANSWER:
         raise RuntimeError(f"{request} {outcome.status}: {outcome.reason}")
@@ -80,12 +68,11 @@ async def _agent_killed(at: Place, crew: Crew, client: Client, number: int) -> f
     return took
 
 
-async def _guard_killed(
-    at: Place, crew: Crew, admin: Bus, client: Client, number: int, holding: bool
-) -> float:
+async def _guard_killed(here: Site, number: int, holding: bool) -> float:
     """Return the seconds from a guard's end to the last first decision of a partition."""
+    admin, client = here.admin, here.client
     kind = "holding" if holding else "idle"
-    doomed = await _start(at, crew, GUARD, f"doomed-{kind}-{number}")
+    doomed = await here.start_guard(f"doomed-{kind}-{number}")
     requests = [_of_partition(client, each) for each in range(PARTITIONS)]
     async with _opened(admin) as opened:
         if holding:
@@ -95,7 +82,7 @@ async def _guard_killed(
             while await _in_hand(admin) < PARTITIONS:  # noqa: ASYNC110 - it lies with the server
                 await asyncio.sleep(_LOOK_S)
             killed = _kill(doomed)  # as its leases begin; the other one starts while they last
-        other = await _start(at, crew, GUARD, f"other-{kind}-{number}")
+        other = await here.start_guard(f"other-{kind}-{number}")
         if not holding:
             killed = _kill(doomed)
             for request in requests:
@@ -112,10 +99,6 @@ def _of_partition(client: Client, wanted: int) -> RequestId:
         request = client.new_id()
         if partition(request) == wanted:
             return request
-
-
-async def _start(at: Place, crew: Crew, role: str, name: str) -> Member:
-    return await crew.start(name, "bench.recovery", role, at.url, str(at.keys), name)
 
 
 def _kill(member: Member) -> float:
@@ -164,25 +147,5 @@ def _agent(role: str) -> Agent:
     return Agent(name=AGENT, handler=work, tools=(made,))
 
 
-async def _member(role: str, url: str, keys: Path, name: str) -> None:
-    who = GUARD if role == GUARD else AGENT
-    async with await connect(url, name=who, seed=read_key(seed_file(keys, who)).seed) as bus:
-        service: Guard | Runtime = Guard(bus, identity=name) if role == GUARD else Runtime(bus, _agent(role))
-        running = asyncio.create_task(service.run())
-        while not service.ready and not running.done():  # noqa: ASYNC110 - it sets no event
-            await asyncio.sleep(_LOOK_S)
-        await bus.flush()
-        talk = asyncio.create_task(obey())
-        done, _ = await asyncio.wait((running, talk), return_when=asyncio.FIRST_COMPLETED)
-        await service.drain(1.0)
-        for task in (running, talk):
-            task.cancel()
-        await asyncio.gather(running, talk, return_exceptions=True)
-        for task in done:
-            task.result()
-
-
 if __name__ == "__main__":
-    configure_logging("json", "info", for_good=True)
-    collect_rarely()
-    asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))
+    run_member(serve_agent(sys.argv[2], Path(sys.argv[3]), _agent(sys.argv[1])))

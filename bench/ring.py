@@ -29,9 +29,8 @@ from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 
 from bench.crew import Crew, obey
-from bench.load import Task, run
+from bench.load import Sizes, Task, run
 from bench.place import AGENTS, CLIENT, Place
-from bench.sizes import Sizes
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD, inbox_prefix

@@ -13,10 +13,10 @@ from bench.chain import DRIVER, chain, sizes
 from bench.crew import Member
 from bench.figures import Figure, Target, Use, percentile, ratio, spread
 from bench.load import Done, Task
+from bench.machine import Usage, usage
 from bench.peer import peer
 from bench.place import place
 from bench.ring import ring
-from bench.usage import Usage, usage
 
 SERVER = "nats-server"
 MANY = 64

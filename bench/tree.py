@@ -14,21 +14,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.crew import Crew
 from bench.figures import Figure, Target, percentile, spread
-from bench.place import CLIENT, FLEET, Place, place
-from bench.stand_in import serve, stand_in
-from bench.usage import usage
+from bench.machine import usage
+from bench.place import FLEET, Place, site
+from bench.serving import run_member, serve_agent, stand_in
 from mesh.agent import Agent, Move, Turn
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.roles import ADMIN, GUARD
-from mesh.client import Client
-from mesh.fleet.setup import apply
+from mesh.bus.roles import GUARD
 from mesh.guard.service import Guard
 from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.port import Prompt
-from mesh.service.logs import configure_logging
-from mesh.service.run import collect_rarely
 from mesh.testing.claude_stub import Answer, says
 from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent
@@ -67,29 +62,23 @@ class Trees(NamedTuple):
 async def trees(directory: Path, amount: Trees) -> list[Figure]:
     """Measure all of it."""
     fleet = FLEET.model_copy(update={"policies": {"default": _POLICY}})
-    async with (
-        place(directory, sync_always=False, fleet=fleet) as at,
-        await at.connect_as(ADMIN) as admin,
-        Crew(directory) as crew,
-        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
-    ):
-        await apply(admin, fleet)
-        stub = await crew.start(STUB, "bench.tree", STUB)
+    async with site(directory, fleet=fleet) as here:
+        stub = await here.crew.start(STUB, "bench.tree", STUB)
         url = await stub.ask("url")
         for name in (LEAD, MIDDLE, WORKER):
-            await crew.start(name, "bench.tree", name, at.url, str(at.keys), url)
-        guard = await crew.start(GUARD, "bench.recovery", GUARD, at.url, str(at.keys), GUARD)
+            await here.start("bench.tree", name, url)
+        guard = await here.start_guard()
 
         async def played(what: str) -> list[AnyEvent]:
-            request = await client.submit(what, to=LEAD)
-            await client.wait(request, timeout_s=_PATIENCE_S)
-            return [codec.decode_event(each.body) for each in await JetStreamLog(admin).read(request)]
+            request = await here.client.submit(what, to=LEAD)
+            await here.client.wait(request, timeout_s=_PATIENCE_S)
+            return [codec.decode_event(each.body) for each in await JetStreamLog(here.admin).read(request)]
 
         await played(f"wide {EIGHT}")  # the first takes longer: everything is loaded with it
         figures = await _plans(played, amount)
         figures += await _sizes(played, guard.pid, amount)
         await guard.end()
-        return [*figures, await _levels(at, played, amount)]
+        return [*figures, await _levels(here.at, played, amount)]
 
 
 Play = Callable[[str], Awaitable[list[AnyEvent]]]
@@ -217,14 +206,10 @@ def _task(turn: Turn, number: int, to: str) -> Any:
 
 async def _agent(name: str, url: str, keys: Path, stub: str) -> None:
     player = _Player(ClaudeModel(ROUTING, base_url=stub, api_key="stub"))
-    await serve(url, keys, Agent(name=name, handler=player, concurrency=2 * EIGHT))
+    await serve_agent(url, keys, Agent(name=name, handler=player, concurrency=2 * EIGHT))
 
 
 if __name__ == "__main__":
-    configure_logging("json", "info", for_good=True)
-    collect_rarely()
     os.environ.pop("ANTHROPIC_API_KEY", None)
-    if sys.argv[1] == STUB:
-        asyncio.run(stand_in(_answer))
-    else:
-        asyncio.run(_agent(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))
+    told = sys.argv[1:]
+    run_member(stand_in(_answer) if told[0] == STUB else _agent(told[0], told[1], Path(told[2]), told[3]))

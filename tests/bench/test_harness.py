@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench.cold_read import cold_reads
+from bench.cold_read import cold_reads, first_decisions
 from bench.command import QUICK, UNSYNCED
 from bench.crew import Crew, MemberFailed
-from bench.filling import fill
-from bench.first_decision import first_decisions
 from bench.fold import whole_log
 from bench.growth import Sizes, growth, memory
 from bench.members import members
@@ -20,7 +18,7 @@ from bench.page import pages
 from bench.place import FLEET, place
 from bench.recovery import recovery
 from bench.rounds import Plan, compare
-from bench.stories import history
+from bench.stories import fill, history
 from bench.tree import Trees, trees
 from mesh.bus.roles import ADMIN
 from mesh.fleet.file import LeaseSection
