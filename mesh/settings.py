@@ -231,18 +231,6 @@ def _read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context
     return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None, TlsFiles(**files))
 
 
-class _TlsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As `mesh.fleet.file.TlsSection`, which a client has no need to load."""
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-
-class _BusSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    tls: _TlsSection = _TlsSection()
-
-
 class Sources:
     """Everything that says how to get on the bus, each read once. Raises SettingsInvalid, ContextUnusable."""
 
@@ -293,16 +281,13 @@ class Sources:
 
     def _tls_in_file(self) -> TlsFiles:
         """Return the files of `[bus.tls]`; they lie beside the fleet file unless their path is whole."""
-        if not self._file.get("bus"):
-            return NO_FILES
-        try:
-            said = msgspec.convert(self._file["bus"], _BusSection).tls
-        except msgspec.ValidationError as wrong:
+        try:  # `mesh.fleet.file` checks it, too; a client has no need to load that
+            said = msgspec.convert(self._file.get("bus", {}), dict[Literal["tls"], dict[str, str]])
+            return TlsFiles(**{name: self._here / path for name, path in said.get("tls", {}).items()})
+        except (msgspec.ValidationError, TypeError) as wrong:
             raise SettingsInvalid(
                 f"{self._here / FILE_NAME}: [bus.tls] names files: ca, cert and key"
             ) from wrong
-        named = (said.ca, said.cert, said.key)
-        return TlsFiles(*(None if each is None else self._here / each for each in named))
 
     def access(self, roles: tuple[str, ...]) -> Access:
         """Return how to get on the bus as one of `roles`, the best first.

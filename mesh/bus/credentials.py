@@ -69,10 +69,21 @@ def write_key(directory: Path, name: str, key: KeyPair) -> Path:
     """Write the seed of `name`, mode 0600. Raises FileExistsError rather than replace one."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = seed_file(directory, name)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(key.seed + "\n")
+    _write_private(path, f"{key.seed}\n".encode())
     return path
+
+
+def replace_private(path: Path, body: bytes) -> None:
+    """Write a file that only its owner can read, in the place of an old one; readers see one or the other."""
+    part = path.with_suffix(".new")
+    part.unlink(missing_ok=True)
+    _write_private(part, body)
+    part.replace(path)
+
+
+def _write_private(path: Path, body: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(body)
 
 
 def read_key(path: Path) -> KeyPair:

@@ -167,6 +167,7 @@ def _announce(mesh: "LocalFleet") -> Path:
     """Write what other commands in this folder need to know of a mesh; return the file."""
     import os
 
+    from mesh.bus.credentials import replace_private
     from mesh.settings import DEV_FILE, STATE, Dev
 
     path = Path.cwd() / STATE / DEV_FILE
@@ -181,11 +182,8 @@ def _announce(mesh: "LocalFleet") -> Path:
         operators=tuple(mesh.file.operators),
         artifacts=mesh.artifacts,
     )
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
-        written.write(said.encode())
-    return fresh.replace(path)
+    replace_private(path, said.encode())
+    return path
 
 
 _HOW_TO = """

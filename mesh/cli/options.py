@@ -88,6 +88,18 @@ def source_argument_for(help: str, *, required: bool = True) -> Option:
 
 
 source_argument = source_argument_for("A request's id, its beginning, or a file of exported events.")
+
+
+def _output_option(*forms: str, help: str = "The form of the output.") -> Option:
+    """Return the option of how a command's result is written; the first form is the usual one."""
+    return together(
+        click.option(
+            "-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True, help=help
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The same as -o json."),
+    )
+
+
 _SHARED: dict[str, Option] = {
     "health": click.option("--health", help="HOST:PORT that answers probes; by default MESH_HEALTH."),
     "reason": click.option("--reason", default="", help="Your reason, for the record."),
@@ -95,28 +107,13 @@ _SHARED: dict[str, Option] = {
         "--by", default="", callback=_login, help="Your name, for the record; by default your login."
     ),
     "tier": click.option("--tier", help="Only the work of this tier of people."),
-    "as_json": together(
-        click.option(
-            "-o",
-            "--output",
-            type=click.Choice(["table", "json"]),
-            default="table",
-            show_default=True,
-            help="The form of the output.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The same as -o json."),
-    ),
-    "form": together(
-        click.option(
-            "-o",
-            "--output",
-            "form",
-            type=click.Choice(["table", "json", "html", "mermaid"]),
-            default="table",
-            show_default=True,
-            help="The form of the output: html is one file for a browser, mermaid the text of a diagram.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The same as -o json."),
+    "as_json": _output_option("table", "json"),
+    "form": _output_option(
+        "table",
+        "json",
+        "html",
+        "mermaid",
+        help="The form of the output: html is one file for a browser, mermaid the text of a diagram.",
     ),
     "where": together(
         click.option("--url", "-s", help="The URL of the bus; by default NATS_URL."),
@@ -154,8 +151,9 @@ def framed(command: Command) -> Command:
     def run(**arguments: Any) -> None:
         if "as_json" in names:
             arguments["as_json"] |= arguments.pop("output") == "json"
-        if "form" in names and arguments.pop("as_json"):
-            arguments["form"] = "json"
+        if "form" in names:
+            form = arguments.pop("output")
+            arguments["form"] = "json" if arguments.pop("as_json") else form
         if "where" in names:
             arguments["where"] = _where_of(arguments)
         try:

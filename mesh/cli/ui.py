@@ -52,13 +52,14 @@ async def ui(
     """Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."""
     import asyncio
 
+    from mesh.local.server import if_free
     from mesh.settings import NoCredentials
-    from mesh.ui import Keys, Options, free_port, require_installed, secret, serving
+    from mesh.ui import USUAL_PORT, Keys, Options, require_installed, secret, serving
 
     require_installed()
     options = Options(
         host=host,
-        port=free_port(host) if port is None else port,
+        port=if_free(USUAL_PORT, host) if port is None else port,
         token=_token(token_file),
         allow_write=allow_write,
         by=person,

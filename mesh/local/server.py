@@ -400,12 +400,12 @@ class EmbeddedServer(Lifecycle):
         self._parent_death.release()
 
 
-def if_free(port: int) -> int:
-    """Return a port on loopback that nobody has; 0 if somebody does."""
-    with socket.socket() as probe:
+def if_free(port: int, host: str = "127.0.0.1") -> int:
+    """Return a port that nobody has; 0, with which the system chooses one, if somebody does."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return 0
     return port

@@ -69,9 +69,39 @@ async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float
     cause = control_cause(request, bus.name, control.id)
     reader = Reader(bus, bus.name, request)
     late = f"no guard has taken up what was asked of {request} within {within_s:g} s"
+    return await _ordered(bus, request, control, lambda: reader.caused_by(cause), within_s, late)
+
+
+async def order_mesh(
+    bus: Bus, control: Control, look: Callable[[], Awaitable[T | None]], within_s: float = _WITHIN_S
+) -> T:
+    """Send a control message about the whole mesh; return what `look` finds once it is obeyed.
+
+    Raises ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`: then
+    the order is stored all the same, and the first guard that runs obeys it.
+    """
+    late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
+    return await _ordered(bus, MESH_WIDE, control, look, within_s, late)
+
+
+async def _ordered(
+    bus: Bus,
+    request: str,
+    control: Control,
+    look: Callable[[], Awaitable[T | None]],
+    within_s: float,
+    late: str,
+) -> T:
+    """Send a control message, look until there is something, and return it.
+
+    Raises ControlRefused when a guard refuses, TimeoutError with the text `late`.
+    """
     async with noticed(bus, bus.name, request, within_s, late) as notices:
         await Client(bus, bus.name).control(request, control)
-        return await until(notices, lambda: reader.caused_by(cause))
+        while (found := await look()) is None:
+            notices.raise_refusal()
+            await asyncio.sleep(LOOK_S)
+        return found
 
 
 async def cancel(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
@@ -129,14 +159,6 @@ async def noticed(bus: Bus, name: str, request: str, within_s: float, late: str)
         raise TimeoutError(late) from None
     finally:
         await subscription.close()
-
-
-async def until(notices: Notices, look: Callable[[], Awaitable[T | None]]) -> T:
-    """Look until there is something, and return it. Raises ControlRefused when a guard refuses."""
-    while (found := await look()) is None:
-        notices.raise_refusal()
-        await asyncio.sleep(LOOK_S)
-    return found
 
 
 class Reader:
@@ -232,18 +254,11 @@ async def _until_decided(
 async def set_mesh_freeze(
     bus: Bus, frozen: bool, *, by: str, reason: str = "", within_s: float = _WITHIN_S
 ) -> MeshFreeze:
-    """Freeze or thaw the mesh, and return what CONF says once it is in force.
-
-    Raises ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`: then
-    the order is stored all the same, and the first guard that runs obeys it.
-    """
+    """Freeze or thaw the mesh, and return what CONF says once it is in force. Raises as `order_mesh`."""
     order = (Freeze if frozen else Thaw)(id=order_id(), by=by, reason=reason)
-    late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
 
     async def obeyed_by_now() -> MeshFreeze | None:
         stands = await mesh_freeze(bus)
         return stands if stands.frozen is frozen else None
 
-    async with noticed(bus, bus.name, MESH_WIDE, within_s, late) as notices:
-        await Client(bus, bus.name).control(MESH_WIDE, order)
-        return await until(notices, obeyed_by_now)
+    return await order_mesh(bus, order, obeyed_by_now, within_s)

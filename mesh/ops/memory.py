@@ -10,18 +10,14 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.stores import read_memory
-from mesh.client import Client
 from mesh.errors import Denied, NotFound, UsageWrong
-from mesh.ops.control import noticed, order_id, until
+from mesh.ops.control import order_id, order_mesh
 from mesh.ops.roster import fleet_of
 from protocol.domain.memory import living
 from protocol.wire.commands import Forget
 from protocol.wire.ids import AgentName
 from protocol.wire.memory import MemoryRecord
 from protocol.wire.prices import LONGEST_S
-from protocol.wire.subjects import MESH_WIDE
-
-_WITHIN_S = 30.0
 
 
 class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,12 +93,11 @@ async def forget(
     client: str | None = None,
     *,
     by: str = "",
-    within_s: float = _WITHIN_S,
 ) -> Forgotten:
     """Have a conversation forget these facts, or all; return what it has forgotten. Requests keep theirs.
 
     Raises NotFound for what is not remembered, UsageWrong if several clients have such a conversation and
-    none is named, ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`.
+    none is named, and as `order_mesh`.
     """
     name, standing = await _one(bus, conversation, client)
     known = {record.key for record in standing}
@@ -116,10 +111,7 @@ async def forget(
         is_left = any(record.key in asked for record in left)
         return None if is_left else Forgotten(client=name, conversation=conversation, keys=asked)
 
-    late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
-    async with noticed(bus, bus.name, MESH_WIDE, within_s, late) as notices:
-        await Client(bus, bus.name).control(MESH_WIDE, control)
-        return await until(notices, forgotten)
+    return await order_mesh(bus, control, forgotten)
 
 
 async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, list[MemoryRecord]]:

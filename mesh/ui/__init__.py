@@ -8,15 +8,13 @@ Everything that it shows and does is the operator's API (`mesh.ops`); here it is
 import contextlib
 import hashlib
 import ipaddress
-import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mesh.bus.credentials import seed_file
+from mesh.bus.credentials import replace_private, seed_file
 from mesh.errors import MeshError, UsageWrong
 from mesh.settings import Access
 
@@ -129,22 +127,8 @@ def secret(path: Path | None = None) -> Secret:
     if path is not None and path.exists():
         token = path.read_text()
     elif path is not None:
-        part = path.with_suffix(".new")
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token)
-        part.replace(path)
+        replace_private(path, token.encode())
     return Secret(token, hashlib.sha256(f"sessions of {token}".encode()).digest())
-
-
-def free_port(host: str) -> int:
-    """Return the usual port if it is free, else 0, so that the system chooses."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            probe.bind((host, USUAL_PORT))
-            return USUAL_PORT
-    return 0
 
 
 @contextlib.asynccontextmanager
