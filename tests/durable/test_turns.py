@@ -207,8 +207,8 @@ async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(
 # --- approvals ------------------------------------------------------------------------------------
 
 
-async def approved(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]:
-    """Run a request, and say yes to each of its approvals."""
+async def approved(stage: Stage, *script: str) -> Outcome:
+    """Run a request, say yes to its approval, which is asked for once, and return what came of it."""
     async with stage.mesh.connected_as("c1") as bus, stage.mesh.connected_as("op") as operator:
         client, people = await Client.on(bus, "c1"), await Client.on(operator, "op")
         request = await client.submit("go", to="a", facts={"script": list(script)})
@@ -220,28 +220,27 @@ async def approved(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]
             settle = Settle(id="s", turn=doubt.turn, round=doubt.round, outcome="not_done")
             await people.control(request, settle)
         outcome = await client.wait(request, timeout_s=PATIENCE_S)
-        return outcome, await stage.events(request)
+    happened = await stage.events(request)
+    assert [type(event) for event in happened].count(events.TurnSuspended) == 1
+    return outcome
 
 
 async def test_a_yes_outlives_the_process_that_was_to_act_on_it(stage: Stage) -> None:
-    outcome, happened = await approved(stage, "look one", "die-approved here", "wire two", "look three")
+    outcome = await approved(stage, "look one", "die-approved here", "wire two", "look three")
     assert stage.started == 2
     assert stage.world == ["look one", f"wire {outcome.answer[1]}", "look three"]
-    assert [type(event) for event in happened].count(events.TurnSuspended) == 1
 
 
 async def test_an_approved_effect_that_died_half_way_keeps_its_yes_and_its_key(stage: Stage) -> None:
-    outcome, happened = await approved(stage, "wire two!", "look three")
+    outcome = await approved(stage, "wire two!", "look three")
     assert stage.started == 2
     assert stage.world == [f"wire {outcome.answer[0]}"] * 2 + ["look three"]
-    assert [type(event) for event in happened].count(events.TurnSuspended) == 1
 
 
 async def test_an_approved_effect_in_doubt_is_settled_and_not_approved_again(stage: Stage) -> None:
-    outcome, happened = await approved(stage, "post two!", "look three")
+    outcome = await approved(stage, "post two!", "look three")
     assert outcome.answer == ["posted", "three"]
     assert stage.world == ["post two!", "post two!", "look three"]  # a person said that it had not happened
-    assert [type(event) for event in happened].count(events.TurnSuspended) == 1
 
 
 # --- code that changes its mind -------------------------------------------------------------------

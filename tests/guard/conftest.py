@@ -3,10 +3,21 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from mesh.testing import LocalBus
-from tests.guard.stage import Stage, furnished_mesh, staged
+from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def furnished(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[LocalBus]:
+    """A server for one module's tests, with the fleet that it calls `FURNISHED`, or the stage's."""
+    fleet = getattr(request.module, "FURNISHED", FLEET)
+    async with furnished_mesh(tmp_path_factory.mktemp("mesh"), fleet) as mesh:
+        yield mesh
 
 
 @pytest_asyncio.fixture

@@ -11,7 +11,6 @@ import pytest_asyncio
 from mesh.guard.breakers import Breakers
 from mesh.guard.context import wall_clock_us
 from mesh.guard.service import Guard
-from mesh.testing import LocalBus
 from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.ledger import fold
 from protocol.wire import events, subjects
@@ -20,12 +19,12 @@ from protocol.wire.config import BreakerEntry, BreakerRules, Fleet
 from protocol.wire.handoff import Constraints, Rule
 from protocol.wire.ids import AgentName, Cause, RequestId
 from tests.certain import is_, known
-from tests.guard.stage import FLEET, Stage, furnish, human_turn
+from tests.guard.stage import FLEET, Stage, furnished_mesh, human_turn, staged
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S, eventually, until
 
 OPEN_S, TRIAL_S = 300.0, 900.0
-GUARDED: Fleet = msgspec.structs.replace(
+FURNISHED: Fleet = msgspec.structs.replace(
     FLEET, breaker=BreakerRules(failures=3, window_s=600.0, open_s=OPEN_S, trial_s=TRIAL_S)
 )
 B = AgentName("b")
@@ -40,14 +39,6 @@ class Clock:
 
     def __call__(self) -> int:
         return wall_clock_us() + round(self.ahead_s * 1e6)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    async with LocalBus(GUARDED, tmp_path_factory.mktemp("mesh")) as mesh:
-        await furnish(mesh)
-        yield mesh
-        await mesh.server.kill()
 
 
 @pytest.fixture
@@ -229,7 +220,7 @@ async def test_guards_that_race_for_it_agree_on_one(stage: Stage, guard: Guard, 
     racing = []
     for number in range(8):
         bus = await stage.bus("guard", f"racer{number}")
-        racing.append(Breakers(bus, lambda _: GUARDED.breaker, clock))
+        racing.append(Breakers(bus, lambda _: FURNISHED.breaker, clock))
         await racing[-1].read("b")
     uses = await asyncio.gather(
         *(each.ask(B, Cause(f"cause-{number}")) for number, each in enumerate(racing))
@@ -248,10 +239,7 @@ async def test_failures_counted_at_the_same_time_are_all_counted(stage: Stage, g
 
 
 async def test_an_entry_that_cannot_be_written_stops_no_decision(tmp_path: Path, clock: Clock) -> None:
-    async with LocalBus(GUARDED, tmp_path) as mesh:
-        await furnish(mesh)
-        own = Stage(mesh)
-        await own.open()
+    async with furnished_mesh(tmp_path, FURNISHED) as mesh, staged(mesh) as own:
         admin = await own.bus("admin")
         await own.ready(await own.guard("one", clock=clock))
         config = (await admin.api("STREAM.INFO.CONF"))["config"]
@@ -267,8 +255,6 @@ async def test_an_entry_that_cannot_be_written_stops_no_decision(tmp_path: Path,
         for _ in range(3):
             await fail(own)
         await becomes(own, "open")
-        await own.close()
-        await mesh.server.kill()
 
 
 async def test_one_that_was_opened_by_hand_stays_open_until_it_is_closed_by_hand(

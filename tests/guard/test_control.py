@@ -132,13 +132,14 @@ async def test_an_escalation_is_resolved_once(stage: Stage) -> None:
     assert [notice.ended.why for notice in told if notice.ended] == ["ended", "ended"]
 
 
+@pytest.mark.parametrize("sender", ["c1", "op"], ids=["the-client", "an-operator-told-before-the-log-is"])
 async def test_a_control_message_that_overtakes_its_submit_is_obeyed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, sender: str
 ) -> None:
     monkeypatch.setattr(service, "_AGAIN_S", 0.05)
     client = await stage.client()
     request = client.new_id()
-    await client.cancel(request)
+    await stage.control(request, Cancel(id="x1"), sender)
     await client.submit("hello", request=request)
     assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "cancelled"
 
@@ -166,14 +167,3 @@ async def test_a_control_message_that_cannot_have_overtaken_anything_is_refused_
     await (await stage.client("c1")).cancel(request)
     letter = await stage.buried("unknown_request", request=request)
     assert letter.delivered == 1
-
-
-async def test_an_operator_may_be_told_of_a_request_before_the_log_is(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "_AGAIN_S", 0.05)
-    client = await stage.client()
-    request = client.new_id()
-    await stage.control(request, Cancel(id="x1"), "op")
-    await client.submit("hello", request=request)
-    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "cancelled"

@@ -1,7 +1,5 @@
 """What a guard cannot read it does not decide on: it waits, says so, and everything else goes on."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +30,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "_AGAIN_S", 0.02)
 
 
-@contextlib.contextmanager
-def saying() -> Iterator[list[Any]]:
-    with captured_logs() as said:
-        yield said
-
-
 async def said(lines: list[Any], event: str) -> None:
     await until(lambda: any(line["event"] == event for line in lines))
 
@@ -59,7 +51,7 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
 
     readable_soon = service.LOG_UNREADABLE._replace(settle_s=0.2)
     monkeypatch.setattr(service, "LOG_UNREADABLE", readable_soon)
-    with saying() as lines:
+    with captured_logs() as lines:
         guard = await stage.guard("second")
         for request, work in works.items():
             await a.propose(request, work, DONE)
@@ -95,7 +87,7 @@ async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(s
     await stage.forge(
         b'{"n": 1, "type": "turn.failed", "v": 1}', "_", broken, after=await _head(stage, broken)
     )
-    with saying() as lines:
+    with captured_logs() as lines:
         await stage.guard("second")
         for request, work in works.items():
             await a.propose(request, work, DONE)
@@ -136,7 +128,7 @@ async def _head(stage: Stage, request: str) -> int:
 async def test_a_guard_without_a_fleet_waits_for_one(own_stage: Stage) -> None:
     admin, client = await own_stage.bus("admin"), await own_stage.client()
     await admin.api("STREAM.PURGE.CONF", {"filter": subjects.FLEET})
-    with saying() as lines:
+    with captured_logs() as lines:
         await own_stage.guard()
         request = await client.submit("hello")
         await said(lines, "fleet_missing")
@@ -150,7 +142,7 @@ async def test_a_guard_on_a_server_without_streams_waits_for_them(tmp_path: Path
     await mesh.server.start()
     try:
         own = Stage(mesh)
-        with saying() as lines:
+        with captured_logs() as lines:
             await own.guard()
             await said(lines, "conf_unreachable")
             await provision(await own.bus("admin"), FLEET)
@@ -222,13 +214,7 @@ async def test_a_submit_whose_policy_cannot_be_read_is_refused_by_its_name(stage
     await refused_by_name(stage, subject, "lenient")
     await stage.reaches(await client.submit("hello"), "request.opened")  # the others go on
     await admin.publish_durable(subject, msgspec.json.encode(POLICIES["lenient"]))
-
-    async def taken_again() -> bool:
-        request = await client.submit("hello", policy="lenient")
-        await eventually(lambda: _decided(stage, request))
-        return bool(await stage.types(request))
-
-    await eventually(taken_again)
+    await eventually(lambda: _taken(stage, "lenient"))
     assert stage.alive(guard)
 
 
@@ -270,7 +256,7 @@ async def test_a_guard_that_begins_with_a_fleet_that_cannot_be_read_says_so_and_
 ) -> None:
     admin, client = await own_stage.bus("admin"), await own_stage.client()
     await admin.publish_durable(subjects.FLEET, b"{}")
-    with saying() as lines:
+    with captured_logs() as lines:
         guard = await own_stage.guard()
         request = await client.submit("hello")
         await said(lines, "entry_unreadable")
@@ -304,7 +290,7 @@ async def test_no_breakers_entry_ends_a_guard(stage: Stage, agent: str) -> None:
     for body in RUBBISH.values():
         request = await client.submit("hello")
         work = await a.work(request)
-        with saying() as lines:
+        with captured_logs() as lines:
             await admin.publish_durable(subject, body)
             await said(lines, "conf_unreadable")
         await a.propose(request, work, Transfer(to_agent="b", summary="please"))  # type: ignore[arg-type]
@@ -320,19 +306,16 @@ async def test_a_guard_sees_a_new_fleet_and_a_new_policy_at_once(stage: Stage) -
         await client.wait(await client.submit("hello", policy="new"), timeout_s=PATIENCE_S)
     ).status == "refused"
     await admin.publish_durable(subjects.policy("new"), msgspec.json.encode(Policy(name="new")))
-
-    async def taken() -> bool:
-        request = await client.submit("hello", policy="new")
-        await eventually(lambda: _any(stage, request))
-        return await stage.types(request) == ["request.opened"]
-
-    await eventually(taken)
+    await eventually(lambda: _taken(stage, "new"))
 
 
-async def _decided(stage: Stage, request: str) -> bool:
-    letters = await stage.dead_letters()
-    return bool(await stage.types(request)) or any(letter.request == request for letter in letters)
+async def _taken(stage: Stage, policy: str) -> bool:
+    """Return True if a submit under a policy opens a request; the guard may not have read it yet."""
+    request = await (await stage.client()).submit("hello", policy=policy)
 
+    async def decided() -> bool:
+        buried = [letter.request for letter in await stage.dead_letters()]
+        return request in buried or bool(await stage.types(request))
 
-async def _any(stage: Stage, request: str) -> bool:
-    return bool(await stage.types(request))
+    await eventually(decided)
+    return await stage.types(request) == ["request.opened"]

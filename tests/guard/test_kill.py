@@ -1,31 +1,24 @@
 """A guard is killed, as with `kill -9`, between two of its steps: another finishes, nothing happens twice."""
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
-import pytest_asyncio
 
 from mesh.bus.roles import GET
 from mesh.bus.stores import read_conf
-from mesh.testing import LocalBus
 from protocol.wire import events
 from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
 from protocol.wire.config import FreezeEntry
 from protocol.wire.handoff import Fact
 from protocol.wire.subjects import FREEZE, end
 from tests.certain import is_, known
-from tests.guard.stage import HASTY, Stage, furnished_mesh
+from tests.guard.stage import HASTY, Stage
 from tests.servers import PATIENCE_S, eventually
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    async with furnished_mesh(tmp_path_factory.mktemp("mesh"), HASTY) as mesh:
-        yield mesh
+FURNISHED = HASTY
 
 
 async def test_between_a_verdict_and_its_acknowledgement(stage: Stage) -> None:

@@ -1,31 +1,25 @@
 """Conversations on a real server: written once, found by the next request, forgotten by order."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from mesh.bus.stores import read_memory, write_memory
 from mesh.bus.streams import memory_of
-from mesh.testing import LocalBus
 from protocol.wire.commands import Complete, Control, Forget
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
 from protocol.wire.memory import MemoryRecord
 from protocol.wire.subjects import ctl
-from tests.guard.stage import HASTY, Stage, furnished_mesh
+from tests.guard.stage import HASTY, Stage
 from tests.servers import PATIENCE_S, eventually
 
 LEAVES = (Fact(key="order", value=7), Fact(key="a customer's name", value="Ada", labels=("pii",)))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    async with furnished_mesh(tmp_path_factory.mktemp("mesh"), HASTY) as mesh:
-        yield mesh
+FURNISHED = HASTY
 
 
 async def remembered(stage: Stage, conversation: str, client: str = "c1") -> dict[str, Any]:

@@ -1,19 +1,16 @@
 """A guard is killed between two steps of a swarm: another finishes, and no task is opened twice."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-import pytest_asyncio
 
-from mesh.testing import LocalBus
 from protocol.wire.commands import Complete, Delegate, Deliver, FactsPost, MoveProposed, OfferClaimed, Task
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import TaskOffered, TaskOpened
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
-from tests.guard.stage import FLEET, Stage, furnish
+from tests.guard.stage import FLEET, HASTY, Stage
 from tests.servers import PATIENCE_S
 
 SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
@@ -24,16 +21,10 @@ def _fleet() -> Fleet:
         name: AgentEntry(name=AgentName(name), intents=("read",), clearance=("pii",) if name == "c" else ())
         for name in "bc"
     }
-    return msgspec.structs.replace(FLEET, guard_lease_s=0.5, agents={**FLEET.agents, **readers}, swarms=True)
+    return msgspec.structs.replace(HASTY, agents={**FLEET.agents, **readers}, swarms=True)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    """A server whose leases end soon, so that what a killed guard held comes again at once."""
-    async with LocalBus(_fleet(), tmp_path_factory.mktemp("mesh")) as mesh:
-        await furnish(mesh)
-        yield mesh
-        await mesh.server.kill()
+FURNISHED = _fleet()
 
 
 @pytest.mark.parametrize(

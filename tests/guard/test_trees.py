@@ -5,17 +5,15 @@ What each agent was given and asked for is counted outside of the log.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from unittest.mock import Mock
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.guard import processor
-from mesh.testing import LocalBus
 from protocol.domain.steps import Decided
 from protocol.wire import events
 from protocol.wire.assignment import Assignment
@@ -27,7 +25,6 @@ from tests.guard.stage import (
     HASTY,
     Stage,
     control_command,
-    furnished_mesh,
     proposal_command,
     submit_command,
 )
@@ -37,10 +34,7 @@ CALLS = 40
 """Model calls that the root of each tree is given."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    async with furnished_mesh(tmp_path_factory.mktemp("mesh"), HASTY) as mesh:
-        yield mesh
+FURNISHED = HASTY
 
 
 def task(name: str, to: str) -> Task:

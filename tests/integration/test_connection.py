@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,9 @@ from mesh.errors import (
 from mesh.local.server import EmbeddedServer
 from mesh.testing import LocalBus
 from protocol.wire.subjects import prop, step
+from tests.integration.test_reading import through_a_proxy
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S, ConnectAs, fresh, until
-from tests.trouble.proxy import Proxy
 
 
 async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wait(server: LocalBus) -> None:
@@ -178,17 +177,6 @@ async def plain(server: EmbeddedServer) -> Bus:
     return await connect(server.url, name="a")
 
 
-@contextlib.asynccontextmanager
-async def through_a_proxy(directory: Path) -> AsyncIterator[tuple[Proxy, Bus]]:
-    """Connect to a server of one's own through a proxy, which can hang and break in the server's place."""
-    async with (
-        EmbeddedServer("", directory) as server,
-        Proxy(int(server.url.rpartition(":")[2])) as proxy,
-        await connect(proxy.url, name="a") as bus,
-    ):
-        yield proxy, bus
-
-
 async def test_without_a_bus_a_call_fails_at_once_and_is_never_sent_later(tmp_path: Path) -> None:
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         await bus.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "file"})
@@ -266,7 +254,7 @@ async def test_a_closed_connection_says_so(tmp_path: Path) -> None:
 
 
 async def test_who_waits_for_the_server_hears_at_once_that_the_connection_broke(tmp_path: Path) -> None:
-    async with through_a_proxy(tmp_path) as (proxy, bus):
+    async with through_a_proxy(tmp_path) as (_, proxy, bus):
         proxy.stall()
         settling = asyncio.ensure_future(bus.flush(timeout_s=600))
         await until(lambda: bus._wire._asked != set())
@@ -279,7 +267,7 @@ async def test_who_waits_for_the_server_hears_at_once_that_the_connection_broke(
 
 
 async def test_a_connection_to_a_server_that_hangs_is_closed_all_the_same(tmp_path: Path) -> None:
-    async with through_a_proxy(tmp_path) as (proxy, bus):
+    async with through_a_proxy(tmp_path) as (_, proxy, bus):
         proxy.stall()
         for _ in range(40):
             assert bus.send("x", bytes(1 << 19))  # more than any socket buffers
@@ -289,7 +277,7 @@ async def test_a_connection_to_a_server_that_hangs_is_closed_all_the_same(tmp_pa
 
 
 async def test_a_server_that_hangs_is_left_for_a_new_connection_with_what_is_unsent(tmp_path: Path) -> None:
-    async with through_a_proxy(tmp_path) as (proxy, bus):
+    async with through_a_proxy(tmp_path) as (_, proxy, bus):
         proxy.stall()
         for _ in range(40):
             assert bus.send("x", bytes(1 << 19))
@@ -302,7 +290,7 @@ async def test_a_server_that_hangs_is_left_for_a_new_connection_with_what_is_uns
 
 
 async def test_a_subscription_that_the_server_never_confirmed_is_none(tmp_path: Path) -> None:
-    async with through_a_proxy(tmp_path) as (proxy, bus):
+    async with through_a_proxy(tmp_path) as (_, proxy, bus):
         got: list[Incoming] = []
         proxy.stall()
         subscribing = asyncio.ensure_future(bus.subscribe("news", got.append))

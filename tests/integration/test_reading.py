@@ -17,6 +17,7 @@ from tests.trouble.proxy import Frame, Proxy
 
 @contextlib.asynccontextmanager
 async def through_a_proxy(directory: Path) -> AsyncIterator[tuple[EmbeddedServer, Proxy, Bus]]:
+    """Connect to a server of one's own through a proxy, which can hang and break in the server's place."""
     async with (
         EmbeddedServer("", directory) as server,
         Proxy(int(server.url.rpartition(":")[2])) as proxy,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mesh.client import Outcome
+from mesh.client import Client, Outcome
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S, until
 from tests.trouble.proxy import Frame
@@ -21,13 +21,18 @@ def said_to_server(start: str) -> Callable[[Frame], bool]:
     return lambda frame: frame.towards == "server" and frame.subject.startswith(start)
 
 
-async def test_an_answer_that_is_lost_is_not_taken_for_a_no_and_nothing_happens_twice(wired: Wired) -> None:
-    await wired.guard("g1")
-    await wired.agent("a")
-    await wired.agent("b")
+async def staffed(wired: Wired, *guards: str) -> Client:
+    """Start these guards and both agents, each on a wire of its own; return a client once all are ready."""
+    for identity in guards:
+        await wired.guard(identity)
+    for name in ("a", "b"):
+        await wired.agent(name)
     await wired.ready()
-    client = await wired.client()
+    return await wired.client()
 
+
+async def test_an_answer_that_is_lost_is_not_taken_for_a_no_and_nothing_happens_twice(wired: Wired) -> None:
+    client = await staffed(wired, "g1")
     guard, a, b = wired.wires["g1"], wired.wires["a"], wired.wires["b"]
     guard.lose_answer(about("mesh.evt.a."))  # the verdict is stored, and the guard does not hear of it
     guard.lose_answer(about("mesh.evt.b."))
@@ -49,12 +54,7 @@ async def test_an_answer_that_is_lost_is_not_taken_for_a_no_and_nothing_happens_
 
 
 async def test_connections_that_break_all_the_time_cost_nothing_but_time(wired: Wired) -> None:
-    for identity in ("g1", "g2"):
-        await wired.guard(identity)
-    await wired.agent("a")
-    await wired.agent("b")
-    await wired.ready()
-    client = await wired.client()
+    client = await staffed(wired, "g1", "g2")
     with captured_logs() as lines:
         work = asyncio.ensure_future(finish(client, 60))
         cuts = 0
@@ -71,12 +71,7 @@ async def test_connections_that_break_all_the_time_cost_nothing_but_time(wired: 
 
 
 async def test_a_guard_whose_wire_stalls_loses_its_work_to_another_and_wakes_harmlessly(wired: Wired) -> None:
-    for identity in ("g1", "g2"):
-        await wired.guard(identity)
-    await wired.agent("a")
-    await wired.agent("b")
-    await wired.ready()
-    client = await wired.client()
+    client = await staffed(wired, "g1", "g2")
     outcomes: list[Outcome] = []
     for stalled in ("g1", "g2"):
         requests = [await client.submit("please") for _ in range(10)]

@@ -17,7 +17,7 @@ from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thi
 from protocol.wire.commands import Complete
 from protocol.wire.journal_records import decode_record
 from protocol.wire.prices import MTOK, Price, Tokens
-from tests.unit.model.vendor import MODEL, OTHER, PROMPT, claude, kinds, raw, sent
+from tests.unit.model.vendor import MODEL, OTHER, PROMPT, claude, failing, kinds, raw, replied, sent
 
 
 async def test_the_prompt_is_sent_in_a_stable_order_with_the_cache_marked() -> None:
@@ -40,8 +40,7 @@ async def test_a_reply_comes_with_its_calls_its_tokens_and_the_parts_it_was_made
         "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
         "output_tokens": 11,
     }
-    async with claude(thinks("hm", calls(("a", {"x": 1}), text="I try.", usage=usage))) as (_, model):
-        reply = await model.reply(PROMPT)
+    reply = await replied(thinks("hm", calls(("a", {"x": 1}), text="I try.", usage=usage)))
     assert reply.text == "I try."
     assert [(call.name, dict(call.arguments)) for call in reply.calls] == [("a", {"x": 1})]
     assert reply.tokens == Tokens(input=5, cache_read=70, cache_write=10, cache_write_1h=20, output=11)
@@ -99,9 +98,7 @@ REFUSED = {status: fails(status) for status in (400, 401, 402, 403, 404, 413, 42
 async def test_what_no_pause_cures_is_permanent_and_the_rest_is_tried_again(
     answer: Answer, error: type[Exception], said: str
 ) -> None:
-    async with claude(answer, timeout_s=0.2 if answer.delay_s else 60) as (_, model):
-        with pytest.raises(error, match=said):
-            await model.reply(PROMPT)
+    await failing(claude(answer, timeout_s=0.2 if answer.delay_s else 60), error, said)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +115,7 @@ async def test_what_no_pause_cures_is_permanent_and_the_rest_is_tried_again(
 async def test_no_pause_is_longer_than_an_hour_and_what_is_no_number_is_none(
     headers: dict[str, str], after_s: float | None
 ) -> None:
-    async with claude(Answer(status=500, headers=headers)) as (_, model):
-        with pytest.raises(ModelRetry) as failed:
-            await model.reply(PROMPT)
-    assert failed.value.after_s == after_s
+    assert (await failing(claude(Answer(status=500, headers=headers)), ModelRetry)).after_s == after_s
 
 
 async def test_an_empty_system_text_is_left_out() -> None:
@@ -176,9 +170,7 @@ async def test_while_the_vendor_wants_a_pause_it_is_asked_at_once() -> None:
 
 
 async def test_that_the_first_answer_was_none_stands_too() -> None:
-    async with claude(raw(b""), fails(404), fallback=OTHER) as (_, model):
-        with pytest.raises(ModelUnreadable, match="status 404"):
-            await model.reply(PROMPT)
+    await failing(claude(raw(b""), fails(404), fallback=OTHER), ModelUnreadable, "status 404")
 
 
 @pytest.mark.parametrize(
@@ -194,13 +186,10 @@ async def test_that_the_first_answer_was_none_stands_too() -> None:
 async def test_when_it_fails_too_the_first_error_stands(
     first: Answer, second: Answer, after_s: float | None
 ) -> None:
-    async with claude(first, second, fallback=OTHER) as (_, model):
-        with pytest.raises(
-            ModelRetry, match=r"^status 529 .*req_stub_1; its fallback: .*req_stub_2"
-        ) as failed:
-            await model.reply(PROMPT)
-    assert failed.value.after_s == after_s
-    assert failed.value.__cause__ is not None
+    said = r"^status 529 .*req_stub_1; its fallback: .*req_stub_2"
+    failed = await failing(claude(first, second, fallback=OTHER), ModelRetry, said)
+    assert failed.after_s == after_s
+    assert failed.__cause__ is not None
 
 
 @pytest.mark.parametrize(

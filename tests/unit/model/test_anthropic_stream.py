@@ -26,7 +26,9 @@ from tests.unit.model.vendor import (
     claude,
     ended,
     event,
+    failing,
     raw,
+    replied,
     said,
     sent,
     text,
@@ -40,23 +42,17 @@ EVENTS = 16
 @pytest.mark.parametrize("number", range(1, EVENTS))
 async def test_a_stream_that_ends_early_is_no_reply_however_cleanly_it_ends(number: int) -> None:
     cut = Answer(WHOLE.content, WHOLE.stop_reason, cut_after=number, cut_cleanly=True)
-    async with claude(cut) as (_, model):
-        with pytest.raises(ModelRetry, match=r"broke off: .*request req_stub_1") as failed:
-            await model.reply(PROMPT)
-    assert type(failed.value) is ModelRetry
+    assert type(await failing(claude(cut), ModelRetry, r"broke off: .*request req_stub_1")) is ModelRetry
 
 
 async def test_with_its_last_event_it_is_one() -> None:
     whole = Answer(WHOLE.content, WHOLE.stop_reason, cut_after=EVENTS, cut_cleanly=True)
-    async with claude(whole) as (_, model):
-        (call,) = (await model.reply(PROMPT)).calls
+    (call,) = (await replied(whole)).calls
     assert (call.arguments, call.unreadable) == ({"path": "/srv/data/old"}, "")
 
 
 async def test_a_reply_that_does_not_say_why_it_ended_has_not() -> None:
-    async with claude(says("Your refund of 1", stop_reason=None)) as (_, model):
-        with pytest.raises(ModelRetry, match="broke off"):
-            await model.reply(PROMPT)
+    await failing(claude(says("Your refund of 1", stop_reason=None)), ModelRetry, "broke off")
 
 
 DEEP = b'event: message_start\ndata: {"type": "message_start", "message": ' + b"[" * 100_000 + b"\n\n"
@@ -98,13 +94,10 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("answer", UNREADABLE.values(), ids=UNREADABLE.keys())
 async def test_what_is_no_message_is_asked_for_again(answer: Answer) -> None:
-    async with claude(answer) as (_, model):
-        with pytest.raises(
-            ModelUnreadable, match=f"{MODEL} answered what cannot be read: .*req_stub_1"
-        ) as failed:
-            await model.reply(PROMPT)
-    assert failed.value.code == "model.unreadable"
-    assert failed.value.__cause__ is not None
+    said = f"{MODEL} answered what cannot be read: .*req_stub_1"
+    failed = await failing(claude(answer), ModelUnreadable, said)
+    assert failed.code == "model.unreadable"
+    assert failed.__cause__ is not None
 
 
 @pytest.mark.parametrize(
@@ -118,24 +111,16 @@ async def test_what_is_no_message_is_asked_for_again(answer: Answer) -> None:
     ],
 )
 async def test_an_error_in_the_middle_of_a_stream_passes_unless_it_is_known_not_to(body: bytes) -> None:
-    async with claude(raw(begun(), text("x"), body)) as (_, model):
-        with pytest.raises(ModelRetry, match="request req_stub_1"):
-            await model.reply(PROMPT)
+    await failing(claude(raw(begun(), text("x"), body)), ModelRetry, "request req_stub_1")
 
 
 async def test_an_error_whose_words_cannot_be_read_passes() -> None:
-    packed = Answer(status=500, headers={"content-encoding": "gzip"})
-    async with claude(packed) as (_, model):
-        with pytest.raises(ModelRetry):
-            await model.reply(PROMPT)
+    await failing(claude(Answer(status=500, headers={"content-encoding": "gzip"})), ModelRetry)
 
 
 async def test_what_an_error_is_called_is_said_only_if_it_is_a_name() -> None:
     odd = event("error", error={"type": "a\nb" * 99, "message": "?"})
-    async with claude(raw(begun(), odd)) as (_, model):
-        with pytest.raises(ModelRetry) as failed:
-            await model.reply(PROMPT)
-    assert str(failed.value) == "status 200, request req_stub_1"
+    assert str(await failing(claude(raw(begun(), odd)), ModelRetry)) == "status 200, request req_stub_1"
 
 
 ODD = {
@@ -172,24 +157,21 @@ async def test_a_call_that_cannot_be_read_costs_only_itself(written: str) -> Non
 @pytest.mark.parametrize("given", [..., None, [1], "x", {"x": "\ud800"}])
 async def test_so_does_one_whose_arguments_came_at_once(given: object) -> None:
     made = {name: it for name, it in {**CALL, "input": given}.items() if it is not ...}
-    async with claude(raw(begun(), block(made), ended("tool_use"))) as (_, model):
-        (call,) = (await model.reply(PROMPT)).calls
+    (call,) = (await replied(raw(begun(), block(made), ended("tool_use")))).calls
     assert call.arguments == {}
     assert call.unreadable
 
 
 async def test_arguments_as_deep_as_the_mesh_takes_them_are_read() -> None:
     written = '{"what": ' + "[" * 64 + "]" * 64 + "}"
-    async with claude(writes("a", written)) as (_, model):
-        (call,) = (await model.reply(PROMPT)).calls
+    (call,) = (await replied(writes("a", written))).calls
     assert call.unreadable == ""
     assert json.dumps(call.arguments) == written
 
 
 async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> None:
     heard: list[str | None] = []
-    async with claude(raw(begun(), text("a \ud83d", "\ude00 b \ud83d"), ended())) as (_, model):
-        reply = await model.reply(PROMPT, heard.append)
+    reply = await replied(raw(begun(), text("a \ud83d", "\ude00 b \ud83d"), ended()), heard.append)
     assert reply.text == "a \U0001f600 b \ufffd"
     assert reply.blocks[0]["text"] == reply.text
     assert heard == ["a \ufffd", "\ufffd b \ufffd"]
@@ -211,36 +193,28 @@ async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> N
     ],
 )
 async def test_counts_that_cannot_be_are_none(usage: dict[str, Any], tokens: Tokens) -> None:
-    async with claude(says("ok", usage=usage)) as (_, model):
-        assert (await model.reply(PROMPT)).tokens == tokens
+    assert (await replied(says("ok", usage=usage))).tokens == tokens
 
 
 @pytest.mark.parametrize("named", ["m" * 129, "", "a b", "a\nb", "é"])
 async def test_a_model_that_cannot_be_is_whoever_was_asked(named: str) -> None:
-    answer = raw(begun(model=named), text("ok"), ended())
-    async with claude(answer) as (_, model):
-        assert (await model.reply(PROMPT)).model == MODEL
+    assert (await replied(raw(begun(model=named), text("ok"), ended()))).model == MODEL
 
 
 async def test_what_is_wrong_with_our_own_code_is_not_the_vendors_fault() -> None:
     def hear(said: str | None) -> None:
         raise ZeroDivisionError
 
-    async with claude(says("ok")) as (_, model):
-        with pytest.raises(ZeroDivisionError):
-            await model.reply(PROMPT, hear)
-    async with claude(says("ok"), more={"temperature": 1}) as (_, model):
-        with pytest.raises(TypeError):
-            await model.reply(PROMPT)
+    with pytest.raises(ZeroDivisionError):
+        await replied(says("ok"), hear)
+    await failing(claude(says("ok"), more={"temperature": 1}), TypeError)
 
 
 async def test_a_refusal_in_the_middle_of_a_stream_is_one() -> None:
     spent = event(
         "error", error={"type": "rate_limit_error", "details": {"error_code": "enforced_spend_limit_reached"}}
     )
-    async with claude(raw(begun(), spent), fails(500)) as (_, model):
-        with pytest.raises(ModelRefused, match="enforced_spend_limit_reached"):
-            await model.reply(PROMPT)
+    await failing(claude(raw(begun(), spent), fails(500)), ModelRefused, "enforced_spend_limit_reached")
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("\ud800")

@@ -22,7 +22,7 @@ from mesh.testing.claude_stub import Answer, calls, fails, says, writes
 from protocol.wire.commands import Complete
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.prices import MTOK, Price, Tokens
-from tests.unit.model.vendor import PROMPT
+from tests.unit.model.vendor import PROMPT, failing
 
 MODEL, OTHER = "gpt-6-astra", "gpt-6-luna"
 
@@ -173,9 +173,7 @@ async def test_what_may_pass_is_tried_again_after_the_pause_that_was_asked_for(s
 async def test_what_no_pause_cures_is_permanent_and_the_rest_is_tried_again(
     answer: Answer, error: type[Exception], said: str
 ) -> None:
-    async with openai(answer, timeout_s=0.2 if answer.delay_s else 60) as (_, model):
-        with pytest.raises(error, match=said):
-            await model.reply(PROMPT)
+    await failing(openai(answer, timeout_s=0.2 if answer.delay_s else 60), error, said)
 
 
 async def test_a_fallback_is_asked_once_and_what_was_heard_before_is_void() -> None:

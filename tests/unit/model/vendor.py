@@ -3,13 +3,17 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from mesh.model.anthropic import ClaudeModel
-from mesh.model.port import Exchange, Prompt, Reply, Said, ToolSpec
+from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolSpec
 from mesh.testing.claude_stub import Answer, StubClaude
 
+E = TypeVar("E", bound=Exception)
 MODEL, OTHER = "claude-haiku-5-5", "claude-sonnet-5-5"
 PROMPT = Prompt(
     agent="triage",
@@ -29,6 +33,22 @@ async def claude(*script: Answer, **more: Any) -> AsyncIterator[tuple[StubClaude
             assert stub.refused == []
         finally:
             await model.close()
+
+
+async def replied(answer: Answer, hear: Hear | None = None, **more: Any) -> Reply:
+    """Return the reply that a model makes of an answer."""
+    async with claude(answer, **more) as (_, model):
+        return await model.reply(PROMPT, hear)
+
+
+async def failing(
+    asking: AbstractAsyncContextManager[tuple[Any, Model]], error: type[E], said: str | None = None
+) -> E:
+    """Ask a model, and return the error that it has to fail with, which says this."""
+    async with asking as (_, model):
+        with pytest.raises(error, match=said) as failed:
+            await model.reply(PROMPT)
+    return failed.value
 
 
 def after(*exchanges: Exchange) -> Prompt:
