@@ -3,8 +3,6 @@
 import importlib
 import inspect
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -17,7 +15,7 @@ from mesh.cli import app, exits
 from mesh.cli.exits import EPILOG, Exit, ReportingGroup, status_of
 from mesh.client import SubmitRejected
 from protocol.wire.errors import MeshError
-from tests.servers import PATIENCE_S, ROOT
+from tests.servers import ROOT, ran
 from tests.system.terminal import commands_of
 from tests.unit.cli.conftest import STORY, Mesh
 
@@ -33,30 +31,6 @@ def paths(group: click.Command | None = None, before: tuple[str, ...] = ()) -> l
     return found
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["request"], ["agent", "run"], ["demo"], ["human", "watch"]], ids=" ".join
-)
-def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
-    code = f"""
-import sys
-sys.argv = ["mesh", *{arguments!r}, "--help"]
-from mesh.cli import main
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-print("LOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
-"""
-    command = [sys.executable, "-c", code]
-    said = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    ).stdout
-    assert "Usage: mesh" in said
-    loaded = set(said.rpartition("LOADED")[2].split())
-    assert "click" in loaded
-    assert not loaded & HEAVY
-
-
 LOADING = """
 import sys
 sys.argv = ["mesh", *{arguments!r}]
@@ -67,6 +41,26 @@ except SystemExit as end:
     print("ENDED", end.code)
 print("LOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
 """
+
+
+def loaded_by(arguments: list[str], status: Exit, folder: Path = ROOT) -> tuple[set[str], str]:
+    """Give a command in a process of its own; return the packages that it loaded, and what it said."""
+    ended = ran("-c", LOADING.format(arguments=arguments), folder=folder)
+    assert f"ENDED {int(status)}" in ended.stdout, ended
+    said, _, loaded = ended.stdout.rpartition("LOADED")
+    return set(loaded.split()), said
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["request"], ["agent", "run"], ["demo"], ["human", "watch"]], ids=" ".join
+)
+def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
+    loaded, said = loaded_by([*arguments, "--help"], Exit.DONE)
+    assert "Usage: mesh" in said
+    assert "click" in loaded
+    assert not loaded & HEAVY
+
+
 UNUSED = {"anthropic", "jsonschema", "mcp", "opentelemetry", "pydantic", "rich", "structlog"}
 """What a command that asks the bus for something, or reads a file, has no use for."""
 NOWHERE = "nats://127.0.0.1:1"
@@ -89,17 +83,7 @@ def test_a_command_loads_what_it_uses_and_nothing_else(
     monkeypatch.setenv("MESH_CREDENTIALS", str(write_key(here, "app", new_key())))
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
-    ended = subprocess.run(
-        [sys.executable, "-c", LOADING.format(arguments=arguments)],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    assert f"ENDED {int(status)}" in ended.stdout, ended
-    loaded = set(ended.stdout.rpartition("LOADED")[2].split())
+    loaded, _ = loaded_by(arguments, status, here)
     assert {"click", "msgspec", "nats"} <= loaded
     assert not loaded & UNUSED
 

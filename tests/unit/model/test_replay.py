@@ -30,6 +30,27 @@ def told(model: TalkingModel) -> list[ToolResult]:
     return [each for each in model.prompts[-1].transcript if isinstance(each, ToolResult)]
 
 
+mails: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_mails() -> None:
+    mails.clear()
+
+
+@tool
+async def find() -> str:
+    """Find it."""
+    return "found"
+
+
+@tool(effect="idempotent")
+async def send(text: str) -> str:
+    """Send a mail."""
+    mails.append(text)
+    return "sent"
+
+
 class Flaky:
     """A tool that breaks, or says no, the first time it runs."""
 
@@ -131,11 +152,6 @@ async def test_what_came_of_a_move_is_told_though_the_code_no_longer_comes_to_it
     steps = MemorySteps()
     look = TalkingModel(calls(("find", {})), GIVE)
 
-    @tool
-    async def find() -> str:
-        """Find it."""
-        return "found"
-
     await drive(turn(peers=["b"], steps=steps), look, instructions="", tools=[find])
 
     @tool(name="find", description="Find it.")
@@ -150,11 +166,6 @@ async def test_what_came_of_a_move_is_told_though_the_code_no_longer_comes_to_it
 
 async def test_a_dialogue_has_its_calls_from_move_to_move() -> None:
     steps, ask = MemorySteps(), Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
-
-    @tool
-    async def find() -> str:
-        """Find it."""
-        return "found"
 
     asking = calls(("ask", {"question": "Which?"}))
     first = TalkingModel(calls(("find", {}), ("find", {})), asking)
@@ -205,37 +216,21 @@ async def test_code_that_catches_what_an_effect_raised_comes_to_no_move() -> Non
 
 
 async def test_an_effect_behind_a_move_waits_until_the_model_knows_what_came_of_it() -> None:
-    done: list[str] = []
-
-    @tool(effect="idempotent")
-    async def send(text: str) -> str:
-        """Send a mail."""
-        done.append(text)
-        return "sent"
-
     steps = MemorySteps()
     both = calls(("transfer_to_b", {"summary": "Do it."}), ("send", {"text": "b has it"}))
     await drive(turn(peers=["b"], steps=steps), TalkingModel(both), instructions="", tools=[send])
     then = TalkingModel(says("by myself"))
     later = turn(peers=["b"], steps=steps, refused=[(TO_B, "depth")])
     await drive(later, then, instructions="", tools=[send])
-    assert done == []
+    assert mails == []
     assert told(then)[-1].text.startswith("Not done: it was said together with a move")
 
 
 async def test_an_effect_that_was_said_together_with_a_call_that_failed_waits() -> None:
-    done: list[str] = []
-
-    @tool(effect="idempotent")
-    async def send(text: str) -> str:
-        """Send a mail."""
-        done.append(text)
-        return "sent"
-
     flaky = Flaky(ToolError("There is no such order."))
     model = TalkingModel(calls(("find", {}), ("send", {"text": "it is on its way"})), says("There is none."))
     await drive(turn(steps=MemorySteps()), model, instructions="", tools=[flaky.tool, send])
-    assert done == []
+    assert mails == []
     assert told(model)[-1].text.startswith("Not taken: an earlier call of this reply failed")
 
 
@@ -251,11 +246,6 @@ async def test_a_result_that_is_too_large_is_told_so() -> None:
 
 
 async def test_a_tool_that_may_no_longer_be_called_is_told_so() -> None:
-    @tool
-    async def find() -> str:
-        """Find it."""
-        return "found"
-
     steps = MemorySteps()
     ask = Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
     await drive(

@@ -102,6 +102,14 @@ def task(name: str = "one", intent: str | None = "read", *facts: Fact, **rest: A
     return Task(name=name, summary=f"read {name}", intent=intent, facts=facts, **rest)
 
 
+def claimed(*facts: Fact, **rest: Any) -> Swarm:
+    """Return a swarm whose only task, `one`, `b` has claimed."""
+    play = Swarm(*facts, **rest)
+    play.delegate(task("one"))
+    play.claim("one", "b")
+    return play
+
+
 def refused(event: AnyEvent) -> Rule:
     assert isinstance(event, MoveRefused), event
     return event.refusal.rule

@@ -24,7 +24,7 @@ from protocol.wire.events import (
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import NOBODY, AgentName, TurnId
 from tests.certain import is_
-from tests.unit.protocol.swarms import FLEET, Swarm, task
+from tests.unit.protocol.swarms import FLEET, Swarm, claimed, task
 from tests.unit.protocol.worlds import fact
 
 
@@ -47,9 +47,7 @@ def test_what_is_posted_is_shown_to_every_turn_that_opens_or_resumes_as_far_as_i
 
 
 def test_a_retried_round_is_shown_the_board_too() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed()
     play.post(play.worker("one"), fact("seen", 1))
     turn = play.worker("one")
     error = Failure(code="again", message="once more")
@@ -60,9 +58,7 @@ def test_a_retried_round_is_shown_the_board_too() -> None:
 
 
 def test_a_root_turn_that_a_person_gave_on_is_shown_in_each_round_what_it_may_see() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed()
     play.post(play.worker("one"), fact("seen", 1), fact("who", "Ada", "vip"))
     play.say(play.worker("one"), Deliver(summary="found"))
     play.say(play.guard.holder, Escalate(summary="a person, please"))
@@ -89,18 +85,14 @@ def test_labels_stick_to_what_is_posted_and_the_fleets_labels_are_put_on() -> No
     fleet = Fleet(
         name="swarm", entry=AgentName("a"), agents=agents, clients=FLEET.clients, labels={"iban": ("vip",)}
     )
-    play = Swarm(fact("ssn", 1, "pii"), fleet=fleet)
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed(fact("ssn", 1, "pii"), fleet=fleet)
     posted = is_(play.post(play.worker("one"), fact("ssn", 1), fact("iban", "DE1")), FactsPosted)
     assert {each.key: each.labels for each in posted.facts} == {"ssn": ("pii",), "iban": ("vip",)}
     play.same()
 
 
 def test_a_post_is_decided_once_and_only_of_a_round_that_was_opened() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed()
     turn = play.worker("one")
     play.post(turn, fact("seen", 1))
     with pytest.raises(NotDecided, match="too late: decided"):
@@ -128,9 +120,7 @@ def test_a_post_that_its_turns_own_move_overtook_is_heard_and_none_after_an_end_
 
 
 def test_a_post_that_is_too_large_is_rejected_by_name_and_the_round_goes_on() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed()
     turn = play.worker("one")
     with pytest.raises(NotDecided, match=r"size: \d+ bytes of at most 65536"):
         play.post(turn, fact("big", "x" * 70_000))

@@ -35,7 +35,7 @@ from protocol.wire.events import (
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import NOBODY, AgentName, TurnId
 from tests.certain import is_, known
-from tests.unit.protocol.swarms import FLEET, Swarm, refused, task
+from tests.unit.protocol.swarms import FLEET, Swarm, claimed, refused, task
 from tests.unit.protocol.worlds import agent, fact
 
 # --- the whole way ----------------------------------------------------------------------------------
@@ -177,9 +177,7 @@ def test_a_claim_of_an_agent_whose_breaker_is_open_is_refused() -> None:
 
 
 def test_a_claim_that_is_repeated_is_late_and_says_what_came_of_it() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed()
     with pytest.raises(NotDecided, match=r"too late: task\.opened"):
         play.claim("one", "b")
     play.say(play.worker("one"), Deliver(summary="found"))
@@ -297,17 +295,13 @@ def test_an_offer_is_called_off_with_its_lead() -> None:
     [Complete(answer="x"), Escalate(summary="x"), Ask(to_agent=AgentName("c1"), question="?"), Delegate()],
 )
 def test_a_worker_has_none_of_the_roots_moves(move: Move) -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed()
     assert refused(play.say(play.worker("one"), move)) == Rule.KNOWN_MOVE
     play.same()
 
 
 def test_a_worker_that_reports_an_effect_is_refused() -> None:
-    play = Swarm()
-    play.delegate(task("one"))
-    play.claim("one", "b")
+    play = claimed()
     report = Report(actions=("pay",), effects=("pay",))
     assert refused(play.say(play.worker("one"), Deliver(summary="found"), report)) == Rule.READ_ONLY
     play.same()

@@ -37,6 +37,7 @@ from tests.unit.protocol.trees import (
     worker,
 )
 from tests.unit.protocol.worlds import (
+    Play,
     agent,
     complete,
     fact,
@@ -45,6 +46,11 @@ from tests.unit.protocol.worlds import (
 )
 
 pytestmark = pytest.mark.usefixtures("judged_again")
+
+
+def error_in(play: Play, name: str) -> TaskError:
+    """Return why a task failed, as its lead is told."""
+    return known(results(play)[name].error)
 
 
 def error_of(
@@ -72,8 +78,7 @@ def test_a_broken_turn_is_retried_and_then_its_task_fails_with_its_code() -> Non
 def test_refused_too_often_a_task_fails_and_no_person_is_asked() -> None:
     play = tree(task("one", "b"), policy={"max_refusals": 0})
     say(play, "one", complete())
-    error = results(play)["one"].error
-    assert error is not None
+    error = error_in(play, "one")
     assert (error.code, error.message[:32]) == ("refusals", "refused by the rule known_move: ")
     assert play.ledger.escalations == 0
 
@@ -81,8 +86,7 @@ def test_refused_too_often_a_task_fails_and_no_person_is_asked() -> None:
 def test_a_task_that_asks_for_too_much_has_used_up_its_budget() -> None:
     play = tree(task("one", "b", constraints=grant(tokens=5)), policy={"max_refusals": 0})
     say(play, "one", delegate(task("sub", "c", constraints=grant(tokens=6))))
-    error = results(play)["one"].error
-    assert known(error).code == "budget_exhausted"
+    assert error_in(play, "one").code == "budget_exhausted"
 
 
 def test_an_error_three_levels_down_arrives_with_its_origin_and_each_levels_code() -> None:
@@ -102,16 +106,14 @@ def test_a_failure_that_a_revision_made_good_is_no_origin() -> None:
     say(play, "two", delegate(task("y", "d", revises="x")))
     say(play, "y", deliver())
     say(play, "two", give_up())
-    error = results(play)["two"].error
-    assert known(error).origin is None
+    assert error_in(play, "two").origin is None
 
 
 def test_the_deadline_of_a_task_ends_it_and_not_the_request() -> None:
     play = tree(task("one", "b", constraints=Constraints(max_resolution_time_s=5.0)))
     play.begun = True
     play.wait(5)
-    error = results(play)["one"].error
-    assert (known(error).code, play.ledger.is_open) == ("deadline", True)
+    assert (error_in(play, "one").code, play.ledger.is_open) == ("deadline", True)
 
 
 def test_a_lead_that_waits_for_its_tasks_has_its_deadline_too() -> None:
@@ -124,16 +126,14 @@ def test_a_lead_that_waits_for_its_tasks_has_its_deadline_too() -> None:
 def test_a_task_whose_agent_nobody_serves_fails_after_a_while() -> None:
     play = tree(task("one", "b"), policy={"unattended_after_s": 30.0}, served=False, begun=False)
     play.wait(30)
-    error = results(play)["one"].error
-    assert (known(error).code, play.ledger.spent.tokens) == ("unattended", 0)
+    assert (error_in(play, "one").code, play.ledger.spent.tokens) == ("unattended", 0)
 
 
 def test_an_open_breaker_is_the_tasks_failure_and_not_the_plans() -> None:
     play = tree(task("one", "b"), task("two", "c"), breakers={"b": "open"})
     assert opened_tasks(play) == [("two", "c")]
     say(play, "two", deliver())
-    error = results(play)["one"].error
-    assert error is not None
+    error = error_in(play, "one")
     assert (error.code, error.attempts, error.agent) == ("agent_available", 0, "b")
 
 
@@ -206,8 +206,7 @@ def test_a_task_that_cannot_be_stored_fails_alone(kind: type[Any]) -> None:
     play.fleet["c"] = agent("c", clearance=("secret",))
     play.too_large = (kind,)
     say(play, "", delegate(task("one", "b")))
-    error = results(play)["one"].error
-    assert (known(error).code, play.ledger.is_open) == ("event_too_large", True)
+    assert (error_in(play, "one").code, play.ledger.is_open) == ("event_too_large", True)
 
 
 def test_a_join_that_cannot_be_stored_ends_a_lead_below_the_root_alone() -> None:
