@@ -84,11 +84,7 @@ def anything(kind: str, senders: tuple[str, ...], known: Known) -> st.SearchStra
             for message in (controls(turn) if kind == "ctl" else [*proposals(turn), SUBMIT])
         ]
         return st.builds(
-            Sent,
-            st.just(kind),
-            st.just(sender),
-            tokens(sender, known, lambda: fresh(sender)),
-            bodies(sound),
+            Sent, st.just(kind), st.just(sender), tokens(sender, known, lambda: fresh(sender)), bodies(sound)
         ).filter(lambda message: not (message.token == "_" and b"freeze" in message.body))
 
     return st.sampled_from(senders).flatmap(of)

@@ -23,16 +23,7 @@ from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, ids, notices, prices
 from protocol.wire.assignment import Assignment, RoundOutcome
-from protocol.wire.commands import (
-    MOVES,
-    Control,
-    Doubt,
-    Failure,
-    Move,
-    MoveProposed,
-    Proposal,
-    Submit,
-)
+from protocol.wire.commands import MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent, Event, type_of

@@ -267,11 +267,7 @@ async def test_code_that_differs_from_its_journal_goes_to_people_if_something_wa
         request = await client.submit("go", to="a", facts={"script": ["pay one", "flip", "die here"]})
         raised = await stage.last(request, events.EscalationRaised)
     happened = await stage.events(request)
-    assert [type(event).__name__ for event in happened] == [
-        "RequestOpened",
-        "TurnFailed",
-        "EscalationRaised",
-    ]
+    assert [type(event).__name__ for event in happened] == ["RequestOpened", "TurnFailed", "EscalationRaised"]
     assert raised.reason == "journal_mismatch"
     failed = is_(happened[1], events.TurnFailed)
     assert (failed.error.permanent, failed.retry_at) == (True, None)

@@ -28,13 +28,7 @@ FURNISHED = _fleet()
 
 
 @pytest.mark.parametrize(
-    "point",
-    [
-        "append:task.offered",
-        "append:facts.withheld",
-        "append:task.opened",
-        "append:facts.posted",
-    ],
+    "point", ["append:task.offered", "append:facts.withheld", "append:task.opened", "append:facts.posted"]
 )
 async def test_a_swarm_goes_on_where_its_guard_died(stage: Stage, point: str) -> None:
     client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")

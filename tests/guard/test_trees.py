@@ -21,13 +21,7 @@ from protocol.wire.commands import Cancel, Complete, Delegate, Deliver, Move, Mo
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, TurnId
 from tests.certain import is_
-from tests.guard.stage import (
-    HASTY,
-    Stage,
-    control_command,
-    proposal_command,
-    submit_command,
-)
+from tests.guard.stage import HASTY, Stage, control_command, proposal_command, submit_command
 from tests.servers import PATIENCE_S, eventually
 
 CALLS = 40

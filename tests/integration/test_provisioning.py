@@ -223,9 +223,7 @@ async def test_limits_beyond_the_store_are_refused_and_say_what_to_do(own_server
                 await provision(admin, fleet, Storage(limits_of={agent: beyond}))
 
 
-async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(
-    own_server: LocalBus,
-) -> None:
+async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(own_server: LocalBus) -> None:
     requests = [fresh() for _ in range(4 * PARTITIONS)]
     async with own_server.connected_as("c1") as client, own_server.connected_as("admin") as admin:
         for request in requests:

@@ -179,10 +179,7 @@ async def test_a_viewer_that_comes_late_gets_the_journal_first_and_then_the_rest
     kinds = [type(item).__name__ for item in items]
     assert kinds[:3] == ["Happened", "Journaled", "Journaled"]
     journaled = [item.step for item in items if isinstance(item, Journaled)]
-    assert [(step.kind, step.name) for step in journaled] == [
-        ("model", "speaker"),
-        ("call", "find"),
-    ]
+    assert [(step.kind, step.name) for step in journaled] == [("model", "speaker"), ("call", "find")]
     assert heard(items) == [
         ("text", ANSWER),
         ("step", "model", "speaker", "returned"),

@@ -39,9 +39,7 @@ TEXT = {"type": "string", "pattern": SLOW}
         pytest.param({"propertyNames": TEXT}, {WORD: 1}, id="of names"),
         pytest.param({"patternProperties": {SLOW: {"type": "string"}}}, {WORD: 1}, id="of some names"),
         pytest.param(
-            {"patternProperties": {SLOW: {}}, "additionalProperties": False},
-            {WORD: 1},
-            id="of all names",
+            {"patternProperties": {SLOW: {}}, "additionalProperties": False}, {WORD: 1}, id="of all names"
         ),
         pytest.param(
             {"allOf": [{"patternProperties": {SLOW: {}}}], "unevaluatedProperties": False},

@@ -37,13 +37,7 @@ async def test_a_frozen_request_goes_on_where_it_was_and_others_are_not_touched(
     done = await office.mesh("request", "thaw", one, "--by", "kim")
     assert (done.status, done.out) == (Exit.DONE, f"{one} goes on (event 3)\n"), done
     await b.work(one)
-    expected = [
-        "request.opened",
-        "request.frozen",
-        "move.deferred",
-        "request.thawed",
-        "handoff.admitted",
-    ]
+    expected = ["request.opened", "request.frozen", "move.deferred", "request.thawed", "handoff.admitted"]
     assert await stage.types(one) == expected
     assert (await office.mesh("request", "ls", "--status", "frozen")).out.count("\n") == 1  # the heading
 

@@ -106,12 +106,7 @@ async def test_steps_are_told_once_beneath_what_their_rounds_came_to(office: Off
     (running,) = found["running"]
     assert (running["agent"], [step["kind"] for step in running["steps"]]) == ("b", ["model", "call"])
     first = found["moves"][1]["turn"]["steps"][0]
-    assert first["usage"] == {
-        "nano_dollars": CALL,
-        "tokens": 110,
-        "model_calls": 1,
-        "unpriced": False,
-    }
+    assert first["usage"] == {"nano_dollars": CALL, "tokens": 110, "model_calls": 1, "unpriced": False}
     assert (first["version"], first["after"] >= 0, first["at"] > found["moves"][0]["at"]) == ("7", True, True)
     assert "secret value" not in json.dumps(found["moves"])
 

@@ -24,10 +24,7 @@ def research(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return played("research", tmp_path_factory)
 
 
-MENDED = {
-    "slugs": "slugs/slug.py",
-    "tallies": "tallies/tally.py",
-}
+MENDED = {"slugs": "slugs/slug.py", "tallies": "tallies/tally.py"}
 LEFT = ("leaps", "medians", "nowhere")
 """A test that is wrong, a fault that has to be understood, and a project that is not there."""
 

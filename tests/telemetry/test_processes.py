@@ -149,10 +149,7 @@ async def test_a_collector_that_is_away_costs_neither_a_request_nor_a_process(cr
 
 async def test_a_command_says_what_is_missing(crew: Crew, tmp_path: Path) -> None:
     sent = await send(
-        crew,
-        "hello",
-        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
-        OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+        crew, "hello", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", OTEL_EXPORTER_OTLP_PROTOCOL="grpc"
     )
     assert sent.returncode == 2
     assert "http/protobuf only" in sent.stderr

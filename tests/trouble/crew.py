@@ -293,11 +293,7 @@ async def persist(attempt: Callable[[], Awaitable[Any]]) -> None:
 
 @contextlib.asynccontextmanager
 async def crew(
-    directory: Path,
-    *,
-    storage: Storage = DEFAULT_STORAGE,
-    provision: bool = True,
-    sync_always: bool = False,
+    directory: Path, *, storage: Storage = DEFAULT_STORAGE, provision: bool = True, sync_always: bool = False
 ) -> AsyncIterator[Crew]:
     """Give an empty crew on a server of its own; one that is to be killed needs `sync_always`."""
     mesh = LocalBus(FLEET, directory / "mesh", storage=storage, sync_always=sync_always)

@@ -98,10 +98,7 @@ class Proxy:
             return
         pair = {writer, far_writer}
         self._writers |= pair
-        for source, sink, towards in (
-            (reader, far_writer, "server"),
-            (far_reader, writer, "service"),
-        ):
+        for source, sink, towards in ((reader, far_writer, "server"), (far_reader, writer, "service")):
             pump = asyncio.create_task(self._pump(source, sink, towards))  # type: ignore[arg-type]
             self._pumps.add(pump)
             pump.add_done_callback(lambda done: self._over(done, pair))

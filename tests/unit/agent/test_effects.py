@@ -9,13 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.agent import tool
-from mesh.agent.errors import (
-    EffectUnknown,
-    InDoubt,
-    JournalMismatch,
-    NotBegun,
-    ToolRefused,
-)
+from mesh.agent.errors import EffectUnknown, InDoubt, JournalMismatch, NotBegun, ToolRefused
 from mesh.agent.tools import NOT_DONE
 from mesh.testing import MemorySteps
 from protocol.wire.assignment import RoundOutcome

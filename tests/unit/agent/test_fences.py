@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.errors import (
-    Fenced,
-)
+from mesh.agent.errors import Fenced
 from mesh.testing import MemorySteps
 from tests.unit.agent.journals import Held, World, call, journal
 

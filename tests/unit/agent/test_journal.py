@@ -7,11 +7,7 @@ import pytest
 
 from mesh.agent import tool
 from mesh.agent._step_store import WINDOW, Recorded
-from mesh.agent.errors import (
-    JournalFull,
-    JournalMismatch,
-    RoundOver,
-)
+from mesh.agent.errors import JournalFull, JournalMismatch, RoundOver
 from mesh.testing import MemorySteps
 from tests.unit.agent.journals import World, call, given, journal
 

@@ -58,11 +58,7 @@ async def test_each_step_is_delegated_once_its_own_inputs_are_there() -> None:
     with driven_by(models([calls(plan(FIND, LOOK, other, WRITE))], [says("It scatters.")])) as cast:
         move = await rounds.go()
     assert move == Complete(answer="It scatters.")
-    assert shape(rounds.delegates) == [
-        (["find", "look"], "any"),
-        (["other"], "any"),
-        (["write"], "all"),
-    ]
+    assert shape(rounds.delegates) == [(["find", "look"], "any"), (["other"], "any"), (["write"], "all")]
     tasks = {task.name: task for each in rounds.delegates for task in each.tasks}
     assert tasks["write"].uses == ("find", "look")
     assert (tasks["look"].to_agent, tasks["look"].intent) == (None, "find")
@@ -173,10 +169,7 @@ async def test_a_planner_has_so_many_tries() -> None:
 
 
 async def test_a_request_without_tasks_is_none_for_a_supervisor() -> None:
-    with (
-        driven_by(models([], [])),
-        pytest.raises(TopologyWrong, match="the policy topology `supervised`"),
-    ):
+    with driven_by(models([], [])), pytest.raises(TopologyWrong, match="the policy topology `supervised`"):
         await Rounds(supervisor(), WORKERS, done, topology="handoff").go()
 
 

@@ -16,11 +16,7 @@ from protocol.wire.commands import (
     Task,
 )
 from protocol.wire.config import Fleet, Policy
-from protocol.wire.events import (
-    AnyEvent,
-    MoveRefused,
-    TaskOffered,
-)
+from protocol.wire.events import AnyEvent, MoveRefused, TaskOffered
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.worlds import agent

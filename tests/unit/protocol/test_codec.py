@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.wire import codec
-from protocol.wire.commands import (
-    Complete,
-    MoveProposed,
-    Report,
-    Submit,
-    UnknownMove,
-    Usage,
-)
+from protocol.wire.commands import Complete, MoveProposed, Report, Submit, UnknownMove, Usage
 from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Budget, Constraints

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.wire import codec
 from protocol.wire.codec import DEEPEST, DEEPEST_DOCUMENT, readable
-from protocol.wire.commands import (
-    Failure,
-    Report,
-    ReportFailure,
-    Usage,
-)
+from protocol.wire.commands import Failure, Report, ReportFailure, Usage
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import TurnId

@@ -2,23 +2,9 @@
 
 import pytest
 
-from protocol.wire.events import (
-    TaskDelivered,
-    TaskOpened,
-    TurnDelegated,
-)
+from protocol.wire.events import TaskDelivered, TaskOpened, TurnDelegated
 from tests.certain import is_
-from tests.unit.protocol.trees import (
-    delegate,
-    deliver,
-    informed,
-    kinds,
-    results,
-    say,
-    task,
-    tree,
-    worker,
-)
+from tests.unit.protocol.trees import delegate, deliver, informed, kinds, results, say, task, tree, worker
 from tests.unit.protocol.worlds import agent, fact, give_up
 
 pytestmark = pytest.mark.usefixtures("judged_again")

@@ -5,14 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.wire.commands import (
-    Ask,
-    Escalate,
-    Fail,
-    Move,
-    Report,
-    Usage,
-)
+from protocol.wire.commands import Ask, Escalate, Fail, Move, Report, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import EscalationRaised, RequestCompleted, RequestRefused, TurnSuspended
 from protocol.wire.handoff import Artifact, Budget, Constraints, Rule

@@ -4,20 +4,10 @@ from typing import Any
 
 import pytest
 
-from protocol.wire.commands import (
-    Resolve,
-)
+from protocol.wire.commands import Resolve
 from protocol.wire.handoff import Rule
 from tests.unit.protocol.happened import admitted, refused
-from tests.unit.protocol.worlds import (
-    Play,
-    escalate,
-    fact,
-    hand_back,
-    opened,
-    played,
-    transfer,
-)
+from tests.unit.protocol.worlds import Play, escalate, fact, hand_back, opened, played, transfer
 
 NEW = fact("new", 1)
 

@@ -82,11 +82,7 @@ def test_an_offer_shows_what_each_agent_of_the_intent_may_see_and_the_claimant_g
     play = Swarm(fact("p", 1, "pii"), fact("v", 2, "vip"), fact("k", 3))
     play.delegate(task("one"))
     offer = play.offers()["one"].offer
-    assert {each.key for each in offer.handoff.facts} == {
-        "k",
-        "p",
-        "text",
-    }  # of b and c, b alone may see vip
+    assert {each.key for each in offer.handoff.facts} == {"k", "p", "text"}  # of b and c, b alone may see vip
     assert known(offer.withheld).labels == ("vip",)
     play.claim("one", "b")
     assert {each.key for each in play.worker("one").work.handoff.facts} == {"k", "p", "text", "v"}

@@ -6,12 +6,7 @@ import pytest
 
 from protocol.domain.admission import Late
 from protocol.domain.steps import Step, TurnOver
-from protocol.wire.commands import (
-    Cancel,
-    Complete,
-    MoveProposed,
-    Resolve,
-)
+from protocol.wire.commands import Cancel, Complete, MoveProposed, Resolve
 from protocol.wire.events import (
     EscalationRaised,
     RequestCancelled,
@@ -33,13 +28,7 @@ from tests.unit.protocol.trees import (
     tree,
     worker,
 )
-from tests.unit.protocol.worlds import (
-    Play,
-    complete,
-    escalate,
-    give_up,
-    usage,
-)
+from tests.unit.protocol.worlds import Play, complete, escalate, give_up, usage
 
 pytestmark = pytest.mark.usefixtures("judged_again")
 

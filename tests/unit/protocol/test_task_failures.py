@@ -5,20 +5,8 @@ from typing import Any
 import pytest
 
 from protocol.wire.assignment import TaskError
-from protocol.wire.commands import (
-    Doubt,
-    Freeze,
-    ReportInDoubt,
-    Settle,
-    Thaw,
-)
-from protocol.wire.events import (
-    FactsWithheld,
-    MoveDeferred,
-    TaskFailed,
-    TaskOpened,
-    TurnResumed,
-)
+from protocol.wire.commands import Doubt, Freeze, ReportInDoubt, Settle, Thaw
+from protocol.wire.events import FactsWithheld, MoveDeferred, TaskFailed, TaskOpened, TurnResumed
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
 from tests.certain import known
@@ -36,14 +24,7 @@ from tests.unit.protocol.trees import (
     tree,
     worker,
 )
-from tests.unit.protocol.worlds import (
-    Play,
-    agent,
-    complete,
-    fact,
-    give_up,
-    usage,
-)
+from tests.unit.protocol.worlds import Play, agent, complete, fact, give_up, usage
 
 pytestmark = pytest.mark.usefixtures("judged_again")
 

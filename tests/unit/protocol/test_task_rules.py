@@ -19,16 +19,7 @@ from tests.unit.protocol.trees import (
     tree,
     worker,
 )
-from tests.unit.protocol.worlds import (
-    Play,
-    agent,
-    ask,
-    complete,
-    fact,
-    hand_back,
-    opened,
-    transfer,
-)
+from tests.unit.protocol.worlds import Play, agent, ask, complete, fact, hand_back, opened, transfer
 
 # --- known_move -------------------------------------------------------------------------------------
 
