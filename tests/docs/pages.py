@@ -66,6 +66,18 @@ def blocks(page: str) -> Iterator[Block]:
         raise ValueError(f"the block that begins in line {begun} never ends")
 
 
+def commands(page: str) -> list[tuple[str, list[str]]]:
+    """Return each command of a page's consoles, in order, and the lines that it prints as the page has it."""
+    found: list[tuple[str, list[str]]] = []
+    for block in blocks(page):
+        for line in block.text.splitlines() if block.language == "console" else ():
+            if line.startswith("$ "):
+                found.append((line.removeprefix("$ "), []))
+            elif line.strip() and not line.startswith("…"):
+                found[-1][1].append(line)
+    return found
+
+
 def section(page: str, heading: str) -> str:
     """Return what lies under a heading (its text without the signs), up to the next of no lower rank."""
     found = re.search(rf"^(#+) {re.escape(heading)}$", page, re.MULTILINE)

@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
-from tests.docs.pages import blocks, written
+from packaging.requirements import Requirement
+
+from tests.docs.pages import blocks, commands, written
 from tests.servers import PATIENCE_S, ROOT
 from tests.system.terminal import Folder, environment
 
@@ -27,25 +29,24 @@ _EARLY = ("is open, but", "there is no request", "Connection refused")
 class Reader:
     """One folder, one mesh if the page starts one, and what was printed last."""
 
-    def __init__(self, page: str, folder: Path) -> None:
+    def __init__(self, page: str, folder: Path, *, differs: str = "\0") -> None:
+        """Write the page's files. A command with `differs` in it finds something, and says so by status 1."""
         self._folder = folder
+        self._differs = differs
         for port in USUAL_PORTS:
             page = page.replace(port, _free_port())
         self._added: dict[str, str] = {}
         self.blocks = list(blocks(page))
+        self._commands = commands(page)
         self._started: list[subprocess.Popen[bytes]] = []
         self._request = ""
         written(self.blocks, folder)
 
     def type_all(self) -> int:
         """Type every command of the page; return how many. AssertionError for one that goes wrong."""
-        typed = 0
-        for block in self.blocks:
-            if block.language == "console":
-                for command, shown in _commands(block.text):
-                    self._type(command, shown)
-                    typed += 1
-        return typed
+        for command, shown in self._commands:
+            self._type(command, shown)
+        return len(self._commands)
 
     def run_python(self) -> int:
         """Run the page's Python without titles, from top to bottom in one process; return how many blocks."""
@@ -58,6 +59,9 @@ class Reader:
 
     def _type(self, command: str, shown: list[str]) -> None:
         words = shlex.split(command, comments=True)
+        if words[:2] == ["pip", "install"]:
+            require_installed(words[2:])
+            return
         if words[0] == "export":
             name = words[1].partition("=")[0]
             self._added[name] = self._run(f'{command}; printf %s "${name}"').stdout
@@ -69,7 +73,7 @@ class Reader:
             command = re.sub(r"\bID\b", self._request, command)
         ended = self._run(command)
         out = ended.stdout + ended.stderr
-        assert ended.returncode == 0, f"{command}\n{out}"
+        assert ended.returncode == (self._differs in command), f"{command}\n{out}"
         if found := _REQUEST.search(ended.stdout):
             self._request = found.group()
         for line in shown:
@@ -147,16 +151,12 @@ def _free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each command of a console's block, and the lines that it prints."""
-    command: str | None = None
-    shown: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("$ "):
-            if command is not None:
-                yield command, shown
-            command, shown = line.removeprefix("$ "), []
-        elif line.strip() and not line.startswith("…"):
-            shown.append(line)
-    if command is not None:
-        yield command, shown
+def require_installed(wanted: list[str]) -> None:
+    """AssertionError unless this environment is one that `pip install` with these requirements makes."""
+    for each in map(Requirement, wanted):
+        found = distribution(each.name)
+        assert each.specifier.contains(found.version, prereleases=True), each
+        assert each.extras <= set(found.metadata.get_all("Provides-Extra") or ()), f"no such extra: {each}"
+        for needed in map(Requirement, found.requires or ()):
+            if needed.marker and any(needed.marker.evaluate({"extra": extra}) for extra in each.extras):
+                assert needed.specifier.contains(distribution(needed.name).version, prereleases=True), needed

@@ -10,12 +10,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from mesh.cli import app
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import DOCS, blocks, commands
 from tests.servers import ROOT
 
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "deploy" / "README.md")
 TYPED_IN = ("console", "sh", "bash", "")
-STANDS_FOR = {"ID": "app_01M7ZDH2DWH5AVEC81SJHJH4N1", "app_01JAZ…": "app_01M7ZDH2DWH5AVEC81SJHJH4N1"}
+STANDS_FOR = {"ID": "app_01M7ZDH2DWH5AVEC81SJHJH4N1"}
 
 
 def _commands() -> list[tuple[str, str]]:
@@ -57,19 +57,18 @@ def test_there_are_many_and_one_that_cannot_be_typed_would_be_noticed() -> None:
             read_by_its_command(wrong)
 
 
-def test_the_python_of_the_drills_page_is_that_of_the_drill() -> None:
-    ledger, report = [
-        each.text for each in blocks((DOCS / "drill.md").read_text()) if each.language == "python"
-    ]
-    exec(compile(ledger, "drill.md", "exec"), {})
-    imports = [line for line in report.splitlines() if line.startswith(("from ", "import "))]
-    compile(report, "drill.md", "exec")
-    exec("\n".join(imports), {})  # the rest of it reads what a drill has left
-
-
 def test_prometheus_looks_where_the_services_of_the_page_answer() -> None:
     page = (DOCS / "telemetry.md").read_text()
     (yaml,) = [each.text for each in blocks(page) if each.language == "yaml"]
-    (typed,) = [each.text for each in blocks(page) if each.language == "console"]
+    typed = " ".join(command for command, _ in commands(page))
     (job,) = YAML(typ="safe").load(yaml)["scrape_configs"]
     assert job["static_configs"][0]["targets"] == re.findall(r"--health (\S+)", typed)
+
+
+def test_the_collector_of_the_page_listens_where_the_mesh_is_told_to_send() -> None:
+    (shown,) = [each.text for each in blocks((DOCS / "telemetry.md").read_text()) if each.language == "sh"]
+    docker, *told = shown.splitlines()
+    assert shlex.split(docker)[:3] == ["docker", "run", "--rm"]
+    assert len(told) == 2
+    ports = re.findall(r"-p 127\.0\.0\.1:(\d+):\1 ", docker)  # on loopback alone
+    assert all(line.split("=")[1].split(" ")[0].rpartition(":")[2] in ports for line in told)

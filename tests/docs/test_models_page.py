@@ -2,18 +2,15 @@
 
 import http.server
 import json
-import re
 import threading
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
-import click
 import pytest
 
 from mesh.agent import Retry, Turn, _telemetry, agent, tool
 from mesh.agent._execution import MAX_RESULT_BYTES
 from mesh.bus import rate_limit
-from mesh.cli import app
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
 from mesh.model import ClaudeAgent
@@ -30,7 +27,6 @@ from protocol.wire.ids import AgentName
 from protocol.wire.prices import price_list, unsaid
 from tests.docs.pages import blocks, codes, read, section, table, tables, written
 from tests.servers import ran
-from tests.system.terminal import commands_of
 
 PAGE = read("models.md")
 BLOCKS = list(blocks(PAGE))
@@ -179,16 +175,3 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"loses it after {lease_s:g} s" in PAGE
     assert f"for up to {lease_s - rate_limit.SKEW_S:g} s" in PAGE
     assert f"Clocks may differ by {rate_limit.SKEW_S:g} s" in PAGE
-
-
-@pytest.mark.parametrize(
-    "command", sorted({line.split("#")[0].strip() for block in BLOCKS if block.language == "sh"
-                       for line in block.text.splitlines()})
-)  # fmt: skip
-def test_the_commands_have_these_options(command: str) -> None:
-    node: click.Command = app
-    _, *words = command.split()
-    while words and isinstance(node, click.Group):
-        node = commands_of(node)[words.pop(0)]
-    known = {name for parameter in node.params for name in parameter.opts}
-    assert set(re.findall(r"--\w+", command)) <= known

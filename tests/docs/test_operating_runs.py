@@ -168,6 +168,13 @@ async def test_a_command_of_the_page_does_what_it_is_given_for(
         assert done.status == wanted, done
 
 
+async def test_what_a_request_waits_for_is_said_as_the_page_has_it(night: Night) -> None:
+    (shown,) = (block.text for block in blocks(read("operating.md")) if block.language == "text")
+    said = (await night.mesh("request", "show", await night.open(), who="ops")).out.splitlines()[-1]
+    when = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
+    assert re.sub(when, "then", said) == re.sub(when, "then", shown)
+
+
 def _watched(night: Night, words: list[str], wanted: Exit) -> None:
     """Let a watch report the present state, which ends it."""
     paged = night.folder.path / "paged"

@@ -14,7 +14,7 @@ from tests.docs.reader import Reader
 from tests.servers import PATIENCE_S, ROOT
 
 PAGES = {
-    "tutorial.md": (12, 0),
+    "tutorial.md": (13, 0),
     "howto/approval-by-chat.md": (5, 0),
     "howto/deploy-by-hand.md": (9, 0),
     "howto/fastapi.md": (3, 0),
@@ -42,6 +42,12 @@ def test_every_page_with_something_to_run_is_run() -> None:
 def test_a_page_that_is_wrong_would_be_noticed(tmp_path: Path) -> None:
     page = "```console\n$ echo one\ntwo\n```\n"
     with contextlib.closing(Reader(page, tmp_path)) as reader, pytest.raises(AssertionError, match="two"):
+        reader.type_all()
+    page = "```console\n$ pip install 'handoff-mesh[nothing]'\n```\n"
+    with (
+        contextlib.closing(Reader(page, tmp_path)) as reader,
+        pytest.raises(AssertionError, match="no such extra"),
+    ):
         reader.type_all()
     with (
         contextlib.closing(Reader("```python\nassert 1 == 2\n```\n", tmp_path)) as reader,

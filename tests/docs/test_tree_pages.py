@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.fleet.file import parse_fleet
 from mesh.testing import (
     FleetHarness,
     InMemoryGuard,
@@ -42,3 +43,10 @@ def test_the_checks_of_the_page_hold(page: str, tmp_path: Path, monkeypatch: pyt
     names = {**NAMES, "asyncio": asyncio}
     for block in checks:  # each goes on where the one before it ended
         exec(compile("\n" * block.line + block.text, page, "exec"), names)
+
+
+@pytest.mark.parametrize(("page", "topology"), [("supervised.md", "supervised"), ("swarm.md", "swarm")])
+def test_the_settings_of_the_page_are_those_of_a_fleet_file(page: str, topology: str) -> None:
+    (shown,) = (block.text for block in blocks(read(page)) if block.language == "toml")
+    file = parse_fleet(f'name = "desk"\nentry = "lead"\n[agents.lead]\n{shown}')
+    assert file.rules["default"].topology == topology

@@ -8,6 +8,7 @@ from protocol.wire.events import RequestRefused
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.subjects import evt
+from tests.docs.pages import DOCS, blocks
 from tests.guard.stage import Stage
 from tests.security.scenes import told
 from tests.servers import PATIENCE_S
@@ -37,6 +38,20 @@ async def read(stage: Stage, name: str, request: str, first: int) -> list[bytes]
         asked = msgspec.json.encode({"seq": seq})
         tries += [(subject, asked) for subject in (GET + "LOG", own, API + "STREAM.MSG.GET.LOG")]
     return [answer for subject, data in tries for answer in await told(bus, subject, data)]
+
+
+async def test_an_answer_comes_with_the_headers_of_the_page(stage: Stage) -> None:
+    (shown,) = (each.text for each in blocks((DOCS / "protocol.md").read_text()) if each.kind == "headers")
+    await stage.guard()
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    await a.propose(request, await a.work(request), Complete(answer="here"))
+    await client.wait(request, timeout_s=PATIENCE_S)
+    got = await (await stage.bus("c1", "reader")).request(GET + "LOG." + evt("c1", RequestId(request)))
+    lines = got.head.decode().split("\r\n")[1:]
+    names = [line.partition(": ")[0] for line in shown.splitlines()]
+    assert [line.partition(": ")[0] for line in lines if line] == names
+    assert lines[0] == shown.splitlines()[0]
 
 
 async def play(stage: Stage, last: Move) -> tuple[str, list[bytes]]:

@@ -1,5 +1,6 @@
 """`mesh agent prompt`: what is printed is what the vendor got, to the letter; printing it does nothing."""
 
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mesh.testing.claude_stub import StubClaude, calls, fails, says
 from mesh.testing.openai_stub import StubOpenAI
 from protocol.domain.ledger import Ledger
 from protocol.wire.events import MoveRefused, RequestCompleted
+from tests.docs.pages import DOCS, commands
 from tests.guard.stage import Stage
 from tests.live import prompted
 from tests.scripted_claude import ask_at
@@ -99,6 +101,21 @@ async def test_a_move_is_named_by_its_event(stage: Stage, office: Office, vendor
     done = await office.mesh("agent", "prompt", "a", "--request", request, *MODULE, "--move", 0, who="audit")
     assert done.status == Exit.USAGE
     assert f"those are {refused}, " in done.err
+
+
+async def test_the_commands_of_the_page_do_what_they_are_given_for(
+    stage: Stage, office: Office, vendor: StubClaude
+) -> None:
+    request = await asked(stage)
+    refused = next(event.n for event in await stage.log(request) if isinstance(event, MoveRefused))
+    typed = [command for command, _ in commands((DOCS / "models.md").read_text())]
+    assert len(typed) == 3
+    for command in typed:
+        line = command.replace(" triage ", " a ").replace(" ID", f" {request}")
+        _, *words = shlex.split(line.replace("--move 3", f"--move {refused}"), comments=True)
+        done = await office.mesh(*words, *MODULE, who="audit")
+        assert done.status == Exit.DONE, done
+        assert "You find people" in done.out
 
 
 async def test_people_get_the_words_as_they_were(stage: Stage, office: Office, vendor: StubClaude) -> None:

@@ -6,6 +6,8 @@ The one test module that needs the package index. It builds from a copy, so that
 import itertools
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import commands
+from tests.docs.test_readme import START
 from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1200)
@@ -23,6 +27,8 @@ INSTALLED_S = 5 * PATIENCE_S
 """The limit of one step: on a busy machine an installation takes minutes."""
 
 ROOT = Path(__file__).parents[2]
+_PIP, _DEMO, _INIT, _CD, _DEV, _PYTEST = START
+"""What the README types first."""
 OPENAI_AGENTS = "openai-agents>=0.24,<0.25"
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "mesh", "protocol", "agents")
@@ -93,7 +99,9 @@ def installed(folder: Path, wheel: Path) -> Path:
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python")
-    wanted = (f"{wheel}[server,claude,ui]", OPENAI_AGENTS, "pytest>=9")
+    first = [word.replace("handoff-mesh", str(wheel)) for word in _PIP[2:]]
+    assert first[0].startswith(f"{wheel}[")
+    wanted = (*first, OPENAI_AGENTS)
     run(*pip, "install", "-qq", "--no-compile", *wanted, cwd=folder)
     run(*pip, "check", cwd=folder)
     return environment / "bin"
@@ -164,7 +172,7 @@ def test_uvx_runs_the_wheel_without_an_installation(wheel: Path, folder: Path) -
 
 
 def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
-    said = run(installed / "mesh", "demo", cwd=tmp_path)
+    said = run(installed / _DEMO[0], *_DEMO[1:], cwd=tmp_path)
     assert "A loop that the guard stops" in said
     assert "not covered by the rules (needs a model)" in said
     assert list(tmp_path.iterdir()) == []
@@ -173,12 +181,19 @@ def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> 
 def test_a_starter_project_passes_its_tests_and_runs_from_the_wheel_alone(
     installed: Path, tmp_path: Path
 ) -> None:
-    mesh = installed / "mesh"
-    run(mesh, "init", "corner-shop", cwd=tmp_path)
-    project = tmp_path / "corner-shop"
-    assert "3 passed" in run(installed / "pytest", "-q", cwd=project)
+    run(installed / _INIT[0], *_INIT[1:], cwd=tmp_path)
+    project = tmp_path / _CD[1]
+    assert "3 passed" in run(installed / _PYTEST[0], cwd=project)
+    typed = [
+        shlex.split(command, comments=True) for command, _ in commands((project / "README.md").read_text())
+    ]
+    assert [typed[0], typed[-1]] == [_DEV, _PYTEST]
     dev = subprocess.Popen(
-        [mesh, "dev", "--port", "0"], cwd=project, env=alone(), stdout=subprocess.PIPE, text=True
+        [installed / _DEV[0], *_DEV[1:], "--port", "0"],
+        cwd=project,
+        env=alone(),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert dev.stdout is not None
@@ -186,8 +201,12 @@ def test_a_starter_project_passes_its_tests_and_runs_from_the_wheel_alone(
         (page,) = (line.split()[-1] for line in said if line.startswith("the page is at "))
         with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(page) as shown:
             assert "<h1>Requests</h1>" in shown.read().decode()
-        answer = run(mesh, "send", "Where is order 1042?", cwd=project)
+        sent, listed, why = (words[1:] for words in typed[1:-1])
+        answer = run(installed / "mesh", *sent, cwd=project)
         assert answer == "Order 1042 left the warehouse this morning.\n"
+        (request,) = re.findall(r"app_[0-9A-Z]{26}", run(installed / "mesh", *listed, cwd=project))
+        told = run(installed / "mesh", *(request if word == "ID" else word for word in why), cwd=project)
+        assert "What came of it: the request ended." in told
     finally:
         dev.send_signal(signal.SIGINT)
         dev.communicate(timeout=PATIENCE_S)

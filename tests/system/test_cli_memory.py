@@ -1,8 +1,11 @@
 """What conversations remember, from the command line: listed, shown, forgotten."""
 
+import shlex
+
 from mesh.cli.exits import Exit
 from protocol.wire.commands import Complete
 from protocol.wire.handoff import Fact
+from tests.docs.pages import DOCS, commands
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S
 from tests.system.office import Office
@@ -39,6 +42,16 @@ async def test_it_is_listed_shown_and_forgotten(office: Office, stage: Stage) ->
     gone = await office.mesh("memory", "show", "a talk")
     assert gone.status == Exit.FAILED, gone
     assert "older than the fleet file lets facts be" in gone.err
+
+
+async def test_the_commands_of_the_page_list_show_and_forget(office: Office, stage: Stage) -> None:
+    await left(stage, "c-1")
+    typed = [shlex.split(line, comments=True)[1:] for line, _ in commands((DOCS / "memory.md").read_text())]
+    listed, shown, forgotten = [await office.mesh(*words) for words in typed]
+    assert [each.status for each in (listed, shown, forgotten)] == [Exit.DONE] * 3
+    assert all("c-1" in each.out for each in (listed, forgotten))
+    assert "Ada" in shown.out
+    assert (await office.mesh(*typed[1])).status == Exit.FAILED
 
 
 async def test_the_story_says_what_came_from_the_conversation_and_what_it_remembers(

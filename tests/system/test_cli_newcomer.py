@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from tests.docs.test_readme import blocks
+from tests.docs.pages import blocks, written
+from tests.docs.test_readme import DESK
 from tests.scripted_claude import running_stand_in
 from tests.system.terminal import READY, Folder
 from tests.system.test_cli_dev import in_queue
@@ -20,8 +21,7 @@ WAYS = "give it some (script=), or ask the real model (--model claude, with a ke
 @pytest.fixture
 def desk(tmp_path: Path) -> Folder:
     """The README's files, typed word for word, with the model's agent in the fleet."""
-    for title, text in (*blocks("python"), *blocks("toml"), *blocks("markdown")):
-        (tmp_path / title).write_text(text)
+    written(list(blocks(DESK)), tmp_path)
     fleet = tmp_path / "mesh.toml"
     fleet.write_text(fleet.read_text().replace("desk:front", "front:front"))
     return Folder(tmp_path)

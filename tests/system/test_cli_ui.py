@@ -1,6 +1,7 @@
 """`mesh ui`: it serves until it is told to end, and says what is wrong with how it was started."""
 
 import re
+import shlex
 from pathlib import Path
 
 import httpx
@@ -8,6 +9,8 @@ import pytest
 
 from mesh.cli.exits import Exit
 from tests.certain import known
+from tests.docs.pages import DOCS, commands
+from tests.docs.reader import require_installed
 from tests.servers import ran
 from tests.system.office import Office
 
@@ -38,7 +41,10 @@ def test_without_the_extra_it_says_how_to_get_it() -> None:
 
 async def test_it_serves_until_it_is_told_to_end(office: Office, tmp_path: Path) -> None:
     request = await office.escalated()
-    arguments = ("ui", "--port", "0", "--allow-write", "--by", "Kim", "--store", tmp_path / "list")
+    (install, _), (command, _) = commands((DOCS / "page.md").read_text())
+    require_installed(shlex.split(install)[2:])
+    typed = shlex.split(command)[1:]
+    arguments = (*typed, "--port", "0", "--allow-write", "--by", "Kim", "--store", tmp_path / "list")
     async with office.running(*arguments, until="the page is at") as page:
         address = re.search(r"http://\S+", page.said)
         printed = httpx.URL(known(address)[0])

@@ -1,6 +1,7 @@
 """`mesh demo` on the fleets of trees: tasks on three levels, and many that read before one writes."""
 
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ from typing import Any
 import pytest
 
 from mesh.cli.exits import Exit
+from tests.docs.pages import DOCS, commands
 from tests.servers import ROOT
 from tests.system.terminal import Folder
 
+TYPED = {line.split()[3]: shlex.split(line)[1:] for line, _ in commands((DOCS / "fleets.md").read_text())}
+"""The commands of the page of fleets, by the fleet."""
+
 
 def played(fleet: str, tmp_path_factory: pytest.TempPathFactory, *more: str) -> dict[str, Any]:
-    finished = Folder(tmp_path_factory.mktemp("demo")).process("demo", "--fleet", fleet, "--json", *more)
+    finished = Folder(tmp_path_factory.mktemp("demo")).process(*TYPED[fleet], "--json", *more)
     assert finished.status == Exit.DONE, finished
     told: dict[str, Any] = finished.json
     return told

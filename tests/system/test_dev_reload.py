@@ -10,6 +10,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.local.starter import write_starter
+from tests.docs.pages import DOCS, blocks
 from tests.system.terminal import READY, Folder, Running, wait_until_gone
 
 LATE = """
@@ -168,4 +169,15 @@ def test_at_a_terminal_each_service_has_its_own_colour_and_trouble_has_its(tmp_p
         (warned,) = [text for text in shown if "warning: turn_failed" in text][:1]
         assert warned.startswith("\x1b[33m")  # yellow
         assert shown[shown.index(warned) + 1].startswith("\x1b[1m  shop/orders.py:")  # bold: one's own line
+        (page,) = (block.text for block in blocks((DOCS / "dev.md").read_text()) if block.language == "text")
+        warning, *told = page.splitlines()
+        said = _in_one_line(dev.said)
+        assert _in_one_line("\n".join(told)) in said
+        assert all(word in said for word in _in_one_line(warning).split() if word != "…")  # in any order
         assert dev.end(signal.SIGINT) == Exit.DONE
+
+
+def _in_one_line(said: str) -> str:
+    """Return what a terminal got without colours, prefixes, numbers of lines, and where lines end."""
+    plain = re.sub(r"\x1b\[\d+m", "", said)
+    return " ".join(re.sub(r"^orders +│ |(?<=\.py:)\d+", "", plain, flags=re.MULTILINE).split())

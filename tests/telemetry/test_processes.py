@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,11 +17,28 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mesh.bus.credentials import seed_file
 from mesh.testing import LocalBus
+from tests.docs.pages import DOCS, commands
+from tests.docs.reader import require_installed
 from tests.servers import PATIENCE_S, ROOT, until
 from tests.telemetry.collector import Collector
 from tests.trouble.crew import FLEET, Crew, Service, furnish
 
 CANARY = "xylophone"
+INSTALL, _EXPORT, GUARD, AGENT, SEND = (
+    shlex.split(command) for command, _ in commands((DOCS / "telemetry.md").read_text())
+)
+"""What docs/telemetry.md types to switch it on."""
+ENDPOINT = _EXPORT[1]
+
+
+def _here(command: list[str]) -> list[str]:
+    """Return a command's arguments for this fleet, with ports that are free."""
+    moved = {"agents.support.triage:agent": "tests.trouble.agents:a"}
+    return [re.sub(r"^127\.0\.0\.1:\d+$", "127.0.0.1:0", moved.get(word, word)) for word in command[1:]]
+
+
+def test_what_the_page_installs_is_what_the_suite_runs_with() -> None:
+    require_installed(INSTALL[2:])
 
 
 @pytest_asyncio.fixture
@@ -64,11 +83,16 @@ async def page(service: Service, path: str = "/metrics") -> tuple[int, str]:
 
 async def test_a_request_is_one_trace_through_four_processes(crew: Crew) -> None:
     with Collector() as collector:
-        told = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        told = {ENDPOINT.partition("=")[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
         crew.environment |= {**told, "OTEL_METRIC_EXPORT_INTERVAL": "200", "MESH_LOG_LEVEL": "debug"}
-        services = [await crew.guard("g1"), await crew.agent("a"), await crew.agent("b")]
+        services = [
+            await crew.start("guard", "g1", _here(GUARD)),
+            await crew.start("a", "a", _here(AGENT)),
+            await crew.agent("b"),
+        ]
         await crew.all_ready()
-        sent = await send(crew, CANARY, "--fact", f"{CANARY}={CANARY}", "--json", **told)
+        text = _here(SEND)[1]
+        sent = await send(crew, f"{text} {CANARY}", "--fact", f"{CANARY}={CANARY}", "--json", **told)
         assert sent.returncode == 0, sent.stderr
         request = next(iter({span.attributes["mesh.request"] for span in collector._spans}))
         await until(lambda: len(collector.of(request)) >= 10, PATIENCE_S)
