@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from mesh.agent import _telemetry as telling
 from mesh.agent._claims import Claims
 from mesh.agent._execution import Execution
@@ -293,7 +291,7 @@ class _Heart:
 STORE_AGAIN_S = 1.0
 NOT_STORED = Kind("proposal_not_stored", "proposal_stored", "proposals are not stored: {}")
 MESSAGE_CHARS = 512
-_UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+_UNSOUND = (MeshError, *codec.UNWRITABLE)
 """Errors of encoding a handler's move, and of reading it as the guard will."""
 
 

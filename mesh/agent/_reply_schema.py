@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from mesh.errors import MeshError
+from protocol.wire import codec
 
 CPU_S = 5
 """Processor time that judging by a schema may take (whole s), Python's own start included."""
@@ -64,7 +65,7 @@ def _size(schema: Any) -> int:
     """Return the bytes of a schema's JSON; 0 for no JSON, which judging refuses at once."""
     try:
         return len(msgspec.json.encode(schema))
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+    except codec.UNWRITABLE:
         return 0
 
 

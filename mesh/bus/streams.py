@@ -275,11 +275,6 @@ def stream_of(subject: str) -> str:
     return ""
 
 
-def stream_names(fleet: Fleet) -> list[str]:
-    """Return the name of each stream that `fleet` needs."""
-    return list(stream_table(fleet))
-
-
 def inbox_consumer(name: str) -> str:
     """Return the name of the consumer of an inbox in LOG: an agent's, or an intent's (`intent_inbox`)."""
     return f"in-{name}"

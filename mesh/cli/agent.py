@@ -53,8 +53,7 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
         if agent.model or agent.prompt_version:  # an agent without a model loads nothing of models
             from mesh.model.agent import driven_by
 
-            has_rules = agent.script is not None
-            model = driven_by(agent.model, agent.prompt_version, own=agent.own_model, rules=has_rules)
+            model = driven_by(agent)
         serve(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
 
 

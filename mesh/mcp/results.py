@@ -17,6 +17,7 @@ import msgspec
 
 from mesh.agent.errors import EffectUnknown, NotBegun, Permanent, Retry, ToolError
 from mesh.agent.tools import Tool, short
+from protocol.wire import codec
 
 if TYPE_CHECKING:
     from mcp.shared.exceptions import MCPError
@@ -77,7 +78,7 @@ def value_of(tool: str, result: "CallToolResult", max_bytes: int) -> Any:
         value = "\n".join(map(_said, result.content))
     try:
         size = len(msgspec.json.encode(value))
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except codec.UNWRITABLE as error:
         raise McpUnreadable(
             f"{tool} ran, but its result cannot be recorded: {type(error).__name__}"
         ) from error

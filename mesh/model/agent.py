@@ -246,7 +246,7 @@ def mode(
         case "":
             if own:
                 return "own"
-            return vendor.name if a_key_will_do() and _may_ask(vendor) and has_sdk(vendor) else "scripted"
+            return vendor.name if a_key_will_do() and _may_ask(vendor) and _has_sdk(vendor) else "scripted"
         case "scripted":
             return "own" if own and not rules else "scripted"
         case name if name == PINNED or name in VENDORS:
@@ -257,7 +257,7 @@ def mode(
                 raise ModelUnavailable(name, f"{model} is another vendor's: {own_ones}")
             may_ask = (each for each in VENDORS.values() if _may_ask(each))
             wanted = vendor if model else VENDORS.get(name) or next(may_ask, vendor)
-            if not has_sdk(wanted):
+            if not _has_sdk(wanted):
                 raise ModelUnavailable(name, f"install handoff-mesh[{name}]")
             if not _may_ask(wanted):
                 raise ModelUnavailable(name, f"set {' or '.join(wanted.variables)}")
@@ -272,25 +272,19 @@ def _may_ask(vendor: Vendor) -> bool:
     return any(os.environ.get(variable) for variable in vendor.variables)
 
 
-def driven_by(model: str, prompt_version: str = "", *, own: bool = False, rules: bool = True) -> str:
+def driven_by(agent: Agent) -> str:
     """Return what drives an agent, for its card: empty, `scripted`, or the id that its vendor has.
 
-    Args:
-        model: the id that the agent is pinned to, if it is.
-        prompt_version: of its prompt; an agent without either has no model.
-        own, rules: as in `mode`.
-
-    Raises ModelUnavailable.
+    An agent without a model and without a prompt has none. Raises ModelUnavailable.
     """
-    if not model and not prompt_version:
+    if not agent.model and not agent.prompt_version:
         return ""
-    kind = mode(model=model, own=own, rules=rules)
-    return kind if kind == "scripted" else pinned(model)[1] or kind
+    kind = mode(model=agent.model, own=agent.own_model, rules=agent.script is not None)
+    return kind if kind == "scripted" else pinned(agent.model)[1] or kind
 
 
-def has_sdk(vendor: Vendor = CLAUDE) -> bool:
-    """Return True if a vendor's SDK is installed, without importing it."""
-    return find_spec(vendor.sdk) is not None
+def _has_sdk(vendor: Vendor) -> bool:
+    return find_spec(vendor.sdk) is not None  # which imports nothing
 
 
 def model_for(

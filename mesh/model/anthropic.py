@@ -22,7 +22,6 @@ import msgspec
 
 from mesh.model.parts import (
     GO_ON,
-    UNKEPT,
     BrokenOff,
     Dialogue,
     Streamed,
@@ -40,6 +39,7 @@ from mesh.model.parts import (
 from mesh.model.port import Prompt, Reply, Said, ToolCall
 from mesh.model.vendor import VendorModel
 from mesh.service import tracing
+from protocol.wire import codec
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 
@@ -302,7 +302,7 @@ def _parts(
         unchanged = unchanged and kept == came
     try:
         return tuple(msgspec.json.decode(msgspec.json.encode(blocks))), tuple(calls)
-    except UNKEPT as error:
+    except codec.UNWRITABLE as error:
         raise Unreadable("a block that cannot be kept") from error
 
 

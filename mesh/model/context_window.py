@@ -5,6 +5,7 @@ those in hand. Whatever does not fit is left out whole and named: a model is nev
 as if it were all of it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -93,78 +94,68 @@ class ContextWindow:
         bare = _joined(task, plan)
         if not self._fits(bare):
             raise ContextTooSmall(self.count(bare), self.limit)
-        for naming in (_named, _counted):
-            chosen = self._chosen(bare, known, naming)
-            text = _rendered(bare, known, chosen, naming)
-            if self._fits(text) and (chosen.summaries or not known or naming is _counted):
-                return Fitted(text, self.count(text), _left_out(known, chosen))
-        return Fitted(bare, self.count(bare), _left_out(known, _NOTHING))
+        for counted in (False, True):
+            shown = self._fullest(_Draft(bare, known, counted))
+            if self._fits(shown.text) and (shown.summaries or not known or counted):
+                return Fitted(shown.text, self.count(shown.text), shown.left_out)
+        return Fitted(bare, self.count(bare), _Draft(bare, known).left_out)
 
     def _fits(self, text: str) -> bool:
         return self.count(text) <= self.limit
 
-    def _chosen(self, bare: str, known: Sequence[Passage], naming: "_Naming") -> "_Chosen":
-        """Return as much as fits beside a remark on the rest."""
+    def _fullest(self, draft: "_Draft") -> "_Draft":
+        """Return a draft with as much as fits beside its remark on the rest."""
+        known = draft.known
         ranked = sorted(range(len(known)), key=lambda at: (not known[at].in_hand, -at))
-        low, high = 0, len(ranked)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._fits(_rendered(bare, known, _Chosen(frozenset(ranked[:middle])), naming)):
-                low = middle
-            else:
-                high = middle - 1
-        chosen = _Chosen(frozenset(ranked[:low]))
-        for at in sorted(chosen.summaries):
-            more = chosen._replace(texts=chosen.texts | {at})
-            if known[at].in_hand and known[at].text and self._fits(_rendered(bare, known, more, naming)):
-                chosen = more
-        return chosen
+        drafts = [draft._replace(summaries=frozenset(ranked[:count])) for count in range(len(known) + 1)]
+        draft = drafts[bisect_left(drafts, True, lo=1, key=lambda each: not self._fits(each.text)) - 1]
+        for at in sorted(draft.summaries):
+            more = draft._replace(texts=draft.texts | {at})
+            if known[at].in_hand and known[at].text and self._fits(more.text):
+                draft = more
+        return draft
 
 
-class _Chosen(NamedTuple):
-    """What is shown, by place."""
+class _Draft(NamedTuple):
+    """A text, and what of its results it shows, by place."""
 
+    bare: str
+    known: Sequence[Passage]
+    counted: bool = False
+    """True if what is left out is counted, not named."""
     summaries: frozenset[int] = frozenset()
     texts: frozenset[int] = frozenset()
 
+    def _lacking(self) -> tuple[list[str], list[str]]:
+        """Return the names of summaries, and of full texts, that are not shown."""
+        places = list(enumerate(self.known))
+        summaries = [each.name for at, each in places if at not in self.summaries]
+        return summaries, [
+            each.name for at, each in places if each.in_hand and each.text and at not in self.texts
+        ]
 
-_NOTHING = _Chosen()
-_Naming = Callable[[Sequence[Passage], _Chosen], str]
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        summaries, texts = self._lacking()
+        return (*(f"summary of {name}" for name in summaries), *(f"full text of {name}" for name in texts))
+
+    @property
+    def text(self) -> str:
+        known = self.known
+        shown = [f"- {each.name}: {each.summary}" for at, each in enumerate(known) if at in self.summaries]
+        results = "\n".join(("Results:", *shown)) if shown else ""
+        full = (f"Full text of {known[at].name}:\n{known[at].text}" for at in sorted(self.texts))
+        return _joined(self.bare, results, *full, self._remark())
+
+    def _remark(self) -> str:
+        summaries, texts = self._lacking()
+        if not summaries and not texts:
+            return ""
+        names = (("summary of", summaries), ("full text of", texts))
+        named = "; ".join(f"{what} {', '.join(which)}" for what, which in names if which)
+        left_out = f"{len(summaries)} summaries, {len(texts)} full texts" if self.counted else named
+        return f"Left out, as it does not fit: {left_out}."
 
 
 def _joined(*blocks: str) -> str:
     return "\n\n".join(block for block in blocks if block)
-
-
-def _lacking(known: Sequence[Passage], chosen: _Chosen) -> tuple[list[str], list[str]]:
-    """Return the names of summaries, and of full texts, that are not shown."""
-    summaries = [each.name for at, each in enumerate(known) if at not in chosen.summaries]
-    texts = [
-        each.name for at, each in enumerate(known) if each.in_hand and each.text and at not in chosen.texts
-    ]
-    return summaries, texts
-
-
-def _left_out(known: Sequence[Passage], chosen: _Chosen) -> tuple[str, ...]:
-    summaries, texts = _lacking(known, chosen)
-    return (*(f"summary of {name}" for name in summaries), *(f"full text of {name}" for name in texts))
-
-
-def _named(known: Sequence[Passage], chosen: _Chosen) -> str:
-    summaries, texts = _lacking(known, chosen)
-    lines = [f"summary of {', '.join(summaries)}"] if summaries else []
-    lines += [f"full text of {', '.join(texts)}"] if texts else []
-    return "; ".join(lines)
-
-
-def _counted(known: Sequence[Passage], chosen: _Chosen) -> str:
-    summaries, texts = _lacking(known, chosen)
-    return f"{len(summaries)} summaries, {len(texts)} full texts" if summaries or texts else ""
-
-
-def _rendered(bare: str, known: Sequence[Passage], chosen: _Chosen, naming: _Naming) -> str:
-    summaries = [f"- {each.name}: {each.summary}" for at, each in enumerate(known) if at in chosen.summaries]
-    results = "\n".join(("Results:", *summaries)) if summaries else ""
-    full = (f"Full text of {known[at].name}:\n{known[at].text}" for at in sorted(chosen.texts))
-    left_out = naming(known, chosen)
-    return _joined(bare, results, *full, f"Left out, as it does not fit: {left_out}." if left_out else "")

@@ -170,7 +170,7 @@ class _Conversation:
         prompt = self.prompt
         if self.answered and not self.turn.execution.knows(self.model.mode, prompt):
             # The code no longer comes to moves that were made: the model is told their outcomes all the same.
-            self.transcript += [ToolResult("", "", self._told(past), is_error=True) for past in self.answered]
+            self.transcript += [_remark(self._told(past)) for past in self.answered]
             self.answered.clear()
             prompt = self.prompt
         reply, is_paid_now = await replied(
@@ -226,7 +226,7 @@ class _Conversation:
         if said and self.moves.words_answer:
             return self._made(self.moves.answered(said))
         if self._take():
-            self.transcript.append(ToolResult("", "", _NO_FORM if said else _EMPTY, is_error=True))
+            self.transcript.append(_remark(_NO_FORM if said else _EMPTY))
         return None
 
     def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
@@ -262,8 +262,7 @@ class _Conversation:
         """Tell the model that its reply was too long. Nothing of it is done, as its end is missing."""
         self.so_far.clear()
         if self._take():
-            lost = [_error(call, _CUT_OFF) for call in reply.calls]
-            self.transcript += lost or [ToolResult("", "", _CUT_OFF, is_error=True)]
+            self.transcript += [_error(call, _CUT_OFF) for call in reply.calls] or [_remark(_CUT_OFF)]
         return None
 
     def _take(self) -> bool:
@@ -288,13 +287,13 @@ class _Conversation:
         return [each for each in found if not isinstance(each, BaseException)]
 
     async def _run(self, call: ToolCall) -> ToolResult:
-        if call.name == POST and self.moves.has_board:
-            return await self._post(call)
-        tool = self.tools.get(call.name)
-        if tool is None:
+        tool, is_post = self.tools.get(call.name), call.name == POST and self.moves.has_board
+        if tool is None and not is_post:
             return _error(call, f"There is no tool {call.name[:_SHOWN_CHARS]!r} here.")
         if call.unreadable:
             return _error(call, call.unreadable)
+        if tool is None:
+            return await self._post(call)
         try:
             result = await self.turn.execution.call(tool, call.arguments, for_model=True)
         except ToolError as refused:
@@ -303,8 +302,6 @@ class _Conversation:
 
     async def _post(self, call: ToolCall) -> ToolResult:
         """Put facts on the board; what is wrong with them the model reads."""
-        if call.unreadable:
-            return _error(call, call.unreadable)
         try:
             await self.turn.post(self.moves.posted(call))
         except (ToolError, PostUnusable) as wrong:
@@ -384,6 +381,11 @@ def can_be_of(past: RoundOutcome, move: Move) -> bool:
     return type(made) is type(move) and getattr(made, "to_agent", None) == getattr(move, "to_agent", None)
 
 
+def _remark(text: str) -> ToolResult:
+    """Return a remark on a reply as a whole."""
+    return ToolResult("", "", text, is_error=True)
+
+
 def _error(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, call.name, text, is_error=True)
 
@@ -435,8 +437,7 @@ async def ask(
             return _answer(reply, spec.name, read, words)
         except ToolArgumentsInvalid as wrong:
             last = str(wrong)
-            calls = [ToolResult(call.id, call.name, last, is_error=True) for call in reply.calls]
-            transcript += calls or [ToolResult("", "", last, is_error=True)]
+            transcript += [_error(call, last) for call in reply.calls] or [_remark(last)]
     raise NoAnswer(f"{agent} gave no answer in {tries} tries: {last}")
 
 

@@ -59,8 +59,6 @@ ANSWER = "answer"
 Labels = Mapping[str, tuple[str, ...]]
 """By fact key: labels that a fact of this key must have, whatever the model says."""
 
-_UNWRITABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
-"""Raised where a move cannot be written as JSON."""
 _NOT_JSON = "a number has to be finite, and a text without lone surrogates"
 
 _HAND_BACK_WORDS = "Give the work back to where it came from, with what was found out."
@@ -256,7 +254,7 @@ def _require_readable(name: str, move: Move) -> None:
         read = codec.parse_proposal(body)
     except Malformed as wrong:
         raise ToolArgumentsInvalid(name, (str(wrong),)) from wrong
-    except _UNWRITABLE as wrong:
+    except codec.UNWRITABLE as wrong:
         raise ToolArgumentsInvalid(name, (_NOT_JSON,)) from wrong
     if not isinstance(read, MoveProposed) or read.move != move:
         raise ToolArgumentsInvalid(name, (_NOT_JSON,))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from mesh.model.port import Prompt, Reply, Said, ToolCall
-from protocol.wire.codec import check_nesting
+from protocol.wire import codec
 from protocol.wire.commands import MAX_MODEL_CHARS
 from protocol.wire.errors import Malformed
 
@@ -23,8 +23,6 @@ NOT_DONE = "Not done. Ask for it again if it is still wanted."
 GO_ON = "Go on."
 NOTHING = "(nothing)"
 """Stands for an empty text, and for a reply of which nothing can go back."""
-UNKEPT = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, OverflowError)
-"""Raised where a value cannot be written as JSON, or not be read again."""
 _LONGEST_TOOL = 64
 _LONGEST_STOP = 64
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
@@ -186,11 +184,11 @@ def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
         return {}, _NO_OBJECT
     try:
         for value in given.values():
-            check_nesting(value)
+            codec.check_nesting(value)
         return msgspec.json.decode(msgspec.json.encode(given)), ""
     except Malformed as deep:
         return {}, f"the arguments cannot be used: {deep}"
-    except UNKEPT:
+    except codec.UNWRITABLE:
         return {}, _NO_JSON
 
 

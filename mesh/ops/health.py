@@ -15,7 +15,7 @@ from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
 from mesh.bus.reader import every, get, microseconds, up_to
 from mesh.bus.roles import ADMIN
-from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_names
+from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_table
 from mesh.errors import (
     ApiError,
     ArtifactDenied,
@@ -143,7 +143,7 @@ async def _streams(look: Look) -> Results:
             yield "found", f"`mesh setup` would {change.action} {change.what}"
         return
     missing = []
-    for stream in stream_names(await fleet_of(look.bus)):
+    for stream in stream_table(await fleet_of(look.bus)):
         try:
             await look.bus.api(f"STREAM.INFO.{stream}")
         except ApiError:
@@ -156,7 +156,7 @@ async def _streams(look: Look) -> Results:
 
 async def _limits(look: Look) -> Results:
     is_log_limited = False
-    for stream in stream_names(await fleet_of(look.bus)):
+    for stream in stream_table(await fleet_of(look.bus)):
         info = await look.bus.api(f"STREAM.INFO.{stream}")
         config, state = info["config"], info["state"]
         for limit, used in (("max_bytes", state["bytes"]), ("max_msgs", state["messages"])):
@@ -185,7 +185,7 @@ async def _limits(look: Look) -> Results:
 
 async def _guards(look: Look) -> Results:
     # While the mesh is frozen, control messages alone are taken.
-    queues = [name for name in stream_names(await fleet_of(look.bus)) if kind_of(name) == CONTROLS]
+    queues = [name for name in stream_table(await fleet_of(look.bus)) if kind_of(name) == CONTROLS]
     asked = [(queue, f"CONSUMER.INFO.{queue}.{consumer}") for queue in queues for consumer in QUEUE_CONSUMERS]
     idle = {queue: None for queue, verb in asked if not (await look.bus.api(verb))["num_waiting"]}
     if idle:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from mesh.bus.connection import Bus
-from mesh.bus.streams import stream_names
+from mesh.bus.streams import stream_table
 from mesh.errors import TimedOut
 from mesh.ops.roster import fleet_of
 
@@ -50,7 +50,7 @@ async def durability(bus: Bus, seen: Sequence[Varz]) -> Results:
         seen: of the servers whose monitoring answered.
     """
     replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
-    streams = stream_names(await fleet_of(bus))
+    streams = stream_table(await fleet_of(bus))
     infos = await asyncio.gather(*(_info(bus, each) for each in streams))
     for stream, info in zip(streams, infos, strict=True):
         if info is None:

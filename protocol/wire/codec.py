@@ -77,6 +77,10 @@ def _is_too_deep(body: bytes) -> bool:
     return False
 
 
+UNWRITABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+"""Raised where a value cannot be written as JSON, or what was written not be read again."""
+
+
 def encode(message: msgspec.Struct) -> bytes:
     """Return a message's JSON."""
     return msgspec.json.encode(message)

@@ -14,7 +14,7 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import CORE, Role, accounts_config, grants, members, server_config
-from mesh.bus.streams import GUARD_GROUP, inbox_consumer, offers_to, queue_consumer, stream_names
+from mesh.bus.streams import GUARD_GROUP, inbox_consumer, offers_to, queue_consumer, stream_table
 from mesh.local.server import server_binary
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import (
@@ -155,7 +155,7 @@ async def test_viewers_and_operators_read_everything(connect_as: ConnectAs, name
     ):
         body = msgspec.json.encode({"seq": 1, "batch": 100, "next_by_subj": subject})
         assert any(wanted in message.data for message in await viewer.collect(GET + stream, body))
-    for stream in stream_names(FLEET):
+    for stream in stream_table(FLEET):
         assert (await viewer.api(f"STREAM.INFO.{stream}"))["config"]["name"] == stream
     assert (await viewer.api("CONSUMER.INFO.LOG.in-a"))["name"] == "in-a"
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mesh.bus import roles
 from mesh.bus.connection import Bus
-from mesh.bus.streams import is_journal_stream, kind_of, offers_to, stream_names
+from mesh.bus.streams import is_journal_stream, kind_of, offers_to, stream_table
 from mesh.errors import ApiCode, ApiError, BusError
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
@@ -79,7 +79,7 @@ class Scene:
 
     async def snapshot(self) -> "Snapshot":
         admin = await self.admin()
-        streams = {name: await admin.api(f"STREAM.INFO.{name}") for name in stream_names(self.mesh.fleet)}
+        streams = {name: await admin.api(f"STREAM.INFO.{name}") for name in stream_table(self.mesh.fleet)}
         consumers: dict[str, Any] = {}
         for name in streams:
             for each in (await admin.api(f"CONSUMER.LIST.{name}"))["consumers"] or ():

@@ -237,7 +237,7 @@ async def test_a_prefix_pins_an_agent_to_it_and_only_if_asked_for(monkeypatch: p
             await agent(turn(agent="a"))
         assert stub.asked == []
         with key_will_do():
-            assert driven_by(agent.model) == MODEL
+            assert driven_by(agent) == MODEL
             assert await agent(turn(agent="a", prices=PRICES)) == Complete(answer="paid for")
         monkeypatch.setenv(VARIABLE, "openai")
         assert await agent(turn(agent="a", prices=PRICES)) == Complete(answer="paid for")
@@ -296,7 +296,7 @@ async def test_a_model_of_ones_own_replies_by_itself_unless_its_rules_are_asked_
 ) -> None:
     monkeypatch.setenv(VARIABLE, said)
     agent = ClaudeAgent("a", instructions=WORDS, model=Echo())
-    assert driven_by(agent.model, own=agent.own_model, rules=False) == "echo"
+    assert driven_by(agent) == "echo"
     assert await agent(turn(agent="a")) == Complete(answer="You are: a")
     script = tmp_path / "rules.toml"
     script.write_text('[a]\nfallback = { answer = "by the rules" }\n')
