@@ -15,7 +15,6 @@ from mesh.cli.options import (
     Where,
     bodies_of,
     framed,
-    is_file,
     one_of,
     remark_passed_over,
     source_argument,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     help="The event's number; by default the last refusal or failed task, else the last verdict.",
 )
 @framed
-async def why(where: Where, *, source: str | None, n: int | None, as_json: bool) -> None:
+async def why(where: Where, *, source: str | Path | None, n: int | None, as_json: bool) -> None:
     """Explain a verdict, and name what would be allowed.
 
     Without an id it explains the newest request that is stuck: it waits for a person, its client, a thaw, or
@@ -85,7 +84,7 @@ async def why(where: Where, *, source: str | None, n: int | None, as_json: bool)
     help="Judge by this policy (TOML) instead.",
 )
 @framed
-async def replay(where: Where, *, source: str, policy: Path | None, as_json: bool) -> None:
+async def replay(where: Where, *, source: str | Path, policy: Path | None, as_json: bool) -> None:
     """Judge a log again and compare the verdicts.
 
     With --policy, list the verdicts that would differ. Exit status 1 on any difference.
@@ -172,7 +171,7 @@ def _as_program_reads(result: "Rejudged") -> dict[str, Any]:
 @since_option(microseconds_at, "Only turns whose newest report came since")
 @framed
 async def cost(
-    where: Where, *, source: str | None, kind: "ops.spending.By", since: int | None, as_json: bool
+    where: Where, *, source: str | Path | None, kind: "ops.spending.By", since: int | None, as_json: bool
 ) -> None:
     """Sum up the cost of models: dollars, tokens, and the share of prompts that the vendor had cached.
 
@@ -186,8 +185,8 @@ async def cost(
     Dollars with a `?` are too few: a model without a price was called. If an event of a request cannot be
     read, the request counts up to that event and is named, and the exit status is 1.
     """
-    if source is not None and is_file(source):
-        found = ops.spending.spent_in_file(Path(source), by=kind, since=since or 0)
+    if isinstance(source, Path):
+        found = ops.spending.spent_in_file(source, by=kind, since=since or 0)
     else:
         async with await where.connect(*READERS) as bus:
             found = await ops.spending.spent_on_bus(bus, source, by=kind, since=since or 0)

@@ -147,7 +147,7 @@ def whole_file(path: Path | None) -> Iterator[BinaryIO]:
 @app.command("verify")
 @source_argument_for("A request or a file; the whole log if left out.", required=False)
 @framed
-async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
+async def verify(where: Where, *, source: str | Path | None, as_json: bool) -> None:
     """Check the hash chains; exit status 1 if one is broken.
 
     Each event vouches for the one before it. Nothing vouches for a request's last event, or shows that it

@@ -65,11 +65,17 @@ def id_or_prefix(said: str) -> str:
     return Prefix(said) if ops.log.is_prefix(said) else ops.log.checked_id(said)
 
 
-def _id_or_file(context: click.Context, argument: click.Parameter, source: str | None) -> str | None:
-    """Return a request's id, the path of a file, or a `Prefix`; what is none of them is for the command."""
-    if source is None or Path(source).is_file() or not ops.log.is_prefix(source):
-        return source
-    return Prefix(source)
+def _id_or_file(context: click.Context, argument: click.Parameter, said: str | None) -> str | Path | None:
+    """Return a request's id, a `Prefix`, or the path of a file. Raises UsageWrong for any other text."""
+    from protocol.wire.ids import is_request_id
+
+    if said is None or is_request_id(said):
+        return said
+    if Path(said).is_file():
+        return Path(said)
+    if ops.log.is_prefix(said):
+        return Prefix(said)
+    raise UsageWrong(f"{said!r} is neither a request's id nor a file")
 
 
 A_PATH = click.Path(path_type=Path)
@@ -351,42 +357,29 @@ def _role_of(name: str) -> str | None:
 # --- a request's id, or a file of exported events --------------------------------------------------
 
 
-def is_file(source: str) -> bool:
-    """Return True if a source is a file rather than an id. Raises UsageWrong when it is neither."""
-    from protocol.wire.ids import is_request_id
-
-    if is_request_id(source):
-        return False
-    if Path(source).is_file():
-        return True
-    raise UsageWrong(f"{source!r} is neither a request's id nor a file")
-
-
-async def bodies_of(where: Where, source: str) -> dict[str, list[bytes]]:
-    """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
+async def bodies_of(where: Where, source: str | Path) -> dict[str, list[bytes]]:
+    """Return the stored events of each request in a source. Raises NotFound, Malformed."""
     from mesh.replay.rejudge import load
 
-    if is_file(source):
-        return load(Path(source))
+    if isinstance(source, Path):
+        return load(source)
     async with await where.connect(*READERS) as bus:
         return {source: await ops.log.request_bodies(bus, source)}
 
 
-async def one_of(where: Where, source: str) -> list[bytes]:
+async def one_of(where: Where, source: str | Path) -> list[bytes]:
     """Return the stored events of the one request in a source, from its first on.
 
-    Raises as `bodies_of`, and Impossible where one of them is missing.
+    Raises as `bodies_of`, UsageWrong for several requests, and Impossible where an event is missing.
     """
-    from mesh.replay.rejudge import load
-
-    if not is_file(source):
+    if not isinstance(source, Path):
         async with await where.connect(*READERS) as bus:
             return await ops.log.whole_request(bus, source)
-    found = load(Path(source))
+    found = await bodies_of(where, source)
     if len(found) != 1:
         raise UsageWrong(f"{source} holds {counted(len(found), 'request')}; this command takes one")
-    bodies = next(iter(found.values()))
-    ops.log.check_numbers(source, bodies)
+    (bodies,) = found.values()
+    ops.log.check_numbers(str(source), bodies)
     return bodies
 
 

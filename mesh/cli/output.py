@@ -218,7 +218,10 @@ def _fitting(texts: Mapping[str, list[str]], whole: set[str], spare: Sequence[st
 def _as_column(cells: Sequence[object]) -> list[str]:
     """Return a column's cells as a terminal shows them."""
     ids = {cell for cell in cells if isinstance(cell, Id)}
-    return [_prefix(cell, ids) if isinstance(cell, Id) else _brief(cell) for cell in cells]
+    return [
+        _prefix(cell, ids) if isinstance(cell, Id) else age(cell) if isinstance(cell, At) else _plain(cell)
+        for cell in cells
+    ]
 
 
 def _prefix(request: str, others: Iterable[str]) -> str:
@@ -229,10 +232,6 @@ def _prefix(request: str, others: Iterable[str]) -> str:
         if not any(each.startswith(prefix) for each in others if each != request):
             return _plain(prefix)
     return _plain(request)
-
-
-def _brief(cell: object) -> str:
-    return age(cell) if isinstance(cell, At) else _plain(cell)
 
 
 def age(at_us: int) -> str:

@@ -16,7 +16,6 @@ from mesh.cli.options import (
     Where,
     decided,
     framed,
-    is_file,
     one_of,
     remark_passed_over,
     request_argument,
@@ -118,7 +117,7 @@ async def _remark_freeze(bus: "Bus") -> None:
     "--steps", is_flag=True, help="Show the steps in each turn's journal, too. Only the bus has them."
 )
 @framed
-async def show(where: Where, *, source: str, at: int | None, steps: bool, form: str) -> None:
+async def show(where: Where, *, source: str | Path, at: int | None, steps: bool, form: str) -> None:
     """Show who held a request, what was handed over, and every verdict.
 
     With --steps it also shows each turn's steps as they were journaled: place, time, how long after the
@@ -131,7 +130,6 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, form: 
 
     if form == "html":
         require_installed("jinja2")
-    from_bus = not is_file(source)
     bodies = await one_of(where, source)
     if at is not None:
         if at >= len(bodies):
@@ -140,17 +138,18 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, form: 
     happened, journals = ops.log.decoded(bodies), {}
     if steps or form in ("json", "html"):
         until = None if at is None else happened[-1].at
-        if from_bus:
+        if isinstance(source, Path):
+            found = ops.log.journals_in(source, happened, until)
+        else:
             async with await where.connect(*READERS) as bus:
                 found = await ops.log.journals_of(bus, happened, until)
-        else:
-            found = ops.log.journals_in(Path(source), happened, until)
         journals = found.steps
         remark_passed_over(found.passed_over)
-        if steps and not journals and not from_bus:
+        if steps and not journals and isinstance(source, Path):
             note("this file holds no steps; export with --with-steps to have them")
     told = timeline(happened, journals)
-    if told.status == "open" and at is None and from_bus:
+    is_now = told.status == "open" and at is None and not isinstance(source, Path)
+    if is_now:
         with suppress(MeshError):  # the rest is told without it
             async with await where.connect(*PEOPLE) as bus:
                 await _remark_freeze(bus)
@@ -167,7 +166,6 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, form: 
 
             emit_raw(mermaid(scene(told)).encode())
         case _:
-            is_now = told.status == "open" and at is None and from_bus
             show_lines(*story(told, steps=steps, now=time.time_ns() // 1000 if is_now else 0))
 
 

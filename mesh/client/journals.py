@@ -103,17 +103,12 @@ def read(stored: Iterable[tuple[str, bytes]], passed_over: set[str] | None = Non
         if address is None or fits is None:
             continue
         record = codec.readable(data, Record)
-        if record is not None and _can_be_true(record):
+        if record is not None and 0 <= record.at <= _LATEST:
             step = Step(address["agent"], address["turn"], int(fits["round"]), address["name"], record, data)
             found.append(step)
         elif passed_over is not None:
             passed_over.add(subject)
     return sorted(found, key=lambda step: (step.record.at, place_of(step.name)))
-
-
-def _can_be_true(record: Record) -> bool:
-    """Return True if a step's time exists."""
-    return 0 <= record.at <= _LATEST
 
 
 def told(steps: list[Step], prices: Mapping[str, Price] | None = None) -> dict[str, tuple[StepEntry, ...]]:

@@ -128,15 +128,10 @@ def _price(prices: Any) -> Price:
 
 
 def _whole(dollars: Mapping[str, Decimal | None]) -> Price:
-    """Return a price; what a list does not say of the cache is what it costs at most."""
-    said = {field: _nano(each) for field, each in dollars.items() if each is not None}
+    """Return a price, from dollars a million tokens; the cache has its highest price where none is listed."""
+    said = {field: int(each * _NANO) for field, each in dollars.items() if each is not None}
     return msgspec.convert({**unsaid(said.get("input", 0)), "input": 0, "output": 0, **said}, Price)
 
 
 def _tiers(price: Any) -> Sequence[Any]:
     return getattr(price, "tiers", None) or ()
-
-
-def _nano(dollars: Decimal) -> int:
-    """Return dollars a million tokens as nano-dollars a million tokens."""
-    return int(dollars * _NANO)

@@ -224,7 +224,9 @@ def _sentences(why: Explanation) -> Iterator[str]:
         yield f"{'The task failed' if not place else 'It came from'}: {channel(level)}."
     for node in flat(why.tree):
         if node.join is not None:
-            yield f"{_holder(node)} {waits(node)}. {'; '.join(map(_stands, _open(node)))}."
+            stands = "; ".join(_stands(task) for task in node.tasks if task.is_open)
+            lead = f"{node.agent} (task {node.name})" if node.name else node.agent
+            yield f"{lead} {waits(node)}. {stands}."
     if why.path:
         hops = counted(why.depth, "hop") if why.depth else "no hop"
         far = f"{hops} of at most {why.policy['max_depth']}"
@@ -239,14 +241,6 @@ def _sentences(why: Explanation) -> Iterator[str]:
     yield f"Policy {why.policy['name']!r}, version {why.policy['version']}: {_numbers_of(why.policy)}."
     if why.followed:
         yield f"What came of it: {why.followed}."
-
-
-def _holder(node: TreeNode) -> str:
-    return f"{node.agent} (task {node.name})" if node.name else node.agent
-
-
-def _open(node: TreeNode) -> Iterator[TreeNode]:
-    return (task for task in node.tasks if task.is_open)
 
 
 def _stands(task: TreeNode) -> str:

@@ -24,7 +24,7 @@ from mesh.ui.drawing.scene import scene
 from protocol.domain import budget
 from protocol.domain.ledger import fold
 from protocol.domain.turns import TurnState
-from protocol.views.timeline import StepEntry, Timeline, timeline
+from protocol.views.timeline import Timeline, timeline
 from protocol.views.tree import flat
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Fact
@@ -165,13 +165,8 @@ class Stories:
         """Return the timeline up to event `n`, or of all, with the steps of its turns. Raises as `read`."""
         happened = story.until(n)
         until = None if n is None or n + 1 == len(story.happened) else story.happened[n + 1].at
-        told = timeline(happened, await self._steps(happened, until))
+        told = timeline(happened, (await log.journals_of(self._bus, happened, until)).steps)
         return told if until is not None else await with_served(self._bus, told)
-
-    async def _steps(
-        self, happened: Sequence[AnyEvent], until: int | None
-    ) -> dict[str, tuple[StepEntry, ...]]:
-        return (await log.journals_of(self._bus, happened, until)).steps
 
 
 # --- as one file --------------------------------------------------------------------------------------

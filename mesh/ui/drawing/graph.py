@@ -1,12 +1,13 @@
 """The hand-over graph: agents in layers from the entry on, and who may give, gave and was refused to give."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from xml.etree.ElementTree import Element
 
 import msgspec
 
 from mesh.service.printable import counted
-from mesh.ui.drawing.svg import add, fitting, hues, name_of, number, picture, written
+from mesh.ui.drawing.svg import add, box, fitting, hues, name_of, number, picture, written
 from protocol.wire.ids import HUMAN
 
 _NODE_W, _NODE_H = 148.0, 46.0
@@ -121,16 +122,12 @@ def _order(layers: list[list[str]], edges: Sequence[Edge]) -> None:
     for _ in range(_SWEEPS):
         rank = _ranks(layers)
         for layer in layers[1:]:
-            layer.sort(key=lambda name: _mean([rank[each] for each in beside.get(name, ())], rank[name]))
+            layer.sort(key=lambda name: fmean(rank[each] for each in beside.get(name, (name,))))
             rank |= _ranks([layer])
 
 
 def _ranks(layers: Sequence[Sequence[str]]) -> dict[str, float]:
     return {name: at - (len(layer) - 1) / 2 for layer in layers for at, name in enumerate(layer)}
-
-
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    return sum(values) / len(values) if values else otherwise
 
 
 def _places(layers: Sequence[Sequence[str]]) -> dict[str, Place]:
@@ -149,16 +146,7 @@ def _node(root: Element, node: Node, place: Place, colour: str, is_entry: bool) 
     drawn = add(root, "g", class_=f"node {colour} {node.state}{' entry' if is_entry else ''}")
     state = f": {node.words or node.state}" if node.words or node.state else ""
     add(drawn, "title", f"{name_of(node.name)}{name_of(state)}")
-    add(
-        drawn,
-        "rect",
-        x=x - _NODE_W / 2,
-        y=y - _NODE_H / 2,
-        width=_NODE_W,
-        height=_NODE_H,
-        rx=10,
-        class_="box",
-    )
+    box(drawn, "box", x - _NODE_W / 2, y - _NODE_H / 2, _NODE_W, _NODE_H, rx=10)
     if node.state:
         add(drawn, "circle", cx=x - _NODE_W / 2 + 14, cy=y - (6 if node.words else 0), r=4, class_="state")
     shown = fitting("people" if node.name == HUMAN else node.name, _NODE_W - 44)
@@ -252,7 +240,7 @@ def _counts(drawn: Element, edge: Edge, at: Place) -> None:
     passed = f"{edge.passed:,}" if edge.passed else ""
     refused = f"✗ {edge.refused:,}" if edge.refused else ""
     wide = 16 + 6.6 * (len(passed) + len(refused) + (1 if passed and refused else 0))
-    add(drawn, "rect", x=at[0] - wide / 2, y=at[1] - 10, width=wide, height=20.0, rx=10, class_="pill")
+    box(drawn, "pill", at[0] - wide / 2, at[1] - 10, wide, 20.0, rx=10)
     text = add(drawn, "text", x=at[0], y=at[1] + 4, class_="count", text_anchor="middle")
     if passed:
         add(text, "tspan", passed)

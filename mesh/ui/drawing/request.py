@@ -14,7 +14,7 @@ import msgspec
 from mesh.client.story import numbered
 from mesh.service.printable import counted, short, when
 from mesh.ui.drawing.scene import GUARD, Scene, SceneRow
-from mesh.ui.drawing.svg import add, fitting, hues, name_of, number, picture, written
+from mesh.ui.drawing.svg import add, box, fitting, hues, name_of, number, picture, written
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
 from protocol.wire.commands import Usage
@@ -79,7 +79,7 @@ def _lane(root: Element, lane: str, x: float, height: float, kind: str, colour: 
     drawn = add(root, "g", class_=f"lane {kind} {colour}")
     add(drawn, "title", f"{kind}: {name_of(lane)}")
     add(drawn, "line", x1=x, x2=x, y1=_HEAD - 12, y2=height - 4, class_="life")
-    add(drawn, "rect", x=x - _LANE / 2 + 6, y=8.0, width=_LANE - 12, height=30.0, rx=8, class_="head")
+    box(drawn, "head", x - _LANE / 2 + 6, 8.0, _LANE - 12, 30.0, rx=8)
     shown = fitting("people" if lane == HUMAN else lane, _LANE - 28)
     add(drawn, "text", shown, x=x, y=27.0, class_="name", text_anchor="middle")
 
@@ -95,16 +95,8 @@ def _held(root: Element, shown: Scene, x: dict[str, float], colour: dict[str, st
             if state is None:
                 continue
             top = _HEAD + _ROW * begins + _middle(rows[begins])
-            add(
-                root,
-                "rect",
-                x=x[lane] - _BAR / 2,
-                y=top,
-                width=_BAR,
-                height=max(4.0, height_of(rows, end) - top),
-                rx=3,
-                class_=f"held {state} {colour.get(lane, 'people')}",
-            )
+            kind, height = f"held {state} {colour.get(lane, 'people')}", max(4.0, height_of(rows, end) - top)
+            box(root, kind, x[lane] - _BAR / 2, top, _BAR, height, rx=3)
 
 
 def height_of(rows: list[SceneRow], place: int) -> float:
@@ -122,7 +114,7 @@ def _row(root: Element, row: SceneRow, shown: Scene, x: dict[str, float], top: f
     drawn = add(root, "a", href=f"{link}{row.seq}", class_=f"row {row.form} {_tone(row)}")
     add(drawn, "title", _in_words(row))
     width = _TIME + _LANE * len(shown.lanes)
-    add(drawn, "rect", x=0, y=top, width=width + _WORDS, height=_ROW, rx=6, class_="ground")
+    box(drawn, "ground", 0, top, width + _WORDS, _ROW, rx=6)
     add(drawn, "text", numbered(row.first, row.last), x=8.0, y=top + 20, class_="n")
     add(drawn, "text", _after(row.at - shown.began), x=8.0, y=top + 34, class_="time")
     match row.form:
@@ -131,17 +123,11 @@ def _row(root: Element, row: SceneRow, shown: Scene, x: dict[str, float], top: f
         case "note":
             _note(drawn, row, x[row.lane], top + 9)
         case "band" | "fold":
-            add(drawn, "rect", x=_TIME, y=top + 9, width=width - _TIME, height=24.0, rx=6, class_="across")
+            box(drawn, "across", _TIME, top + 9, width - _TIME, 24.0, rx=6)
             _centred(drawn, _across(row), _TIME + (width - _TIME) / 2, top + 25, width - _TIME - 16)
     first, second = _words(row)
-    add(
-        drawn,
-        "text",
-        fitting(first, _WORDS - 32),
-        x=width + 16,
-        y=top + (20 if second else 27),
-        class_="said",
-    )
+    y = top + (20 if second else 27)
+    add(drawn, "text", fitting(first, _WORDS - 32), x=width + 16, y=y, class_="said")
     if second:
         add(drawn, "text", fitting(second, _WORDS - 32), x=width + 16, y=top + 36, class_="why")
 
@@ -150,11 +136,9 @@ def _arrow(drawn: Element, row: SceneRow, x: dict[str, float], y: float, width: 
     begin = x[row.lane]
     end = x.get(row.to or "")
     outward = 1.0 if begin + _LANE / 2 < width - 20 else -1.0
-    if end is None or end == begin:  # nobody that has a lane: it leads nowhere
+    aimed = end is None or end == begin  # at nobody that has a lane: it leads nowhere
+    if end is None or end == begin:
         end = begin + outward * _LANE * 0.62
-        aimed = True
-    else:
-        aimed = False
     way = 1.0 if end > begin else -1.0
     begin += way * (_BAR / 2 + 1)
     tip = end - way * (_BAR / 2 + 2)
@@ -177,7 +161,7 @@ def _arrow(drawn: Element, row: SceneRow, x: dict[str, float], y: float, width: 
 def _note(drawn: Element, row: SceneRow, x: float, top: float) -> None:
     label = row.move.replace("_", " ")
     wide = min(_LANE - 16, len(label) * 6.6 + 22)
-    add(drawn, "rect", x=x - wide / 2, y=top, width=wide, height=22.0, rx=11, class_="pill")
+    box(drawn, "pill", x - wide / 2, top, wide, 22.0, rx=11)
     _centred(drawn, label, x, top + 15, wide - 8)
 
 
@@ -257,14 +241,10 @@ def _after(us: int) -> str:
         return "before"
     if seconds < 100:
         return f"+{seconds:.2f} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    return (
-        f"+{minutes:.0f} min"
-        if minutes < 100
-        else f"+{hours:.0f} h"
-        if hours < 72
-        else f"+{hours / 24:.0f} d"
-    )
+    for size, most, unit in ((60, 100, "min"), (3_600, 72, "h")):
+        if seconds / size < most:
+            return f"+{seconds / size:.0f} {unit}"
+    return f"+{seconds / 86_400:.0f} d"
 
 
 # --- depth and budget ---------------------------------------------------------------------------------
@@ -365,7 +345,7 @@ def _band(
     add(drawn, "title", f"{what}: {stands}, over {counted(len(values), 'event')}")
     add(drawn, "text", what, x=0.0, y=top + 16, class_="what")
     add(drawn, "text", stands, x=0.0, y=top + 32, class_="stands")
-    add(drawn, "rect", x=_NAMES, y=top, width=_COURSE, height=_BAND, rx=5, class_="room")
+    box(drawn, "room", _NAMES, top, _COURSE, _BAND, rx=5)
     bottom, step = top + _BAND, _COURSE / max(1, len(values))
     path, at = [f"M{number(_NAMES)} {number(bottom)}"], 0
     for value, same in groupby(values):

@@ -54,6 +54,11 @@ def add(parent: Element, tag: str, text: str = "", /, **said: object) -> Element
     return made
 
 
+def box(parent: Element, kind: str, x: float, y: float, width: float, height: float, *, rx: int) -> None:
+    """Append a rectangle of a class, with corners rounded by `rx` px."""
+    add(parent, "rect", x=x, y=y, width=width, height=height, rx=rx, class_=kind)
+
+
 def name_of(text: str) -> str:
     """Return a name as it is told: whatever somebody called itself, short and on one line."""
     return short(text, 80)
