@@ -199,9 +199,10 @@ def _offers(draw: _Draw, *, slow_s: float = 0.0) -> Op:
 
 
 def _tempted_in_a_tree(draw: _Draw) -> dict[str, Any]:
-    one = _task("one", "back", _tempt("too-low"), draw.effect())
+    one = _task("one", "back", _tempt("too-low"), _tempt("complete-a-task"), draw.effect())
     reads = _task("reads", "vault", _tempt("write"), draw.call("look"), read_only=True)
-    first = map(_tempt, ("same-name", "too-many", "nobody-can"))
+    terms = map(_tempt, ("task-stranger", "task-itself", "more-than-granted", "deliver-the-whole"))
+    first = (*map(_tempt, ("same-name", "too-many", "nobody-can")), *terms)
     open_ = [
         "delegate",
         [_task("slow", "vault", ["slow", 8.0]), _task("quick", "back", draw.effect())],
@@ -210,6 +211,7 @@ def _tempted_in_a_tree(draw: _Draw) -> dict[str, Any]:
     last = (["gather"], draw.effect())
     return {
         "script": (*first, ["delegate", [one, reads]], _tempt("revise"), open_, _tempt("leave-open"), *last),
+        "constraints": Constraints(budget=Budget(tokens=TOKENS_GRANTED)),
         "policy": "low-tree",
     }
 

@@ -94,6 +94,14 @@ TEMPTATIONS: Mapping[str, Temptation] = {
         Rule.CAPABLE, lambda turn: turn.delegate([turn.task("fly", summary="fly", intent="fly")])
     ),
     "revise": Temptation(Rule.REVISIONS, _plan(("again", "back"), revises="one", facts={"feedback": 1})),
+    "task-stranger": Temptation(Rule.KNOWN_AGENT, _plan(("strange", "nobody"))),
+    "task-itself": Temptation(Rule.CYCLE, lambda turn: _plan(("mine", turn.agent))(turn)),
+    "more-than-granted": Temptation(
+        Rule.BUDGET,
+        _plan(("dear", "back"), constraints=Constraints(budget=Budget(tokens=TOKENS_GRANTED + 1))),
+    ),
+    "deliver-the-whole": Temptation(Rule.KNOWN_MOVE, lambda turn: turn.deliver("it is no task")),
+    "complete-a-task": Temptation(Rule.KNOWN_MOVE, lambda turn: turn.complete({"done": []})),
     "leave-open": Temptation(Rule.OPEN_TASKS, lambda turn: turn.complete({"done": []})),
     "write": Temptation(Rule.READ_ONLY, _write),
     "lie": Temptation(Rule.ACTIONS, _lie),

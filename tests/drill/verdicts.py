@@ -15,12 +15,15 @@ from protocol.wire import events
 from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import AnyEvent
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
 from tests.unit.protocol.oracle.account import Account, grounds_of
 from tests.unit.protocol.oracle.audit import Auditor, complaints
+from tests.unit.protocol.oracle.swarm import SwarmOracle
+from tests.unit.protocol.oracle.tree import Tree
 
 T = TypeVar("T", Submit, Transfer | HandBack | Escalate)
 _BRINGING = Transfer | HandBack | Escalate
@@ -32,6 +35,9 @@ _VERDICTS = (
     | events.EscalationRaised
     | events.RequestCompleted
     | events.RequestFailed
+    | events.TurnDelegated
+    | events.TaskDelivered
+    | events.TaskFailed
 )
 
 
@@ -41,19 +47,84 @@ def verdicts_right(reading: Reading) -> Iterator[Breach]:
     sent = ((each.request, each.submit) for each in reading.evidence.submitted)
     submits = {request: None if submit is None else _labelled(submit, labels) for request, submit in sent}
     for request, story in reading.stories.items():
-        if _is_tree(story):
-            continue  # the oracle knows no tasks: `tree_checks` look at them
         try:
-            found = _complaints(reading, story, submits.get(request))
+            match _topology(story):
+                case "supervised":
+                    found = _of_tree(reading, story)
+                case "swarm":
+                    found = _of_swarm(reading, story)
+                case _:
+                    found = _complaints(reading, story, submits.get(request))
         except Exception as error:  # a log that no guard could have written may break it anywhere
             found = [f"the oracle cannot follow it: {type(error).__name__}"]
         for detail in found:
             yield Breach(promise="verdicts_right", request=request, detail=detail)
 
 
-def _is_tree(story: Story) -> bool:
+def _topology(story: Story) -> str:
     opened = (event for event in story.events if isinstance(event, events.RequestOpened))
-    return any(event.policy.topology != "handoff" for event in opened)
+    return next((event.policy.topology for event in opened), "handoff")
+
+
+def _of_tree(reading: Reading, story: Story) -> list[str]:
+    """Complain of the verdicts in a supervised request, and of what follows from them."""
+    oracle, ledger = Tree(), Ledger()
+    for event in story.events:
+        found = list[str]()
+        if _is_verdict(event):
+            proposals = _proposals(reading, ledger, event)
+            if not proposals:
+                return [f"{event.n}: nobody asked for the move that it decides"]
+            found = min((oracle.complaints(each, event) for each in proposals), key=len)
+            found += _hidden(reading, event)
+        oracle.take(event)
+        found += oracle.wrong
+        if found:
+            return [f"{event.n}: {each}" for each in found]
+        ledger.apply(event)
+    return list(oracle.at_rest()) if oracle.over else []
+
+
+def _hidden(reading: Reading, event: AnyEvent) -> list[str]:
+    """Complain of a plan that was judged by other agents than the fleet file has."""
+    fleet = reading.evidence.fleet
+    if fleet is None or not isinstance(event, events.TurnDelegated):
+        return []
+    entries: Mapping[str, AgentEntry] = fleet.agents
+    found: Mapping[str, AgentEntry] = {one.entry.name: one.entry for one in event.grounds.candidates}
+    sender = event.grounds.sender
+    able = [
+        name
+        for name, entry in entries.items()
+        for planned in event.tasks
+        if planned.task.to_agent is None and entry.takes(planned.task.intent)
+        if sender is None or sender.to is None or name in sender.to
+    ]
+    wrong = [name for name in {*able, *found} if found.get(name) != entries.get(name)]
+    return [f"rests on another entry of {name} than the fleet file's" for name in sorted(wrong)]
+
+
+def _of_swarm(reading: Reading, story: Story) -> list[str]:
+    """Complain of the verdicts on claims, and of what offers, tasks and rounds show."""
+    if reading.evidence.fleet is None:
+        return []
+    oracle = SwarmOracle(reading.evidence.fleet.agents)
+    for event in story.events:
+        offer, by, verdict = "", "", ""
+        match event:
+            case events.TaskOpened(grounds=Grounds() as grounds):
+                offer, by, verdict = oracle.offer_of(event.lead, event.name), event.to, "task.opened"
+            case events.MoveRefused(grounds=grounds) if oracle.job_of(event.turn) is not None:
+                assert grounds.sender is not None
+                offer, by, verdict = event.turn, grounds.sender.name, str(event.refusal.rule)
+        found = list[str]()
+        if offer and (offer, by) not in oracle.waiting:
+            right = oracle.opinion(offer, by, grounds.breaker == "open")
+            found = [] if verdict == right else [f"{event.n}: {verdict} for {by}, and {right} is right"]
+        oracle.take(event)
+        if found or oracle.wrong:
+            return [*found, *oracle.wrong]
+    return []
 
 
 def _complaints(reading: Reading, story: Story, submit: Submit | None) -> list[str]:
@@ -81,7 +152,7 @@ def _is_verdict(event: AnyEvent) -> bool:
             return reason == "asked"
         case events.RequestCompleted(control=control):
             return not control
-        case events.RequestFailed(sender=sender):
+        case events.RequestFailed(sender=sender) | events.TaskFailed(sender=sender):
             return sender is not None
     return isinstance(event, _VERDICTS)
 

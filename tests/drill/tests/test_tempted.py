@@ -1,7 +1,9 @@
 """A guard without a rule is found: the stories tempt every rule, and the oracle judges every verdict."""
 
 import contextlib
+import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from mesh.testing.harness import FleetHarness
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from protocol.domain import budget, decider, envelope, layers, moves, rules, submit
+from protocol.domain import admission, budget, decider, envelope, layers, moves, rules, submit, swarm
 from protocol.domain.case import Case
 from protocol.domain.layers import Load
 from protocol.domain.turns import Segment
@@ -33,12 +35,15 @@ FILE = drill_fleet()
 AGENTS = {each.name: each for each in (agents.front, agents.back, agents.vault)}
 
 
-async def play(story: Story, number: int, deeds: Path) -> Evidence:
+async def play(
+    story: Story, number: int, deeds: Path, harness: type[FleetHarness] = FleetHarness
+) -> Evidence:
     """Play one story to its end, or to where a person is asked; return the evidence.
 
     Args:
         number: tells the requests of one test apart.
         deeds: the ledger, which `ledger.VARIABLE` names.
+        harness: what runs the agents.
     """
     play = InMemoryGuard(FILE.fleet, FILE.rules, breakers={SHUT: BreakerEntry(state="open")}, number=number)
     submit = Submit(
@@ -51,7 +56,7 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
     )
     said = {name: getattr(submit, name) for name in submit.__struct_fields__}
     with contextlib.suppress(LookupError, NotDecided):  # a broken guard gave it to nobody, or in circles
-        await FleetHarness(play, AGENTS).go(replies=[True] * 20, **said)
+        await harness(play, AGENTS).go(replies=[True] * 20, **said)
     return Evidence(
         submitted=(Submitted(play.request, play.now, True, story.name, story.expected, submit),),
         bodies={play.request: play.bodies},
@@ -64,8 +69,6 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
 
 
 TEMPTING = [name for name in STORIES if name.startswith(("tempted", "of-", "to-", "beyond-"))]
-JUDGED = [name for name in TEMPTING if name != "tempted-in-a-tree"]
-"""Those whose verdicts the oracle judges; rules on tasks are held to another in `tests/unit/protocol`."""
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +87,9 @@ async def played(names: list[str], deeds: Path) -> AsyncIterator[Evidence]:
 def quick(op: Op) -> Op:
     if op[0] in TOOLS or op[0] == "model":
         return [*op[:2], 0.0]
+    if op[0] == "delegate":
+        tasks = [{**task, "script": [quick(each) for each in task["script"]]} for task in op[1]]
+        return [op[0], tasks, *op[2:]]
     return ["slow", 0.0] if op[0] == "slow" else op
 
 
@@ -150,11 +156,6 @@ def only_if_dropped(key: str, place: int, before: Load, after: Load) -> bool:
 
 
 SOUND = rules.judge
-OF_TREES = (
-    *(Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE, Rule.REVISIONS),
-    *(Rule.OPEN_TASKS, Rule.READ_ONLY, Rule.CLAIMED),
-)
-"""Rules that no move meets outside of a tree."""
 
 
 def of_another_rule(case: Case) -> Refusal | None:
@@ -166,7 +167,7 @@ BROKEN: Mapping[str, tuple[Breaking, Rule]] = {
     **{
         f"no {rule}": (without(rule), rule)
         for rule in rules.RULES
-        if rule not in (Rule.KNOWN_MOVE, Rule.HAND_BACK, *OF_TREES)
+        if rule not in (Rule.KNOWN_MOVE, Rule.HAND_BACK, Rule.CLAIMED)
     },
     "a hand-back to anybody": (
         lambda patch: patch.setitem(rules.RULES, Rule.HAND_BACK, only_of_the_first_holder),
@@ -194,7 +195,7 @@ async def test_a_guard_without_a_rule_is_found(
 ) -> None:
     breaking, rule = BROKEN[how]
     breaking(monkeypatch)
-    found = [detail async for evidence in played(JUDGED, deeds) for detail in complaints(evidence)]
+    found = [detail async for evidence in played(TEMPTING, deeds) for detail in complaints(evidence)]
     assert any(str(rule) in detail for detail in found), found
 
 
@@ -203,7 +204,7 @@ async def test_a_guard_that_admits_what_no_topology_has_breaks_loudly(
 ) -> None:
     without(Rule.KNOWN_MOVE)(monkeypatch)
     with pytest.raises(AssertionError, match="known_move"):
-        [evidence async for evidence in played(JUDGED, deeds)]
+        [evidence async for evidence in played(TEMPTING, deeds)]
 
 
 def unsealed(verdict: Any, load: Any, **rest: Any) -> Any:
@@ -253,4 +254,50 @@ async def test_a_guard_that_makes_something_else_of_a_move_is_found(
     breaking, name, complaint = MANGLED[how]
     breaking(monkeypatch)
     found = [detail async for evidence in played([name], deeds) for detail in complaints(evidence)]
+    assert any(complaint in detail for detail in found), found
+
+
+# --- claims -----------------------------------------------------------------------------------------
+
+
+class Greedy(FleetHarness):
+    """Agents that claim all: what they do not list, what is taken, two at a time, and nothing."""
+
+    def _claims(self) -> bool:
+        ledger = self.guard.ledger
+        offers = [task.turn for task in ledger.offers.values() if task.state == "offered"]
+        for offer, name in itertools.product((*offers, "nothing") if offers else (), AGENTS):
+            with contextlib.suppress(NotDecided):
+                self.guard.claim(offer, name)
+        return super()._claims()
+
+
+async def greedy(deeds: Path) -> Evidence:
+    return await play(story("swarm-reads", random.Random(0)), 0, deeds, Greedy)
+
+
+async def test_claims_that_are_not_to_be_had_are_refused_and_judged(deeds: Path) -> None:
+    evidence = await greedy(deeds)
+    assert complaints(evidence) == []
+    counted = Counter(refused(evidence))
+    assert counted == {Rule.CAPABLE: 2, Rule.CLAIMED: 1}  # who has the other task is busy, which is no event
+    [bodies] = evidence.bodies.values()
+    opened = [event for event in map(codec.decode_event, bodies) if isinstance(event, events.TaskOpened)]
+    assert sorted(event.name for event in opened) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "broken", "complaint"),
+    [
+        (swarm, "_capable", never, "capable is right"),
+        (swarm, "_claimed", never, "claimed is right"),
+        (admission, "busy_with", never, "busy is right"),
+    ],
+    ids=["anybody-claims", "taken-twice", "two-at-a-time"],
+)
+async def test_a_guard_that_admits_any_claim_is_found(
+    where: Any, name: str, broken: Any, complaint: str, deeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, broken)
+    found = complaints(await greedy(deeds))
     assert any(complaint in detail for detail in found), found

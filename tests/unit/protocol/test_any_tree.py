@@ -21,7 +21,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import Cause
 from tests.unit.protocol.oracle.tree import Tree
-from tests.unit.protocol.tree_stories import FLEET, STORIES, Teller, judged, stories
+from tests.unit.protocol.tree_stories import FLEET, STORIES, Teller, stories
 from tests.unit.protocol.trees import delegate, deliver, say, task, tree, worker
 from tests.unit.protocol.worlds import REQUEST, Play, fact, usage
 
@@ -86,7 +86,7 @@ def test_every_plan_of_a_small_world_is_judged_as_the_oracle_does(world: str) ->
     ruled = set()
     for move in plans():
         said, event = verdict(play, who, move)
-        assert judged(oracle, said, event) == []
+        assert oracle.complaints(said, event) == []
         ruled.add(event.refusal.rule if event.refusal is not None else None)
     assert (None in ruled) == (world != "deepest")
     assert len(ruled) >= 2

@@ -36,7 +36,6 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, MoveRefused, TurnDelegated
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
 from tests.unit.protocol import anything
@@ -165,7 +164,7 @@ class Teller:
         self.learn()
         event = self.play.propose(said, turn.agent)
         if not isinstance(event, Late | Rejected):
-            self.oracle.wrong += judged(self.oracle, said, event)
+            self.oracle.wrong += self.oracle.complaints(said, event)
 
     # --- what people do ---------------------------------------------------------------------------
 
@@ -288,25 +287,6 @@ class Teller:
             fallback=intent is not None and draw.random() < 0.3,
             constraints=Constraints(budget=asked, read_only=draw.random() < 0.2),
         )
-
-
-def judged(oracle: Tree, said: MoveProposed, event: AnyEvent) -> list[str]:
-    """Return what is wrong with the verdict on a move, by the oracle as it stood before."""
-    grounds = event.grounds
-    if grounds is None:
-        return []
-    opinion = oracle.opinion(said, grounds)
-    ruled = event.refusal.rule if isinstance(event, MoveRefused) else None
-    wrong = (
-        []
-        if ruled == opinion
-        else [f"{type(event).__name__} by {ruled}, and {opinion} is right: {said.move}"]
-    )
-    if isinstance(event, TurnDelegated) and isinstance(said.move, Delegate):
-        agents = [str(planned.agent) for planned in event.tasks]
-        right = oracle.placed(oracle.nodes[said.turn], said.move, grounds)
-        wrong += [] if agents == right else [f"the tasks went to {agents} instead of {right}"]
-    return wrong
 
 
 def state_of(ledger: Any) -> Any:

@@ -140,6 +140,10 @@ class SwarmOracle:
             if self.frozen_at is None and job.state == "offered" and job.claim_by <= now:
                 yield f"{job.name} waits for a claim beyond its time"
 
+    def offer_of(self, lead: str, name: str) -> str:
+        """Return the newest offer of a task."""
+        return self._job(lead, name).offer
+
     # --- learning ---------------------------------------------------------------------------------
 
     def _job(self, lead: str, name: str) -> Offered:

@@ -16,6 +16,7 @@ from protocol.wire.commands import (
     Delegate,
     Deliver,
     Escalate,
+    Fail,
     MoveProposed,
     Reply,
     Report,
@@ -27,6 +28,24 @@ from protocol.wire.config import Policy
 from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.handoff import Budget, Rule
 from tests.unit.protocol.oracle.jobs import DIMENSIONS, Job, Node
+
+BECOMES: dict[type, tuple[type, ...]] = {
+    Ask: (ev.TurnSuspended,),
+    Complete: (ev.RequestCompleted,),
+    Delegate: (ev.TurnDelegated,),
+    Deliver: (ev.TaskDelivered,),
+    Escalate: (ev.EscalationRaised, ev.RequestFailed),
+    Fail: (ev.TaskFailed, ev.RequestFailed),
+}
+"""What comes of a move that is admitted."""
+ORDER = {rule: place for place, rule in enumerate(Rule)}
+KNOWN = frozenset(
+    {
+        *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE),
+        *(Rule.CYCLE, Rule.REVISIONS, Rule.ASKS, Rule.OPEN_TASKS, Rule.BUDGET, Rule.READ_ONLY),
+    }
+)
+"""The rules that the oracle has an opinion on."""
 
 
 class Tree:
@@ -272,6 +291,32 @@ class Tree:
                 return ev.TurnResumed if asked else None
         return None
 
+    # --- what is wrong with a verdict -------------------------------------------------------------------
+
+    def complaints(self, said: MoveProposed, event: ev.AnyEvent) -> list[str]:
+        """Return what is wrong with the verdict on a move. The event is not taken in yet.
+
+        A refusal by a rule that it does not know is believed, unless a rule before that forbids the move.
+        """
+        if isinstance(event, ev.MoveDeferred):
+            return [] if self.frozen else ["deferred, though nothing is frozen"]
+        grounds = event.grounds or Grounds()
+        right = self.opinion(said, grounds)
+        if isinstance(event, ev.MoveRefused):
+            ruled = event.refusal.rule
+            if ruled == right or (ruled not in KNOWN and (right is None or ORDER[ruled] < ORDER[right])):
+                return []
+            return [f"refused by {ruled}, and {right or 'admitting it'} is right: {said.move}"]
+        if right is not None:
+            return [f"{type(event).__name__}, though {right} forbids it: {said.move}"]
+        if not isinstance(event, BECOMES[type(said.move)]):
+            return [f"became a {type(event).__name__}: {said.move}"]
+        if isinstance(event, ev.TurnDelegated) and isinstance(said.move, Delegate):
+            agents = [str(planned.agent) for planned in event.tasks]
+            placed = self.placed(self.nodes[said.turn], said.move, grounds)
+            return [] if agents == placed else [f"the tasks went to {agents} instead of {placed}"]
+        return []
+
     # --- which rule comes first -------------------------------------------------------------------------
 
     def opinion(self, proposal: MoveProposed, grounds: Grounds) -> Rule | None:
@@ -289,8 +334,10 @@ class Tree:
                 found = Rule.KNOWN_MOVE if node.job is not None else None
             case Ask():
                 found = Rule.ASKS if node.asks >= self.policy.max_asks else None
-            case _:
+            case Fail():
                 found = None
+            case _:
+                found = Rule.KNOWN_MOVE
         return found or (Rule.READ_ONLY if effects else None)
 
     def _against(self, node: Node, move: Delegate, report: Report, grounds: Grounds) -> Iterator[Rule]:
