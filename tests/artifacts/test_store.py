@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import obstore
 import pytest
+from obstore.store import from_url
 
 from mesh.artifacts import (
     ArtifactDigestMismatch,
@@ -113,6 +115,18 @@ async def test_other_bytes_than_the_digest_says_are_never_a_value(now: bytes, tm
     with pytest.raises(ArtifactDigestMismatch):
         await store.load_to(saved, target)
     assert target.read_bytes() == b"as before"
+
+
+@pytest.mark.parametrize("now", [b"hullo", b"hell", b"hello!", b""])
+async def test_other_bytes_in_a_bucket_are_never_a_value(now: bytes, bucket: str, tmp_path: Path) -> None:
+    store, target = ArtifactStore.at(bucket), tmp_path / "target"
+    saved = await store.save("letter", b"hello")
+    await obstore.put_async(from_url(bucket), saved.uri.partition(":")[2], now)
+    with pytest.raises(ArtifactDigestMismatch, match="was changed or cut"):
+        await store.load(saved)
+    with pytest.raises(ArtifactDigestMismatch):
+        await store.load_to(saved, target)
+    assert not target.exists()
 
 
 async def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:

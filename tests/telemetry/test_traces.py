@@ -355,7 +355,7 @@ async def second_worker(turn: Turn) -> Move:
     return turn.deliver("found")
 
 
-async def test_a_tree_is_one_trace_and_its_tasks_are_children_of_their_plan(stage: Stage, seen: Seen) -> None:
+async def test_a_tree_is_one_trace_from_the_plan_over_its_tasks_to_the_join(stage: Stage, seen: Seen) -> None:
     for each in (lead, first_worker, second_worker):
         await stage.runtime(each)
     client = await stage.client()
@@ -371,3 +371,8 @@ async def test_a_tree_is_one_trace_and_its_tasks_are_children_of_their_plan(stag
     assert [parent_of(span) for span in opened] == [id_of(plan)] * 2
     rounds = [span for span in spans if span.name in ("invoke_agent a", "invoke_agent b")]
     assert {parent_of(span) for span in rounds} == {id_of(span) for span in opened}
+    done = [span for span in spans if said(span).get("mesh.event.type") == "task.delivered"]
+    (joined,) = [span for span in spans if said(span).get("mesh.event.type") == "turn.resumed"]
+    assert parent_of(joined) == id_of(max(done, key=lambda span: span.start_time or 0))
+    _, last = [span for span in spans if span.name == "invoke_agent c"]
+    assert parent_of(last) == id_of(joined)
