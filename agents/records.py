@@ -78,7 +78,7 @@ class Records:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """Make what is done inside happen wholly or not at all."""
+    """Make the block happen wholly or not at all."""
     db.execute(f"BEGIN {kind}")
     try:
         yield

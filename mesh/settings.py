@@ -52,7 +52,7 @@ class ContextUnusable(MeshError, code="settings.context"):
 
 
 class Settings(NamedTuple):
-    """The environment: NATS_URL, and MESH_ with each other field's name. What is empty is not said."""
+    """The environment: NATS_URL, and MESH_ with each other field's name. Empty ones count as missing."""
 
     url: str | None = None
     name: str | None = None
@@ -243,7 +243,7 @@ class Sources:
         try:
             self._file = tomllib.loads((self._here / FILE_NAME).read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-            self._file = {}  # commands that need the fleet file say what is wrong with it
+            self._file = {}  # commands that need the fleet file name its mistakes
 
     @property
     def artifacts(self) -> str:

@@ -2,7 +2,7 @@
 
 A request names a project that ships (`project prices`). It is checked out and tested first, so that the
 readers know how it fails. The writer finds the clone and the failure on the board, and what the readers found
-in their results. Whatever no edit mends is for a person.
+in their results. A person gets what no edit mends.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The real test runner: pytest in a process of its own, with an end, over the files of one workspace.
 
 It gets no variable of ours but the path, no plugin that is installed by chance, and writes nothing beside the
-code. It is no sandbox: a project's tests may do whatever the user may who runs the agent.
+code. It is no sandbox: a project's tests may do anything that the agent's user may.
 """
 
 import os

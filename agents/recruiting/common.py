@@ -30,7 +30,7 @@ LABELS = {
     "offer_amount": (PAY,),
     "at_least": (PAY,),
 }
-"""By fact key, whatever a model says. An applicant's own words name whoever and whatever they please."""
+"""By fact key; a model cannot change them. An applicant's own words may name any person or sum."""
 
 
 def money(euros: int) -> str:

@@ -1,8 +1,8 @@
 """intake: reads what applicants write, finds or creates their record, and gives the work on.
 
 Accepts anything. Gives applications to screening, new dates to scheduling and offers after an interview to
-offer. Whoever applies is kept from screening and compliance: what identifies a person carries the label
-`pii`, and what they ask for `salary`, whoever brought it and whatever the model says.
+offer. Screening and compliance never learn who applies: facts that identify a person carry the label
+`pii`, and the pay that they ask for `salary`. The labels hold for every giver, and no model can change them.
 
 What the tools return of a person is personal data (`pii`), and what a person asks for is `salary`. Both are
 for the facts of a handoff, labelled, and never for its summary.
@@ -29,7 +29,7 @@ from mesh.model import ROUTING, ClaudeAgent
 
 
 def _listed(said: Any) -> Any:
-    """Return `Python, SQL and Figma` as three skills; what is a list already stays one."""
+    """Return `Python, SQL and Figma` as three skills; a list stays a list."""
     if not isinstance(said, str):
         return said
     return [each.strip() for each in said.replace(" and ", ",").split(",") if each.strip()]
@@ -61,7 +61,7 @@ def list_vacancies() -> dict[str, Any]:
 
 
 def _candidate(row: sqlite3.Row) -> dict[str, Any]:
-    """Return a record for intake; what is not known is left out."""
+    """Return a record for intake, without its empty fields."""
     known = {
         "candidate_id": row["id"],
         "name": row["name"],

@@ -16,7 +16,7 @@ _CITED = re.compile(r"\bd-\d{4}\b")
 
 
 def uncited(turn: Turn, results: Mapping[str, Result]) -> Iterable[Flaw]:
-    """Return what is wrong with the citations of each summary: none at all, or of documents nobody found."""
+    """Return each summary's mistakes in citing: no document at all, or documents that nobody found."""
     for name, result in results.items():
         find = results.get(name.replace("sum-up", "find"))
         if not name.startswith("sum-up") or not result.delivered or find is None or not find.delivered:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 ABOUT_THE_SAME = 0.6
 """The share of topics that two statements have in common if they are about the same."""
 SEVERAL = 3
-"""So many titles name whoever has documents; fewer share words by chance."""
+"""A subject with documents is named by so many titles; fewer share words by chance."""
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])")
 _WORD = re.compile(r"[A-Za-z][\w'-]*|\d[\d.,]*\d|\d")
@@ -54,7 +54,7 @@ _SAME = {
     "harbourmaster": "master",
     "captains": "captain",
 }
-"""One word for each idea; what is not here stands for itself."""
+"""One word for each idea; any other word stands for itself."""
 
 
 class Statement(NamedTuple):
@@ -91,7 +91,7 @@ def likeness(one: Statement, other: Statement) -> float:
 
 
 def answers(question: str, said: Statement) -> bool:
-    """Return True if a statement gives what is asked for: a name to `who`, a number to `how` and `when`."""
+    """Return True if a statement answers the question: a name to `who`, a number to `how` and `when`."""
     asked = set(question.lower().split())
     return not (asked & {"who", "whose"} and _has_number(said)) and not (
         asked & {"how", "when"} and not _has_number(said)

@@ -39,7 +39,7 @@ _ADVICE = {
 
 
 def _verdict(row: sqlite3.Row) -> str:
-    """Return what is wrong with a device, as far as its readings tell; the gravest comes first."""
+    """Return a device's trouble by its readings; of several the gravest."""
     findings = (
         ("outage", row["area_status"] == "outage" and not row["link"]),
         ("hardware", row["self_test"] == "failed"),

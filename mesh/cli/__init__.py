@@ -1,7 +1,7 @@
 """The command line: noun, then verb; one file a noun.
 
-A command's file is imported when the command is asked for, and what is heavy is imported inside the command
-that needs it: no command pays for another.
+A command's file is imported when the command is asked for. A command imports heavy modules inside its own
+body, so that no command pays for another.
 """
 
 import importlib

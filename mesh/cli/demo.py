@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from mesh.errors import UsageWrong
 from mesh.service.printable import counted
 
 if TYPE_CHECKING:
+    from mesh.bus.connection import Bus
     from mesh.local.fleet import LocalFleet
     from mesh.model.agent import Mode
 
@@ -152,6 +153,9 @@ class _Stage:
         self._mesh, self._model, self._quiet = mesh, model, quiet
         self.played: list[ops.rehearsal.Played] = []
 
+    async def _first(self, members: Iterable[str]) -> "Bus":
+        return await self._mesh.connect_as(next(iter(members)))
+
     async def play(
         self,
         samples: "Sequence[ops.rehearsal.Sample]",
@@ -160,11 +164,7 @@ class _Stage:
     ) -> None:
         """Play samples, a few at a time, and show what came of each in their order."""
         file = self._mesh.file
-        client, viewer = next(iter(file.clients)), next(iter(file.viewers))
-        async with (
-            await self._mesh.connect_as(client) as sending,
-            await self._mesh.connect_as(viewer) as reading,
-        ):
+        async with await self._first(file.clients) as sending, await self._first(file.viewers) as reading:
             playing = ops.rehearsal.play(
                 sending, reading, samples, within_s=WITHIN_S, broken=self._mesh.died, on_more=on_more
             )
@@ -190,10 +190,10 @@ class _Stage:
         decision = sample.decision
         if decision is not None and last.told is not None and last.outcome == "escalated":
             show_lines(Line((f"  {decision.by} decides, as `mesh human resolve` does:", "dim")))
-            operator, viewer = next(iter(self._mesh.file.operators)), next(iter(self._mesh.file.viewers))
+            file = self._mesh.file
             async with (
-                await self._mesh.connect_as(operator) as deciding,
-                await self._mesh.connect_as(viewer) as reading,
+                await self._first(file.operators) as deciding,
+                await self._first(file.viewers) as reading,
             ):
                 await ops.rehearsal.decide(deciding, reading, last.told.request, decision, on_more)
         if told is not None:

@@ -111,7 +111,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
             started = asyncio.Event()
             async with asyncio.TaskGroup() as tasks:
                 watching = _reload(mesh, fleet, search, started)
-                tasks.create_task(watching)  # before anything is read: what is saved meanwhile is taken up
+                tasks.create_task(watching)  # before anything is read, so that no save is missed
                 async with mesh, contextlib.AsyncExitStack() as pages:
                     words = await drivers(mesh, model, "rules")
                     with _announced(mesh):
@@ -139,7 +139,7 @@ def _own_port(store: Path) -> int:
 async def _reload(
     mesh: "LocalFleet", fleet: tuple[str, ...], search: Sequence[Path], started: "asyncio.Event"
 ) -> None:
-    """Take up what is saved in the project's folders, once the mesh has started."""
+    """Take up changed files of the project, once the mesh has started."""
     from mesh.local.fleet import Reload
     from mesh.local.lookup import find_fleet
 

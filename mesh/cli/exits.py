@@ -115,7 +115,7 @@ def _complain(text: str, code: str) -> None:
 async def ended_by_signals() -> AsyncIterator[None]:
     """End the block on SIGTERM and SIGHUP, as asyncio does on SIGINT, and then the command.
 
-    Whatever was started is stopped, in order, before the process goes.
+    Everything that was started is stopped, in order, before the process ends.
     """
     import asyncio
 
@@ -125,7 +125,7 @@ async def ended_by_signals() -> AsyncIterator[None]:
 
     def end() -> None:
         nonlocal came
-        if not came:  # once: what is being stopped is stopped to the end
+        if not came:  # once: a second signal does not interrupt the stopping
             came = True
             task.cancel()
 

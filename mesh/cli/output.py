@@ -4,7 +4,7 @@ On a terminal a table fits its width: one line a row, times as ages, ids as pref
 and columns left out where there is no room. Elsewhere a table is one tab-separated line a row, and nothing is
 wrapped or cut: ids are printed whole, times as UTC ISO-8601. Colour appears on a terminal only.
 
-No command writes by another way than this file. Strangers wrote much of what is shown, so every text is made
+Every command writes through this file. Strangers wrote much of what is shown, so every text is made
 `printable` here; JSON and stored bytes keep their value, and on a terminal escape what could steer it.
 """
 

@@ -72,7 +72,7 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
         remark("> ", end="")
         try:
             value: Any = await typed.line()
-        except BaseException:  # Ctrl-C, too: what is said next does not stand behind the prompt
+        except BaseException:  # Ctrl-C, too: the next line must not follow the prompt
             remark("")
             raise
         if question.schema is not None:

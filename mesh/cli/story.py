@@ -151,7 +151,7 @@ _TROUBLE_CHARS = 200
 async def tell_trouble(
     client: "Client", request: "RequestId", find_viewer: "Callable[[], Awaitable[Bus | None]]"
 ) -> None:
-    """Write a line on standard error for whatever holds a request up, until it ends or this is cancelled.
+    """Write a line on standard error for each trouble of a request, until it ends or this is cancelled.
 
     Args:
         find_viewer: returns a connection that may read the log. Without one, only rounds that stopped are

@@ -184,7 +184,7 @@ class Client:
         request: RequestId | None = None,
         answer_type: Any = None,
     ) -> RequestId:
-        """Store a request and return its id; it will be decided, whatever dies from here on.
+        """Store a request and return its id; from here on no crash keeps it from being decided.
 
         Args:
             facts: by key, or with their labels; values may be pydantic objects, dataclasses and structs.

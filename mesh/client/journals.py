@@ -51,7 +51,7 @@ def journals_in(happened: Iterable[AnyEvent]) -> dict[str, str]:
 
 
 def agents_in(body: bytes) -> set[str]:
-    """Return the agent to which a stored event gives a turn, whatever the event's version; else nobody."""
+    """Return the agent to which a stored event of any version gives a turn; else nobody."""
     opening = codec.readable(body, dict[str, Any]) or {}
     try:
         return {str(opening["work"]["handoff"]["to_agent"])} - {HUMAN}

@@ -46,7 +46,7 @@ def story(told: Timeline, *, steps: bool = False, now: int = 0) -> Iterator[Line
 
     Args:
         steps: tell each turn's journal, too, beneath the entries that its rounds came to.
-        now: UTC µs up to which what is open has lasted; not before the newest entry.
+        now: the present, UTC µs, at which open tasks still last; not before the newest entry.
     """
     yield heading(told)
     yield from tree_lines(told.tree, max(now, *(move.at for move in told.moves)))
@@ -197,7 +197,7 @@ class Teller:
         self._told = -1
 
     def more(self, happened: Sequence[AnyEvent]) -> tuple[Timeline, list[Line]]:
-        """Return the whole timeline, and the lines about what is new in it."""
+        """Return the whole timeline, and the lines about its new entries."""
         told = timeline(happened)
         fresh: list[Line] = []
         for move in told.moves:
@@ -214,7 +214,7 @@ def tree_lines(nodes: Sequence[TreeNode], now: int) -> Iterator[Line]:
     """Yield a request's trees.
 
     Args:
-        now: UTC µs up to which what is still open has lasted.
+        now: the present, UTC µs, at which open tasks still last.
     """
     for node in nodes:
         yield from _tree_node(node, "", "", now)

@@ -64,7 +64,7 @@ class Strict(BaseModel):
 class LongPriceSection(Strict):
     """Numbers of protocol.wire.prices.Price, but for those of a long prompt.
 
-    What is not said of the cache is never taken to be free: it is what protocol.wire.prices.unsaid says.
+    A price of the cache that is missing is never taken to be zero: protocol.wire.prices.unsaid fills it in.
     """
 
     model_config = ConfigDict(strict=True)

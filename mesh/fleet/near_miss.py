@@ -19,7 +19,7 @@ def suggestion(key: str, known: Iterable[str]) -> str:
 
 
 def in_words(kind: type[BaseModel], wrong: ErrorDetails) -> str:
-    """Return one mistake in a part of the file: its place, what is wrong, and the key that is near."""
+    """Return one mistake in a part of the file: its place, the mistake, and the key that is near."""
     place, said = ".".join(map(str, wrong["loc"])), wrong["msg"]
     if wrong["type"] == "extra_forbidden":
         *table, key = wrong["loc"]

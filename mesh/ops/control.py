@@ -162,7 +162,7 @@ async def noticed(bus: Bus, name: str, request: str, within_s: float, late: str)
 
 
 class Reader:
-    """Reads what its credentials may read of a request: all of it, or what is addressed to a client."""
+    """Reads what its credentials may read of a request: all of it, or a client's own events."""
 
     def __init__(self, bus: Bus, name: str, request: str) -> None:
         self._bus, self._name, self._request = bus, name, request
@@ -184,7 +184,7 @@ class Reader:
         return [] if kept is None else [kept.data]
 
 
-# --- a client's reply: it sees only what is addressed to it ----------------------------------------
+# --- a client's reply: it sees only events addressed to it -----------------------------------------
 
 
 class Replied(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Requests as the streams hold them: read, exported, checked; and room made among their journals.
 
-What is read here is read as a viewer may, by direct gets, which leave nothing at the server: no consumer is
-made or moved, so that any number of people can look at once under one name. The stored bytes are returned.
+Everything is read as a viewer may, by direct gets. They leave nothing at the server and move no consumer, so
+that any number of people can look at once under one name. The stored bytes are returned.
 """
 
 import asyncio
@@ -78,8 +78,8 @@ def checked_id(request: str) -> RequestId:
 def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
     """Return one request's events, from the first on. Raises UnknownEvent, and Malformed.
 
-    Malformed are also events that do not follow from each other, as no guard writes them: what is made of
-    the events that this returns cannot fail.
+    Events that do not follow from each other are malformed, too: no guard writes them. Nothing that folds
+    the events returned here can fail.
     """
     happened = [codec.decode_event(body) for body in bodies]
     ledger = Ledger()

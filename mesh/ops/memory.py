@@ -1,6 +1,6 @@
 """What conversations remember: which there are, their facts, and orders to forget.
 
-Viewers and operators see those of every client; a client sees its own, whatever it asks for.
+Viewers and operators see those of every client; a client sees only its own.
 """
 
 import time
@@ -96,8 +96,8 @@ async def forget(
 ) -> Forgotten:
     """Have a conversation forget these facts, or all; return what it has forgotten. Requests keep theirs.
 
-    Raises NotFound for what is not remembered, UsageWrong if several clients have such a conversation and
-    none is named, and as `order_mesh`.
+    Raises NotFound for a fact that is not remembered, UsageWrong if several clients have such a conversation
+    and none is named, and as `order_mesh`.
     """
     name, standing = await _one(bus, conversation, client)
     known = {record.key for record in standing}

@@ -43,7 +43,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """UTC µs."""
     reason: str
     summary: str
-    """What is wanted; of an ask the question, of a doubt the action."""
+    """The work that is wanted; of an ask the question, of a doubt the action."""
     from_agent: str
     """Whose turn it was, or is."""
     person: str = ""
@@ -196,7 +196,7 @@ _DECISIONS: Mapping[What, tuple[str, str]] = {
     "ask": ("nothing in it waits for a person's reply", "mesh human reply"),
     "doubt": ("no effect in it is in doubt", "mesh doubt settle"),
 }
-"""What is said where it is not what a request waits for, and the command that decides it."""
+"""By kind: the words if a request waits for something else, and the command that decides it."""
 
 
 def turn_in(ledger: Ledger, what: What, own: str = "", n: int | None = None) -> TurnState:

@@ -166,7 +166,7 @@ def _as_text(fact: Fact | None) -> str:
 def _grant(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
     """Return the budget that this agent was last granted; else the request's own.
 
-    What is handed back or given on by a person is a rest of one, and a rest of nothing is of no use.
+    A hand-back or a person passes on the rest of a grant only; that may be nothing, which is of no use.
     """
     for event in reversed(happened):
         work = _opening(event)
@@ -184,7 +184,7 @@ def _grant(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """One effect, known by its key in whatever round it was tried."""
+    """One effect, known by its key in every round that tried it."""
 
     agent: str
     turn: str

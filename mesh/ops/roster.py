@@ -156,9 +156,9 @@ def _instance(data: bytes, agent: str) -> Instance | None:
 
 
 async def with_served(bus: Bus, told: Timeline) -> Timeline:
-    """Return an open request's story, and whether anybody serves the agents it waits for. Raises BusError.
+    """Return an open request's story with the agents that it waits for marked as served or not.
 
-    The log does not have that, and without it a story is still true.
+    The log does not have that, and a story is true without it. Raises BusError.
     """
     names = {waiting.for_ for waiting in told.waiting} - {HUMAN, "thaw", told.client}
     agents = tuple(name for name in names if not name.startswith(ANYBODY))

@@ -1,7 +1,7 @@
 """A watch for what people have to do something about: found in the log as it grows, and in DEAD.
 
 Everything is told at least once for each watch, in the order of the log; a broker that restarts costs
-time and nothing else. What is told is read from the request as it was when the event was written.
+time and nothing else. An alarm shows its request as it was when the event was written.
 A command of the user's own may be run for each alarm. What an alarm says was written by strangers: it
 reaches the command in its environment and on its standard input, never on the command line, where a shell
 would read it.
@@ -307,7 +307,7 @@ async def run_hook(command: str, alarm: Alarm, *, within_s: float) -> str:
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
+                os.killpg(process.pid, signal.SIGKILL)  # with everything that it started
             await process.wait()
     return f"the command for {told} ended with {process.returncode}" if process.returncode else ""
 

@@ -1,4 +1,4 @@
-"""From the log into the list: each event in its order, once, whatever restarts in between.
+"""From the log into the list: each event in its order, once, over any number of restarts.
 
 Each request that grows is folded. The folds of those that are open are kept at hand; one that is not there
 any more is read again. One process feeds a file; others read it meanwhile, and take over if it goes.
@@ -193,7 +193,7 @@ class Feed:
                 await self._follow()
             except LogCutShort:
                 await asyncio.to_thread(self.projection.remake)
-            except Exception as error:  # whatever it is, the rest of the page is there
+            except Exception as error:  # any error: the rest of the page stays up
                 self.trouble = one_line(f"{type(error).__name__}: {error}")
                 _log.warning("ui_feed_interrupted", reason=self.trouble)
             self._folds.clear()  # they may be ahead of what was written

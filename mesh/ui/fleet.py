@@ -1,5 +1,6 @@
 """The agents of the mesh, and the mesh as a whole."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
@@ -32,7 +33,7 @@ def routes(page: Page) -> list[Route]:
         fleet = await roster.fleet_of(page.bus)
         members = await roster.roster(page.bus)
         stands = {each.agent: each for each in await roster.breakers(page.bus)}
-        edges = _edges(fleet, await page.edges())
+        edges = _edges(fleet, await asyncio.to_thread(page.feed.projection.edges))
         drawn = graph(_nodes(members, stands, fleet), edges, entry=fleet.entry)
         return page.render(
             request,

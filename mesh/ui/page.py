@@ -17,7 +17,6 @@ from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import short
 from mesh.ui import Keys, Options
 from mesh.ui.feed import Feed, end
-from mesh.ui.projection import EdgeCount, Filter, Listed
 from mesh.ui.security import Security, Visit
 from mesh.ui.story import environment
 
@@ -100,20 +99,6 @@ class Page:
         if bus is None:
             raise ReadOnly("it takes the admin's key, which this page does not hold: --admin-key FILE")
         return bus
-
-    # --- the list of requests ---------------------------------------------------------------------
-
-    async def listed(self, wanted: Filter, *, before: int | None, limit: int) -> list[Listed]:
-        """Return a page of the list, as `Projection.page`."""
-        return await asyncio.to_thread(self.feed.projection.page, wanted, before=before, limit=limit)
-
-    async def tagged(self, kind: str) -> list[str]:
-        """Return what there is of a kind of tag."""
-        return await asyncio.to_thread(self.feed.projection.named, kind)
-
-    async def edges(self) -> list[EdgeCount]:
-        """Return between whom work passed, or was refused to."""
-        return await asyncio.to_thread(self.feed.projection.edges)
 
     # --- answers ----------------------------------------------------------------------------------
 

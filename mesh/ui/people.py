@@ -288,7 +288,7 @@ def _few(said: Mapping[str, Any]) -> bool:
 
 
 def value_in(form: Mapping[str, str], field: Field) -> Any:
-    """Return the value that a filled form stands for. Raises UsageWrong for what is no such value."""
+    """Return the value that a filled form stands for. Raises UsageWrong for any other value."""
     value = _value(form, field)
     return {} if value is _NOTHING and field.kind == "object" else "" if value is _NOTHING else value
 

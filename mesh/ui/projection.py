@@ -77,7 +77,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     trail: str = ""
     """Everybody who held the work, in order; the newest of many."""
     text: str = ""
-    """What its client wrote; the beginning of what is long."""
+    """What its client wrote; only the beginning of a long text."""
     words: str = ""
     """What can be looked for, as `words_of` returns it."""
     tags: str = ""
@@ -199,7 +199,7 @@ class Projection:
 
         Args:
             seq: how far in the log everything is in the list then.
-            edges: what is counted besides, by all events since the last time.
+            edges: hand-overs to count, of all events since the last call.
         """
         with self._transaction() as writing:
             writing.executemany(

@@ -54,7 +54,8 @@ def list_routes(page: Page) -> list[Route]:
     async def many(request: Request) -> Response:
         said = {name: value for name, value in request.query_params.items() if value.strip()}
         wanted, before = filter_of(said, time()), number(said, "before", None)
-        found = await page.listed(wanted, before=before, limit=PAGE + 1)
+        projection = page.feed.projection
+        found = await asyncio.to_thread(projection.page, wanted, before=before, limit=PAGE + 1)
         rows = found[:PAGE]
         sign = _sign(rows)
         if is_piece(request) and said.get("seen") == sign:
@@ -74,7 +75,11 @@ def list_routes(page: Page) -> list[Route]:
             behind=page.feed.behind,
             trouble=page.feed.trouble,
             choices={"status": STATES, "younger": tuple(SPANS), "older": tuple(SPANS)}
-            | ({} if is_piece(request) else {kind: await page.tagged(kind) for kind in TAGGED}),
+            | (
+                {}
+                if is_piece(request)
+                else {kind: await asyncio.to_thread(projection.named, kind) for kind in TAGGED}
+            ),
         )
 
     return [Route("/requests", many)]

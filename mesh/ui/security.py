@@ -95,7 +95,7 @@ class Security:
         return name in self._hosts or (self._is_any and _is_address(name))
 
     def is_own_origin(self, headers: Mapping[str, str]) -> bool:
-        """Return True if a form was sent by one of our own pages, as far as the browser says."""
+        """Return True if the browser says that one of our own pages sent a form, or says nothing."""
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = headers.get("origin")
@@ -114,7 +114,7 @@ class Security:
         return msgspec.structs.replace(visit, by=by.strip()[:MOST_NAME])
 
     def is_token(self, said: str) -> bool:
-        """Return True if this is the token; it takes the same time whatever was said."""
+        """Return True if this is the token; it takes the same time for every text."""
         token = self._options.token or ""
         return bool(token) and hmac.compare_digest(said.encode(), token.encode())
 
@@ -214,7 +214,7 @@ class Gate:
         await (answer or self._app)(scope, receive, guarded)
 
     async def _stopped(self, scope: Scope, headers: Headers, receive: Receive) -> Response | None:
-        """Return what is answered instead of the route; None if the request passes. Raises Turned."""
+        """Return the answer in the route's place; None if the request passes. Raises Turned."""
         path, visit = scope["path"], scope["mesh.visit"]
         if not self._security.is_ours(headers.get("host", "")):
             raise Turned(421, "this page does not answer under that host name; start it with --name NAME")

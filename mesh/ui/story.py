@@ -18,7 +18,7 @@ from mesh.client.story import channel, numbered, waits
 from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.roster import with_served
-from mesh.service.printable import printable, printable_json, short, when
+from mesh.service.printable import as_text, printable, printable_json, short, when
 from mesh.ui.drawing.request import course, parts, sequence, strip
 from mesh.ui.drawing.scene import scene
 from protocol.domain import budget
@@ -207,7 +207,7 @@ MOST_SHOWN = 4_000
 
 
 def environment() -> Environment:
-    """Return the templates. All text of strangers is escaped, and made harmless to whoever copies it."""
+    """Return the templates. Text of strangers is escaped, and harmless to people who copy it."""
     made = Environment(
         loader=PackageLoader("mesh.ui"),
         autoescape=True,
@@ -251,8 +251,8 @@ def closing(told: Timeline) -> frozenset[int]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as people read it: text as it is, all else as JSON; the beginning of what is long."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    """Return a value as people read it: text as it is, all else as JSON; only the beginning of a long one."""
+    text = as_text(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} … ({len(text)} characters)"
 
 

@@ -25,7 +25,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     """A word that is its class, too: `alive`, `failing`, `absent`; empty if nobody looked."""
     words: str = ""
-    """What is shown beneath its name."""
+    """Shown beneath its name."""
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):

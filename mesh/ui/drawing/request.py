@@ -13,7 +13,7 @@ import msgspec
 
 from mesh.client.story import numbered
 from mesh.service.printable import counted, short, when
-from mesh.ui.drawing.scene import GUARD, Scene, SceneRow
+from mesh.ui.drawing.scene import Scene, SceneRow
 from mesh.ui.drawing.svg import add, box, fitting, hues, name_of, number, picture, written
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
@@ -124,7 +124,7 @@ def _row(root: Element, row: SceneRow, shown: Scene, x: dict[str, float], top: f
             _note(drawn, row, x[row.lane], top + 9)
         case "band" | "fold":
             box(drawn, "across", _TIME, top + 9, width - _TIME, 24.0, rx=6)
-            _centred(drawn, _across(row), _TIME + (width - _TIME) / 2, top + 25, width - _TIME - 16)
+            _centred(drawn, row.across, _TIME + (width - _TIME) / 2, top + 25, width - _TIME - 16)
     first, second = _words(row)
     y = top + (20 if second else 27)
     add(drawn, "text", fitting(first, _WORDS - 32), x=width + 16, y=y, class_="said")
@@ -205,12 +205,6 @@ def _tone(row: SceneRow) -> str:
     return tones.get(row.move, "plain")
 
 
-def _across(row: SceneRow) -> str:
-    if row.form == "fold":
-        return f"the same {counted(row.cycle, 'row')}, {counted(row.times, 'time')} more"
-    return f"{row.move} by {row.who or row.lane}" if row.who != GUARD else row.move
-
-
 def _words(row: SceneRow) -> tuple[str, str]:
     """Return the two lines that stand right of a row; the second may be empty."""
     if row.form == "fold":
@@ -226,7 +220,7 @@ def _words(row: SceneRow) -> tuple[str, str]:
 def _in_words(row: SceneRow) -> str:
     """Return a row as one sentence, for screen readers and as a tip."""
     if row.form == "fold":
-        return f"Events {row.seq} to {row.last}: {_across(row)}"
+        return f"Events {row.seq} to {row.last}: {row.across}"
     to = row.to or row.aim
     between = row.lane if to is None else f"{row.lane} to {to}"
     said = f"Event {row.seq}, {when(row.at)}, {between}: {row.move}"

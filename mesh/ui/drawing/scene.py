@@ -57,6 +57,13 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 0
     """Of a fold: how often it repeats them."""
 
+    @property
+    def across(self) -> str:
+        """A fold, or what happened to the whole request, in words."""
+        if self.form == "fold":
+            return f"the same {counted(self.cycle, 'row')}, {counted(self.times, 'time')} more"
+        return self.move if self.who == GUARD else f"{self.move} by {self.who or self.lane}"
+
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """A request as lanes and rows."""
@@ -293,11 +300,9 @@ def _line(row: SceneRow, ids: dict[str, str]) -> str:
     who = f" by {row.who}" if row.who else ""
     match row.form:
         case "fold":
-            said = f"the same {counted(row.cycle, 'row')}, {counted(row.times, 'time')} more"
-            return f"Note over {across}: {_coded(said)}"
+            return f"Note over {across}: {_coded(row.across)}"
         case "band":
-            said = row.move if row.who == GUARD else f"{row.move} by {row.who or row.lane}"
-            return f"Note over {across}: {_coded(_joined(said, row.text))}"
+            return f"Note over {across}: {_coded(_joined(row.across, row.text))}"
         case "note":
             return f"Note over {here}: {_coded(_joined(row.move + who, row.text or row.detail))}"
         case "broken":

@@ -60,7 +60,7 @@ def box(parent: Element, kind: str, x: float, y: float, width: float, height: fl
 
 
 def name_of(text: str) -> str:
-    """Return a name as it is told: whatever somebody called itself, short and on one line."""
+    """Return a name, which its owner chose, short and on one line."""
     return short(text, 80)
 
 
