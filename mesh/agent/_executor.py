@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from mesh.agent import _telemetry as telling
 from mesh.agent._claims import Claims
 from mesh.agent._execution import Execution
@@ -34,12 +36,14 @@ from mesh.service.alarms import Alarms
 from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
+from protocol.domain.turns import outline
 from protocol.wire import codec, subjects
 from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     MAX_PROMPT_CHARS,
     Failure,
     Move,
+    MoveProposed,
     Proposal,
     Report,
     ReportFailure,
@@ -291,6 +295,8 @@ class _Heart:
 STORE_AGAIN_S = 1.0
 NOT_STORED = Kind("proposal_not_stored", "proposal_stored", "proposals are not stored: {}")
 MESSAGE_CHARS = 512
+MAX_OUTLINE_BYTES = 64 << 10
+"""More than that the outline of a move never has; it is its report that is too large then."""
 _UNSOUND = (MeshError, *codec.UNWRITABLE)
 """Errors of encoding a handler's move, and of reading it as the guard will."""
 
@@ -321,8 +327,15 @@ def _readable(report: Report) -> Report:
     return report
 
 
-def _too_large(proposal: Proposal) -> bytes:
-    """Return the failure that stands in for a proposal which the bus cannot hold."""
+def _outlined(proposal: Proposal, body: bytes) -> bytes:
+    """Return what stands in for a proposal which the bus cannot hold: the outline of its move, to be refused.
+
+    Where that cannot be held either, or there is no move, it is the turn's failure.
+    """
+    if isinstance(proposal, MoveProposed) and len(body) > MAX_OUTLINE_BYTES:
+        outlined = codec.encode(replace(proposal, move=outline(proposal.move), oversized=len(body)))
+        if len(outlined) <= MAX_OUTLINE_BYTES:
+            return outlined
     told = "too large for the bus; pass large things on as artifacts"
     failure = Failure(code="proposal_too_large", message=told, permanent=True)
     spent = Report(usage=proposal.report.usage)  # the rest may be what is too large
@@ -345,12 +358,12 @@ async def store(bus: Bus, agent: str, request: str, proposal: Proposal, body: by
         try:
             await bus.retry_unavailable(partial(bus.publish_durable, subject, body, headers))
         except TooLarge:
-            body = _too_large(proposal)
+            body = _outlined(proposal, body)
         except ApiError as error:
             if error.err_code != ApiCode.MESSAGE_EXCEEDS_MAXIMUM:
                 bus.conditions.raise_(NOT_STORED, error.code, held=subject, err_code=error.err_code)
                 await asyncio.sleep(STORE_AGAIN_S)
             else:
-                body = _too_large(proposal)
+                body = _outlined(proposal, body)
         else:
             return

@@ -9,6 +9,7 @@ thaw have one order, and nobody else is in front of them. Each agent also has a 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from protocol.wire.commands import MAX_MESSAGE_BYTES
 from protocol.wire.config import Fleet
 from protocol.wire.ids import ANYBODY
 from protocol.wire.subjects import CONF_CHANGED, PARTITIONS, STORED_IN, inbox, intent_inbox
@@ -35,7 +36,7 @@ NEVER = {
 LOG = "LOG"
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
 _JOURNALS = "STEPS-"
-MESSAGE_BYTES = 256 << 10
+MESSAGE_BYTES = MAX_MESSAGE_BYTES
 """The largest message that a queue takes, with subject and headers."""
 _ADMIN = "admin"
 """The admin may publish in every name. CTL needs a subject if a fleet has no operators."""

@@ -11,7 +11,7 @@ from protocol.domain.layers import Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import PlannedWork
 from protocol.domain.turns import Segment, TurnState
-from protocol.wire.commands import Move, Report
+from protocol.wire.commands import MAX_MESSAGE_BYTES, Delegate, Move, Report
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
 
@@ -21,12 +21,14 @@ class Case:
 
     __slots__ = (
         "before", "handoff", "known", "ledger", "load", "marks",
-        "move", "plan", "policy", "report", "rest", "target", "turn", "world",
+        "move", "oversized", "plan", "policy", "report", "rest", "target", "turn", "world",
     )  # fmt: skip
 
     ledger: Ledger
     turn: TurnState
     move: Move
+    oversized: int
+    """Bytes of the proposal, where it was too large to be sent; then `move` is an outline."""
     report: Report
     policy: Policy
     world: World
@@ -73,6 +75,17 @@ def passed(deadline: int, now: int, of: Mapping[str, Any] = MappingProxyType({})
         detail=f"the deadline passed {(now - deadline) / 1e6:.1f} s ago",
         numbers={**of, "deadline": deadline, "now": now},
         hint="a later deadline, or none",
+    )
+
+
+def outlined(case: Case) -> Refusal:
+    """Refuse a move that was too large to be sent."""
+    less = "fewer tasks at once, with less in them" if type(case.move) is Delegate else "bring less"
+    return Refusal(
+        rule=Rule.SIZE,
+        detail=f"the proposal has {case.oversized} bytes of at most {MAX_MESSAGE_BYTES}",
+        numbers={"bytes": case.oversized, "max_message_bytes": MAX_MESSAGE_BYTES},
+        hint=f"{less}; put large things in a store and pass them on as artifacts (a name and a uri)",
     )
 
 

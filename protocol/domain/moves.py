@@ -112,6 +112,7 @@ class _Verdict(Case):
     def __init__(self, draft: Draft, command: Command, proposal: MoveProposed, turn: TurnState) -> None:
         self.draft, self.ledger, self.world = draft, draft.ledger, draft.world
         self.sender, self.move, self.report = command.sender, proposal.move, proposal.report
+        self.oversized = proposal.oversized
         self.turn, self.policy = turn, self.ledger.policy
         more = self.ledger.more(turn, self.report)
         self.spent = budget.plus(self.ledger.spent, more)
@@ -304,6 +305,7 @@ class _Verdict(Case):
             refusal=refusal,
             work=work,
             grounds=self.world.grounds,
+            oversized=self.oversized,
             **self.said,
         )
 

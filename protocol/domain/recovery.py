@@ -113,8 +113,12 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
             move = kept.move if kept is not None and kept.move is not None else commands.Fail(reason=reason)
         case _:
             return None
-    report = ledger.report_of(event)
-    return commands.MoveProposed(turn=event.turn, round=event.round, move=move, report=report)
+    report, oversized = ledger.report_of(event), 0
+    if isinstance(event, events.MoveRefused):
+        oversized = event.oversized
+    return commands.MoveProposed(
+        turn=event.turn, round=event.round, move=move, report=report, oversized=oversized
+    )
 
 
 def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted) -> Move:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from protocol.domain import budget, layers, task_rules
-from protocol.domain.case import Case, passed, too_large, unknown_agent
+from protocol.domain.case import Case, outlined, passed, too_large, unknown_agent
 from protocol.domain.memory import unfit
 from protocol.wire import commands
 from protocol.wire.commands import TOPOLOGIES, HandBack, Transfer
@@ -347,6 +347,8 @@ def read_only(case: Case) -> Refusal | None:
 
 def size(case: Case) -> Refusal | None:
     """Refuse what is too large as its giver knows it: nothing that is withheld may show by its size."""
+    if case.oversized:
+        return outlined(case)
     if type(case.move) is commands.Delegate:
         return task_rules.size(case)
     if type(case.move) is commands.Deliver:
@@ -393,6 +395,7 @@ RULES: Mapping[Rule, RuleFunction] = {
 """Every rule that judges a move, in order. (`known_policy` judges submits: see `decide`.)"""
 
 _OF_ANY_MOVE = (Rule.KNOWN_MOVE,)
+_OF_OUTLINES = (Rule.KNOWN_MOVE, Rule.SIZE)
 _OF_WORK = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
 _OF_PLANS = (
     Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE, Rule.REVISIONS, Rule.OPEN_TASKS,
@@ -417,7 +420,7 @@ RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
 
 def judge(case: Case) -> Refusal | None:
     """Return the refusal of the first rule that refuses; None admits the move."""
-    for rule in RULES_FOR.get(type(case.move), _OF_ANY_MOVE):
+    for rule in _OF_OUTLINES if case.oversized else RULES_FOR.get(type(case.move), _OF_ANY_MOVE):
         refusal = RULES[rule](case)
         if refusal is not None:
             return refusal

@@ -208,6 +208,11 @@ def _without_load(move: Move) -> Move:
             return move
 
 
+def outline(move: Move) -> Move:
+    """Return what can be told of a move that is too large to be sent, however large it is."""
+    return _bare(_without_load(move))
+
+
 def _bare(move: Move) -> Move:
     """Return whom a move was for and the beginning of what it said, and nothing else."""
     match move:

@@ -23,6 +23,8 @@ from protocol.wire.ids import (
 )
 from protocol.wire.prices import Amount, Count, Metered, Seconds
 
+MAX_MESSAGE_BYTES = 256 << 10
+"""What a sender's queue takes of one message, its subject and headers counted."""
 MAX_MODELS = 32
 MAX_MODEL_CHARS = 128
 """What a report says about models is carried with every event that follows it."""
@@ -272,6 +274,9 @@ class MoveProposed(_Proposal, tag="move", frozen=True, kw_only=True):
     """A turn asks for a move."""
 
     move: Move
+    oversized: Count = 0
+    """Bytes of a proposal that its queue does not take. `move` is then an outline of what was asked for: the
+    guard refuses it, and the agent gets a round to ask for less."""
 
 
 class ReportFailure(_Proposal, tag="turn_failed", frozen=True, kw_only=True):

@@ -150,6 +150,8 @@ class MoveRefused(_OfRound, frozen=True, kw_only=True, tag="move.refused"):
     work: Assignment | None = None
     report: Report = Report()
     grounds: Grounds
+    oversized: int = 0
+    """As in the proposal: `move` is then an outline of what was asked for."""
 
 
 class MoveDeferred(_OfRound, frozen=True, kw_only=True, tag="move.deferred"):

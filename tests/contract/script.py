@@ -93,11 +93,13 @@ class Script:
         """Return the open turn of a task; that of the root for an empty name."""
         return next(turn for turn in self.guard.ledger.open.values() if turn.work.task == task)
 
-    def of(self, task: str, move: Move, *, tokens: int = 0, by: str | None = None) -> None:
-        """A task's turn asks for a move."""
-        turn = self.working(task)
-        report = Report(usage=Usage(tokens=tokens))
-        self.say(by or turn.agent, MoveProposed(turn=turn.id, round=turn.round, move=move, report=report))
+    def of(
+        self, task: str, move: Move, *, tokens: int = 0, by: str | None = None, oversized: int = 0
+    ) -> None:
+        """A task's turn asks for a move, or for more than can be sent: `oversized` bytes."""
+        turn, report = self.working(task), Report(usage=Usage(tokens=tokens))
+        said = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report, oversized=oversized)
+        self.say(by or turn.agent, said)
 
     def breaks(self, task: str, **error: Any) -> None:
         """A task's turn breaks."""

@@ -201,7 +201,23 @@ def somebody_elses(script: Script) -> None:
     script.of("", DONE)
 
 
+def outlined(script: Script) -> None:
+    """Moves that their queue does not take: of each its outline is refused, and less is asked for."""
+    script.submit(policy="tree")
+    script.of("", plan(), oversized=1_310_720)
+    script.of("", plan(task("one", "b")))
+    script.of("one", Deliver(summary="a long result"), oversized=400_123)
+    script.of("one", Complete(answer=None), oversized=400_123)
+    script.of("one", DELIVERED)
+    script.of("", DONE)
+
+
 TREES = (
+    Scenario(
+        outlined,
+        "request.opened move.refused:size turn.delegated task.opened move.refused:size "
+        "move.refused:known_move task.delivered turn.resumed request.completed",
+    ),
     Scenario(
         joined,
         "request.opened turn.delegated task.opened task.opened task.delivered task.delivered "

@@ -15,7 +15,10 @@ from tests.contract.scenarios import FLEET, POLICIES, SCENARIOS, Scenario
 from tests.contract.script import Script
 from tests.contract.swarm_scenarios import POLICIES as OF_SWARMS
 from tests.contract.swarm_scenarios import SWARMS
+from tests.contract.tree_scenarios import POLICIES as OF_TREES
+from tests.contract.tree_scenarios import TREES
 
+ALL = (*SCENARIOS, *TREES, *SWARMS)
 HERE = Path(__file__).parent
 EVENTS = HERE / "events" / "v1"
 BAD = HERE / "events" / "bad"
@@ -24,7 +27,10 @@ LOGS = HERE / "logs"
 
 def played(scenario: Scenario) -> InMemoryGuard:
     guard = InMemoryGuard(
-        FLEET, {**POLICIES, **OF_SWARMS}, breakers=scenario.breakers, served=lambda agent: scenario.served
+        FLEET,
+        {**POLICIES, **OF_TREES, **OF_SWARMS},
+        breakers=scenario.breakers,
+        served=lambda agent: scenario.served,
     )
     scenario.play(Script(guard))
     return guard
@@ -33,7 +39,7 @@ def played(scenario: Scenario) -> InMemoryGuard:
 def fullest() -> dict[str, AnyEvent]:
     """Return of each event type the one that says most."""
     found: dict[str, AnyEvent] = {}
-    for event in (event for scenario in (*SCENARIOS, *SWARMS) for event in played(scenario).events):
+    for event in (event for scenario in ALL for event in played(scenario).events):
         known = found.get(type_of(event))
         if known is None or len(json.loads(codec.encode(event))) > len(json.loads(codec.encode(known))):
             found[type_of(event)] = event
@@ -46,7 +52,7 @@ def add_missing(*names: str) -> list[Path]:
         EVENTS / f"{type_}.json": json.dumps(json.loads(codec.encode(event)), indent=2, ensure_ascii=False)
         for type_, event in fullest().items()
     }
-    for scenario in (*SCENARIOS, *SWARMS):
+    for scenario in ALL:
         if scenario.play.__name__ in names:
             log = b"\n".join(played(scenario).bodies).decode()
             made[LOGS / f"{scenario.play.__name__.replace('_', '-')}.jsonl"] = log

@@ -17,8 +17,18 @@ from mesh.guard import processor
 from protocol.domain.steps import Decided
 from protocol.wire import events
 from protocol.wire.assignment import Assignment
-from protocol.wire.commands import Cancel, Complete, Delegate, Deliver, Move, MoveProposed, Submit, Task
-from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.commands import (
+    MAX_MESSAGE_BYTES,
+    Cancel,
+    Complete,
+    Delegate,
+    Deliver,
+    Move,
+    MoveProposed,
+    Submit,
+    Task,
+)
+from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import AgentName, TurnId
 from tests.certain import is_
 from tests.guard.stage import HASTY, Stage, control_command, proposal_command, submit_command
@@ -222,17 +232,25 @@ def _moved(turn: TurnId, move: Move) -> MoveProposed:
     return MoveProposed(turn=turn, round=0, move=move)
 
 
-async def test_a_plan_of_ten_thousand_tasks_is_put_to_a_person_and_nothing_of_it_is_opened(
-    stage: Stage,
-) -> None:
+async def test_a_plan_of_ten_thousand_tasks_is_refused_and_its_lead_asks_for_less(stage: Stage) -> None:
     """It does not fit into its sender's queue; one that does is refused by `fan_out`."""
+    told: list[tuple[str, str]] = []
 
     async def plan(turn: Turn) -> Move:
+        told.extend((refusal.rule, refusal.hint) for refusal in turn.refusals)
+        if turn.refusals:
+            return turn.complete("fewer, then")
+        turn.spend(tokens=77)
         return turn.delegate([turn.task(f"t{number}", summary="x", to="b") for number in range(10_000)])
 
     await stage.guard()
     await stage.runtime(Agent("a", plan))
     request = await (await stage.client()).submit("hello", policy="tree")
-    raised = await stage.reached(request, events.EscalationRaised)
-    assert raised.reason == "proposal_too_large"
-    assert await stage.types(request) == ["request.opened", "turn.failed", "escalation.raised"]
+    await stage.reached(request, events.RequestCompleted)
+    assert await stage.types(request) == ["request.opened", "move.refused", "request.completed"]
+    refused = await stage.reached(request, events.MoveRefused)
+    assert (refused.move, refused.report.usage.tokens) == (Delegate(), 77)
+    assert refused.oversized == refused.refusal.numbers["bytes"] > MAX_MESSAGE_BYTES
+    [(rule, hint)] = told
+    assert rule == Rule.SIZE
+    assert "fewer tasks" in hint

@@ -15,7 +15,7 @@ from mesh.agent.turn import Turn
 from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Complete, Fail, Move, Usage
-from protocol.wire.handoff import Fact
+from protocol.wire.handoff import Fact, Rule
 from tests.certain import is_
 from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S
@@ -217,16 +217,20 @@ async def test_an_agent_goes_on_after_turns_that_broke(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("size", [300_000, 2_000_000], ids=["for-the-stream", "for-the-server"])
-async def test_what_the_bus_cannot_hold_fails_its_turn_for_good_and_keeps_what_it_cost(
+async def test_a_move_that_the_bus_cannot_hold_is_refused_in_outline_and_keeps_what_it_cost(
     stage: Stage, size: int
 ) -> None:
     async def huge(turn: Turn) -> Move:
+        if turn.refusals:
+            return turn.complete("short")
         turn.spend(tokens=77)
         return turn.complete("x" * size)
 
-    failed = await fails(stage, huge)
-    assert (failed.error.code, failed.error.permanent) == ("proposal_too_large", True)
-    assert failed.report.usage == Usage(tokens=77)
+    request = await run(stage, huge)
+    refused = is_((await stage.reaches(request, "request.completed"))[1], events.MoveRefused)
+    assert (refused.refusal.rule, refused.move) == (Rule.SIZE, Complete(answer=None))
+    assert refused.oversized > size
+    assert refused.report.usage == Usage(tokens=77)
 
 
 async def test_giving_up_is_a_move(stage: Stage) -> None:

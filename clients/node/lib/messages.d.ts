@@ -157,6 +157,7 @@ export interface ProposalMove {
     | MoveDelegate
     | MoveDeliver
     | MoveUnknown;
+  oversized?: number;
 }
 /**
  * What a turn says it did. The guard accounts for it; the journal lets others check it.
@@ -761,6 +762,7 @@ export interface MoveRefused {
   work?: Assignment | null;
   report?: Report;
   grounds: Grounds;
+  oversized?: number;
 }
 /**
  * A proposal waits, whole, because its request is frozen.
