@@ -106,7 +106,7 @@ class Crew:
 
 
 def say(what: Any) -> None:
-    """Say one line to whoever started this process: a word, or a value as JSON."""
+    """Say one line to the process that started this one: a word, or a value as JSON."""
     line = what if isinstance(what, str) else msgspec.json.encode(what).decode()
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

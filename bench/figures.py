@@ -52,7 +52,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None without one."""
+        """True if the target is met; None without one."""
         judged = self.ratio or self.value
         return None if self.target is None else self.target.is_met(judged.median)
 

@@ -17,6 +17,7 @@ A member is `python -m bench.ring driver|guard|AGENT URL KEYS SIZES`.
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,6 +28,7 @@ import msgspec
 import nats
 from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 
 from bench.crew import Crew, obey
 from bench.load import Sizes, Task, run
@@ -82,23 +84,12 @@ async def _consumer(admin: Bus, stream: str, name: str, subject: str) -> None:
 # --- the members ----------------------------------------------------------------------------------
 
 
-class _Publisher:
-    """Acknowledged publishes of constant bytes."""
-
-    def __init__(self, bus: Nats) -> None:
-        self._stream = bus.jetstream()
-
-    async def start(self, subject: str, size: int) -> asyncio.Future[Any]:
-        return await self._stream.publish_async(subject, _bytes(size))
+_bytes = functools.cache(b"x".__mul__)
 
 
-_made: dict[int, bytes] = {}
-
-
-def _bytes(size: int) -> bytes:
-    if size not in _made:
-        _made[size] = b"x" * size
-    return _made[size]
+async def _publish(stream: JetStreamContext, subject: str, size: int) -> asyncio.Future[Any]:
+    """Publish constant bytes; return what will be their acknowledgement."""
+    return await stream.publish_async(subject, _bytes(size))
 
 
 async def _pull(bus: Nats, stream: str, consumer: str, handle: Callable[[Msg], Awaitable[None]]) -> None:
@@ -128,11 +119,11 @@ async def _pull(bus: Nats, stream: str, consumer: str, handle: Callable[[Msg], A
 
 
 async def _agent(bus: Nats, name: str, sizes: Sizes) -> None:
-    publisher, size = _Publisher(bus), sizes.proposals[name]
+    stream, size = bus.jetstream(), sizes.proposals[name]
 
     async def handle(message: Msg) -> None:
         request = message.subject.rpartition(".")[2]
-        await (await publisher.start(f"mesh.prop.{name}.{request}", size))
+        await (await _publish(stream, f"mesh.prop.{name}.{request}", size))
         await message.ack()
 
     await _pull(bus, "LOG", f"in-{name}", handle)
@@ -140,17 +131,17 @@ async def _agent(bus: Nats, name: str, sizes: Sizes) -> None:
 
 
 async def _guard(bus: Nats, sizes: Sizes) -> None:
-    publisher = _Publisher(bus)
+    stream = bus.jetstream()
 
     async def handle(message: Msg) -> None:
         _, _, sender, request = message.subject.split(".")
         to = _NEXT[sender]
         started = []
         if to == CLIENT and NOBODY in sizes.events:
-            started.append(await publisher.start(f"mesh.evt.{NOBODY}.{request}", sizes.events[NOBODY]))
-        started.append(await publisher.start(f"mesh.evt.{to}.{request}", sizes.events[to]))
+            started.append(await _publish(stream, f"mesh.evt.{NOBODY}.{request}", sizes.events[NOBODY]))
+        started.append(await _publish(stream, f"mesh.evt.{to}.{request}", sizes.events[to]))
         if sender == CLIENT:
-            started.append(await publisher.start(f"mesh.timer.at.{request}", sizes.timer))
+            started.append(await _publish(stream, f"mesh.timer.at.{request}", sizes.timer))
         for stored in started:
             await stored
         await message.ack()
@@ -160,7 +151,7 @@ async def _guard(bus: Nats, sizes: Sizes) -> None:
 
 
 async def _drive(bus: Nats, sizes: Sizes) -> None:
-    publisher, numbers = _Publisher(bus), itertools.count()
+    stream, numbers = bus.jetstream(), itertools.count()
     waiting: dict[str, asyncio.Future[None]] = {}
 
     async def answer(message: Msg) -> None:
@@ -172,7 +163,7 @@ async def _drive(bus: Nats, sizes: Sizes) -> None:
     async def one() -> None:
         request = f"{CLIENT}_{next(numbers):026}"
         answered = waiting[request] = asyncio.get_running_loop().create_future()
-        await (await publisher.start(f"mesh.prop.{CLIENT}.{request}", sizes.proposals[CLIENT]))
+        await (await _publish(stream, f"mesh.prop.{CLIENT}.{request}", sizes.proposals[CLIENT]))
         await answered
 
     async def task(told: Any) -> Any:

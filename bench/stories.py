@@ -130,7 +130,7 @@ async def fill(admin: Bus, lines: list[Line], already: int = 0) -> None:
     with.
 
     Compare-and-set is left out and acknowledgements are asked for now and then only; what is stored is the
-    same. Nobody else writes meanwhile, so the last acknowledgement tells whether everything arrived.
+    same. Nobody else writes meanwhile, so the last acknowledgement shows that everything arrived.
 
     Raises RuntimeError when some were lost.
     """

@@ -26,7 +26,6 @@ from mesh.service.logs import get_logger
 _log = get_logger(__name__)
 
 _M, _H = ord("M"), ord("H")
-_HEADER = b"NATS/1.0"
 _DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
 _ROOM_BYTES = 1 << 17
 """Bytes that one read takes at most."""

@@ -36,7 +36,7 @@ def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:
 
     Args:
         agents: names, or whole entries; the first is the one to begin with.
-        human: whether people can be asked.
+        human: True if people can be asked.
     """
     entries = [AgentEntry(name=AgentName(each)) if isinstance(each, str) else each for each in agents]
     return Fleet(

@@ -148,10 +148,10 @@ class EmbeddedServer(Lifecycle):
             empty for a server without credentials.
         store: a directory of the server's own: its data, configuration, log and lock.
         port: TCP port on 127.0.0.1; 0 lets the system choose. A server that is started again keeps its port.
-        sync_always: whether each stored message is fsynced before it is acknowledged.
+        sync_always: fsync each stored message before it is acknowledged.
         probe_seed: nkey seed of a user that may ask `$JS.API.INFO` (the admin's): readiness then means that
             JetStream answers it. Without one and with `accounts`, `healthz` alone decides.
-        name: what the server is called; in a cluster each is called otherwise.
+        name: of the server; each in a cluster has its own.
         lock_wait_s: how long to wait for the store: the server of a process that has just died is still
             on its way out.
         extra: lines added to the configuration, for instance a cluster.
@@ -237,7 +237,7 @@ class EmbeddedServer(Lifecycle):
             raise
 
     async def reload(self, accounts: str) -> None:
-        """Give the running server other accounts; whoever keeps theirs stays connected. Raises ServerFailed.
+        """Give the running server other accounts; who keeps theirs stays connected. Raises ServerFailed.
 
         It reads them twice: nats-server 2.15 connects the imports of a new account the second time.
         """

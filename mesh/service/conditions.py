@@ -105,7 +105,7 @@ class Conditions:
             condition.held.add(held)
 
     def clear(self, kind: Kind, about: str = "") -> None:
-        """Clear a condition, whether or not it stands."""
+        """Clear a condition, if it stands."""
         if not self._standing:
             return
         condition = self._standing.get((kind.begins, about))
@@ -191,7 +191,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def readiness(reasons: Sequence[Reason]) -> ProbeAnswer:
-    """Return the page that says whether a service takes work: 200 without reasons, else 503."""
+    """Return the page of a service's readiness: 200 without reasons, else 503 with them."""
     said = [{"code": each.code, "text": each.text, "since_s": each.since_s} for each in reasons]
     return ProbeAnswer(503 if said else 200, _json({"ready": not said, "reasons": said}))
 
@@ -260,7 +260,7 @@ class Probes:
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[ProbeAnswer, bool]:
-        """Return the page for one request, and whether its body is wanted."""
+        """Return the page for one request, and True if its body is wanted."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:

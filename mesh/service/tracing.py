@@ -119,7 +119,7 @@ _on = False
 
 
 def look() -> bool:
-    """Look whether this process has a tracer that keeps anything, and remember it for `traced`."""
+    """Return True if this process has a tracer that keeps anything, and remember it for `traced`."""
     global _on
     _on = False
     if _API in sys.modules or any(name.startswith("OTEL_") for name in os.environ):

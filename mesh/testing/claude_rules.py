@@ -142,7 +142,7 @@ def _dialogue(body: Body) -> Iterator[str]:
 
 
 def _answers(at: int, content: Sequence[Block], wanted: Sequence[str]) -> Iterator[str]:
-    """Say whether a message answers the calls of the one before it, each once and before all else."""
+    """Yield where a message does not answer the calls before it, each once and before all else."""
     is_result = [block.get("type") == "tool_result" for block in content]
     got = [block["tool_use_id"] for block in content if block.get("type") == "tool_result"]
     for call in wanted:
@@ -182,7 +182,7 @@ def _block(where: str, role: str, block: Block) -> Iterator[str]:
 
 
 def _bindings(body: Body) -> Iterator[str]:
-    """Say which thoughts are not those that were made here."""
+    """Yield the thoughts that were not made here."""
     before = _before({**body, "messages": ()})
     for at, message in enumerate(body["messages"]):
         for index, block in enumerate(_blocks(message["content"])):

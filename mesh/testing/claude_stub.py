@@ -92,7 +92,7 @@ def calls(*wanted: tuple[str, Mapping[str, Any]], text: str = "", **more: Any) -
 
 
 def writes(name: str, written: str, **more: Any) -> Answer:
-    """Return a reply that calls a tool with arguments that are `written` so, whether or not that is JSON."""
+    """Return a reply that calls a tool with arguments `written` so, which may be no JSON."""
     block = {"type": "tool_use", "id": f"toolu_{next(_ids)}", "name": name, "input": written}
     return Answer(content=(block,), stop_reason="tool_use", **more)
 
@@ -125,7 +125,7 @@ class VendorStub(Lifecycle):
 
     Args:
         script: answers in order, or a function from the request's body to the answer.
-        strict: whether it refuses what the vendor would refuse.
+        strict: True if it refuses what the vendor would refuse.
     """
 
     def __init__(self, script: Script = (), *, port: int = 0, strict: bool = True) -> None:
@@ -204,7 +204,7 @@ class VendorStub(Lifecycle):
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; say whether the connection goes on."""
+        """Answer one request. Return True if the connection goes on."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = head[0].split(" ", 2)
         headers = {
