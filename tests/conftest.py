@@ -4,6 +4,7 @@ import compileall
 import contextlib
 import gc
 import os
+import signal
 import ssl
 import sys
 import time
@@ -29,8 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Some environments forbid bytecode (`PYTHONDONTWRITEBYTECODE`); a run then takes far more processor time.
     Garbage is not looked for while tests are collected: there is none, and it takes a third of that time.
+
+    A script's background jobs ignore Ctrl-C (SIGINT), and so would all processes that such a run starts.
     """
     gc.disable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if not hasattr(config, "workerinput"):

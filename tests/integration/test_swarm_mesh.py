@@ -14,6 +14,7 @@ from protocol.wire import events
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.ids import AgentName
+from tests.servers import PATIENCE_S
 
 READERS = ("r1", "r2", "r3")
 
@@ -52,7 +53,7 @@ async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalM
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_reads_are_offered_claimed_and_spread(mesh: LocalMesh) -> None:
-    outcome = await mesh.send("Look", facts={"looks": 3})
+    outcome = await mesh.send("Look", facts={"looks": 3}, within_s=PATIENCE_S)
     happened = await mesh.events(outcome.request)
     assert outcome.answer["states"] == {f"look-{n}": "delivered" for n in range(3)}
     tasks = [event for event in happened if isinstance(event, events.TaskOpened)]
@@ -65,7 +66,7 @@ async def test_reads_are_offered_claimed_and_spread(mesh: LocalMesh) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_more_reads_than_agents_are_all_done(mesh: LocalMesh) -> None:
     """Whoever is done with one claims another."""
-    outcome = await mesh.send("Look", facts={"looks": 4})
+    outcome = await mesh.send("Look", facts={"looks": 4}, within_s=PATIENCE_S)
     happened = await mesh.events(outcome.request)
     assert outcome.answer["states"] == {f"look-{n}": "delivered" for n in range(4)}
     opened = [event.name for event in happened if isinstance(event, events.TaskOpened)]

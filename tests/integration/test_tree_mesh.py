@@ -18,6 +18,7 @@ from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import MTOK, Price
+from tests.servers import PATIENCE_S
 
 RULES = """
 ["lead-planner"]
@@ -65,7 +66,7 @@ async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalM
 @pytest.mark.asyncio(loop_scope="module")
 async def test_rules_in_a_file_plan_work_and_answer(mesh: LocalMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "scripted")
-    outcome = await mesh.send("What is said?")
+    outcome = await mesh.send("What is said?", within_s=PATIENCE_S)
     assert (outcome.status, outcome.answer) == ("completed", "In short: summed up find")
 
 
@@ -87,7 +88,12 @@ async def test_claudes_sdk_plans_works_and_answers(mesh: LocalMesh, monkeypatch:
         monkeypatch.setenv(VARIABLE, "claude")
         monkeypatch.setenv(KEY, "stub")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", claude.url)
-        outcome = await mesh.send("What is said?")
+        warm = ClaudeAgent("warm", instructions=Instructions("1", "Say nothing.")).prepare
+        assert warm is not None
+        await (
+            warm()
+        )  # as at each start: in a turn, the SDK's import may block the loop for longer than a lease
+        outcome = await mesh.send("What is said?", within_s=PATIENCE_S)
         happened = await mesh.events(outcome.request)
         await close_models()
     assert (outcome.status, outcome.answer) == ("completed", "It is blue.")

@@ -26,7 +26,7 @@ from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
 from protocol.wire.prices import MTOK, Price, Tokens, price_list
-from tests.servers import ROOT, eventually, until
+from tests.servers import PATIENCE_S, ROOT, eventually, until
 
 
 @agent(name="front")
@@ -40,7 +40,7 @@ BACK = ClaudeAgent("back", instructions=Instructions("1", "Help."))
 async def test_a_request_goes_all_the_way(tmp_path: Path) -> None:
     with driven_by(StrictModel(says("done"))) as model:
         async with LocalMesh([front, BACK], tmp_path) as mesh:
-            outcome = await mesh.send("hello", facts={"name": "Ada"})
+            outcome = await mesh.send("hello", facts={"name": "Ada"}, within_s=PATIENCE_S)
             happened = await mesh.events(outcome.request)
     assert (outcome.status, outcome.answer) == ("completed", "done")
     assert [type_of(event) for event in happened] == [
@@ -56,7 +56,7 @@ async def test_the_fleet_and_its_policies_are_the_tests_own(tmp_path: Path) -> N
     fleet = fleet_of(AgentEntry(name=AgentName("front"), to=()), "back", human=False)
     policies = {"default": Policy(max_refusals=1)}
     async with LocalMesh([front], tmp_path, fleet=fleet, policies=policies) as mesh:
-        outcome = await mesh.send("hello")
+        outcome = await mesh.send("hello", within_s=PATIENCE_S)
         happened = await mesh.events(outcome.request)
     assert outcome.status == "failed"
     assert [type_of(event) for event in happened].count("move.refused") == 2
@@ -74,7 +74,7 @@ async def test_prices_are_those_that_the_request_keeps(tmp_path: Path) -> None:
     costly = Reply(text="done", usage=Usage(tokens=1, model_calls=1), tokens=Tokens(input=MTOK), model="big")
     with driven_by(StrictModel(costly)):
         async with LocalMesh([BACK], tmp_path, prices=prices) as mesh:
-            outcome = await mesh.send("hello")
+            outcome = await mesh.send("hello", within_s=PATIENCE_S)
             opened, kept_back, _ = await mesh.events(outcome.request)
     assert price_list(opened.work.prices) == prices  # type: ignore[union-attr]
     assert kept_back.report.usage.nano_dollars == 3  # type: ignore[union-attr]
