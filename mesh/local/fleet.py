@@ -379,7 +379,8 @@ class Reload:
                 _compiled(others)
                 await self._renew(others)
         except (MeshError, OSError, ValueError) as wrong:
-            self._tell(f"{wrong}; what ran before goes on")
+            told = str(wrong).replace(":\n", ": ").replace("\n", "; ")
+            self._tell(f"{told}; what ran before goes on")
 
     async def _adopt(self) -> None:
         file = self._read()

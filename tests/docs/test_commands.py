@@ -10,8 +10,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from mesh.cli import app
-from tests.docs.pages import DOCS, blocks, commands
+from tests.docs.pages import DOCS, blocks, codes, commands, prose
 from tests.servers import ROOT
+from tests.system.terminal import commands_of
 
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "deploy" / "README.md")
 TYPED_IN = ("console", "sh", "bash", "")
@@ -47,6 +48,30 @@ def test_it_can_be_typed(page: str, line: str) -> None:
     words = [word for word in shlex.split(line, comments=True) if word != "&"]
     words = list(itertools.dropwhile(lambda word: word != "mesh", words))[1:]
     read_by_its_command([STANDS_FOR.get(word, word) for word in words])
+
+
+def _mentioned() -> list[str]:
+    """Return each command of ours that stands in backticks in the prose of a page."""
+    told = (code for page in PAGES for line in prose(page.read_text()) for code in codes(line))
+    return sorted({code for code in told if code.startswith("mesh ")})
+
+
+@pytest.mark.parametrize("text", _mentioned())
+def test_every_command_that_is_mentioned_exists(text: str) -> None:
+    command: click.Command = app
+    for word in shlex.split(text)[1:]:
+        if not isinstance(command, click.Group):
+            break
+        assert word in commands_of(command), text
+        command = commands_of(command)[word]
+    if command.context_settings.get("ignore_unknown_options"):
+        return  # `mesh bench` has a parser of its own, outside of the wheel
+    unknown = [
+        option
+        for option in re.findall(r"(?<!\S)--[a-z-]+", text)
+        if not any(option in each.opts for each in command.params)
+    ]
+    assert unknown == []
 
 
 def test_there_are_many_and_one_that_cannot_be_typed_would_be_noticed() -> None:

@@ -141,7 +141,7 @@ def test_rules_and_the_fleet_file_are_taken_up(shop: tuple[Folder, Running]) -> 
     (folder.path / "shop" / "late.py").write_text(LATE)
     good = fleet.read_text()
     fleet.write_text(good + "\n[agents.late]\nmodul = 'shop.late:late'\n")
-    said_since(dev, before, "; what ran before goes on")
+    said_since(dev, before, f"{fleet}: agents.late.modul: unknown key; did you mean `module`?; what ran")
     fleet.write_text(good + "\n[agents.late]\nmodule = 'shop.late:late'\n")
     said_since(dev, before, "mesh.toml changed: ")
     assert folder.mesh("send", "hello", "--to", "late").out == "better late\n"
