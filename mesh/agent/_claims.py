@@ -6,6 +6,9 @@ if it is ours, comes as `task.opened` into the agent's own inbox. Notices can be
 word is stored again, and the guard, which knows it for the first, says once more what came of it.
 
 An offer that this agent may not have goes back, for another agent. One that is taken, or over, is done with.
+While the request is frozen, the claim waits for its verdict, and its claimant holds the offer: is it refused
+after the thaw, the offer goes back. The time to claim stands meanwhile, as only the guard knows. So an offer
+is over by its deadline, or by the guard's word.
 """
 
 import asyncio
@@ -31,7 +34,9 @@ AGAIN_S = 1.0
 """After so long an offer that is given back comes again, and a claim without a word is stored again."""
 BUSY = "busy"
 """What a guard says while the agent has another task of the same lead: it may claim again."""
-REFUSED = frozenset({"move.refused", "move.deferred", "decided"})
+FROZEN = "move.deferred"
+"""What a guard says while the request is frozen: the claim is decided at the thaw."""
+REFUSED = frozenset({"move.refused", "decided"})
 """What a guard says of a claim that leaves the offer to others. Anything else: nobody needs it any more."""
 
 Store = Callable[[str, Proposal], Awaitable[None]]
@@ -63,7 +68,7 @@ class Claims:
             raise Malformed("what lies in the inbox of an intent is no offer")
         offer, now = event.offer.turn, time.time_ns() // 1000
         self._refused = {each: until for each, until in self._refused.items() if until > now}
-        if now >= event.claim_by:
+        if now >= _ends_at(event):
             message.ack()
         elif offer in self._refused or self._is_busy():
             message.nak(AGAIN_S)
@@ -71,15 +76,17 @@ class Claims:
             await self._claim(message, event)
 
     async def _claim(self, message: Message, event: TaskOffered) -> None:
-        offer, left_s = event.offer.turn, event.claim_by / 1e6 - time.time()
+        offer, left_s = event.offer.turn, _ends_at(event) / 1e6 - time.time()
         claim = OfferClaimed(turn=offer, round=0)
         digest = codec.body_digest(codec.encode(claim))
-        word = self._words[offer] = asyncio.get_running_loop().create_future()
         self._digests[digest] = offer
         heart = asyncio.create_task(self._hold(message))
         try:
             async with asyncio.timeout(left_s):
-                said = await self._word(event.request, claim, word)
+                said = await self._word(event.request, claim)
+                while said == FROZEN:
+                    await asyncio.sleep(AGAIN_S)
+                    said = await self._word(event.request, claim)
         except TimeoutError:
             said = "unclaimed"
         except asyncio.CancelledError:
@@ -87,24 +94,29 @@ class Claims:
             raise
         finally:
             heart.cancel()
-            del self._words[offer], self._digests[digest]
+            del self._digests[digest]
         if said == BUSY:
             message.nak(AGAIN_S)
         elif said in REFUSED:
-            self._refused[offer] = event.claim_by
+            self._refused[offer] = _ends_at(event)
             message.nak()
         else:
             message.ack()
         _log.info("offer_settled", request=event.request, task=event.name, offer=offer, word=said)
 
-    async def _word(self, request: str, claim: OfferClaimed, word: asyncio.Future[str]) -> str:
+    async def _word(self, request: str, claim: OfferClaimed) -> str:
         """Store a claim until the guard says what came of it, each time after a longer wait."""
-        for again_s in itertools.accumulate(itertools.repeat(AGAIN_S), lambda waited, _: 2 * waited):
-            await self._store(request, claim)
-            failpoint("offer.claimed")
-            await asyncio.wait({word}, timeout=again_s)
-            if word.done():
-                return word.result()
+        word: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._words[claim.turn] = word
+        try:
+            for again_s in itertools.accumulate(itertools.repeat(AGAIN_S), lambda waited, _: 2 * waited):
+                await self._store(request, claim)
+                failpoint("offer.claimed")
+                await asyncio.wait({word}, timeout=again_s)
+                if word.done():
+                    return word.result()
+        finally:
+            del self._words[claim.turn]
         raise AssertionError("waits do not end")
 
     async def _hold(self, message: Message) -> None:
@@ -123,6 +135,11 @@ class Claims:
         word = self._words.get(offer)
         if word is not None and not word.done():
             word.set_result(why)
+
+
+def _ends_at(event: TaskOffered) -> int:
+    """Return when (UTC µs) nobody can have an offer any more, however long its request is frozen."""
+    return max(event.claim_by, event.offer.handoff.constraints.deadline or 0)
 
 
 # --- pulling offers --------------------------------------------------------------------------------

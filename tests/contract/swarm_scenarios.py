@@ -101,6 +101,21 @@ def frozen_claim(script: Script) -> None:
     script.of("", Complete(answer="left is enough", cancel_open=True))
 
 
+def refused_after_the_thaw(script: Script) -> None:
+    """The first claim of a frozen offer is refused at the thaw; another's is in time, as the clock stood."""
+    script.submit(policy="swarm")
+    script.of("", plan(offer("left")))
+    script.wait(20.0)
+    script.control(Freeze)
+    claim(script, "left", "b")
+    script.wait(120.0)
+    script.control(Thaw)
+    script.wait(5.0)
+    claim(script, "left", "d")
+    script.of("left", DELIVERED)
+    script.of("", DONE)
+
+
 def claims_for_nothing(script: Script) -> None:
     script.submit(policy="swarm")
     script.of("", plan(offer("left"), offer("far", intent="far")))
@@ -196,6 +211,11 @@ SWARMS = (
         offered_again,
         "request.opened turn.delegated task.offered task.opened turn.failed:bug task.failed:bug task.offered"
         " move.refused:claimed task.opened task.delivered turn.resumed request.completed",
+    ),
+    Scenario(
+        refused_after_the_thaw,
+        "request.opened turn.delegated task.offered request.frozen move.deferred request.thawed"
+        " move.refused:capable task.opened task.delivered turn.resumed request.completed",
     ),
     Scenario(
         frozen_claim,

@@ -14,7 +14,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.assignment import Assignment
 from protocol.wire.commands import OfferClaimed, Proposal
 from protocol.wire.events import TaskOffered
-from protocol.wire.handoff import Handoff
+from protocol.wire.handoff import Constraints, Handoff
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 from protocol.wire.notices import Ended, Notice, NoticeError
 from tests.servers import until
@@ -23,9 +23,14 @@ REQUEST = RequestId("client_01ARZ3NDEKTSV4RRFFQ69G5FAV")
 OFFER = TurnId("offer")
 
 
-def offered(claim_in_s: float = 30.0) -> bytes:
+def offered(claim_in_s: float = 30.0, ends_in_s: float | None = None) -> bytes:
+    deadline = None if ends_in_s is None else int((time.time() + ends_in_s) * 1e6)
     handoff = Handoff(
-        move="delegate", from_agent=AgentName("lead"), to_agent=AgentName("any-read"), summary="Look."
+        move="delegate",
+        from_agent=AgentName("lead"),
+        to_agent=AgentName("any-read"),
+        summary="Look.",
+        constraints=Constraints(deadline=deadline),
     )
     event = TaskOffered(
         v=1,
@@ -91,7 +96,6 @@ def ended(why: str) -> Notice:
         ("ended", "ack"),
         ("cancelled", "ack"),
         ("move.refused", "nak"),
-        ("move.deferred", "nak"),
         ("decided", "nak"),
         ("busy", "nak"),
     ],
@@ -120,6 +124,23 @@ async def test_an_offer_that_was_refused_is_not_claimed_again_by_this_agent() ->
     await scene.offer(again)
     assert again.ended == ["nak"]
     assert len(scene.stored) == 1
+
+
+@pytest.mark.parametrize(("why", "settled"), [("task.opened", "ack"), ("decided", "nak")])
+async def test_an_offer_is_held_while_its_request_is_frozen_until_the_claim_is_decided(
+    monkeypatch: pytest.MonkeyPatch, why: str, settled: str
+) -> None:
+    monkeypatch.setattr(_claims, "AGAIN_S", 0.01)
+    scene, delivery = Scene(), Delivery(offered(claim_in_s=-60.0, ends_in_s=60.0))
+    task = scene.offer(delivery)
+    for claims in (1, 2, 3):
+        await until(lambda: len(scene.stored) >= claims)  # noqa: B023  # it is awaited here
+        scene.claims.on_notice(ended("move.deferred"))
+    assert delivery.ended == []
+    while not task.done():
+        scene.claims.on_notice(ended(why))
+        await asyncio.sleep(0)
+    assert delivery.ended == [settled]
 
 
 async def test_an_agent_that_was_busy_claims_the_offer_again() -> None:
