@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from agents.code.mender import agent as mender
-from agents.code.readers import historian, specifier, tracer
+from agents.code.swarm import historian, mender, specifier, tracer
 from agents.code.tools import check_out, edit_file, run_tests, undo_edit
 from mesh.agent import Constraints, Tool
 from mesh.agent.errors import ActionNotAllowed

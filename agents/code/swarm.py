@@ -1,16 +1,30 @@
-"""mender: the root of a swarm. It has a project read by three at once, and is the only one that changes it.
+"""The swarm: mender, its root, has a project read by three at once, and alone changes it.
 
 A request names a project that ships (`project prices`). It is checked out and tested first, so that the
 readers know how it fails. The writer finds the clone and the failure on the board, and what the readers found
 in their results. A person gets what no edit mends.
+
+Each reader looks for the cause in a way of its own. It accepts one intent (`history`, `trace`,
+`specification`) with the facts `workspace` and `failure`, and delivers the fact `edits`: what it would
+change. None of them has a tool that changes anything.
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.code.tools import check_out, edit_file, list_files, read_file, run_tests, search_code, undo_edit
-from mesh.agent import Task, ToolRefused, Turn
+from agents.code.tools import (
+    check_out,
+    edit_file,
+    find_misspelling,
+    list_files,
+    read_file,
+    read_history,
+    run_tests,
+    search_code,
+    undo_edit,
+)
+from mesh.agent import Task, Tool, ToolRefused, Turn
 from mesh.model import WORK, ClaudeAgent, Swarm
 
 HERE = Path(__file__).parent
@@ -51,4 +65,20 @@ writer = ClaudeAgent(
     script=HERE / "rules.toml",
     max_calls=24,
 )
-agent = Swarm(writer, reads=reads)
+mender = Swarm(writer, reads=reads)
+
+
+def _reader(name: str, description: str, *tools: Tool) -> ClaudeAgent:
+    return ClaudeAgent(
+        name,
+        description=description,
+        instructions=HERE / "prompts" / f"{name}.md",
+        tools=(list_files, read_file, search_code, *tools),
+        model=WORK,
+        script=HERE / "rules.toml",
+    )
+
+
+historian = _reader("historian", "Looks for the commit that broke it.", read_history)
+tracer = _reader("tracer", "Follows a failure to the line where it breaks.", find_misspelling)
+specifier = _reader("specifier", "Finds out what the code should do.")
