@@ -14,6 +14,7 @@ from mesh.cli.options import (
     READERS,
     Where,
     bodies_of,
+    file_at,
     framed,
     one_of,
     remark_passed_over,
@@ -186,7 +187,7 @@ async def cost(
     read, the request counts up to that event and is named, and the exit status is 1.
     """
     if isinstance(source, Path):
-        found = ops.spending.spent_in_file(source, by=kind, since=since or 0)
+        found = ops.spending.spent_in_file(file_at(source), by=kind, since=since or 0)
     else:
         async with await where.connect(*READERS) as bus:
             found = await ops.spending.spent_on_bus(bus, source, by=kind, since=since or 0)

@@ -66,16 +66,12 @@ def id_or_prefix(said: str) -> str:
 
 
 def _id_or_file(context: click.Context, argument: click.Parameter, said: str | None) -> str | Path | None:
-    """Return a request's id, a `Prefix`, or the path of a file. Raises UsageWrong for any other text."""
+    """Return a request's id, a `Prefix`, or any other text as the path of a file, for `file_at`."""
     from protocol.wire.ids import is_request_id
 
     if said is None or is_request_id(said):
         return said
-    if Path(said).is_file():
-        return Path(said)
-    if ops.log.is_prefix(said):
-        return Prefix(said)
-    raise UsageWrong(f"{said!r} is neither a request's id nor a file")
+    return Prefix(said) if ops.log.is_prefix(said) and not Path(said).is_file() else Path(said)
 
 
 A_PATH = click.Path(path_type=Path)
@@ -357,12 +353,19 @@ def _role_of(name: str) -> str | None:
 # --- a request's id, or a file of exported events --------------------------------------------------
 
 
+def file_at(path: Path) -> Path:
+    """Return the path of a file that is there. Raises UsageWrong."""
+    if not path.is_file():
+        raise UsageWrong(f"{str(path)!r} is neither a request's id nor a file")
+    return path
+
+
 async def bodies_of(where: Where, source: str | Path) -> dict[str, list[bytes]]:
-    """Return the stored events of each request in a source. Raises NotFound, Malformed."""
+    """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
     from mesh.replay.rejudge import load
 
     if isinstance(source, Path):
-        return load(source)
+        return load(file_at(source))
     async with await where.connect(*READERS) as bus:
         return {source: await ops.log.request_bodies(bus, source)}
 
@@ -370,7 +373,7 @@ async def bodies_of(where: Where, source: str | Path) -> dict[str, list[bytes]]:
 async def one_of(where: Where, source: str | Path) -> list[bytes]:
     """Return the stored events of the one request in a source, from its first on.
 
-    Raises as `bodies_of`, UsageWrong for several requests, and Impossible where an event is missing.
+    Raises as `bodies_of`, UsageWrong also for several requests, and Impossible where an event is missing.
     """
     if not isinstance(source, Path):
         async with await where.connect(*READERS) as bus:
