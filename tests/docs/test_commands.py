@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,7 +45,9 @@ def read_by_its_command(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), _commands())
-def test_it_can_be_typed(page: str, line: str) -> None:
+def test_it_can_be_typed(page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "case.jsonl").touch()  # what an earlier line of a page has exported
     words = [word for word in shlex.split(line, comments=True) if word != "&"]
     words = list(itertools.dropwhile(lambda word: word != "mesh", words))[1:]
     read_by_its_command([STANDS_FOR.get(word, word) for word in words])
