@@ -9,6 +9,7 @@ from typing import Any
 from mesh.agent._reply_schema import check_schema
 from mesh.agent._values import Facts, Remembered, facts_of, jsonable, remembered_of
 from protocol.wire.commands import (
+    FAILED,
     Ask,
     Complete,
     Delegate,
@@ -214,9 +215,13 @@ class Moves:
         """Give the work to a person."""
         return Escalate(summary=line(reason), facts=facts_of(facts))
 
-    def fail(self, reason: str) -> Move:
-        """Give the request up; of a task, the task alone: its lead is told."""
-        return Fail(reason=reason)
+    def fail(self, reason: str, code: str = FAILED) -> Move:
+        """Give the request up; of a task, the task alone: its lead is told.
+
+        Args:
+            code: your own, by which a lead or a client tells why: `a-z 0-9 _ .`, 64 characters at most.
+        """
+        return Fail(reason=reason, code=code)
 
 
 def line(text: str) -> str:

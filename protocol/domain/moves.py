@@ -142,8 +142,8 @@ class _Verdict(Case):
 
     def _given_up(self, move: commands.Fail) -> AnyEvent:
         if self.turn.task is not None:
-            return self._task_failed(move.reason, self.turn.task)
-        return self._failed("failed", move.reason)
+            return self._task_failed(move, self.turn.task)
+        return self._failed(move.code, move.reason)
 
     def _for_client(self, kind: type[E], to: str = "", **said: Any) -> E | events.FactsWithheld:
         return self.draft.for_client(kind, to, **self.said, **said)
@@ -352,12 +352,12 @@ class _Verdict(Case):
             **self.said,
         )
 
-    def _task_failed(self, reason: str, task: TaskState) -> AnyEvent:
+    def _task_failed(self, move: commands.Fail, task: TaskState) -> AnyEvent:
         return self.draft.event(
             events.TaskFailed,
             NOBODY,
             name=task.name,
-            error=error_of(self.turn, "failed", reason),
+            error=error_of(self.turn, move.code, move.reason),
             sender=self.sender,
             grounds=self.world.grounds,
             **self.said,

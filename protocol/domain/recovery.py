@@ -107,10 +107,11 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
                 summary=summary, facts=facts, artifacts=artifacts, cancel_open=event.cancel_open
             )
         case events.TaskFailed(error=failed) if event.sender is not None:
-            move = commands.Fail(reason=failed.message)
-        case events.RequestFailed(reason=reason) if event.sender is not None:
+            move = commands.Fail(reason=failed.message, code=failed.code)
+        case events.RequestFailed(reason=reason, code=code) if event.sender is not None:
             kept = ledger.kept_back(event.cause)
-            move = kept.move if kept is not None and kept.move is not None else commands.Fail(reason=reason)
+            gave_up = commands.Fail(reason=reason, code=code)
+            move = kept.move if kept is not None and kept.move is not None else gave_up
         case _:
             return None
     report, oversized = ledger.report_of(event), 0

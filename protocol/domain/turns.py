@@ -231,7 +231,7 @@ def _bare(move: Move) -> Move:
         case commands.Delegate():
             return commands.Delegate(join=move.join)
         case commands.Fail():
-            return commands.Fail(reason=_cut(move.reason))
+            return replace(move, reason=_cut(move.reason))
         case commands.Complete() | commands.UnknownMove():
             return move
 

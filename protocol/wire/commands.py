@@ -30,6 +30,8 @@ MAX_MODEL_CHARS = 128
 """What a report says about models is carried with every event that follows it."""
 MAX_PROMPT_CHARS = 64
 ModelName = Annotated[str, msgspec.Meta(max_length=MAX_MODEL_CHARS)]
+FAILED = "failed"
+"""The code of what was given up, where its agent names none."""
 Short = Annotated[str, msgspec.Meta(max_length=128)]
 """What is kept with every request, or told to every later round."""
 
@@ -172,9 +174,11 @@ class Deliver(_Message, tag_field="move", tag="deliver", frozen=True, kw_only=Tr
 
 
 class Fail(_Message, tag_field="move", tag="fail", frozen=True, kw_only=True):
-    """Give the request up."""
+    """Give the request up; of a task, the task alone."""
 
     reason: str
+    code: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_.]{0,63}$")] = FAILED
+    """The agent's own, by which programs tell why."""
 
 
 class UnknownMove(_Message, tag_field="move", tag="?", frozen=True, kw_only=True):

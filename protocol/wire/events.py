@@ -297,7 +297,7 @@ class RequestFailed(_OfRound, frozen=True, kw_only=True, tag="request.failed"):
     """Given up: by the move `fail`, or because nobody was left to ask."""
 
     code: str
-    """`failed`, `max_escalations`, `no_human`, `budget_exhausted` or `event_too_large`."""
+    """`failed` or the agent's own; `max_escalations`, `no_human`, `budget_exhausted` or `event_too_large`."""
     reason: str = ""
     sender: AgentName | None = None
     digest: str = ""

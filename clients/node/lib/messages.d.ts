@@ -251,11 +251,12 @@ export interface MoveComplete {
   remember_keys?: string[];
 }
 /**
- * Give the request up.
+ * Give the request up; of a task, the task alone.
  */
 export interface MoveFail {
   move: "fail";
   reason: string;
+  code?: string;
 }
 /**
  * Open tasks and wait for their join. Without tasks: wait for those that are open.

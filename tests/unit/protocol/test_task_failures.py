@@ -5,11 +5,18 @@ from typing import Any
 import pytest
 
 from protocol.wire.assignment import TaskError
-from protocol.wire.commands import Doubt, Freeze, ReportInDoubt, Settle, Thaw
-from protocol.wire.events import FactsWithheld, MoveDeferred, TaskFailed, TaskOpened, TurnResumed
+from protocol.wire.commands import Doubt, Fail, Freeze, ReportInDoubt, Settle, Thaw
+from protocol.wire.events import (
+    FactsWithheld,
+    MoveDeferred,
+    RequestFailed,
+    TaskFailed,
+    TaskOpened,
+    TurnResumed,
+)
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
-from tests.certain import known
+from tests.certain import is_, known
 from tests.unit.protocol.trees import (
     breaks,
     delegate,
@@ -62,6 +69,15 @@ def test_refused_too_often_a_task_fails_and_no_person_is_asked() -> None:
     error = error_in(play, "one")
     assert (error.code, error.message[:32]) == ("refusals", "refused by the rule known_move: ")
     assert play.ledger.escalations == 0
+
+
+def test_an_agent_that_gives_up_says_why_by_a_code_of_its_own() -> None:
+    play = tree(task("one", "b"))
+    say(play, "one", Fail(reason="nothing was found", code="no_sources"))
+    error = error_in(play, "one")
+    assert (error.code, error.message) == ("no_sources", "nothing was found")
+    say(play, "", Fail(reason="nobody found anything", code="no_sources"))
+    assert is_(play.events[-1], RequestFailed).code == "no_sources"
 
 
 def test_a_task_that_asks_for_too_much_has_used_up_its_budget() -> None:
