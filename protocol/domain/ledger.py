@@ -169,7 +169,7 @@ class Ledger(RequestState):
         for turn in self.open.values():
             if self.frozen_at is not None:
                 turn.clock += event.at - max(self.frozen_at, turn.clock)
-        for task in self.tasks:
+        for task in self.live.values():
             if self.frozen_at is not None and task.state == "offered":
                 task.claim_by += event.at - max(self.frozen_at, task.offered_at)
         self.frozen_at = None

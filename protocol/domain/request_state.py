@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
 from protocol.domain.layers import NO_LOAD, FactHistory, Load, Marks, Stash, is_cleared
-from protocol.domain.tasks import TaskState, open_of, reserved
+from protocol.domain.tasks import TaskState, reserved
 from protocol.domain.turns import NO_REPORT, Board, Frame, Hop, Segment, TurnState, posted, summed_up
 from protocol.wire import events
 from protocol.wire.assignment import Assignment, Posted
@@ -50,6 +50,8 @@ class RequestState:
     """The frame that each agent's turn holds or held the work under."""
     tasks: list[TaskState] = field(default_factory=list)
     """Every task of the request, in the order in which they were planned."""
+    live: dict[tuple[TurnId, str], TaskState] = field(default_factory=dict)
+    """Those that are open, by lead and name, in the same order: what each event looks through."""
     hops: list[Hop] = field(default_factory=list)
     history: FactHistory = field(default_factory=FactHistory)
     offers: dict[TurnId, TaskState] = field(default_factory=dict)
@@ -294,8 +296,9 @@ class RequestState:
         self.status, self.ended = _STATUS[type(event)], event
         for turn in self.open.values():
             turn.state, turn.ended_by = "ended", event
-        for task in open_of(self.tasks):
+        for task in self.live.values():
             task.state = "cancelled"
+        self.live.clear()
         self.open.clear()
         self.deferred.clear()
 

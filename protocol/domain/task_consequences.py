@@ -21,8 +21,8 @@ from protocol.wire.ids import NOBODY
 def doomed(ledger: Ledger) -> list[TaskState]:
     """Return the open tasks that are called off, or whose lead is over or doomed itself; deepest first."""
     found: list[TaskState] = []
-    for task in ledger.tasks:  # a lead's task was planned before its own
-        if task.is_open and (task.called_off or _is_left_over(ledger, task, found)):
+    for task in ledger.live.values():  # a lead's task was planned before its own
+        if task.called_off or _is_left_over(ledger, task, found):
             found.append(task)
     return sorted(found, key=lambda task: -task.level)
 
@@ -34,7 +34,7 @@ def _is_left_over(ledger: Ledger, task: TaskState, ending: list[TaskState]) -> b
 
 def planned(ledger: Ledger) -> Iterator[TaskState]:
     """Yield the tasks that no turn was opened for yet."""
-    return (task for task in ledger.tasks if task.state == "planned")
+    return (task for task in ledger.live.values() if task.state == "planned")
 
 
 def joined(ledger: Ledger) -> Iterator[TurnState]:

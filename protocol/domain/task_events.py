@@ -5,9 +5,10 @@ from typing import Any
 
 from protocol.domain import budget
 from protocol.domain.request_state import RequestState
-from protocol.domain.tasks import begun, next_worker, offer_id, task_turn
+from protocol.domain.tasks import TaskState, begun, next_worker, offer_id, task_turn
 from protocol.domain.turns import TurnState
 from protocol.wire import events
+from protocol.wire.assignment import TaskStatus
 from protocol.wire.grounds import Candidate
 
 
@@ -21,6 +22,7 @@ def _on_delegated(state: RequestState, event: events.TurnDelegated) -> None:
     for task in begun(event, turn.id, len(turn.work.path) + 1):
         turn.tasks[task.name] = task
         state.tasks.append(task)
+        state.live[task.lead, task.name] = task
         state.history.remember(task.planned.task.facts)
 
 
@@ -52,7 +54,7 @@ def _on_delivered(state: RequestState, event: events.TaskDelivered) -> None:
     state.settle(turn, event.report)
     state.history.remember(event.facts)
     assert turn.task is not None
-    turn.task.state, turn.task.ended = "delivered", event
+    _end(state, turn.task, "delivered", event)
 
 
 def _on_failed(state: RequestState, event: events.TaskFailed) -> None:
@@ -70,7 +72,7 @@ def _on_failed(state: RequestState, event: events.TaskFailed) -> None:
         return
     worker = next_worker(task, lead.work.path, lead.entry, event.grounds)
     if worker is None:
-        task.state, task.ended = "failed", event
+        _end(state, task, "failed", event)
         return
     task.state, task.worker, task.since_n, task.fell_back = "planned", worker, event.n, True
     task.turn = task_turn(event.request, task.lead, event.n)
@@ -83,7 +85,17 @@ def _on_cancelled(state: RequestState, event: events.TaskCancelled) -> None:
         unbegun = event.grounds is not None and event.grounds.unbegun
         _charge_unaccounted(state, turn, turn.unaccounted or (turn.state == "working" and not unbegun))
         state.close(turn.id, event)
-    task.state, task.ended = "cancelled", event
+    _end(state, task, "cancelled", event)
+
+
+def _end(
+    state: RequestState,
+    task: TaskState,
+    how: TaskStatus,
+    by: events.TaskDelivered | events.TaskFailed | events.TaskCancelled,
+) -> None:
+    task.state, task.ended = how, by
+    state.live.pop((task.lead, task.name), None)
 
 
 def _charge_unaccounted(state: RequestState, turn: TurnState, began: bool) -> None:

@@ -6,7 +6,7 @@ still have reserved. So no tree spends more than its root was given. A level tha
 it either, unless a task asks for one.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from functools import reduce
 from typing import Literal
 
@@ -175,9 +175,9 @@ def committed(tasks: Iterable[TaskState]) -> Usage:
     return replace(reduce(budget.plus, (task.spent for task in tasks), reserved(tasks)), models={})
 
 
-def is_joined(tasks: Mapping[str, TaskState], join: Join) -> bool:
+def is_joined(tasks: dict[str, TaskState], join: Join) -> bool:
     """Return True if a lead that waits for `join` runs again."""
-    if not open_of(tasks.values()):
+    if not any(task.is_open for task in reversed(tasks.values())):  # the newest are the likeliest to be
         return True
     if join == "all":
         return False

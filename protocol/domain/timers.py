@@ -99,7 +99,7 @@ def _waits_of_tasks(ledger: Ledger) -> Iterator[Wait]:
         yield Wait(0, "cancel", ledger.turns.get(task.turn) or ledger.turns[task.lead], task=task)
     for task in task_consequences.planned(ledger):
         yield Wait(0, "open", ledger.turns[task.lead], task=task)
-    for task in ledger.tasks:
+    for task in ledger.live.values():
         if task.state == "offered":
             yield Wait(task.claim_by, "unclaim", ledger.turns[task.lead], task=task)
     for lead in task_consequences.joined(ledger):

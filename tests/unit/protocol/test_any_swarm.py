@@ -80,6 +80,9 @@ class Teller:
             self.oracle.take(event)
         self.heard = len(self.guard.events)
         self.wrong += [*self.oracle.wrong, *self.oracle.at_rest(self.guard.now)]
+        ledger = self.guard.ledger
+        if list(ledger.live.values()) != [one for one in ledger.tasks if one.is_open]:
+            self.wrong.append(f"{len(ledger.live)} tasks are taken to be open")
         self.oracle.wrong.clear()
 
     def judged_again(self) -> list[str]:

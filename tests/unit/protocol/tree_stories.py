@@ -121,6 +121,8 @@ class Teller:
                 node = self.oracle.nodes.get(turn.id)
                 if node is not None and getattr(ledger.rest(turn), dimension) != node.left(dimension):
                     yield f"{turn.agent} has {node.left(dimension)} {dimension} left"
+        if list(ledger.live.values()) != [one for one in ledger.tasks if one.is_open]:
+            yield f"{len(ledger.live)} tasks are taken to be open"
         if state_of(fold_bodies(self.play.bodies)) != state_of(ledger):
             yield "the log adds up to something else"
 
