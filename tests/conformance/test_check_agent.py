@@ -27,7 +27,7 @@ FAULTS = {
     "takes the turn that ended": "goes on when the work comes back",
     "hears no reply": "asks, and is told the reply",
     "dies of what is withheld": "bears facts that are withheld",
-    "says nothing of what is too large": "fails a turn whose move is too large",
+    "says nothing of what is too large": "says that a move is too large",
     "says nothing of a bug": "fails a turn whose code breaks",
     "sends no heartbeat": "keeps its lease while it works",
     "goes on after the end": "stops when the turn is over",
