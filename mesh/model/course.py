@@ -7,15 +7,14 @@ journal, on results and on the board alone.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from mesh.agent._tasks import Told
 from mesh.agent.errors import Permanent
 from mesh.agent.results import Result, Results
 from mesh.agent.turn import Turn
-from mesh.model.loop import answers, can_be_of
 from protocol.wire.assignment import RoundOutcome, TaskResult
-from protocol.wire.commands import Move, move_name
+from protocol.wire.commands import Ask, Delegate, Escalate, Move, move_name
 
 
 class CourseChanged(Permanent, code="course.changed"):
@@ -75,3 +74,30 @@ async def follow(turn: Turn, code: Callable[[TurnCourse], Awaitable[Move]]) -> M
         return await code(TurnCourse(turn))
     except _Returned as returned:
         return returned.move
+
+
+# --- outcomes of moves -------------------------------------------------------------------------------
+
+
+def answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
+    """Yield the outcomes of moves, without failures and approvals: an approved call finds its own."""
+    for past in rounds:
+        of_a_move = past.how in ("refused", "replied", "expired", "joined") or (
+            past.how == "resolved" and past.move
+        )
+        for_approval = past.asked or (isinstance(past.move, Ask) and past.move.action)
+        if of_a_move and not for_approval:
+            yield past
+
+
+def can_be_of(past: RoundOutcome, move: Move) -> bool:
+    """Return True if this can be the outcome of that move, and not of one that the code made by itself."""
+    match past.how:
+        case "replied" | "expired":
+            return isinstance(move, Ask)
+        case "resolved":
+            return isinstance(move, Escalate)
+        case "joined":
+            return isinstance(move, Delegate)
+    made = past.move
+    return type(made) is type(move) and getattr(made, "to_agent", None) == getattr(move, "to_agent", None)

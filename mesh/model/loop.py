@@ -16,13 +16,14 @@ import msgspec
 from mesh.agent.errors import Permanent, PostUnusable, ToolArgumentsInvalid, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
+from mesh.model.course import answers, can_be_of
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logs import get_logger
 from protocol.wire.assignment import RoundOutcome
-from protocol.wire.commands import Ask, Delegate, Escalate, Move
+from protocol.wire.commands import Escalate, Move
 
 _log = get_logger(__name__)
 
@@ -355,30 +356,6 @@ async def replied(
 def said_in(reply: Reply) -> Said:
     """Return a reply as a transcript has it."""
     return Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model)
-
-
-def answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
-    """Yield the outcomes of moves, without failures and approvals: an approved call finds its own."""
-    for past in rounds:
-        of_a_move = past.how in ("refused", "replied", "expired", "joined") or (
-            past.how == "resolved" and past.move
-        )
-        for_approval = past.asked or (isinstance(past.move, Ask) and past.move.action)
-        if of_a_move and not for_approval:
-            yield past
-
-
-def can_be_of(past: RoundOutcome, move: Move) -> bool:
-    """Return True if this can be the outcome of that move, and not of one that the code made by itself."""
-    match past.how:
-        case "replied" | "expired":
-            return isinstance(move, Ask)
-        case "resolved":
-            return isinstance(move, Escalate)
-        case "joined":
-            return isinstance(move, Delegate)
-    made = past.move
-    return type(made) is type(move) and getattr(made, "to_agent", None) == getattr(move, "to_agent", None)
 
 
 def _remark(text: str) -> ToolResult:
