@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
-from mesh.agent._rounds import EndWatch
 from mesh.agent._step_store import Recorded, as_json, digest_of, plain
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
@@ -101,8 +100,7 @@ class Execution:
         """Prices of models' tokens, by model."""
         self.actions = set(work.reported.actions)
         self.effects = set(work.reported.effects)
-        self.ended = EndWatch(is_over)
-        self._store = store
+        self._is_over, self._store = is_over, store
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
         self._ordinals: dict[tuple[str, str], int] = {}
@@ -113,13 +111,9 @@ class Execution:
         self.allowed_actions = frozenset.intersection(*given) if given else None
         """Names of the tools that may be called; None if there is no limit."""
 
-    async def require_open(self, *, ahead: bool = False) -> None:
-        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs.
-
-        Args:
-            ahead: as in `EndWatch.is_over`; for a call that changes nothing.
-        """
-        if await self.ended.is_over(ahead=ahead):
+    async def require_open(self) -> None:
+        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs."""
+        if await self._is_over():
             raise self.journal.stop(Superseded("the turn was ended"))
 
     # --- tools ------------------------------------------------------------------------------------
@@ -188,7 +182,7 @@ class Execution:
         """Run a tool; its no becomes an outcome that can be recorded."""
         reads_for_model = for_model and tool.effect is None
         if tool.effect is None:  # a recorded result needs no look
-            await self.require_open(ahead=True)
+            await self.require_open()
         try:
             with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
                 value = plain(await tool.run(arguments, idempotency_key=key))
@@ -202,8 +196,6 @@ class Execution:
         if reads_for_model and (size := len(msgspec.json.encode(value))) > MAX_RESULT_BYTES:
             told = f"{tool.name} returned {size} bytes; at most {MAX_RESULT_BYTES} can be told"
             raise Recorded("tool.too_large", f"{told}. Ask for less.")
-        if for_model:
-            self.ended.look_ahead()  # the model is asked as soon as this is stored
         return value
 
     def _again(self, tool: Tool, run: Produce, key: str) -> Produce | None:
@@ -287,7 +279,7 @@ class Execution:
         paid = True
 
         async def ask() -> Any:
-            await self.require_open(ahead=True)
+            await self.require_open()
             self._require_budget()
             with self.live.doing("model", name):
                 return plain(await produce())

@@ -87,8 +87,9 @@ class Executor:
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
         begun = message.delivered > 1
-        tell = partial(self._bus.send, later=True)
-        live = LiveOutput(tell, request=request, agent=self._agent.name, turn=work.turn, round_=work.round)
+        live = LiveOutput(
+            self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
+        )
         try:
             if not self._is_new(message, work):
                 if await self._is_over(message, request, work):
@@ -229,10 +230,7 @@ class Executor:
         if round_.journal.owes:
             await round_.journal.load()  # the turn's cost is known before its code asks
         round_.live.began(self._beginnings)
-        with (
-            contextlib.closing(round_.ended),
-            self.running.holding(round_.request, round_.work) as running,
-        ):
+        with self.running.holding(round_.request, round_.work) as running:
             try:
                 return round_.moved(await self._to_its_end(round_), self._agent.handler)
             except asyncio.CancelledError:

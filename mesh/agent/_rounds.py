@@ -1,4 +1,4 @@
-"""The rounds that this process works on, if they are still open, and those of other versions' instances."""
+"""The rounds that this process works on, and those that it leaves to instances of another version."""
 
 import asyncio
 import contextlib
@@ -113,58 +113,6 @@ class RunningRounds:
             return
         if over and self.rounds.get((turn, round_)) is running:
             running.stop()
-
-
-LOOK_S = 0.05
-"""How old the answer of a look that was begun ahead may be. What comes later than this is asked anew."""
-
-
-class EndWatch:
-    """Looks if a guard ended a turn. A look can be begun ahead, while the step before a call is stored.
-
-    Args:
-        was_ended: returns True if a guard ended the turn.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self, was_ended: Callable[[], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._was_ended, self._clock = was_ended, clock
-        self._begun_at = 0.0
-        self._ahead: asyncio.Future[bool] | None = None
-
-    def look_ahead(self) -> None:
-        """Begin a look for the next call that asks for one that was begun ahead."""
-        self.close()
-        self._begun_at = self._clock()
-        self._ahead = asyncio.ensure_future(self._was_ended())
-        self._ahead.add_done_callback(_nobody_asks)
-
-    async def is_over(self, *, ahead: bool = False) -> bool:
-        """Return True if the turn was ended, as it is now.
-
-        Args:
-            ahead: True if a look will do that was begun ahead, less than LOOK_S ago.
-        """
-        begun, self._ahead = self._ahead, None
-        if begun is not None:
-            if ahead and self._clock() - self._begun_at < LOOK_S:
-                return await begun
-            begun.cancel()
-        return await self._was_ended()
-
-    def close(self) -> None:
-        """Give up a look that was begun ahead. Idempotent."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-            self._ahead = None
-
-
-def _nobody_asks(look: asyncio.Future[bool]) -> None:
-    """Take note of a look's error: the call that it was for may never come."""
-    if not look.cancelled():
-        look.exception()
 
 
 LOST_S = 60.0

@@ -259,22 +259,12 @@ class Bus:
         return ack
 
     def send(
-        self,
-        subject: str,
-        data: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        *,
-        reply: str = "",
-        later: bool = False,
+        self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None, *, reply: str = ""
     ) -> bool:
-        """Publish without waiting. Return False if there is no connection; then nothing was sent.
-
-        Args:
-            later: as in `NatsProtocol.write`.
-        """
+        """Publish without waiting. Return False if there is no connection; then nothing was sent."""
         if not self.connected:
             return False
-        self._wire.write(encode(subject, data, reply, headers), later=later)
+        self._wire.write(encode(subject, data, reply, headers))
         return True
 
     async def publish(

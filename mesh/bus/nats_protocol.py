@@ -29,8 +29,6 @@ _M, _H = ord("M"), ord("H")
 _DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
 _ROOM_BYTES = 1 << 17
 """Bytes that one read takes at most."""
-LATER_S = 0.01
-"""How long bytes wait at most that leave with others: people read them, and nobody waits for them."""
 FULL_BYTES = 1 << 20
 """Unsent bytes above which `publish` waits for the socket."""
 
@@ -112,8 +110,6 @@ class NatsProtocol(Client):
         self._ps: Any = Scanner(self)
         self._out: list[bytes] = []
         self._flushing = False
-        self._later: asyncio.TimerHandle | None = None
-        """Set while bytes wait for others to leave with."""
         self._asked: set[asyncio.Future[bool]] = set()
         self._controls: set[asyncio.Task[None]] = set()
         """Lines of the server that take nats-py more than one step."""
@@ -234,24 +230,14 @@ class NatsProtocol(Client):
             self._pongs_received += 1
             self._pings_outstanding = 0
 
-    def write(self, chunk: bytes, *, later: bool = False) -> None:
-        """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks.
-
-        Args:
-            later: True if they may wait for others to leave with, up to LATER_S: each system call wakes the
-                server.
-        """
+    def write(self, chunk: bytes) -> None:
+        """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks."""
         self._out.append(chunk)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(chunk)
-        if self._flushing:
-            return
-        loop = asyncio.get_running_loop()
-        if not later:
+        if not self._flushing:
             self._flushing = True
-            loop.call_soon(self._write_out)
-        elif self._later is None:
-            self._later = loop.call_later(LATER_S, self._write_out)
+            asyncio.get_running_loop().call_soon(self._write_out)
 
     def take(self, data: bytes) -> None:
         """Dispatch what was read, and write what came of it. Raises ProtocolError."""
@@ -266,9 +252,6 @@ class NatsProtocol(Client):
 
     def _write_out(self) -> None:
         self._flushing = False
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
         chunks, self._out = self._out, []
         if chunks and self.is_connected and self._transport is not None:
             self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))

@@ -175,13 +175,7 @@ class _Conversation:
             self.answered.clear()
             prompt = self.prompt
         reply, is_paid_now = await replied(
-            self.turn,
-            self.model,
-            self.pricing,
-            prompt,
-            hear=self.hear,
-            began=self.begins,
-            goes_on=lambda reply: any(self._kind(call) == "reads" for call in reply.calls),
+            self.turn, self.model, self.pricing, prompt, hear=self.hear, began=self.begins
         )
         self.begins = None
         self.said_before = not is_paid_now
@@ -326,24 +320,13 @@ async def replied(
     *,
     hear: Hear | None = None,
     began: PromptContext | None = None,
-    goes_on: Callable[[Reply], bool] = lambda reply: False,
 ) -> tuple[Reply, bool]:
     """Return a model's reply, fresh or recorded, and True if this round is the one that pays for it.
 
-    Args:
-        goes_on: returns True for a reply that a reading tool is called for as soon as it is stored.
-
     Raises ModelGaveUp for one that stopped for a reason which no answer of ours can mend.
     """
-
-    async def ask() -> Reply:
-        reply = await pricing.reply(prompt, hear)
-        if goes_on(reply):
-            turn.execution.ended.look_ahead()
-        return reply
-
     reply, is_paid_now = await turn.execution.model(
-        model.mode, prompt, ask, Reply, cost=pricing.cost, began=began
+        model.mode, prompt, lambda: pricing.reply(prompt, hear), Reply, cost=pricing.cost, began=began
     )
     pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
     if reply.stop in FATAL:

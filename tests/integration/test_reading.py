@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mesh.bus.connection import Bus, connect
-from mesh.bus.nats_protocol import Incoming, NatsProtocol, encode
+from mesh.bus.nats_protocol import Incoming, NatsProtocol
 from mesh.local.server import EmbeddedServer
 from tests.servers import until
 from tests.trouble.proxy import Frame, Proxy
@@ -72,31 +72,3 @@ async def test_what_comes_with_the_end_of_the_greeting_is_read_and_an_end_there_
         await wire.connect(f"nats://{host}:{port}", allow_reconnect=False)
         await until(lambda: wire.is_closed)
     assert got == [b"hi"]
-
-
-async def test_what_may_leave_later_leaves_with_the_next_message_and_by_itself_if_none_comes() -> None:
-    """One read of the other side shows what left in one system call."""
-    came: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"max_payload": 1048576}\r\n')
-        await reader.readuntil(b"PING\r\n")
-        writer.write(b"PONG\r\n")
-        while data := await reader.read(1 << 16):
-            came.append(data)
-        writer.close()
-
-    wire = NatsProtocol(lambda operation, subject: None)
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        host, port = server.sockets[0].getsockname()
-        await wire.connect(f"nats://{host}:{port}", allow_reconnect=False)
-        wire.write(encode("x", b"1"), later=True)
-        await asyncio.sleep(0)
-        wire.write(encode("x", b"2"), later=True)
-        wire.write(encode("x", b"3"))
-        await until(lambda: len(came) == 1)
-        assert came == [encode("x", b"1") + encode("x", b"2") + encode("x", b"3")]
-        wire.write(encode("x", b"4"), later=True)
-        await until(lambda: len(came) == 2)
-        assert came[1] == encode("x", b"4")
-        await wire.close()
