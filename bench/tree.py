@@ -2,18 +2,22 @@
 
 *A plan*: a lead asks a model, delegates eight tasks of one model call each, and asks once more when all have
 come back. The stand-in takes 0.2 s for each call. Times are the guard's, from the log: the whole request, and
-each task from the event that opens it to its result. *Levels*: a lead, eight tasks, eight more below each: 73
-turns without a model, before two guards; an append is retried where the other guard was first. *Size*:
-requests of ever more tasks, without a model; the guard's processor time is divided by the tasks.
+each task from the event that opens it to its result. What the mesh adds is what the request takes over the
+same ten calls without a mesh: one, eight at once, one, in one process, in the same round. *Levels*: a lead,
+eight tasks, eight more below each: 73 turns without a model, before two guards; an append is retried where
+the other guard was first. *Size*: requests of ever more tasks, without a model; the guard's processor time is
+divided by the tasks.
 """
 
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.crew import Member
 from bench.figures import Figure, Target, percentile, spread
 from bench.machine import usage
 from bench.place import FLEET, Place, site
@@ -65,8 +69,9 @@ async def trees(directory: Path, amount: Trees) -> list[Figure]:
     async with site(directory, fleet=fleet) as here:
         stub = await here.crew.start(STUB, "bench.tree", STUB)
         url = await stub.ask("url")
-        for name in (LEAD, MIDDLE, WORKER):
+        for name in (LEAD, MIDDLE):
             await here.start("bench.tree", name, url)
+        worker = await here.start("bench.tree", WORKER, url)
         guard = await here.start_guard()
 
         async def played(what: str) -> list[AnyEvent]:
@@ -75,7 +80,7 @@ async def trees(directory: Path, amount: Trees) -> list[Figure]:
             return [codec.decode_event(each.body) for each in await JetStreamLog(here.admin).read(request)]
 
         await played(f"wide {EIGHT}")  # the first takes longer: everything is loaded with it
-        figures = await _plans(played, amount)
+        figures = await _plans(played, worker, amount)
         figures += await _sizes(played, guard.pid, amount)
         await guard.end()
         return [*figures, await _levels(here.at, played, amount)]
@@ -84,13 +89,14 @@ async def trees(directory: Path, amount: Trees) -> list[Figure]:
 Play = Callable[[str], Awaitable[list[AnyEvent]]]
 
 
-async def _plans(played: Play, amount: Trees) -> list[Figure]:
-    walls, relative, added = [], [], []
+async def _plans(played: Play, worker: Member, amount: Trees) -> list[Figure]:
+    walls, relative, bare, added = [], [], [], []
     for _ in range(amount.rounds):
         found = [_plan(await played("plan")) for _ in range(amount.plans)]
         walls.append(percentile([wall for wall, _ in found], 0.5))
         relative.append(percentile([(wall - 2 * CALL_S * 1e3) / slowest for wall, slowest in found], 0.5))
-        added.append(percentile([(wall - 3 * CALL_S * 1e3) / EIGHT for wall, _ in found], 0.5))
+        bare.append(percentile(await worker.ask(amount.plans), 0.5))
+        added.append((walls[-1] - bare[-1]) / EIGHT)
     return [
         Figure(
             "a lead with 8 tasks of one model call each (of it, less two calls, in slowest tasks): p50",
@@ -99,7 +105,8 @@ async def _plans(played: Play, amount: Trees) -> list[Figure]:
             ratio=spread(relative),
             target=WALL,
         ),
-        Figure("of it, what the mesh adds for each task: p50", "ms", spread(added), target=ADDED_MS),
+        Figure("the same ten model calls without a mesh: p50", "ms", spread(bare)),
+        Figure("what the mesh adds for each task: p50", "ms", spread(added), target=ADDED_MS),
     ]
 
 
@@ -194,10 +201,23 @@ class _Player:
 
     async def _ask(self, turn: Turn, brief: str) -> None:
         async def produce() -> Any:
-            reply = await self._model.reply(Prompt(agent=turn.agent, instructions="Do it.", brief=brief))
-            return {"text": reply.text}
+            return {"text": await self._reply(brief)}
 
         await turn.model("stand-in", brief, produce, dict)
+
+    async def _reply(self, brief: str) -> str:
+        return (await self._model.reply(Prompt(agent=WORKER, instructions="Do it.", brief=brief))).text
+
+    async def bare(self, plans: int) -> list[float]:
+        """Return how long the model calls of a plan take by themselves, in ms, so many times."""
+        took = []
+        for _ in range(plans):
+            began = time.perf_counter()
+            await self._reply("the plan")
+            await asyncio.gather(*(self._reply("a task") for _ in range(EIGHT)))
+            await self._reply("the answer")
+            took.append((time.perf_counter() - began) * 1e3)
+        return took
 
 
 def _task(turn: Turn, number: int, to: str) -> Any:
@@ -206,7 +226,7 @@ def _task(turn: Turn, number: int, to: str) -> Any:
 
 async def _agent(name: str, url: str, keys: Path, stub: str) -> None:
     player = _Player(ClaudeModel(ROUTING, base_url=stub, api_key="stub"))
-    await serve_agent(url, keys, Agent(name=name, handler=player, concurrency=2 * EIGHT))
+    await serve_agent(url, keys, Agent(name=name, handler=player, concurrency=2 * EIGHT), player.bare)
 
 
 if __name__ == "__main__":
