@@ -3,7 +3,8 @@
 A point is `append:<event type>` (that event is stored, nothing after it is done; `append:<event type>#3`: of
 the third), `armed` (the timer stands, the message is not acknowledged), `buried` (the dead letter is stored),
 `frozen` (the whole mesh is, the message is not acknowledged), `told` (one agent's turn is said to be over,
-the next one's is not), `remembered` (the first fact of a conversation is) or `never`.
+the next one's is not), `remembered` (the first fact of a conversation is), a failpoint of the guard
+(`guard.heard#3`: as it is passed for the third time) or `never`.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.request_mux import PubAck
-from mesh.guard import service
+from mesh.guard import processor, service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
 
@@ -33,6 +34,8 @@ FATAL = {"buried": "mesh.dead.", "frozen": FREEZE, "remembered": "mesh.mem.", "t
 
 STORED = Counter[str]()
 """By type: how many events this guard appended."""
+PASSED = Counter[str]()
+"""By failpoint: how often this guard came by."""
 
 
 def die() -> None:
@@ -71,6 +74,17 @@ class FatalBus:
         bus.publish_durable = publish  # type: ignore[method-assign]
 
 
+def die_at(point: str) -> None:
+    """Die at a failpoint of the guard."""
+
+    def passed(name: str) -> None:
+        PASSED[name] += 1
+        if point in (name, f"{name}#{PASSED[name]}"):
+            die()
+
+    vars(processor)["failpoint"] = passed
+
+
 def only_ready(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
     if event["event"] != "guard_ready":
         raise structlog.DropEvent
@@ -82,6 +96,8 @@ async def main() -> None:
     structlog.configure(processors=[only_ready])
     FatalLog.point = point
     vars(service)["JetStreamLog"] = FatalLog
+    if point.startswith("guard."):
+        die_at(point)
     if point == "armed":
         arm = stores.arm_schedule
 

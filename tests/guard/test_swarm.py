@@ -28,7 +28,12 @@ FURNISHED = _fleet()
 
 
 @pytest.mark.parametrize(
-    "point", ["append:task.offered", "append:facts.withheld", "append:task.opened", "append:facts.posted"]
+    "point",
+    [
+        *("append:task.offered", "append:facts.withheld", "append:task.opened", "append:facts.posted"),
+        *("guard.due#1", "guard.followed#1"),  # the offer
+        *("guard.heard#3", "guard.decided#1", "guard.withheld#1", "guard.armed#3"),  # the claim
+    ],
 )
 async def test_a_swarm_goes_on_where_its_guard_died(stage: Stage, point: str) -> None:
     client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")

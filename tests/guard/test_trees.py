@@ -32,7 +32,7 @@ from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import AgentName, TurnId
 from tests.certain import is_
 from tests.guard.stage import HASTY, Stage, control_command, proposal_command, submit_command
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import PATIENCE_S, eventually, until
 
 CALLS = 40
 """Model calls that the root of each tree is given."""
@@ -116,7 +116,13 @@ POINTS = (
     *("append:task.delivered#1", "append:task.delivered#4"),
     *("append:turn.resumed#1", "append:turn.resumed#2"),
     "append:request.completed",
+    *("guard.heard#2", "guard.decided#2", "guard.armed#2"),  # the first delegate
+    *("guard.due#1", "guard.followed#1"),  # its first task
+    *("guard.heard#4", "guard.decided#4", "guard.armed#4"),  # the first deliver
+    *("guard.heard#7", "guard.decided#7", "guard.armed#7"),  # the last deliver, which closes a join
+    *("guard.due#6", "guard.followed#6"),  # the root's next round
 )
+"""Events of the tree, and failpoints by how often they were passed. Eight messages are heard."""
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -143,8 +149,23 @@ async def test_a_guard_is_killed_and_each_task_is_opened_and_told_once(stage: St
     assert calls["deep"] + calls["also"] <= calls["left"]
 
 
-@pytest.mark.parametrize("point", ["append:request.cancelled", "told"])
-async def test_whoever_dies_while_many_turns_end_all_of_them_are_told(stage: Stage, point: str) -> None:
+@pytest.mark.parametrize(
+    ("point", "before"),
+    [
+        ("guard.heard#4", 0),
+        ("append:request.cancelled", 0),
+        ("guard.ended#1", 0),
+        ("told", 1),
+        ("guard.ended#3", 2),
+        ("guard.decided#4", 5),
+        ("guard.armed#4", 5),
+    ],
+)
+async def test_whoever_dies_while_many_turns_end_all_of_them_are_told(
+    stage: Stage, point: str, before: int
+) -> None:
+    """`before`: how many ends the guard that dies has told."""
+
     def only_plan(work: Assignment) -> Move | None:
         return PLANS.get(work.task)
 
@@ -152,10 +173,10 @@ async def test_whoever_dies_while_many_turns_end_all_of_them_are_told(stage: Sta
     async with stage.doomed_guard(point) as doomed:
         request = await client.submit("hello", policy="tree")
         playing = asyncio.create_task(cast.play(request))
-        await stage.reaches(request, "task.opened", len(TASKS))
+        await until(lambda: len(cast.turns) == 1 + len(TASKS))
         await client.cancel(request)
         await doomed.ended()
-    assert len(await ends(stage, request)) == (point == "told")
+    assert len(await ends(stage, request)) == before
     told = {name: await stage.notices(name) for name in "abcde"}
     await stage.guard()
     await stage.drained()
@@ -165,6 +186,31 @@ async def test_whoever_dies_while_many_turns_end_all_of_them_are_told(stage: Sta
     assert await ends(stage, request) == set(turns.values())
     notices = [each.ended.turn for name in "abcde" for each in told[name] if each.ended]
     assert set(notices) == set(turns.values())
+
+
+@pytest.mark.parametrize("point", ["guard.fired", "guard.due#2", "append:turn.resumed", "guard.followed#2"])
+async def test_a_guard_that_dies_as_a_join_runs_out_of_time_leaves_it_to_the_next(
+    stage: Stage, point: str
+) -> None:
+    plan = Delegate(tasks=(task("slow", "b"),), within_s=0.5)
+
+    def waits(work: Assignment) -> Move | None:
+        if work.task:
+            return None
+        return Complete(answer="without it", cancel_open=True) if work.round else plan
+
+    client, cast = await stage.client(), Cast(stage, waits)
+    async with stage.doomed_guard(point) as doomed:
+        request = await client.submit("hello", policy="tree")
+        playing = asyncio.create_task(cast.play(request))
+        await doomed.ended()
+    await stage.guard()
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "without it"
+    await stage.drained()
+    playing.cancel()
+    types = Counter(await stage.types(request))
+    assert (types["task.opened"], types["turn.resumed"], types["request.completed"]) == (1, 1, 1)
+    assert cast.given == Counter({("", 0): 1, ("slow", 0): 1, ("", 1): 1})
 
 
 @pytest.mark.parametrize("point", ["append:task.delivered", "append:task.cancelled", "told"])
