@@ -6,6 +6,7 @@ What each agent was given and asked for is counted outside of the log.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -110,6 +111,20 @@ async def ends(stage: Stage, request: str) -> set[str]:
     return {subject.rpartition(".")[2] for subject in found["state"].get("subjects") or {}}
 
 
+async def outlived(stage: Stage, cast: Cast, point: str, **of: Any) -> tuple[str, Any]:
+    """Play a request whose guard dies at a point and has an heir; return its id and its answer."""
+    client = await stage.client()
+    async with stage.doomed_guard(point) as doomed:
+        request = await client.submit("hello", policy="tree", **of)
+        playing = asyncio.create_task(cast.play(request))
+        await doomed.ended()
+    await stage.guard()
+    answer = (await client.wait(request, timeout_s=PATIENCE_S)).answer
+    playing.cancel()
+    await stage.drained()
+    return request, answer
+
+
 POINTS = (
     *("append:turn.delegated#1", "append:turn.delegated#2"),
     *("append:task.opened#1", "append:task.opened#2", "append:task.opened#3", "append:task.opened#4"),
@@ -127,17 +142,9 @@ POINTS = (
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_guard_is_killed_and_each_task_is_opened_and_told_once(stage: Stage, point: str) -> None:
-    client, cast = await stage.client(), Cast(stage)
-    async with stage.doomed_guard(point) as doomed:
-        request = await client.submit(
-            "hello", policy="tree", constraints=Constraints(budget=Budget(model_calls=CALLS))
-        )
-        playing = asyncio.create_task(cast.play(request))
-        await doomed.ended()
-    await stage.guard()
-    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == ["left", "right"]
-    playing.cancel()
-    await stage.drained()
+    cast, granted = Cast(stage), Constraints(budget=Budget(model_calls=CALLS))
+    request, answer = await outlived(stage, cast, point, constraints=granted)
+    assert answer == ["left", "right"]
     log = await stage.log(request)
     assert Counter(await stage.types(request)) == PLAYED
     opened = [event for event in log if isinstance(event, events.TaskOpened)]
@@ -199,15 +206,9 @@ async def test_a_guard_that_dies_as_a_join_runs_out_of_time_leaves_it_to_the_nex
             return None
         return Complete(answer="without it", cancel_open=True) if work.round else plan
 
-    client, cast = await stage.client(), Cast(stage, waits)
-    async with stage.doomed_guard(point) as doomed:
-        request = await client.submit("hello", policy="tree")
-        playing = asyncio.create_task(cast.play(request))
-        await doomed.ended()
-    await stage.guard()
-    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "without it"
-    await stage.drained()
-    playing.cancel()
+    cast = Cast(stage, waits)
+    request, answer = await outlived(stage, cast, point)
+    assert answer == "without it"
     types = Counter(await stage.types(request))
     assert (types["task.opened"], types["turn.resumed"], types["request.completed"]) == (1, 1, 1)
     assert cast.given == Counter({("", 0): 1, ("slow", 0): 1, ("", 1): 1})
@@ -229,15 +230,9 @@ async def test_a_lead_that_ends_takes_the_tasks_below_it_along_and_no_other(stag
             return Complete(answer="enough", cancel_open=True) if work.results else plan
         return Deliver(summary="done")
 
-    client, cast = await stage.client(), Cast(stage, hasty)
-    async with stage.doomed_guard(point) as doomed:
-        request = await client.submit("hello", policy="tree")
-        playing = asyncio.create_task(cast.play(request))
-        await doomed.ended()
-    await stage.guard()
-    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "enough"
-    await stage.drained()
-    playing.cancel()
+    cast = Cast(stage, hasty)
+    request, answer = await outlived(stage, cast, point)
+    assert answer == "enough"
     log = await stage.log(request)
     cancelled = [event for event in log if isinstance(event, events.TaskCancelled)]
     assert [(event.name, event.why) for event in cancelled] == [("deep", "lead_ended")]
