@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.domain import budget, task_events
+from protocol.domain import budget
 from protocol.domain.memory import recalled_for
 from protocol.domain.request_state import RequestState
-from protocol.domain.turns import Hop, remembered
+from protocol.domain.tasks import TaskState, begun, next_worker, offer_id, task_turn
+from protocol.domain.turns import Hop, TurnState, remembered
 from protocol.wire import codec, events
-from protocol.wire.assignment import RoundOutcome
+from protocol.wire.assignment import RoundOutcome, TaskStatus
 from protocol.wire.commands import Report, id_of
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent
+from protocol.wire.grounds import Candidate
 from protocol.wire.ids import HUMAN
 
 _DECIDES_NOTHING = (events.MoveDeferred, events.FactsWithheld)
@@ -140,8 +142,8 @@ class Ledger(RequestState):
             self.escalations += 1
             if event.report != Report() or event.reason == "asked":
                 self.settle(ended, event.report)
-            elif ended.unaccounted and not ended.reported:
-                self.charge(ended, budget.whole(self.rest(ended)))
+            else:
+                self._charge_unaccounted(ended, ended.unaccounted and not ended.reported)
         raised = self.begin(event, segment, stash, instead_of=instead_of, tier=event.tier)
         raised.reason = ended.reason if ended.agent == HUMAN else event.reason
 
@@ -184,6 +186,98 @@ class Ledger(RequestState):
             self.settle(self.turns[event.turn], self.report_of(event))
         self.end(event)
 
+    # --- trees: plans, tasks and their ends, joins that close -------------------------------------
+
+    def _on_delegated(self, event: events.TurnDelegated) -> None:
+        turn = self.turns[event.turn]
+        self.settle(turn, event.report)
+        turn.state, turn.since_n, turn.due_at = "delegated", event.n, event.expires_at
+        turn.join, turn.entry = event.join, event.grounds.sender
+        for name in event.cancel:
+            turn.tasks[name].called_off = True
+        for task in begun(event, turn.id, len(turn.work.path) + 1):
+            turn.tasks[task.name] = task
+            self.tasks.append(task)
+            self.live[task.lead, task.name] = task
+            self.history.remember(task.planned.task.facts)
+
+    def _on_task_opened(self, event: events.TaskOpened) -> None:
+        task = self.turns[event.lead].tasks[event.name]
+        turn = self.enter(event, self.take_over(event), task)
+        if event.grounds is not None and event.grounds.target is not None:  # a claim
+            task.worker = Candidate(entry=event.grounds.target)
+        task.state, task.turn = "open", turn.id
+        task.agents, task.attempts = (*task.agents, turn.agent), task.attempts + 1
+
+    def _on_offered(self, event: events.TaskOffered) -> None:
+        task = self.turns[event.lead].tasks[event.name]
+        task.state, task.turn = "offered", event.offer.turn
+        task.offer, task.claim_by, task.offered_at = task.turn, event.claim_by, event.at
+        self.offers[task.turn] = task
+
+    def _on_posted(self, event: events.FactsPosted) -> None:
+        for fact in event.facts:
+            self.board.pop((event.sender, fact.key), None)  # the newest comes last
+            self.board[event.sender, fact.key] = fact
+        self.history.remember(event.facts)
+
+    def _on_delivered(self, event: events.TaskDelivered) -> None:
+        turn = self.close(event.turn, event)
+        self.settle(turn, event.report)
+        self.history.remember(event.facts)
+        assert turn.task is not None
+        self._end_task(turn.task, "delivered", event)
+
+    def _on_task_failed(self, event: events.TaskFailed) -> None:
+        task, turn = self.task_of(event.turn), self.turns.get(event.turn)
+        assert task is not None
+        if turn is not None:
+            if event.sender is not None:
+                self.settle(turn, event.report)
+            self._charge_unaccounted(turn, turn.unaccounted)
+            self.close(turn.id, event)
+        lead = self.turns[task.lead]
+        again = turn is not None and task.may_be_offered_again
+        worker = None if again else next_worker(task, lead.work.path, lead.entry, event.grounds)
+        if worker is None and not again:
+            self._end_task(task, "failed", event)
+            return
+        task.state, task.worker, task.since_n, task.fell_back = "planned", worker, event.n, True
+        task.turn = (offer_id if again else task_turn)(event.request, task.lead, event.n)
+
+    def _on_task_cancelled(self, event: events.TaskCancelled) -> None:
+        task, turn = self.task_of(event.turn), self.turns.get(event.turn)
+        assert task is not None
+        if turn is not None:
+            unbegun = event.grounds is not None and event.grounds.unbegun
+            self._charge_unaccounted(turn, turn.unaccounted or (turn.state == "working" and not unbegun))
+            self.close(turn.id, event)
+        self._end_task(task, "cancelled", event)
+
+    def _end_task(
+        self,
+        task: TaskState,
+        how: TaskStatus,
+        by: events.TaskDelivered | events.TaskFailed | events.TaskCancelled,
+    ) -> None:
+        task.state, task.ended = how, by
+        self.live.pop((task.lead, task.name), None)
+
+    def _charge_unaccounted(self, turn: TurnState, began: bool) -> None:
+        """Charge a turn all that it had left if nobody said what a round of it cost that had begun."""
+        if began:
+            self.charge(turn, budget.whole(self.rest(turn)))
+
+    def _on_resumed(self, event: events.TurnResumed) -> None:
+        turn = self.turns[event.turn]
+        joined = turn.state == "delegated"
+        self.next_round(event)
+        if not joined:
+            return
+        turn.waited += not event.work.results
+        for result in event.work.results:
+            turn.tasks[result.name].told = True
+
 
 _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
     events.RequestOpened: Ledger._on_opened,
@@ -206,7 +300,14 @@ _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
     events.RequestFailed: Ledger._on_failed,
     events.RequestExpired: Ledger.end,
     events.RequestCancelled: Ledger.end,
-    **task_events.APPLY,
+    events.TurnResumed: Ledger._on_resumed,
+    events.TurnDelegated: Ledger._on_delegated,
+    events.TaskOpened: Ledger._on_task_opened,
+    events.TaskOffered: Ledger._on_offered,
+    events.FactsPosted: Ledger._on_posted,
+    events.TaskDelivered: Ledger._on_delivered,
+    events.TaskFailed: Ledger._on_task_failed,
+    events.TaskCancelled: Ledger._on_task_cancelled,
 }
 
 

@@ -19,10 +19,9 @@ from protocol.domain.envelope import Draft, E, World
 from protocol.domain.layers import NO_LOAD, NO_STASH, Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import to_remember
-from protocol.domain.results import error_of
 from protocol.domain.submit import decide_submit
 from protocol.domain.tasks import TaskState
-from protocol.domain.turns import Segment, TurnState, next_round, remembered, retry_at
+from protocol.domain.turns import Segment, TurnState, error_of, next_round, remembered, retry_at
 from protocol.wire import commands, events
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
@@ -218,22 +217,13 @@ class _Verdict(Case):
         segment, own = self.segment, self.ledger.frames[self.turn.id].constraints
         match self.move:
             case Transfer() as move:
-                asked = move.constraints
-                granted = budget.grant(asked.budget, self.rest)
-                deadline = asked.ends_at(self.world.now)
+                granted = budget.grant(move.constraints.budget, self.rest)
                 return self._handoff_of(
                     load,
                     to=move.to_agent,
                     summary=move.summary,
                     intent=move.intent,
-                    constraints=Constraints(
-                        deadline=own.deadline if deadline is None else deadline,  # never later, by a rule
-                        allowed_actions=own.allowed_actions
-                        if asked.allowed_actions is None
-                        else tuple(sorted(asked.allowed_actions)),
-                        budget=budget.public(granted),
-                        read_only=own.read_only or asked.read_only,
-                    ),
+                    constraints=plans.narrower(own, move.constraints, self.world.now, granted),
                     return_to=move.return_to,
                     no_return=move.no_return,
                 )

@@ -115,7 +115,7 @@ def planned(
         is_offered = swarm and task.to_agent is None
         worker, why = (None, "") if is_offered else chosen(task, turn, grounds)
         agent = AgentName(task.to_agent or "") if worker is None else worker.entry.name
-        constraints = _narrower(own, task.constraints, now, part, read_only=swarm)
+        constraints = narrower(own, task.constraints, now, part, read_only=swarm)
         of = offer_id if is_offered else task_turn
         plan = PlannedTask(
             task=task,
@@ -147,13 +147,13 @@ def shares(asked: Sequence[Budget | None], rest: Budget, keep_back: float) -> li
     return [Budget(**grant) for grant in granted]
 
 
-def _narrower(
-    own: Constraints, asked: Constraints, now: int, granted: Budget, *, read_only: bool
+def narrower(
+    own: Constraints, asked: Constraints, now: int, granted: Budget, *, read_only: bool = False
 ) -> Constraints:
-    """Return a task's constraints: its lead's, narrowed by what is asked for."""
+    """Return the constraints of who is given work: its giver's, narrowed by what is asked for."""
     deadline, actions = asked.ends_at(now), asked.allowed_actions
     return Constraints(
-        deadline=own.deadline if deadline is None else deadline,
+        deadline=own.deadline if deadline is None else deadline,  # never later, by a rule
         allowed_actions=own.allowed_actions if actions is None else tuple(sorted(actions)),
         budget=budget.public(granted),
         read_only=read_only or own.read_only or asked.read_only,

@@ -11,15 +11,15 @@ from typing import Any
 from msgspec import json
 
 from protocol.domain.admission import Rejected
-from protocol.domain.envelope import Draft, World, due_draft, show
+from protocol.domain.envelope import Draft, World, show
 from protocol.domain.layers import NO_LOAD, Bringer, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import task_work
-from protocol.domain.results import result_of
 from protocol.domain.rules import breaker_open
+from protocol.domain.task_consequences import given, never_opened, opening
 from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
-from protocol.wire.assignment import Assignment, TaskError
+from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import AnyEvent
@@ -61,7 +61,7 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         prices=ledger.prices,
         topology=ledger.policy.topology,
         task=task.name,
-        results=tuple(result_of(lead.known_tasks[name], clearance) for name in task.planned.task.uses),
+        results=given(lead, task.planned, clearance),
         board=ledger.board_for(clearance),
     )
     draft = Draft(ledger, world, offering_cause(str(ledger.request), lead.id, task.since_n))
@@ -69,16 +69,11 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
     return draft.event(events.TaskOffered, inbox, id=task.turn, claim_by=min([until, *ends]), **said)
 
 
-def unclaimed(
-    ledger: Ledger, world: World, task: TaskState, code: str = UNCLAIMED, why: str = ""
-) -> AnyEvent:
-    """Return the failure of a task that nobody has claimed, or that cannot be offered."""
-    lead, intent = ledger.turns[task.lead], str(task.planned.task.intent)
-    message = why or f"no agent that lists {intent!r} claimed it within {ledger.policy.claim_within_s:g} s"
-    error = TaskError(code=code, message=message, agent=task.addressee, attempts=0, lineage=lead.work.path)
-    draft = due_draft(events.TaskFailed, ledger, world, task.turn, task.since_n)
-    said = {"turn": task.turn, "round": 0, "name": task.name, "error": error, "grounds": world.grounds}
-    return draft.event(events.TaskFailed, NOBODY, **said)
+def unclaimed(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
+    """Return the failure of a task that nobody has claimed in time."""
+    intent, within_s = str(task.planned.task.intent), ledger.policy.claim_within_s
+    message = f"no agent that lists {intent!r} claimed it within {within_s:g} s"
+    return never_opened(ledger, world, task, UNCLAIMED, message)
 
 
 # --- claims -----------------------------------------------------------------------------------------
@@ -96,19 +91,7 @@ def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: W
         return draft.event(events.MoveRefused, NOBODY, **said)
     lead, entry = ledger.turns[task.lead], world.grounds.sender
     assert entry is not None  # else it is not capable
-    work = task_work(ledger, lead, task.planned, entry.name, lead.entry)
-    return draft.opening(
-        events.TaskOpened,
-        work.handoff,
-        work.load,
-        work.marks,
-        path=(*lead.work.path, entry.name),
-        reader=entry,
-        results=tuple(result_of(lead.known_tasks[name], entry.clearance) for name in task.planned.task.uses),
-        lead=lead.id,
-        name=task.name,
-        grounds=world.grounds,
-    )
+    return opening(draft, lead, task.planned, entry, grounds=world.grounds)
 
 
 def _refusal(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -> Refusal | None:

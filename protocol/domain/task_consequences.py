@@ -1,6 +1,7 @@
 """What follows from plans: tasks open, joins close, and what is called off or left over ends."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -8,11 +9,11 @@ from protocol.domain import budget
 from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import task_work
-from protocol.domain.results import error_of, result_of
-from protocol.domain.tasks import TaskState, is_joined, opening_cause, untold
-from protocol.domain.turns import TurnState, next_round
+from protocol.domain.tasks import TaskState, is_joined, opening_cause, result_of, untold
+from protocol.domain.turns import TurnState, error_of, next_round
 from protocol.wire import events
-from protocol.wire.assignment import RoundOutcome, TaskError
+from protocol.wire.assignment import PlannedTask, RoundOutcome, TaskError, TaskResult
+from protocol.wire.config import AgentEntry
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
 from protocol.wire.ids import NOBODY
@@ -55,27 +56,40 @@ def opened(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         return never_opened(ledger, world, task, Rule.AGENT_AVAILABLE, message)
     entry, left = worker.entry, budget.left(task.grant, task.spent)
     plan = replace(task.planned, constraints=replace(task.planned.constraints, budget=budget.public(left)))
-    work = task_work(ledger, lead, plan, entry.name, lead.entry)
     draft = Draft(ledger, world, opening_cause(str(ledger.request), lead.id, task.since_n))
+    return opening(draft, lead, plan, entry, id=task.turn)
+
+
+def opening(draft: Draft, lead: TurnState, plan: PlannedTask, entry: AgentEntry, **said: Any) -> AnyEvent:
+    """Return what opens the turn of a task for its agent, `entry`, with what that may see."""
+    work = task_work(draft.ledger, lead, plan, entry.name, lead.entry)
     return draft.opening(
         events.TaskOpened,
         work.handoff,
         work.load,
         work.marks,
         path=(*lead.work.path, entry.name),
-        id=task.turn,
         reader=entry,
-        results=tuple(result_of(lead.known_tasks[name], entry.clearance) for name in plan.task.uses),
+        results=given(lead, plan, entry.clearance),
         lead=lead.id,
-        name=task.name,
+        name=plan.task.name,
+        **said,
     )
 
 
+def given(lead: TurnState, plan: PlannedTask, clearance: Collection[str]) -> tuple[TaskResult, ...]:
+    """Return the results that a task is given to use, as somebody with this clearance is told."""
+    return tuple(result_of(lead.known_tasks[name], clearance) for name in plan.task.uses)
+
+
 def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, message: str) -> AnyEvent:
-    """Return the failure of a task whose turn cannot be opened."""
-    assert task.worker is not None
-    agent = task.worker.entry.name
-    lineage = (*ledger.turns[task.lead].work.path, agent)
+    """Return the failure of a task whose turn cannot be opened, or that nobody claimed."""
+    path = ledger.turns[task.lead].work.path
+    if task.worker is None:
+        agent, lineage = task.addressee, path
+    else:
+        agent = task.worker.entry.name
+        lineage = (*path, agent)
     error = TaskError(code=code, message=message, agent=agent, attempts=0, lineage=lineage)
     draft = due_draft(events.TaskFailed, ledger, world, task.turn, task.since_n)
     said = {"turn": task.turn, "round": 0, "name": task.name, "error": error, "grounds": world.grounds}
@@ -85,16 +99,12 @@ def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, messa
 def failed(ledger: Ledger, world: World, turn: TurnState, code: str, message: str) -> AnyEvent:
     """Return the end of a task whose turn has no round left."""
     assert turn.task is not None
-    draft = due_draft(events.TaskFailed, ledger, world, turn.id, turn.since_n)
-    return draft.event(
-        events.TaskFailed,
-        NOBODY,
-        turn=turn.id,
-        round=turn.round,
-        name=turn.task.name,
-        error=error_of(turn, code, message),
-        grounds=world.grounds,
+    draft, error = (
+        due_draft(events.TaskFailed, ledger, world, turn.id, turn.since_n),
+        error_of(turn, code, message),
     )
+    said = {"turn": turn.id, "round": turn.round, "name": turn.task.name, "error": error}
+    return draft.event(events.TaskFailed, NOBODY, grounds=world.grounds, **said)
 
 
 def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:

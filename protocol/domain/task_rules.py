@@ -12,8 +12,7 @@ import msgspec
 from protocol.domain import budget, layers
 from protocol.domain.case import Case, too_large
 from protocol.domain.plans import SWARM, PlannedWork, claimants, may_give
-from protocol.domain.results import MAX_JOIN_BYTES, size_of
-from protocol.domain.tasks import TaskState, lists, open_of, untold
+from protocol.domain.tasks import MAX_JOIN_BYTES, TaskState, lists, open_of, size_of, untold
 from protocol.wire.codec import canonical
 from protocol.wire.commands import Complete, Delegate, Deliver, Task
 from protocol.wire.handoff import Refusal, Rule

@@ -1,4 +1,4 @@
-"""Tasks: what a lead gave out, what each may spend, and when the lead runs again.
+"""Tasks: what a lead gave out, what each may spend, when the lead runs again, and what it is told of them.
 
 Budgets of a tree are *accounts*. A task reserves its grant until it ends; what it did not use returns then.
 What a lead has left is its own grant less what it and its tasks have spent and less what its open tasks
@@ -14,12 +14,13 @@ import msgspec
 from msgspec.structs import replace
 
 from protocol.domain import budget
-from protocol.wire.assignment import PlannedTask, TaskStatus
+from protocol.domain.layers import is_cleared
+from protocol.wire.assignment import PlannedTask, TaskResult, TaskStatus, Withheld
 from protocol.wire.commands import Join, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed, TurnDelegated
 from protocol.wire.grounds import Candidate, Grounds
-from protocol.wire.handoff import Budget
+from protocol.wire.handoff import Artifact, Budget, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, due_cause, event_id
 from protocol.wire.subjects import intent_inbox
 
@@ -205,3 +206,58 @@ def may_fall_back(
     had = {task.planned.agent, *task.agents}
     may_give = allowed is None or agent.name in allowed
     return may_give and agent.takes(asked.intent) and agent.name not in {*had, *lineage}
+
+
+# --- results ----------------------------------------------------------------------------------------
+
+MAX_JOIN_BYTES = 524_288
+"""What the results that one event brings may come to, as JSON: half of what the bus takes of a message."""
+
+
+def result_of(task: TaskState, clearance: Collection[str] | None = None) -> TaskResult:
+    """Return what became of a task that ended, as somebody with this clearance (None: for all) is told."""
+    end = task.ended
+    assert end is not None
+    assert task.state in ("delivered", "failed", "cancelled")
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    summary, withheld = "", None
+    if isinstance(end, TaskDelivered):
+        summary = end.summary
+        facts = tuple(fact for fact in end.facts if clearance is None or is_cleared((fact,), clearance))
+        artifacts = tuple(one for one in end.artifacts if clearance is None or is_cleared((one,), clearance))
+        withheld = _withheld(end, facts, artifacts)
+    return TaskResult(
+        name=task.name,
+        task=task.turn,
+        status=task.state,
+        agent=task.agents[-1] if task.agents else task.addressee,
+        agents=task.agents if len(task.agents) > 1 else (),
+        summary=summary,
+        facts=facts,
+        artifacts=artifacts,
+        error=end.error if isinstance(end, TaskFailed) else None,
+        withheld=withheld,
+        cost=task.spent,
+        attempts=task.attempts,
+        duration_s=(end.at - task.since) / 1e6,
+    )
+
+
+def _withheld(
+    end: TaskDelivered, facts: tuple[Fact, ...], artifacts: tuple[Artifact, ...]
+) -> Withheld | None:
+    hidden: list[Fact | Artifact] = [one for one in end.facts if one not in facts]
+    hidden += [one for one in end.artifacts if one not in artifacts]
+    if not hidden:
+        return None
+    return Withheld(
+        labels=tuple(sorted({label for one in hidden for label in one.labels})),
+        facts=len(end.facts) - len(facts),
+        artifacts=len(end.artifacts) - len(artifacts),
+    )
+
+
+def size_of(task: TaskState) -> int:
+    """Return how many bytes the whole result of a task comes to, as JSON."""
+    return len(msgspec.json.encode(result_of(task)))

@@ -222,8 +222,6 @@ def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyE
     opening = _opening(ledger, follows)
     if opening is not None:
         reason = "what would open the task is more than the bus takes"
-        if opening.is_offered:
-            return swarm.unclaimed(ledger, world, opening, EVENT_TOO_LARGE, reason)
         return task_consequences.never_opened(ledger, world, opening, EVENT_TOO_LARGE, reason)
     if isinstance(follows, Command):
         about, what = follows.what, "the verdict on a deferred proposal"

@@ -19,10 +19,10 @@ from protocol.domain import budget
 from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed, is_cleared
 from protocol.domain.tasks import TaskState, committed, open_of
 from protocol.wire import commands
-from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskResult
+from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.commands import Failure, Join, Move, Report
 from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.events import AnyEvent
+from protocol.wire.events import AnyEvent, TaskFailed
 from protocol.wire.handoff import Budget, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw
 
@@ -252,6 +252,29 @@ def _short_failure(failure: Failure) -> Failure:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 1]}…"
+
+
+def error_of(turn: TurnState, code: str, message: str) -> TaskError:
+    """Return the error of a task whose turn came to nothing.
+
+    Its origin is the newest of the turn's own tasks that failed and that no later one made good.
+    """
+    return TaskError(
+        code=code,
+        message=message,
+        agent=turn.agent,
+        attempts=turn.round + 1,
+        lineage=turn.work.path,
+        origin=_origin(turn),
+    )
+
+
+def _origin(turn: TurnState) -> TaskError | None:
+    made_good = {task.planned.task.revises for task in turn.tasks.values() if task.state == "delivered"}
+    for task in reversed(turn.tasks.values()):
+        if isinstance(task.ended, TaskFailed) and task.told and task.name not in made_good:
+            return task.ended.error
+    return None
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
