@@ -12,9 +12,12 @@ raises is a bug. An error that stops a round is not for the code: the journal ke
 every step.
 """
 
+import functools
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+from types import CodeType
 
-from mesh.agent._places import where_defined, where_raised
 from mesh.errors import ArtifactError, MeshError
 from protocol.wire.commands import Ask, Failure
 
@@ -210,3 +213,46 @@ class ToolArgumentsInvalid(ToolError, code="tool.arguments_invalid"):
     def __init__(self, tool: str, mistakes: tuple[str, ...]) -> None:
         super().__init__(f"{tool} was not called: {'; '.join(mistakes)}")
         self.tool, self.mistakes = tool, mistakes
+
+
+# --- places in an author's code ---------------------------------------------------------------------
+
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def where_raised(error: BaseException) -> str:
+    """Return the innermost place of an author's code that an error went through; empty if there is none."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = ((code, line) for code, line in reversed(frames) if _is_own(code.co_filename))
+    code, line = next(own, (None, 0))
+    return "" if code is None else _place(code, line)
+
+
+def where_defined(function: object) -> str:
+    """Return where a function begins; empty if that is not an author's code."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or not _is_own(code.co_filename):
+        return ""
+    return _place(code, code.co_firstlineno)
+
+
+@functools.cache
+def _libraries() -> tuple[Path, ...]:
+    import sysconfig
+
+    here, standard = Path(__file__).resolve().parents[1], Path(sysconfig.get_path("stdlib"))
+    return (here, here.with_name("protocol"), standard.resolve())
+
+
+def _is_own(filename: str) -> bool:
+    path = Path(filename).resolve()
+    is_installed = any(part in _INSTALLED for part in path.parts)
+    return path.is_file() and not is_installed and not any(map(path.is_relative_to, _libraries()))
+
+
+def _place(code: CodeType, line: int) -> str:
+    file = Path(code.co_filename)
+    here = Path.cwd()
+    shown = file.relative_to(here) if file.is_relative_to(here) else Path(*file.parts[-2:])
+    return f"{shown}:{line} in {code.co_name}"
