@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mesh.agent._values import Result
     from mesh.agent.definition import Agent, agent
     from mesh.agent.errors import (
         ApprovalNeeded,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         ToolError,
         ToolRefused,
     )
-    from mesh.agent.results import Result
     from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import Refusal, Turn
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
@@ -61,7 +61,7 @@ _HOMES = (
     "mesh.agent.definition",
     "protocol.wire.handoff",
     "protocol.wire.commands",
-    "mesh.agent.results",
+    "mesh.agent._values",
     "mesh.agent.turn",
     "mesh.model",
 )

@@ -18,9 +18,8 @@ from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
 from mesh.agent._moves import Moves
 from mesh.agent._tasks import by_agent
-from mesh.agent._values import Facts, KnownFacts, facts_of
+from mesh.agent._values import Facts, KnownFacts, Result, Results, fact_as, facts_of
 from mesh.agent.errors import FactUnusable
-from mesh.agent.results import Result, Results, fact_as
 from mesh.agent.tools import Tool
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Failure, Move, Usage

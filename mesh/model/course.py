@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from mesh.agent._tasks import Told
+from mesh.agent._values import Result, Results
 from mesh.agent.errors import Permanent
-from mesh.agent.results import Result, Results
 from mesh.agent.turn import Turn
 from protocol.wire.assignment import RoundOutcome, TaskResult
 from protocol.wire.commands import Ask, Delegate, Escalate, Move, move_name

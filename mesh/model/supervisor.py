@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import ValidationError
 
+from mesh.agent._values import Result
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.errors import Permanent, ToolArgumentsInvalid
-from mesh.agent.results import Result
 from mesh.agent.tools import mistakes_in
 from mesh.agent.turn import Turn
 from mesh.model.agent import model_for, prepared, require_fallback, require_labels

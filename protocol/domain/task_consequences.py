@@ -99,12 +99,9 @@ def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, messa
 def failed(ledger: Ledger, world: World, turn: TurnState, code: str, message: str) -> AnyEvent:
     """Return the end of a task whose turn has no round left."""
     assert turn.task is not None
-    draft, error = (
-        due_draft(events.TaskFailed, ledger, world, turn.id, turn.since_n),
-        error_of(turn, code, message),
-    )
-    said = {"turn": turn.id, "round": turn.round, "name": turn.task.name, "error": error}
-    return draft.event(events.TaskFailed, NOBODY, grounds=world.grounds, **said)
+    said = {"turn": turn.id, "round": turn.round, "name": turn.task.name, "grounds": world.grounds}
+    draft = due_draft(events.TaskFailed, ledger, world, turn.id, turn.since_n)
+    return draft.event(events.TaskFailed, NOBODY, error=error_of(turn, code, message), **said)
 
 
 def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
