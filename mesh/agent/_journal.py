@@ -23,7 +23,7 @@ from mesh.bus.stores import StepStore
 from mesh.service.failpoints import failpoint
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Usage
-from protocol.wire.journal_records import DONE, FENCE, Record, Refused, place_of
+from protocol.wire.records import DONE, FENCE, Record, Refused, place_of
 
 MAX_STEP_BYTES = 512 * 1024
 _ROUNDS_AT_ONCE = 8

@@ -16,7 +16,7 @@ from mesh.agent.errors import TurnError
 from mesh.agent.turn import Turn
 from protocol.wire.assignment import Assignment
 from protocol.wire.config import Fleet
-from protocol.wire.journal_records import Record, decode_record
+from protocol.wire.records import Record, decode_record
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Usage
-from protocol.wire.journal_records import DONE, FENCE, Record, decode_record, place_of
+from protocol.wire.records import DONE, FENCE, Record, decode_record, place_of
 
 Call = tuple[str, str, str]
 """(kind, name, digest of the arguments): two steps are equal if these are."""

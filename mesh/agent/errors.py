@@ -217,12 +217,14 @@ class ToolArgumentsInvalid(ToolError, code="tool.arguments_invalid"):
 
 # --- places in an author's code ---------------------------------------------------------------------
 
-
 _INSTALLED = ("site-packages", "dist-packages")
 
 
 def where_raised(error: BaseException) -> str:
-    """Return the innermost place of an author's code that an error went through; empty if there is none."""
+    """Return the innermost place of an author's code that an error went through; empty if there is none.
+
+    It is `file.py:12 in handler`. It goes on the bus, so it holds no value and no whole path.
+    """
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = ((code, line) for code, line in reversed(frames) if _is_own(code.co_filename))
     code, line = next(own, (None, 0))

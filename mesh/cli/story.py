@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mesh.client.follow import Following
     from protocol.wire.events import AnyEvent
     from protocol.wire.ids import RequestId
-    from protocol.wire.journal_records import Record
     from protocol.wire.notices import LiveNote
+    from protocol.wire.records import Record
 
 INDENT = "       "
 _FOLLOWED_CHARS = 400

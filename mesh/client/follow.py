@@ -19,8 +19,8 @@ from mesh.bus.reader import batch
 from mesh.client.journals import journaled
 from mesh.errors import BusError, OutcomeUnknown, Unreachable
 from protocol.wire import codec, events, subjects
-from protocol.wire.journal_records import Record
 from protocol.wire.notices import LiveNote
+from protocol.wire.records import Record
 
 if TYPE_CHECKING:
     from mesh.client.client import Client, Outcome, Question

@@ -20,8 +20,8 @@ from protocol.views.timeline import StepEntry
 from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN
-from protocol.wire.journal_records import DONE, FENCE, Record, place_of
 from protocol.wire.prices import Price
+from protocol.wire.records import DONE, FENCE, Record, place_of
 
 _SUBJECT = re.compile(r"mesh\.step\.(?P<agent>[^.]+)\.[^.]+\.(?P<turn>[^.]+)\.(?P<name>[^.]+)")
 _NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")

@@ -19,7 +19,7 @@ from protocol.domain.steps import Remember
 from protocol.wire.commands import Forget
 from protocol.wire.config import Fleet
 from protocol.wire.handoff import Fact
-from protocol.wire.memory import MemoryRecord
+from protocol.wire.records import MemoryRecord
 
 
 class ConversationMemory:

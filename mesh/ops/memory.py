@@ -16,8 +16,8 @@ from mesh.ops.roster import fleet_of
 from protocol.domain.memory import living
 from protocol.wire.commands import Forget
 from protocol.wire.ids import AgentName
-from protocol.wire.memory import MemoryRecord
 from protocol.wire.prices import LONGEST_S
+from protocol.wire.records import MemoryRecord
 
 
 class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from protocol.wire.commands import Submit
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT, Budget, Constraints, Fact
 from protocol.wire.ids import HUMAN, AgentName, RequestId
-from protocol.wire.journal_records import DONE, Record
+from protocol.wire.records import DONE, Record
 
 SUMMARY_FACT = "rerun_summary"
 """Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""

@@ -63,7 +63,7 @@ from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId, control_cause, request_id
-from protocol.wire.memory import MemoryRecord
+from protocol.wire.records import MemoryRecord
 
 T = TypeVar("T")
 

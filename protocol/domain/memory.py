@@ -16,7 +16,7 @@ from protocol.domain.layers import NO_LOAD, Bringer, Load, difference, merge
 from protocol.wire.commands import Complete, Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened
 from protocol.wire.handoff import TEXT_FACT, Fact, Refusal, Rule
-from protocol.wire.memory import MOST_KEYS, MemoryRecord, memory_limit
+from protocol.wire.records import MOST_KEYS, MemoryRecord, memory_limit
 
 # --- the records ------------------------------------------------------------------------------------
 

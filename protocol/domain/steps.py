@@ -14,7 +14,7 @@ from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, RequestCompleted
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, Cause
-from protocol.wire.memory import MemoryRecord
+from protocol.wire.records import MemoryRecord
 
 T = TypeVar("T")
 _CLOSED = Use("closed")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mesh.fleet.file import MemorySection
-from protocol.wire.memory import MOST_BYTES, MOST_KEYS, memory_limit
+from protocol.wire.records import MOST_BYTES, MOST_KEYS, memory_limit
 from tests.docs.pages import blocks, read
 from tests.servers import ran
 

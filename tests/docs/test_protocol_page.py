@@ -29,8 +29,8 @@ from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent, Event, type_of
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff, Rule
-from protocol.wire.memory import MemoryRecord
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
+from protocol.wire.records import MemoryRecord
 from protocol.wire.schema import json_schema
 from tests.certain import is_
 from tests.docs.pages import Block, blocks, codes, read, section, table

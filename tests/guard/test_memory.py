@@ -11,7 +11,7 @@ from mesh.bus.streams import memory_of
 from protocol.wire.commands import Complete, Control, Forget
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
-from protocol.wire.memory import MemoryRecord
+from protocol.wire.records import MemoryRecord
 from protocol.wire.subjects import ctl
 from tests.guard.stage import HASTY, Stage
 from tests.servers import PATIENCE_S, eventually

@@ -17,7 +17,7 @@ from mesh.bus.stores import JetStreamSteps
 from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Move, Usage
-from protocol.wire.journal_records import Record
+from protocol.wire.records import Record
 from tests.certain import is_, known
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually, until

@@ -16,8 +16,8 @@ from mesh.testing import InMemoryGuard, StrictModel
 from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move, Report, Transfer, Usage
 from protocol.wire.ids import AgentName
-from protocol.wire.journal_records import Record
 from protocol.wire.prices import MTOK, Metered, Tokens
+from protocol.wire.records import Record
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, until
 from tests.system.office import Office

@@ -11,7 +11,7 @@ from protocol.wire import events, subjects
 from protocol.wire.commands import Complete, Escalate, Fail, Failure, ReportFailure, Transfer
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName
-from protocol.wire.journal_records import Record
+from protocol.wire.records import Record
 from tests.certain import is_, known
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S

@@ -14,8 +14,8 @@ from mesh.testing import StrictModel
 from protocol.wire import subjects
 from protocol.wire.commands import Move, Transfer, Usage
 from protocol.wire.ids import AgentName
-from protocol.wire.journal_records import Record, Refused
 from protocol.wire.prices import Metered
+from protocol.wire.records import Record, Refused
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S
 from tests.system.office import Office

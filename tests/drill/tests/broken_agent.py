@@ -23,7 +23,7 @@ from mesh.bus.connection import Bus
 from mesh.cli import main
 from mesh.testing import MemorySteps
 from protocol.wire.ids import derive
-from protocol.wire.journal_records import Record
+from protocol.wire.records import Record
 from tests.drill.tests.broken_guard import HastyPuller, replace
 
 _MEMORY = MemorySteps()

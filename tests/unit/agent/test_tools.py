@@ -18,7 +18,7 @@ from mesh.agent.errors import InDoubt, ToolArgumentsInvalid, ToolRefused, ToolsU
 from mesh.agent.tools import NOT_DONE, Tool, tool
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
-from protocol.wire.journal_records import Record, decode_record
+from protocol.wire.records import Record, decode_record
 
 
 @tool

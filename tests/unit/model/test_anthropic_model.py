@@ -15,8 +15,8 @@ from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
 from mesh.testing import MemorySteps, turn
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from protocol.wire.commands import Complete
-from protocol.wire.journal_records import decode_record
 from protocol.wire.prices import MTOK, Price, Tokens
+from protocol.wire.records import decode_record
 from tests.unit.model.vendor import MODEL, OTHER, PROMPT, claude, failing, kinds, raw, replied, sent
 
 

@@ -20,7 +20,7 @@ from mesh.testing.harness import delivered, undelivered
 from protocol.wire.assignment import TaskResult
 from protocol.wire.commands import Complete, Delegate, Deliver, Task
 from protocol.wire.handoff import Fact
-from protocol.wire.journal_records import decode_record
+from protocol.wire.records import decode_record
 from tests.certain import is_
 from tests.unit.model.lead_rounds import Rounds, entry, plan
 

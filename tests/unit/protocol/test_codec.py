@@ -15,8 +15,8 @@ from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEve
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import TurnId, is_label
-from protocol.wire.journal_records import Record
 from protocol.wire.prices import Metered
+from protocol.wire.records import Record
 from tests.certain import is_
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import fact, played, transfer, usage

@@ -23,7 +23,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName, TurnId
-from protocol.wire.memory import MOST_KEYS, MemoryRecord
+from protocol.wire.records import MOST_KEYS, MemoryRecord
 from tests.certain import is_, known
 from tests.unit.protocol.worlds import agent, fact
 

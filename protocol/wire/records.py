@@ -1,13 +1,17 @@
-"""Step records: what an agent's journal holds of a turn, one record a step.
+"""Records beside the log: the steps of a turn in its agent's journal, and what a conversation remembers.
 
 Names of steps: `<round>-<n>` holds a value, or the intent of an effect, whose result is `<round>-<n>d`.
+A conversation has a record a fact, at `mesh.mem.<client>.<conversation>.<key>`, which guards alone write. The
+newest one of a key counts.
 """
 
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
 from protocol.wire.commands import Usage
+from protocol.wire.handoff import Fact
+from protocol.wire.prices import Moment
 
 DONE = "d"
 """Behind the name of an effect's intent, it names the effect's result."""
@@ -64,3 +68,35 @@ def decode_record(body: bytes) -> Record:
 def place_of(name: str) -> int:
     """Return the number of a step within its round."""
     return int(name.partition("-")[2].removesuffix(DONE))
+
+
+# --- what conversations remember --------------------------------------------------------------------
+
+MOST_KEYS: Final = 64
+"""Facts that a conversation remembers at most."""
+MOST_BYTES: Final = 128 << 10
+"""Bytes of them as JSON, at most. A record has to fit into a message."""
+
+
+def memory_limit(max_handoff_bytes: int) -> int:
+    """Return how many bytes a conversation may remember: half a handoff, so that a request has the rest."""
+    return min(max_handoff_bytes // 2, MOST_BYTES)
+
+
+class MemoryRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One fact of a conversation, or that it is forgotten."""
+
+    v: Literal[1] = 1
+    conversation: str
+    key: str = ""
+    """Empty in the record that all earlier facts of the conversation are forgotten."""
+    fact: Fact | None = None
+    """None: it is forgotten."""
+    at: Moment
+    """UTC µs of the answer that it came with, or at which the order to forget it was stored."""
+    request: str = ""
+    """The request that ended with it; empty where it was forgotten."""
+    by: str = ""
+    """Who had it forgotten: the person's name, else the sender."""
+    control: str = ""
+    """The id of the order to forget it."""
