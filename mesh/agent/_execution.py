@@ -39,7 +39,6 @@ from mesh.agent.tools import NOT_DONE, Tool
 from mesh.errors import MeshError
 from mesh.service.logs import get_logger
 from protocol.domain import budget
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     Ask,
     Doubt,
@@ -53,6 +52,7 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import Fleet
+from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Artifact, Budget, Refusal
 from protocol.wire.ids import HUMAN, derive, submitter_of
 from protocol.wire.prices import price_list

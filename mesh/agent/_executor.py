@@ -38,7 +38,6 @@ from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from protocol.domain.turns import outline
 from protocol.wire import codec, subjects
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     MAX_PROMPT_CHARS,
     Failure,
@@ -49,6 +48,7 @@ from protocol.wire.commands import (
     ReportFailure,
     ReportInDoubt,
 )
+from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import TurnId
 
 _log = get_logger(__name__)

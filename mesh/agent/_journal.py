@@ -21,8 +21,8 @@ from mesh.agent._telemetry import replayed
 from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError
 from mesh.bus.stores import StepStore
 from mesh.service.failpoints import failpoint
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Usage
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.records import DONE, FENCE, Record, Refused, place_of
 
 MAX_STEP_BYTES = 512 * 1024

@@ -14,8 +14,8 @@ from mesh.agent._step_store import Call, digest_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import TurnError
 from mesh.agent.turn import Turn
-from protocol.wire.assignment import Assignment
 from protocol.wire.config import Fleet
+from protocol.wire.event_parts import Assignment
 from protocol.wire.records import Record, decode_record
 
 T = TypeVar("T")

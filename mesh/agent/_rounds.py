@@ -11,7 +11,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.errors import BusError
 from mesh.service.logs import get_logger
 from protocol.wire import codec
-from protocol.wire.assignment import Assignment
+from protocol.wire.event_parts import Assignment
 from protocol.wire.notices import Notice
 
 _log = get_logger(__name__)

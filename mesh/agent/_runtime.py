@@ -26,7 +26,7 @@ from mesh.errors import BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import tracing
 from mesh.service.logs import bind, get_logger
 from protocol.wire import codec, subjects
-from protocol.wire.assignment import Assignment
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, is_token
 

@@ -23,8 +23,8 @@ from mesh.bus.stores import StepStore, StepTaken
 from mesh.errors import BusError
 from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Usage
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.records import DONE, FENCE, Record, decode_record, place_of
 
 Call = tuple[str, str, str]

@@ -17,9 +17,9 @@ from mesh.agent._step_store import digest_of, plain
 from mesh.agent.errors import PostUnusable
 from mesh.service.failpoints import failpoint
 from protocol.wire import codec
-from protocol.wire.assignment import Assignment, Posted, TaskResult
 from protocol.wire.commands import Delegate, FactsPost, Move, Proposal
 from protocol.wire.errors import Malformed
+from protocol.wire.event_parts import Assignment, Posted, TaskResult
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
 

@@ -19,7 +19,6 @@ from opentelemetry.trace import Span, get_current_span
 from mesh.service import telemetry, tracing
 from mesh.service.alarms import Alarms, ArmedAlarm
 from mesh.service.logs import get_logger
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     Ask,
     Escalate,
@@ -32,6 +31,7 @@ from protocol.wire.commands import (
     move_name,
 )
 from protocol.wire.config import Fleet
+from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import HUMAN, submitter_of
 from protocol.wire.notices import LiveNote, What
 from protocol.wire.records import Record

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from mesh.agent.errors import FactUnusable, UnknownFact
-from protocol.wire.assignment import TaskError, TaskResult, TaskStatus
 from protocol.wire.commands import Usage
+from protocol.wire.event_parts import TaskError, TaskResult, TaskStatus
 from protocol.wire.handoff import Artifact, Fact
 from protocol.wire.ids import AgentName
 

@@ -21,9 +21,9 @@ from mesh.agent._tasks import by_agent
 from mesh.agent._values import Facts, KnownFacts, Result, Results, fact_as, facts_of
 from mesh.agent.errors import FactUnusable
 from mesh.agent.tools import Tool
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Failure, Move, Usage
 from protocol.wire.config import AgentEntry
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Artifact, Budget, Handoff
 from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of

@@ -13,8 +13,8 @@ from mesh.agent._tasks import Told
 from mesh.agent._values import Result, Results
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
-from protocol.wire.assignment import RoundOutcome, TaskResult
 from protocol.wire.commands import Ask, Delegate, Escalate, Move, move_name
+from protocol.wire.event_parts import RoundOutcome, TaskResult
 
 
 class CourseChanged(Permanent, code="course.changed"):

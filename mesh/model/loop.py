@@ -22,8 +22,8 @@ from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolCall
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logs import get_logger
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Escalate, Move
+from protocol.wire.event_parts import RoundOutcome
 
 _log = get_logger(__name__)
 

@@ -23,9 +23,9 @@ import msgspec
 from mesh.agent._tasks import Told, by_agent
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from protocol.wire.assignment import Posted, RoundOutcome, TaskResult
 from protocol.wire.commands import move_name, move_summary
 from protocol.wire.config import AgentEntry
+from protocol.wire.event_parts import Posted, RoundOutcome, TaskResult
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import is_label
 

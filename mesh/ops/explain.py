@@ -18,8 +18,8 @@ from protocol.views.tree import ErrorLevel, TreeNode, flat, levels_of
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Delegate, Deliver, Escalate, Fail, HandBack, Transfer
 from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.handoff import Budget
 
 VERDICTS = (

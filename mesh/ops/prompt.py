@@ -15,7 +15,7 @@ from mesh.model.port import Model, Prompt
 from mesh.model.vendor import MAX_TOKENS, VendorModel
 from mesh.ops.log import decoded, request_bodies
 from mesh.ops.queue import people_of
-from protocol.wire.assignment import Assignment
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent, FactsWithheld
 
 

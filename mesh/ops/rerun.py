@@ -17,8 +17,8 @@ from mesh.ops.queue import waiting_in
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger, fold
 from protocol.wire import codec, events
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Submit
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT, Budget, Constraints, Fact
 from protocol.wire.ids import HUMAN, AgentName, RequestId

@@ -28,8 +28,8 @@ from protocol.wire import codec, events
 from protocol.wire.commands import Command
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.grounds import Grounds
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
 """Errors of the rules on events that no guard could have written one after the other."""

@@ -16,8 +16,8 @@ from protocol.domain.submit import stale_id
 from protocol.domain.swarm import rejection_of_post
 from protocol.domain.turns import TurnState, next_round, remembered
 from protocol.wire import commands, events
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Control, Resolve
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName

@@ -59,8 +59,8 @@ from protocol.wire import commands, events
 from protocol.wire.commands import Command, Move, MoveProposed, Proposal, Submit, is_control
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.errors import BrokenLog
+from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.events import AnyEvent, FactsWithheld
-from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.ids import HUMAN, AgentName, EventId, TurnId, proposal_id
 
 T = TypeVar("T")

@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from protocol.domain.layers import Load, Marks, divide, is_seen_whole
 from protocol.domain.ledger import Ledger
-from protocol.wire.assignment import Assignment, Beneath, RoundOutcome, TaskResult, Withheld
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
 from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.event_parts import Assignment, Beneath, Grounds, RoundOutcome, TaskResult, Withheld
 from protocol.wire.events import VERSION, Ended, Event, FactsWithheld, type_of
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, due_cause, event_id
 

@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from protocol.wire.assignment import Beneath, Withheld
 from protocol.wire.codec import canonical, equal
+from protocol.wire.event_parts import Beneath, Withheld
 from protocol.wire.events import FactsWithheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
 

@@ -17,11 +17,10 @@ from protocol.domain.request_state import RequestState
 from protocol.domain.tasks import TaskState, begun, next_worker, offer_id, task_turn
 from protocol.domain.turns import Hop, TurnState, remembered
 from protocol.wire import codec, events
-from protocol.wire.assignment import RoundOutcome, TaskStatus
 from protocol.wire.commands import Report, id_of
 from protocol.wire.errors import BrokenLog
+from protocol.wire.event_parts import Candidate, RoundOutcome, TaskStatus
 from protocol.wire.events import AnyEvent
-from protocol.wire.grounds import Candidate
 from protocol.wire.ids import HUMAN
 
 _DECIDES_NOTHING = (events.MoveDeferred, events.FactsWithheld)

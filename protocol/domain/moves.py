@@ -23,8 +23,8 @@ from protocol.domain.submit import decide_submit
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import Segment, TurnState, error_of, next_round, remembered, retry_at
 from protocol.wire import commands, events
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName

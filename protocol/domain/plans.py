@@ -13,10 +13,9 @@ from protocol.domain.layers import Bringer, Load, Marks, followed, marked, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState, lists, may_fall_back, offer_id, task_turn
 from protocol.domain.turns import TurnState
-from protocol.wire.assignment import PlannedTask
 from protocol.wire.commands import Delegate, Task
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.grounds import Candidate, Grounds
+from protocol.wire.event_parts import Candidate, Grounds, PlannedTask
 from protocol.wire.handoff import Budget, Constraints, Handoff
 from protocol.wire.ids import AgentName
 

@@ -13,11 +13,10 @@ from protocol.domain.layers import NO_LOAD, FactHistory, Load, Marks, Stash, is_
 from protocol.domain.tasks import TaskState, reserved
 from protocol.domain.turns import NO_REPORT, Board, Frame, Hop, Segment, TurnState, posted, summed_up
 from protocol.wire import events
-from protocol.wire.assignment import Assignment, Posted
 from protocol.wire.commands import Report, Usage
 from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.event_parts import Assignment, Grounds, Posted
 from protocol.wire.events import AnyEvent
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
 from protocol.wire.ids import AgentName, Cause, RequestId, TurnId
 

@@ -15,7 +15,7 @@ from protocol.domain.case import Case, outlined, passed, too_large, unknown_agen
 from protocol.domain.memory import unfit
 from protocol.wire import commands
 from protocol.wire.commands import TOPOLOGIES, HandBack, Transfer
-from protocol.wire.grounds import Grounds
+from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import HUMAN
 

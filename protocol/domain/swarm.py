@@ -19,9 +19,9 @@ from protocol.domain.rules import breaker_open
 from protocol.domain.task_consequences import given, never_opened, opening
 from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
 from protocol.wire.config import AgentEntry
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact, Refusal, Rule
 from protocol.wire.ids import NOBODY, AgentName

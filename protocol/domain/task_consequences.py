@@ -12,8 +12,8 @@ from protocol.domain.plans import task_work
 from protocol.domain.tasks import TaskState, is_joined, opening_cause, result_of, untold
 from protocol.domain.turns import TurnState, error_of, next_round
 from protocol.wire import events
-from protocol.wire.assignment import PlannedTask, RoundOutcome, TaskError, TaskResult
 from protocol.wire.config import AgentEntry
+from protocol.wire.event_parts import PlannedTask, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
 from protocol.wire.ids import NOBODY

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.layers import is_cleared
-from protocol.wire.assignment import PlannedTask, TaskResult, TaskStatus, Withheld
 from protocol.wire.commands import Join, Usage
 from protocol.wire.config import AgentEntry
+from protocol.wire.event_parts import Candidate, Grounds, PlannedTask, TaskResult, TaskStatus, Withheld
 from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed, TurnDelegated
-from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.handoff import Artifact, Budget, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, due_cause, event_id
 from protocol.wire.subjects import intent_inbox

@@ -16,10 +16,9 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState, opening_cause
 from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.wire import events
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Failure, id_of
+from protocol.wire.event_parts import Grounds, RoundOutcome
 from protocol.wire.events import AnyEvent
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.ids import HUMAN, NOBODY, Cause, TurnId
 

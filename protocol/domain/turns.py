@@ -19,9 +19,9 @@ from protocol.domain import budget
 from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed, is_cleared
 from protocol.domain.tasks import TaskState, committed, open_of
 from protocol.wire import commands
-from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.commands import Failure, Join, Move, Report
 from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent, TaskFailed
 from protocol.wire.handoff import Budget, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw

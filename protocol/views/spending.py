@@ -11,8 +11,8 @@ import msgspec
 
 from protocol.domain import budget
 from protocol.wire import events
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Report, Usage
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, RequestId, TurnId, submitter_of
 from protocol.wire.prices import UNUSED, Metered, Price, Tokens, price_list, price_of

@@ -18,8 +18,8 @@ from protocol.views.entries import fields_of
 from protocol.views.spending import Cost, cost_of, unpriced_in
 from protocol.views.tree import TreeNode, flat, trees
 from protocol.wire import events
-from protocol.wire.assignment import Withheld
 from protocol.wire.commands import Submit
+from protocol.wire.event_parts import Withheld
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, TurnId

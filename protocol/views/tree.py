@@ -14,8 +14,8 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState
 from protocol.views.spending import Cost, cost_of
-from protocol.wire.assignment import TaskError
 from protocol.wire.commands import Join, Usage
+from protocol.wire.event_parts import TaskError
 from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed
 from protocol.wire.prices import Price
 

@@ -12,10 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.assignment import Assignment, PlannedTask, TaskError
 from protocol.wire.commands import Ask, Doubt, Failure, Join, Move, Proposal, Report, Submit
 from protocol.wire.config import Policy
-from protocol.wire.grounds import Grounds
+from protocol.wire.event_parts import Assignment, Grounds, PlannedTask, TaskError
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 

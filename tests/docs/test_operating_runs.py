@@ -16,9 +16,9 @@ from mesh.fleet.file import parse_fleet
 from mesh.ops.dead_letters import STREAM
 from mesh.testing import LocalBus
 from protocol.wire import events, subjects
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Ask, Complete, Doubt, Escalate, Freeze, Move, ReportInDoubt, Thaw, Transfer
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName
 from tests.docs.pages import blocks, read
 from tests.docs.test_operating import TYPED

@@ -22,12 +22,11 @@ from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, ids, notices, prices
-from protocol.wire.assignment import Assignment, RoundOutcome
 from protocol.wire.commands import MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
+from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome
 from protocol.wire.events import AnyEvent, Event, type_of
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
 from protocol.wire.records import MemoryRecord

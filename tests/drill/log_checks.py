@@ -15,8 +15,8 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.wire import events
 from protocol.wire.commands import Command, OfferClaimed, move_name
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent, Ended, type_of
-from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import DeadLetter
 from tests.drill.findings import Breach

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from protocol.wire import events
-from protocol.wire.assignment import PlannedTask
+from protocol.wire.event_parts import PlannedTask
 from protocol.wire.ids import HUMAN, proposal_id
 from tests.drill.findings import Breach
 from tests.drill.log_checks import ends_turn

@@ -14,8 +14,8 @@ from protocol.domain.recovery import message_of
 from protocol.wire import events
 from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
 from protocol.wire.config import AgentEntry
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
 from tests.drill.findings import Breach

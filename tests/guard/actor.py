@@ -7,8 +7,8 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.request_mux import PubAck
 from mesh.bus.streams import inbox_consumer
 from protocol.wire import codec, subjects
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Move, MoveProposed, Proposal, Report
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
 from tests.servers import PATIENCE_S, until
 

@@ -8,7 +8,6 @@ import pytest
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Decided
 from protocol.wire import codec, events, subjects
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     Ask,
     Complete,
@@ -24,6 +23,7 @@ from protocol.wire.commands import (
     Submit,
     Transfer,
 )
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import TurnId, submitted_ms

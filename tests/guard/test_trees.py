@@ -17,7 +17,6 @@ from mesh.agent.turn import Turn
 from mesh.guard import processor
 from protocol.domain.steps import Decided
 from protocol.wire import events
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     MAX_MESSAGE_BYTES,
     Cancel,
@@ -29,6 +28,7 @@ from protocol.wire.commands import (
     Submit,
     Task,
 )
+from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import AgentName, TurnId
 from tests.certain import is_

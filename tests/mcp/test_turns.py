@@ -12,8 +12,8 @@ from mesh.mcp import McpDown
 from mesh.model.loop import drive
 from mesh.model.port import ToolResult
 from mesh.testing import MemorySteps, turn
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Complete, Failure
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints
 from tests.certain import is_
 from tests.mcp.conftest import Mount, Things, World, sharing

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from protocol.wire import events
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Ask, Delegate, Deliver, Doubt, Escalate, Report, ReportInDoubt, Task, Usage
+from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running

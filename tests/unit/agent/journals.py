@@ -10,7 +10,7 @@ from mesh.agent._journal import Journal
 from mesh.agent._step_store import Call
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import turn_of
-from protocol.wire.assignment import RoundOutcome
+from protocol.wire.event_parts import RoundOutcome
 
 
 class World:

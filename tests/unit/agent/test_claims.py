@@ -11,8 +11,8 @@ from mesh.agent._claims import Claims
 from mesh.bus.consumer import Message
 from mesh.errors import Malformed
 from protocol.wire import codec, subjects
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import OfferClaimed, Proposal
+from protocol.wire.event_parts import Assignment
 from protocol.wire.events import TaskOffered
 from protocol.wire.handoff import Constraints, Handoff
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId

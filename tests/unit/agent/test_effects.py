@@ -12,8 +12,8 @@ from mesh.agent import tool
 from mesh.agent.errors import EffectUnknown, InDoubt, JournalMismatch, NotBegun, ToolRefused
 from mesh.agent.tools import NOT_DONE
 from mesh.testing import MemorySteps
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Failure
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints
 from tests.servers import until
 from tests.unit.agent.journals import Held, World, call, given, journal

@@ -11,8 +11,8 @@ from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from mesh.testing.harness import turn_of
 from protocol.domain.timers import is_by_the_clock
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Complete, Failure, Report, Transfer, Usage
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
 from tests.unit.model.doubles import TalkingModel

@@ -6,9 +6,9 @@ from typing import Any
 from mesh.agent import Agent, Turn
 from mesh.testing import MemorySteps
 from mesh.testing.harness import turn_of
-from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskResult
 from protocol.wire.commands import Delegate, Move, Task
 from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskResult
 from protocol.wire.handoff import Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId
 

@@ -12,8 +12,8 @@ from mesh.model.loop import ModelGaveUp, drive
 from mesh.model.port import Model, Reply, Said, ToolResult
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, unanswered
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints, Fact
 from tests.certain import is_
 from tests.servers import PATIENCE_S

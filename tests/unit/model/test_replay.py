@@ -14,9 +14,9 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall, ToolResult
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, turn_of
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Ask, Complete, Escalate, Move, Report, Transfer, Usage
 from protocol.wire.config import AgentEntry
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.certain import is_

@@ -17,8 +17,8 @@ from mesh.model.prompt import Instructions
 from mesh.model.supervisor import DelegateRefused, Flaw, Supervisor
 from mesh.testing import StrictModel, calls, driven_by, says
 from mesh.testing.harness import delivered, undelivered
-from protocol.wire.assignment import TaskResult
 from protocol.wire.commands import Complete, Delegate, Deliver, Task
+from protocol.wire.event_parts import TaskResult
 from protocol.wire.handoff import Fact
 from protocol.wire.records import decode_record
 from tests.certain import is_

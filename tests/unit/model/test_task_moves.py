@@ -17,8 +17,8 @@ from mesh.model.prompt import render
 from mesh.model.scripted import ScriptedModel, parse_script, read_prompt
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from mesh.testing.harness import JOINED, delivered, undelivered
-from protocol.wire.assignment import Posted, RoundOutcome
 from protocol.wire.commands import Complete, Delegate, Deliver, FactsPost, Fail, Move, Proposal
+from protocol.wire.event_parts import Posted, RoundOutcome
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName
 from tests.certain import is_

@@ -49,6 +49,7 @@ from protocol.wire.commands import (
     id_of,
 )
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import (
     AnyEvent,
     Ended,
@@ -61,7 +62,6 @@ from protocol.wire.events import (
     RequestFailed,
     TurnSuspended,
 )
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId
 from tests.unit.protocol.anything import (

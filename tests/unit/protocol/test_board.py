@@ -5,10 +5,10 @@ import pytest
 from mesh.testing import NotDecided
 from protocol.domain.swarm import MAX_BOARD_BYTES
 from protocol.wire import codec
-from protocol.wire.assignment import Posted
 from protocol.wire.commands import Delegate, Deliver, Escalate, FactsPost, Failure, ReportFailure, UnknownMove
 from protocol.wire.config import Fleet
 from protocol.wire.errors import Malformed
+from protocol.wire.event_parts import Posted
 from protocol.wire.events import FactsPosted, TaskDelivered
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import NOBODY, AgentName, TurnId

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.wire import codec
-from protocol.wire.assignment import Withheld
 from protocol.wire.commands import Freeze, Move, Resolve, Thaw
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import Withheld
 from protocol.wire.events import (
     AnyEvent,
     EscalationResolved,

@@ -22,8 +22,8 @@ from protocol.wire.commands import (
     UnknownMove,
 )
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import EscalationRaised, MoveRefused, RequestCompleted, RequestFailed, TurnSuspended
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget, Constraints, Rule
 from tests.certain import is_
 from tests.unit.protocol.happened import admitted, refused, rule_of

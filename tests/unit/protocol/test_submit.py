@@ -9,8 +9,8 @@ from protocol.domain.hash_chain import GENESIS
 from protocol.views.timeline import timeline
 from protocol.wire.commands import Submit, submit_id
 from protocol.wire.config import AgentEntry, BreakerState, Policy, policy_hash
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused, type_of
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, event_id, request_id
 from tests.certain import is_

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from protocol.wire.assignment import TaskError
 from protocol.wire.commands import Doubt, Fail, Freeze, ReportInDoubt, Settle, Thaw
+from protocol.wire.event_parts import TaskError
 from protocol.wire.events import (
     FactsWithheld,
     MoveDeferred,

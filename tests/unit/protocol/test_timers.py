@@ -10,6 +10,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.timers import by_the_clock, due, next_due
 from protocol.wire.commands import Freeze, Reply, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import (
     EscalationRaised,
     FactsWithheld,
@@ -20,7 +21,6 @@ from protocol.wire.events import (
     TurnResumed,
     TurnRetried,
 )
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import due_cause, event_id
 from tests.certain import is_, known

@@ -7,6 +7,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.timers import by_the_clock, due, next_due
 from protocol.wire.commands import Freeze, Reply, Settle, Thaw
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import Grounds
 from protocol.wire.events import (
     EscalationRaised,
     HandoffAdmitted,
@@ -17,7 +18,6 @@ from protocol.wire.events import (
     TurnFailed,
     TurnRetried,
 )
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints, Rule
 from tests.certain import is_
 from tests.unit.protocol.happened import kinds

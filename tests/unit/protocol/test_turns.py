@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from protocol.domain.turns import MAX_MOVE_BYTES, MAX_TEXT_CHARS, next_round, remembered, retry_at
 from protocol.wire import ids
-from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Complete, Fail, Failure, Transfer
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import TurnRetried
 from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import AgentName

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.layers import FactHistory
-from protocol.wire.assignment import Withheld
 from protocol.wire.commands import HandBack, Move, Resolve, Transfer
 from protocol.wire.config import Policy
+from protocol.wire.event_parts import Withheld
 from protocol.wire.events import FactsWithheld, HandoffAdmitted, MoveRefused, RequestFailed
 from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName

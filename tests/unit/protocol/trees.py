@@ -4,9 +4,9 @@ from typing import Any
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.turns import TurnState
-from protocol.wire.assignment import TaskResult
 from protocol.wire.commands import Delegate, Deliver, Failure, Move, MoveProposed, Report, ReportFailure, Task
 from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.event_parts import TaskResult
 from protocol.wire.events import AnyEvent, TaskOpened, TurnDelegated
 from protocol.wire.handoff import Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from protocol.wire import assignment as wk
+from protocol.wire import event_parts as wk
 from protocol.wire import events as ev
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.config import Policy
-from protocol.wire.grounds import Grounds
+from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
 
 DIMENSIONS = ("nano_dollars", "tokens", "model_calls")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from protocol.wire import events as ev
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
-from protocol.wire.grounds import Grounds
+from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Budget
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,

@@ -6,8 +6,8 @@ kept wrongly in the same way.
 
 from dataclasses import dataclass, field
 
-from protocol.wire.assignment import PlannedTask
 from protocol.wire.commands import Report
+from protocol.wire.event_parts import PlannedTask
 from protocol.wire.handoff import Budget
 
 DIMENSIONS = ("nano_dollars", "tokens", "model_calls")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocol.wire.commands import Ask, Complete, Escalate, HandBack, Move, MoveProposed, Report, Transfer
-from protocol.wire.grounds import Grounds
+from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Handoff
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,

@@ -7,7 +7,7 @@ import msgspec
 from protocol.wire import events as ev
 from protocol.wire.commands import Submit
 from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.grounds import Grounds
+from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from tests.unit.protocol.oracle.account import DIMENSIONS, canonical, same
 from tests.unit.protocol.oracle.giving import as_shown, differing, ends_at, shown_budget

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Collection, Iterator
 
 from protocol.wire import events as ev
-from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     Ask,
     Assign,
@@ -25,7 +24,7 @@ from protocol.wire.commands import (
     Task,
 )
 from protocol.wire.config import Policy
-from protocol.wire.grounds import Candidate, Grounds
+from protocol.wire.event_parts import Assignment, Candidate, Grounds
 from protocol.wire.handoff import Budget, Rule
 from tests.unit.protocol.oracle.jobs import DIMENSIONS, Job, Node
 

@@ -1,7 +1,9 @@
-"""The assignment: what a holder gets to work with, round after round, and what it is told meanwhile.
+"""What events are made of: the assignment that a holder works with, and the grounds of a verdict.
 
 The holder of a *task* is told nothing of its siblings or of the plan. A lead is told what became of its
 tasks: structured results and typed errors, never a sentence that a model made of a failure.
+
+A verdict rests on the log and on its grounds alone. So a log can be judged again from a file.
 """
 
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from protocol.wire.commands import Failure, Move, Report, Task, Usage
+from protocol.wire.config import AgentEntry, BreakerState
 from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import AgentName, TurnId
 
@@ -151,3 +154,49 @@ class Assignment(Part, frozen=True, kw_only=True):
     def journal_id(self) -> TurnId:
         """Under whose id the turn's steps are journaled."""
         return self.continues or self.turn
+
+
+# --- grounds ----------------------------------------------------------------------------------------
+
+
+class Candidate(Part, frozen=True, kw_only=True):
+    """An agent that a task could go to, as a guard found it."""
+
+    entry: AgentEntry
+    breaker: BreakerState = "closed"
+    since: int | None = None
+    """UTC µs since when its breaker is open; as `Grounds.breaker_since`."""
+    until: int | None = None
+    served: bool = True
+
+
+class Grounds(Part, frozen=True, kw_only=True):
+    """What a guard knew when it decided."""
+
+    fleet: int = 0
+    """Revision of the fleet document."""
+    sender: AgentEntry | None = None
+    """The agent that proposes, as the fleet file has it; None if it is not an agent there."""
+    target: AgentEntry | None = None
+    """The agent that the work would go to; None if it is not in the fleet."""
+    human: bool = False
+    """True if people read the `human` queue."""
+    breaker: BreakerState = "closed"
+    """Of the target. `half_open`: this very message is what is let through on trial."""
+    breaker_since: int | None = None
+    """UTC µs since when it is open; None too where it was opened by hand."""
+    breaker_until: int | None = None
+    """UTC µs from which on somebody may be let through on trial."""
+    peers: tuple[AgentName, ...] = ()
+    """Where it is open: who else takes what the sender may give."""
+    served: bool | None = None
+    """True if anybody serves the agent that a wait is for; None if nothing hung on it."""
+    longest_s: float | None = None
+    """The longest deadline that a request may have: half of what the log keeps."""
+    served_since: int | None = None
+    """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
+    span begins no earlier than the round left the queue, or than the queue before it last moved."""
+    unbegun: bool = False
+    """True if the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
+    candidates: tuple[Candidate, ...] = ()
+    """Agents that a plan's tasks could go to, in the fleet's order."""
