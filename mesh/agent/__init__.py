@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mesh.agent._values import Result
     from mesh.agent.definition import Agent, agent
     from mesh.agent.errors import (
         ApprovalNeeded,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     )
     from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import Refusal, Turn
+    from mesh.agent.values import Result
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
     from protocol.wire.commands import Move, Task
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
@@ -61,7 +61,7 @@ _HOMES = (
     "mesh.agent.definition",
     "protocol.wire.handoff",
     "protocol.wire.commands",
-    "mesh.agent._values",
+    "mesh.agent.values",
     "mesh.agent.turn",
     "mesh.model",
 )

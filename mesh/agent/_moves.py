@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mesh.agent._reply_schema import check_schema
-from mesh.agent._values import Facts, Remembered, facts_of, jsonable, remembered_of
+from mesh.agent.values import Facts, Remembered, facts_of, jsonable, remembered_of
 from protocol.wire.commands import (
     FAILED,
     Ask,

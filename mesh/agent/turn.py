@@ -18,9 +18,9 @@ from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
 from mesh.agent._moves import Moves
 from mesh.agent._tasks import by_agent
-from mesh.agent._values import Facts, KnownFacts, Result, Results, fact_as, facts_of
 from mesh.agent.errors import FactUnusable
 from mesh.agent.tools import Tool
+from mesh.agent.values import Facts, KnownFacts, Result, Results, fact_as, facts_of
 from protocol.wire.commands import Failure, Move, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import RoundOutcome

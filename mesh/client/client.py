@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from mesh.agent._values import Facts, Unfit, facts_of, read_as
+from mesh.agent.values import Facts, Unfit, facts_of, read_as
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.nats_protocol import Incoming

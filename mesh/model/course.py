@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from mesh.agent._tasks import Told
-from mesh.agent._values import Result, Results
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
+from mesh.agent.values import Result, Results
 from protocol.wire.commands import Ask, Delegate, Escalate, Move, move_name
 from protocol.wire.event_parts import RoundOutcome, TaskResult
 

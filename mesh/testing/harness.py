@@ -24,10 +24,10 @@ from mesh.agent._execution import Execution
 from mesh.agent._executor import sound
 from mesh.agent._journal import Journal, never
 from mesh.agent._tasks import Send, nowhere
-from mesh.agent._values import Facts, facts_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, TurnError
 from mesh.agent.turn import Turn
+from mesh.agent.values import Facts, facts_of
 from mesh.artifacts import ArtifactStore
 from mesh.artifacts.store import Folder
 from mesh.bus.stores import StepTaken

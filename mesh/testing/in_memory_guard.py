@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mesh.agent._values import Facts, facts_of
+from mesh.agent.values import Facts, facts_of
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use

@@ -50,7 +50,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert {name for name, times in names.items() if times > 1} <= SHARED | ON_PURPOSE
 
 
-PUBLIC = {"definition", "errors", "results", "tools", "turn"}
+PUBLIC = {"definition", "errors", "tools", "turn", "values"}
 BEHIND = re.compile(r"^\s*(?:from|import) mesh\.agent\.\w+", re.MULTILINE)
 
 

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from agents.research.lead import uncited
 from agents.research.library import documents
 from agents.research.reading import sentences
-from mesh.agent._values import Results
+from mesh.agent.values import Results
 from mesh.model import Flaw
 from mesh.model import agent as driven
 from mesh.testing import FleetHarness, turn
