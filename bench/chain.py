@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from bench.crew import Crew, Member, obey
+from bench.crew import Crew, Member, join, obey, run_member, serve
 from bench.load import ANSWER, FACTS, SUMMARY, TEXT, Sizes, Task, run, sampled
 from bench.place import AGENTS, CLIENT, FLEET, Place
-from bench.serving import join, run_member, serve
 from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn

@@ -10,16 +10,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.cold_read import cold_reads, first_decisions
-from bench.figures import Figure, Report, as_text
+from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
-from bench.fold import whole_log
 from bench.growth import Sizes, growth
 from bench.machine import machine
 from bench.members import members
 from bench.model_turn import model_turns
 from bench.page import pages
-from bench.plot import as_svg
+from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from bench.tree import Trees, trees

@@ -19,12 +19,11 @@ from typing import Any
 
 import msgspec
 
-from bench.crew import obey
+from bench.crew import join, obey, run_member, serve_agent
 from bench.figures import Figure, Target, percentile, ratio, spread
 from bench.load import ANSWER, TEXT
 from bench.machine import memory_mib
 from bench.place import AGENTS, FLOODED, LOUD, OPERATOR, site
-from bench.serving import join, run_member, serve_agent
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.crew import Member
+from bench.crew import Member, run_member, serve_agent, stand_in
 from bench.figures import Figure, Target, percentile, spread
 from bench.place import site
-from bench.serving import run_member, serve_agent, stand_in
 from mesh.agent import Agent, Move, Turn, tool
 from mesh.bus.nats_protocol import Incoming
 from mesh.client import Client

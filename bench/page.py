@@ -1,13 +1,28 @@
-"""The page: how long a browser waits for a long request, from the click to the first paint.
+"""The page: how long a browser waits for a long request, and for a page of a long list of requests.
 
-The request goes to and fro between two agents as deep as a policy may let it; between its hops an operator
-freezes and thaws it. Server, page and browser (Debian's chromium, without a window) run on this machine.
+The long request goes to and fro between two agents as deep as a policy may let it; between its hops an
+operator freezes and thaws it. The time is from the click to the first paint. Server, page and browser
+(Debian's chromium, without a window) run on this machine.
+
+The list is filled with made-up rows by `python -m bench.page ROWS FOLDER`; a folder that is filled already is
+measured as it is. Both the query and the whole answer are timed, under each filter: the page is served on
+loopback, over a mesh of its own, and asked as a browser asks it.
 """
 
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import itertools
 import os
-from itertools import islice
+import random
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
+import httpx
 from playwright.async_api import Browser, async_playwright
 
 from bench.figures import Figure, Target, spread
@@ -18,6 +33,8 @@ from mesh.bus.roles import ADMIN
 from mesh.fleet.setup import apply
 from mesh.testing import InMemoryGuard
 from mesh.ui import Options, keys_in, serving
+from mesh.ui.projection import COSTS, Listed, Projection, words_of
+from mesh.ui.requests import PAGE, filter_of
 from protocol.wire.commands import Freeze, Thaw
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
@@ -33,7 +50,7 @@ def long_request(events: int) -> list[Line]:
     guard = InMemoryGuard(_FLEET.fleet, _FLEET.rules, request=request)
     guard.submit("A request that takes its time", policy=_POLICY)
     pauses = max(0, events - _HOPS) // _HOPS // 2 + 1
-    for number, move in enumerate(islice(long_story(), _HOPS)):
+    for number, move in enumerate(itertools.islice(long_story(), _HOPS)):
         for pause in range(pauses):
             name = f"pause-{number}-{pause}"
             guard.say(Freeze(id=name, by="Ada", reason=f"look {number}"), OPERATOR)
@@ -87,3 +104,159 @@ async def _opened(browser: Browser, address: str) -> tuple[float, float]:
         return answered, painted
     finally:
         await context.close()
+
+
+# --- the list of requests --------------------------------------------------------------------------
+
+_ROUNDS = 5
+_AT_ONCE = 5_000
+_APART = 2_500_000
+"""Between two requests, µs: 1,000,000 of them span 29 days."""
+_AGENTS = ("triage", "billing", "refunds", "legal", "tech")
+_STATES = {"completed": 88, "failed": 4, "refused": 4, "open": 2, "human": 1, "expired": 1}
+
+
+def rows(count: int) -> Iterator[tuple[int, Listed]]:
+    """Yield so many requests, each with the place of its first event: six events; the last one is of now."""
+    chance = random.Random(1)
+    began = time.time_ns() // 1_000 - count * _APART
+    vocabulary = [f"word{number}" for number in range(5_000)]
+    for number in range(1, count + 1):
+        status = chance.choices(tuple(_STATES), tuple(_STATES.values()))[0]
+        cost = int(chance.lognormvariate(16, 2))
+        names, client = chance.sample(_AGENTS, 2), chance.choice(("app", "web", "mail"))
+        rule = chance.choice(("max_visits", "max_depth", "actions")) if chance.random() < 0.05 else ""
+        text = f"{' '.join(chance.choices(vocabulary, k=12))} please refund"
+        tags = {f"status:{status}", f"client:{client}", *(f"agent:{name}" for name in names)}
+        tags |= ({f"rule:{rule}"} if rule else set()) | ({"status:open"} if status == "human" else set())
+        tags |= {f"cost:{power}" for power in COSTS if cost >= 10**power}
+        row = Listed(
+            request=f"{client}_{number:026d}",
+            last=number * 6 + 5,
+            status=status,
+            holder="",
+            client=client,
+            frozen=False,
+            opened=began + number * _APART,
+            at=began + number * _APART + 500,
+            events=6,
+            type=f"request.{status}",
+            nano_dollars=cost,
+            tokens=cost // 1_000,
+            model_calls=3,
+            refusals=int(bool(rule)),
+            rule=rule,
+            trail=" → ".join(names),
+            text=text,
+            words=words_of(text),
+            tags=" ".join(sorted(tags)),
+        )
+        yield number * 6, row
+
+
+FILTERS: Mapping[str, Mapping[str, str]] = {
+    "all": {},
+    "status open": {"status": "open"},
+    "an agent": {"agent": "legal"},
+    "a client": {"client": "web"},
+    "a rule": {"rule": "max_visits"},
+    "agent, status and rule": {"agent": "legal", "status": "failed", "rule": "max_depth"},
+    "four tags that few have": {"client": "app", "agent": "legal", "rule": "actions", "status": "human"},
+    "$1 or more": {"cost": "1"},
+    "a word in every text": {"text": "refund"},
+    "a word in one of 400": {"text": "word4999"},
+    "the beginning of 1,111 words": {"text": "word3"},
+    "two words": {"text": "word4999 word3"},
+    "words of all, tags of few": {"text": "please refund", "status": "human", "rule": "actions"},
+    "words of all, tag of most, age": {"text": "refund", "status": "completed", "older": "7d"},
+    "younger than a week": {"younger": "7d"},
+    "older than a week, an agent": {"older": "7d", "agent": "legal"},
+    "the beginning of an id": {"text": "app_0000"},
+}
+"""What a visitor asks for, as the page's address has it."""
+
+
+def main(arguments: list[str]) -> None:
+    count, folder = int(arguments[0]), Path(arguments[1])
+    file = folder / "listing.sqlite3"
+    listed = Projection(file, _log_of(file) or f"{count} rows")
+    if listed.seq == 0:
+        began, left = time.perf_counter(), rows(count)
+        while part := list(itertools.islice(left, _AT_ONCE)):
+            listed.put(part, part[-1][0] + 5)
+        _say(f"{count} rows written in {time.perf_counter() - began:.0f} s")
+    listed.close()
+    _say(f"{file.stat().st_size / 1e6:.0f} MB")
+    asyncio.run(_measure(folder, count))
+
+
+async def _measure(folder: Path, count: int) -> None:
+    async with _page_over(folder) as (listed, browser):
+        _say(f"{'':32} {'query, ms':>20} {'whole answer, ms':>30}")
+        _say(f"{'a page with':32} {'median':>10} {'worst':>9} {'median':>10} {'worst':>9} {'deep':>9}")
+        for name, said in FILTERS.items():
+            queried = sorted([_queried(listed, said) for _ in range(_ROUNDS)])
+            answered = sorted([await _answered(browser, said) for _ in range(_ROUNDS)])
+            deep = await _answered(browser, {**said, "before": str(count * 3)})
+            figures = (queried[_ROUNDS // 2], queried[-1], answered[_ROUNDS // 2], answered[-1], deep)
+            first, second, *rest = figures
+            _say(f"{name:32} {first:10.1f} {second:9.1f} " + " ".join(f"{each:9.1f}" for each in rest))
+
+
+@contextlib.asynccontextmanager
+async def _page_over(folder: Path) -> AsyncIterator[tuple[Projection, httpx.AsyncClient]]:
+    """Serve the page over the filled list, as if another page that shares the folder had fed it."""
+    async with place(folder / "mesh", fleet=FLOODED, sync_always=False) as at:
+        async with await at.connect_as(ADMIN) as admin:
+            await apply(admin, FLOODED)
+            log = str((await admin.api("STREAM.INFO.LOG"))["created"])
+        file = folder / "listing.sqlite3"
+        with sqlite3.connect(file) as opened:
+            opened.execute("UPDATE place SET log = ?", (log,))
+        opened.close()
+        name = f"page-{hashlib.sha256(log.encode()).hexdigest()[:12]}"  # as `mesh.ui.feed` names its file
+        with (folder / "page.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            shown = folder / f"{name}.sqlite3"
+            shown.symlink_to(file.name)
+            try:
+                options = Options(store=folder)
+                keys = keys_in(at.url, at.keys, reader=OPERATOR)
+                async with (
+                    serving(keys, options) as address,
+                    httpx.AsyncClient(base_url=address, timeout=60) as browser,
+                ):
+                    with contextlib.closing(Projection(file, log)) as listed:
+                        yield listed, browser
+            finally:
+                shown.unlink()
+
+
+def _log_of(file: Path) -> str | None:
+    """Return the log of which a file has the list; None if there is no such file."""
+    if not file.exists():
+        return None
+    with contextlib.closing(sqlite3.connect(file)) as opened:
+        return str(opened.execute("SELECT log FROM place").fetchone()[0])
+
+
+def _queried(listed: Projection, said: Mapping[str, str]) -> float:
+    wanted, began = filter_of(said, time.time()), time.perf_counter()
+    listed.page(wanted, before=None, limit=PAGE + 1)
+    return (time.perf_counter() - began) * 1_000
+
+
+async def _answered(browser: httpx.AsyncClient, said: Mapping[str, str]) -> float:
+    began = time.perf_counter()
+    answer = await browser.get("/requests", params=dict(said))
+    took = (time.perf_counter() - began) * 1_000
+    answer.raise_for_status()
+    return took
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

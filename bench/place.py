@@ -89,7 +89,7 @@ class Site:
         return await self.crew.start(name or role, module, role, self.at.url, str(self.at.keys), *more)
 
     async def start_guard(self, name: str = GUARD) -> Member:
-        return await self.start("bench.serving", GUARD, name, name=name)
+        return await self.start("bench.crew", GUARD, name, name=name)
 
 
 @contextlib.asynccontextmanager

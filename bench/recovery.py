@@ -15,11 +15,10 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from bench.crew import Member, say
+from bench.crew import Member, run_member, say, serve_agent
 from bench.figures import Figure, Target, spread
 from bench.load import ANSWER, TEXT
 from bench.place import CLIENT, FLEET, Site, site
-from bench.serving import run_member, serve_agent
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool, tool
 from mesh.agent.turn import Turn

@@ -17,11 +17,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.crew import Member
+from bench.crew import Member, run_member, serve_agent, stand_in
 from bench.figures import Figure, Target, percentile, spread
 from bench.machine import usage
 from bench.place import FLEET, Place, site
-from bench.serving import run_member, serve_agent, stand_in
 from mesh.agent import Agent, Move, Turn
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import GUARD

@@ -5,10 +5,21 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from bench.figures import Curve, Figure, Point, Report, Target, Use, as_text, percentile, ratio, spread
-from bench.fold import Folding
+from bench.figures import (
+    Curve,
+    Figure,
+    Point,
+    Report,
+    Target,
+    Use,
+    as_svg,
+    as_text,
+    percentile,
+    ratio,
+    spread,
+)
 from bench.load import Sample
-from bench.plot import as_svg
+from bench.reading import Folding
 from bench.stories import PLOTS, fresh_id, history, originals, play
 from mesh.bus.nats_protocol import Incoming
 from protocol.domain import hash_chain

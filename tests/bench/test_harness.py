@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench.cold_read import cold_reads, first_decisions
 from bench.command import QUICK, UNSYNCED
 from bench.crew import Crew, MemberFailed
-from bench.fold import whole_log
 from bench.growth import Sizes, growth, memory
 from bench.members import members
 from bench.page import pages
 from bench.place import FLEET, place
+from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
 from bench.rounds import Plan, compare
 from bench.stories import fill, history
