@@ -15,8 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agents.code.projects import git
-from agents.code.runner import run_pytest
-from agents.code.workspace import ID, Workspace
+from agents.code.workspace import ID, Workspace, run_pytest
 from mesh.agent import ToolError, tool
 
 WorkspaceId = Annotated[str, Field(pattern=f"^{ID.pattern}$", description="As check_out gave it.")]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.records import once
-from agents.recruiting.common import (
+from agents.recruiting import (
     LABELS,
     CandidateId,
     Euros,

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from agents.records import once, the_row
-from agents.recruiting.common import (
+from agents.recruiting import (
     LABELS,
     CandidateId,
     Euros,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.records import done, once
-from agents.recruiting.common import (
+from agents.recruiting import (
     LABELS,
     CandidateId,
     Euros,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agents.records import once, the_row
-from agents.recruiting.common import (
+from agents.recruiting import (
     LABELS,
     CandidateId,
     SlotId,

@@ -9,7 +9,7 @@ Skills are those that a vacancy of the company asks for, word for word; years ar
 from pathlib import Path
 from typing import Any
 
-from agents.recruiting.common import LABELS, CandidateId, VacancyId, candidate_row, connected, vacancy_row
+from agents.recruiting import LABELS, CandidateId, VacancyId, candidate_row, connected, vacancy_row
 from mesh.agent import tool
 from mesh.model import WORK, ClaudeAgent
 

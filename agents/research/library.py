@@ -1,17 +1,140 @@
-"""The corpus, and its index: SQLite FTS5 in memory, built by a process when it first searches.
+"""The library: how a document is read, and the corpus with its index.
 
-`corpus.jsonl` is indexed in some milliseconds, so that no file has to be kept, shared or brought up to date.
+No model reads: a sentence is about its words, without the smallest, with one word for each idea. Its values
+are its numbers and names. So two sentences agree if they are about the same and give equal values.
+
+The index is SQLite FTS5 in memory, built by a process when it first searches. `corpus.jsonl` is indexed in
+some milliseconds, so that no file has to be kept, shared or brought up to date.
 """
 
+import re
 import sqlite3
 import threading
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from agents.research.reading import words
 from mesh.agent import Permanent
+
+ABOUT_THE_SAME = 0.6
+"""The share of topics that two statements have in common if they are about the same."""
+SEVERAL = 3
+"""A subject with documents is named by so many titles; fewer share words by chance."""
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])")
+_WORD = re.compile(r"[A-Za-z][\w'-]*|\d[\d.,]*\d|\d")
+_NUMBER = re.compile(r"\b\d[\d,]*(?:\.\d+)?\b")
+_NAME = re.compile(r"(?<!^)\b[A-Z][a-z'-]+(?: [A-Z][a-z'-]+)+")
+_SMALL_WORDS = """
+    a an and are as at be been by did do does each for from had has have how i in is it its many much of on or
+    our since that the there this to us was we were what when where which who whom why will with year years
+    first time come came tell me please say says do know about
+"""
+_SMALL = frozenset(_SMALL_WORDS.split())
+_SAME = {
+    "high": "height",
+    "tall": "height",
+    "metres": "metre",
+    "long": "length",
+    "deep": "depth",
+    "carries": "passenger",
+    "carry": "passenger",
+    "landed": "land",
+    "passengers": "passenger",
+    "lamp": "lit",
+    "lighting": "lit",
+    "visitors": "visitor",
+    "visit": "visitor",
+    "volumes": "volume",
+    "members": "member",
+    "berths": "berth",
+    "turbines": "turbine",
+    "spans": "span",
+    "objects": "object",
+    "holds": "hold",
+    "lists": "hold",
+    "birds": "bird",
+    "breeds": "breed",
+    "yearly": "year",
+    "entered": "service",
+    "enter": "service",
+    "drawn": "engineer",
+    "harbourmaster": "master",
+    "captains": "captain",
+}
+"""One word for each idea; any other word stands for itself."""
+
+
+class Statement(NamedTuple):
+    """A sentence, what it is about, and what it says of it."""
+
+    text: str
+    about: frozenset[str]
+    values: frozenset[str]
+
+
+def sentences(text: str) -> list[str]:
+    """Return a text's sentences."""
+    return [each for each in _SENTENCE.split(text.strip()) if each]
+
+
+def words(text: str) -> list[str]:
+    """Return what a text is about, in its order: words in one form, without small ones and numbers."""
+    found = (_SAME.get(word, word) for word in (each.lower() for each in _WORD.findall(text)))
+    return [word for word in found if word not in _SMALL and not word[0].isdigit()]
+
+
+def statement(sentence: str, subject: str) -> Statement:
+    """Return a sentence as a statement about `subject`, whose own name is neither a topic nor a value."""
+    rest = re.sub(re.escape(subject), " ", sentence, flags=re.IGNORECASE) if subject else sentence
+    names = {" ".join(each.split()) for each in _NAME.findall(rest)}
+    numbers = {each.replace(",", "") for each in _NUMBER.findall(rest)}
+    about = frozenset(words(rest)) - frozenset(words(" ".join(names)))
+    return Statement(sentence, about, frozenset(names | numbers))
+
+
+def likeness(one: Statement, other: Statement) -> float:
+    """Return the share of the shorter statement's topics that both have, 0 to 1."""
+    return len(one.about & other.about) / (min(len(one.about), len(other.about)) or 1)
+
+
+def answers(question: str, said: Statement) -> bool:
+    """Return True if a statement answers the question: a name to `who`, a number to `how` and `when`."""
+    asked = set(question.lower().split())
+    return not (asked & {"who", "whose"} and _has_number(said)) and not (
+        asked & {"how", "when"} and not _has_number(said)
+    )
+
+
+def same_kind(one: Statement, other: Statement) -> bool:
+    """Return True if both give a number, or both a name; one without a value is of any kind."""
+    return not one.values or _has_number(one) == _has_number(other)
+
+
+def _has_number(said: Statement) -> bool:
+    return any(each[0].isdigit() for each in said.values)
+
+
+def nearest(asked: Statement, text: str, subject: str) -> Statement | None:
+    """Return the statement in a text about the same subject and topic; None if it has none."""
+    there = [statement(each, subject) for each in sentences(text) if subject.lower() in each.lower()]
+    best = max(there, key=lambda each: (likeness(asked, each), -len(asked.about ^ each.about)), default=None)
+    return best if best is not None and likeness(asked, best) >= ABOUT_THE_SAME else None
+
+
+def subject_of(said: str, titles: Sequence[str]) -> str:
+    """Return whom a text is about: the most of its words in a row that several titles have; empty if none."""
+    row = re.sub(r"[^\w' -]", " ", said).split()
+    lower = [title.lower() for title in titles]
+    runs = (" ".join(row[begin:end]) for end in range(len(row) + 1) for begin in range(end - 1))
+    known = [run for run in runs if sum(run.lower() in title for title in lower) >= SEVERAL]
+    return max(known, key=len, default="")
+
+
+# --- the corpus and its index ----------------------------------------------------------------------
 
 CORPUS = Path(__file__).with_name("corpus.jsonl")
 ENGINE = "fts5"

@@ -8,8 +8,17 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from agents.research.library import Document, documents, index
-from agents.research.reading import Statement, answers, nearest, same_kind, statement, subject_of
+from agents.research.library import (
+    Document,
+    Statement,
+    answers,
+    documents,
+    index,
+    nearest,
+    same_kind,
+    statement,
+    subject_of,
+)
 from mesh.agent import ToolError, tool
 
 DocumentId = Annotated[str, Field(pattern=r"^d-\d{4}$", description="Like d-0042.")]

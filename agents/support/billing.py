@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agents.records import once, the_row
-from agents.support.common import CustomerId, connected
+from agents.support import CustomerId, connected
 from mesh.agent import tool
 from mesh.model import WORK, ClaudeAgent
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from agents.records import once, the_row
-from agents.support.common import CustomerId, connected, service_status
+from agents.support import CustomerId, connected, service_status
 from mesh.agent import tool
 from mesh.model import WORK, ClaudeAgent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.records import the_row
-from agents.support.common import CustomerId, connected, service_status
+from agents.support import CustomerId, connected, service_status
 from mesh.agent import ToolError, tool
 from mesh.model import ROUTING, ClaudeAgent
 

@@ -237,7 +237,7 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
     import sys
 
     from mesh.agent.definition import load
-    from mesh.local.lookup import find_fleet
+    from mesh.local.project import find_fleet
     from mesh.settings import FILE_NAME
 
     if module is None:

@@ -55,7 +55,7 @@ async def _demo(
 ) -> None:
     from mesh.fleet.file import load_fleet
     from mesh.local.fleet import LocalFleet
-    from mesh.local.lookup import data_environment, model_environment, reference_fleet
+    from mesh.local.project import data_environment, model_environment, reference_fleet
 
     home = reference_fleet(fleet)
     samples = ops.rehearsal.read_samples(requests or home / "requests.jsonl")

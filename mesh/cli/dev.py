@@ -84,7 +84,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
     import asyncio
 
     from mesh.local.fleet import LocalFleet
-    from mesh.local.lookup import data_environment, find_fleet, model_environment
+    from mesh.local.project import data_environment, find_fleet, model_environment
     from mesh.service.logs import VALUES
 
     file, search = find_fleet(fleet)
@@ -126,7 +126,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
 
 def _own_port(store: Path) -> int:
     """Return the folder's own port if it is free, else 0, so that the system chooses."""
-    from mesh.local.lookup import port_of
+    from mesh.local.project import port_of
     from mesh.local.server import if_free
 
     port = port_of(store)
@@ -141,7 +141,7 @@ async def _reload(
 ) -> None:
     """Take up changed files of the project, once the mesh has started."""
     from mesh.local.fleet import Reload
-    from mesh.local.lookup import find_fleet
+    from mesh.local.project import find_fleet
 
     def tell(line: str) -> None:
         note(line)

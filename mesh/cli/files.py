@@ -22,7 +22,7 @@ _NEXT = """\
 @framed
 def init(*, directory: Path, as_json: bool) -> None:
     """Write a starter project: two agents of your own that hand work to each other."""
-    from mesh.local.starter import write_starter
+    from mesh.local.project import write_starter
 
     written = write_starter(directory)
     said = _NEXT.format(count=len(written), directory=directory)

@@ -105,7 +105,7 @@ async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
 
     It acts with an operator's key. Other users of this machine reach the port, too, and have no token.
     """
-    from mesh.local.lookup import port_of
+    from mesh.local.project import port_of
     from mesh.local.server import if_free
     from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, secret, serving
 

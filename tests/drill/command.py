@@ -14,7 +14,7 @@ from mesh.cli.exits import EPILOG, Exit, Leave, ReportingGroup, ended_by_signals
 from mesh.cli.options import A_PATH, framed, run_quietly
 from mesh.cli.output import emit, remark, say
 from mesh.errors import UsageWrong
-from mesh.local.lookup import data_environment, find_fleet
+from mesh.local.project import data_environment, find_fleet
 from mesh.ops.rehearsal import read_samples
 from protocol.wire.config import GUARD_LEASE_S, LEASE_S, SHORTEST_LEASE_S
 from tests.drill import run

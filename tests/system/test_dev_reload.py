@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.local.starter import write_starter
+from mesh.local.project import write_starter
 from tests.docs.pages import DOCS, blocks
 from tests.system.terminal import READY, Folder, Running, wait_until_gone
 

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from mesh.service.printable import counted
-from mesh.ui.drawing.svg import add, box, fitting, hues, name_of, number, picture, written
+from mesh.ui.drawing import add, box, fitting, hues, name_of, number, picture, written
 from protocol.wire.ids import HUMAN
 
 _NODE_W, _NODE_H = 148.0, 46.0

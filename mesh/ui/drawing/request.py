@@ -13,8 +13,8 @@ import msgspec
 
 from mesh.client.story import numbered
 from mesh.service.printable import counted, short, when
+from mesh.ui.drawing import add, box, fitting, hues, name_of, number, picture, written
 from mesh.ui.drawing.scene import Scene, SceneRow
-from mesh.ui.drawing.svg import add, box, fitting, hues, name_of, number, picture, written
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
 from protocol.wire.commands import Usage

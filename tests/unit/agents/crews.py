@@ -11,8 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 import agents
-from agents.recruiting import common as recruiting
-from agents.support import common as support
+from agents import recruiting, support
 from mesh.agent.definition import Agent, load
 from mesh.fleet.file import FleetFile, load_fleet
 from mesh.ops.rehearsal import Decision

@@ -10,8 +10,7 @@ import pytest
 
 from agents import records as shared
 from agents.records import once, transaction
-from agents.support import billing, technical
-from agents.support.common import connected
+from agents.support import billing, connected, technical
 from mesh.agent.errors import Retry, ToolArgumentsInvalid
 from tests.servers import PATIENCE_S
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("records")
 
 COUNT = """
 import sys
-from agents.support.common import connected
+from agents.support import connected
 sys.stdin.readline()
 with connected() as db:
     print(*(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("customers", "charges")))
@@ -72,7 +71,7 @@ def test_a_process_that_dies_while_filling_it_leaves_nothing_behind(records: Pat
     dying = (
         "import os\n"
         "from agents import records\n"
-        "from agents.support.common import connected\n"
+        "from agents.support import connected\n"
         "real = records._statements\n"
         "def half(script):\n"
         "    for number, statement in enumerate(real(script)):\n"

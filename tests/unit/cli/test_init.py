@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mesh.cli import app
 from mesh.cli.exits import Exit
 from mesh.fleet.file import load_fleet
-from mesh.local.starter import write_starter
+from mesh.local.project import write_starter
 
 
 def test_a_starter_is_named_after_its_folder_in_every_file(tmp_path: Path) -> None:

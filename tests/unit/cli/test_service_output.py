@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from mesh.local.lookup import port_of
+from mesh.local.project import port_of
 from mesh.local.service import Output, as_shown
 
 HOME = Path("/home/me/shop")

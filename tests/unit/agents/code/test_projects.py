@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from agents.code.projects import git, names, origin, project, put
-from agents.code.runner import run_pytest
-from agents.code.workspace import Workspace
+from agents.code.workspace import Workspace, run_pytest
 from mesh.agent import Permanent, ToolError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.code import runner
-from agents.code.runner import run_pytest
+from agents.code import workspace
+from agents.code.workspace import run_pytest
 from mesh.agent import Permanent
 
 
@@ -74,6 +74,6 @@ def test_no_test_at_all_is_no_success(tmp_path: Path) -> None:
 
 
 def test_without_pytest_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "find_spec", lambda name: None)
+    monkeypatch.setattr(workspace, "find_spec", lambda name: None)
     with pytest.raises(Permanent, match="pip install pytest"):
         run_pytest(tmp_path)

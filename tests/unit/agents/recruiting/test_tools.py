@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from agents.recruiting import compliance, intake, scheduling, screening
+from agents.recruiting import compliance, connected, intake, scheduling, screening
 from agents.recruiting import offer as offers
-from agents.recruiting.common import connected
 from mesh.agent.errors import ToolArgumentsInvalid, ToolError
 from mesh.agent.tools import NOT_DONE
 

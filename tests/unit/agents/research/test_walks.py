@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 from typing_extensions import TypedDict
 
-from agents.research.lead import uncited
-from agents.research.library import documents
-from agents.research.reading import sentences
+from agents.research.library import documents, sentences
+from agents.research.team import uncited
 from mesh.agent.values import Results
 from mesh.model import Flaw
 from mesh.model import agent as driven
