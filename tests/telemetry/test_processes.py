@@ -21,7 +21,7 @@ from tests.docs.pages import DOCS, commands
 from tests.docs.reader import require_installed
 from tests.servers import PATIENCE_S, ROOT, until
 from tests.telemetry.collector import Collector
-from tests.trouble.crew import FLEET, Crew, Service, furnish
+from tests.trouble.crew import STEADY, Crew, Service, furnish
 
 CANARY = "xylophone"
 INSTALL, _EXPORT, GUARD, AGENT, SEND = (
@@ -43,7 +43,7 @@ def test_what_the_page_installs_is_what_the_suite_runs_with() -> None:
 
 @pytest_asyncio.fixture
 async def crew(tmp_path: Path) -> AsyncIterator[Crew]:
-    async with LocalBus(FLEET, tmp_path / "mesh") as mesh:
+    async with LocalBus(STEADY, tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Crew(mesh, tmp_path)
         yield own

@@ -37,6 +37,8 @@ FLEET = Fleet(
     lease_s=2.0,
     guard_lease_s=1.5,
 )
+STEADY = msgspec.structs.replace(FLEET, lease_s=60.0, guard_lease_s=60.0)
+"""For tests that count turns: on a busy machine a process may sleep through a lease of 2 s and begin anew."""
 KINDS = (
     *(link.DISCONNECTED, link.FULL, link.ABSENT, link.SILENT),
     *(consumer.PULL_REFUSED, consumer.PULL_SILENT),
@@ -293,10 +295,15 @@ async def persist(attempt: Callable[[], Awaitable[Any]]) -> None:
 
 @contextlib.asynccontextmanager
 async def crew(
-    directory: Path, *, storage: Storage = DEFAULT_STORAGE, provision: bool = True, sync_always: bool = False
+    directory: Path,
+    *,
+    fleet: Fleet = FLEET,
+    storage: Storage = DEFAULT_STORAGE,
+    provision: bool = True,
+    sync_always: bool = False,
 ) -> AsyncIterator[Crew]:
     """Give an empty crew on a server of its own; one that is to be killed needs `sync_always`."""
-    mesh = LocalBus(FLEET, directory / "mesh", storage=storage, sync_always=sync_always)
+    mesh = LocalBus(fleet, directory / "mesh", storage=storage, sync_always=sync_always)
     if provision:
         await mesh.start()
         await furnish(mesh)

@@ -8,7 +8,7 @@ import pytest
 
 from mesh.agent import _executor
 from tests.servers import PATIENCE_S, until
-from tests.trouble.crew import Crew, Service, crew
+from tests.trouble.crew import STEADY, Crew, Service, crew
 from tests.trouble.wired import Wired
 
 
@@ -23,7 +23,7 @@ async def begun(own: Crew, agent: str, request: str, times: int = 1) -> list[str
 
 
 async def test_sigterm_finishes_what_is_in_hand_and_takes_nothing_new(tmp_path: Path) -> None:
-    async with crew(tmp_path) as own:
+    async with crew(tmp_path, fleet=STEADY) as own:
         await own.guard("g1")
         a = await own.agent("a")
         await own.all_ready()
@@ -47,7 +47,7 @@ async def test_sigterm_finishes_what_is_in_hand_and_takes_nothing_new(tmp_path: 
 
 
 async def test_what_takes_longer_than_the_grace_goes_on_elsewhere_at_once(tmp_path: Path) -> None:
-    async with crew(tmp_path) as own:
+    async with crew(tmp_path, fleet=STEADY) as own:
         await own.guard("g1")
         reference = "tests.trouble.agents:a"
         first = await own.start("a", "a-1", ("agent", "run", reference, "--grace", "0.2"))
@@ -94,7 +94,7 @@ async def test_a_rolling_restart_of_everything_under_load_loses_and_repeats_noth
 
 
 async def test_two_versions_at_once_each_finish_what_they_began(tmp_path: Path) -> None:
-    async with crew(tmp_path) as own:
+    async with crew(tmp_path, fleet=STEADY) as own:
         own.environment["PACE_S"] = "0.02"
         await own.guard("g1")
         await own.agent("a", "a-old", VERSION="1")
