@@ -6,7 +6,8 @@ spent since without any book-keeping, and a narrower grant can never be more tha
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 
 from protocol.wire.commands import Usage
 from protocol.wire.handoff import Budget
@@ -69,6 +70,10 @@ def plus(one: Usage, other: Usage) -> Usage:
     if other == NOTHING:
         return one
     return _both(operator.add, one, other)
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    return reduce(plus, usages, NOTHING)
 
 
 def minus(one: Usage, other: Usage) -> Usage:

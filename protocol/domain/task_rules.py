@@ -4,7 +4,8 @@ A refusal that is about one task of a plan names it in `numbers["task"]`.
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import msgspec
@@ -19,20 +20,18 @@ from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import HUMAN
 
 
-def _first(refusals: Iterator[Refusal]) -> Refusal | None:
-    return next(refusals, None)
+def _first(found: Callable[[Case], Iterator[Refusal]]) -> Callable[[Case], Refusal | None]:
+    """Make a rule of what yields all that speaks against a plan: the first refuses it."""
+    return wraps(found)(lambda case: next(found(case), None))
 
 
 def _lineage(case: Case) -> str:
     return " → ".join(case.turn.work.path)
 
 
-def known_agents(case: Case) -> Refusal | None:
+@_first
+def known_agents(case: Case) -> Iterator[Refusal]:
     """Refuse tasks for agents that are not in the fleet, or that the lead may not give this work to."""
-    return _first(_unknown(case))
-
-
-def _unknown(case: Case) -> Iterator[Refusal]:
     grounds, lead = case.world.grounds, case.turn.agent
     for work in case.plan:
         task, said = work.task, ""
@@ -73,12 +72,9 @@ def levels(case: Case) -> Refusal | None:
 # --- which tasks ------------------------------------------------------------------------------------
 
 
-def known_task(case: Case) -> Refusal | None:
+@_first
+def known_task(case: Case) -> Iterator[Refusal]:
     """Refuse names that are taken, tasks that are not there or not done, and a wait for nothing."""
-    return _first(_misnamed(case))
-
-
-def _misnamed(case: Case) -> Iterator[Refusal]:
     assert isinstance(case.move, Delegate)
     own, known, names = case.turn.tasks, case.turn.known_tasks, set[str]()
     for task in case.move.tasks:
@@ -130,12 +126,9 @@ def fan_out(case: Case) -> Refusal | None:
     return None
 
 
-def capable(case: Case) -> Refusal | None:
+@_first
+def capable(case: Case) -> Iterator[Refusal]:
     """Refuse a task that nobody can have, and one that could not be given to another agent as it asks."""
-    return _first(_without_agent(case))
-
-
-def _without_agent(case: Case) -> Iterator[Refusal]:
     for work in case.plan:
         task = work.task
         if task.intent is None and (task.to_agent is None or task.fallback):
@@ -174,12 +167,9 @@ def _capable(task: Task, detail: str, numbers: dict[str, Any], hint: str) -> Ref
 # --- the same again ---------------------------------------------------------------------------------
 
 
-def cycle(case: Case) -> Refusal | None:
+@_first
+def cycle(case: Case) -> Iterator[Refusal]:
     """Refuse a task for an agent of its own lineage, and one that was given before with nothing new."""
-    return _first(_again(case))
-
-
-def _again(case: Case) -> Iterator[Refusal]:
     path = case.turn.work.path
     given = {_key(task.planned.task, task.planned.agent): task.name for task in case.turn.tasks.values()}
     here = dict[tuple[Any, ...], str]()
@@ -211,11 +201,8 @@ def _key(task: Task, agent: str) -> tuple[Any, ...]:
     return agent, task.intent, tuple(facts), tuple(artifacts), tuple(sorted(task.uses))
 
 
-def revisions(case: Case) -> Refusal | None:
-    return _first(_too_often(case))
-
-
-def _too_often(case: Case) -> Iterator[Refusal]:
+@_first
+def revisions(case: Case) -> Iterator[Refusal]:
     for work in case.plan:
         chain = list(_chain(work.task, case.turn.known_tasks))
         if len(chain) > case.policy.max_revisions:
@@ -297,11 +284,8 @@ def budgets(case: Case) -> Refusal | None:
     )
 
 
-def must_carry(case: Case) -> Refusal | None:
-    return _first(_not_carried(case))
-
-
-def _not_carried(case: Case) -> Iterator[Refusal]:
+@_first
+def must_carry(case: Case) -> Iterator[Refusal]:
     marks = case.turn.marks()
     for work in case.plan:
         held = work.work
@@ -319,12 +303,9 @@ def _not_carried(case: Case) -> Iterator[Refusal]:
             )
 
 
-def size(case: Case) -> Refusal | None:
+@_first
+def size(case: Case) -> Iterator[Refusal]:
     """Refuse a task that is too large as its lead knows it, with the results that it is to use."""
-    return _first(_too_large(case))
-
-
-def _too_large(case: Case) -> Iterator[Refusal]:
     for work in case.plan:
         refusal = too_large(work.work.known, case.policy)
         if refusal is not None:

@@ -7,7 +7,6 @@ it either, unless a task asks for one.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from functools import reduce
 from typing import Literal
 
 import msgspec
@@ -166,13 +165,13 @@ def untold(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
 
 def reserved(tasks: Iterable[TaskState]) -> Usage:
     """Return what the open ones of these tasks may still spend."""
-    return reduce(budget.plus, (task.reserved for task in tasks), budget.NOTHING)
+    return budget.total(task.reserved for task in tasks)
 
 
 def committed(tasks: Iterable[TaskState]) -> Usage:
     """Return what these tasks have spent, and what the open ones may still spend; not by which model."""
     tasks = tuple(tasks)
-    return replace(reduce(budget.plus, (task.spent for task in tasks), reserved(tasks)), models={})
+    return replace(budget.total((reserved(tasks), *(task.spent for task in tasks))), models={})
 
 
 def is_joined(tasks: dict[str, TaskState], join: Join) -> bool:

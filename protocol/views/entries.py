@@ -34,17 +34,17 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
             agent = ledger.turns[event.turn].agent
             by_the_clock = event.sender is None  # then the agent said nothing: a guard ended the round
             from_, to = ("guard", agent) if by_the_clock else (agent, None)
-            return _recorded("turn_failed", from_, to, error.message) | {"detail": error.code}
+            return _recorded("turn_failed", from_, to, error.message, detail=error.code)
         case events.TurnRetried() | events.TurnResumed() | events.EffectSettled():
             return _next_round(event)
         case events.TurnSuspended(ask=ask):
             asker = ledger.turns[event.turn].agent
-            return _recorded("ask", asker, ask.to_agent, ask.question) | {"verdict": "admitted"}
+            return _recorded("ask", asker, ask.to_agent, ask.question, verdict="admitted")
         case events.EscalationRaised(reason="asked"):
             return _given("escalate", ledger.turns[event.turn].agent, event.work.handoff)
         case events.EscalationRaised(work=work):
             detail = f"{event.reason}, tier {event.tier}"
-            return _recorded("escalate", "guard", HUMAN, work.handoff.summary) | {"detail": detail}
+            return _recorded("escalate", "guard", HUMAN, work.handoff.summary, detail=detail)
         case events.EscalationAssigned():
             return _recorded("assign", event.by or event.sender, event.person)
         case events.EscalationResolved():
@@ -62,34 +62,31 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
             said["remembered"] = () if kept is None else tuple(fact.key for fact in kept.facts)
             return said if event.control else said | {"verdict": "admitted"}
         case events.RequestFailed(sender=None):
-            return _recorded("fail", "guard", event.to, event.reason) | {"detail": event.code}
+            return _recorded("fail", "guard", event.to, event.reason, detail=event.code)
         case events.RequestFailed():
-            said = _recorded("fail", event.sender, event.to, event.reason)
-            return said | {"detail": event.code, "verdict": "admitted"}
+            said = {"detail": event.code, "verdict": "admitted"}
+            return _recorded("fail", event.sender, event.to, event.reason, **said)
         case events.RequestCancelled():
             return _recorded("cancel", event.by or event.sender, None, event.reason)
         case events.RequestExpired():
             return _recorded("expire", "guard", None)
         case events.TurnDelegated(tasks=tasks):
             names = ", ".join(planned.task.name for planned in tasks)
-            return _recorded("delegate", ledger.turns[event.turn].agent, None, names) | {
-                "verdict": "admitted"
-            }
+            return _recorded("delegate", ledger.turns[event.turn].agent, None, names, verdict="admitted")
         case events.TaskOpened(name=name, work=work):
-            said = _recorded("task", work.handoff.from_agent, event.to, work.handoff.summary)
-            return said | {"detail": name}
+            return _recorded("task", work.handoff.from_agent, event.to, work.handoff.summary, detail=name)
         case events.TaskOffered(name=name, offer=offer):
-            said = _recorded("offer", offer.handoff.from_agent, event.to, offer.handoff.summary)
-            return said | {"detail": name}
+            return _recorded("offer", offer.handoff.from_agent, event.to, offer.handoff.summary, detail=name)
         case events.TaskDelivered(name=name):
-            said = _recorded("deliver", event.sender, _lead_of(ledger, event), event.summary)
-            return said | {"detail": name, "verdict": "admitted"}
+            said = {"detail": name, "verdict": "admitted"}
+            return _recorded("deliver", event.sender, _lead_of(ledger, event), event.summary, **said)
         case events.TaskFailed(name=name, error=error):
-            said = _recorded("task_failed", error.agent, _lead_of(ledger, event), error.message)
-            return said | {"detail": f"{name}: {error.code}"}
+            detail = f"{name}: {error.code}"
+            return _recorded(
+                "task_failed", error.agent, _lead_of(ledger, event), error.message, detail=detail
+            )
         case events.TaskCancelled(name=name):
-            said = _recorded("task_cancelled", _lead_of(ledger, event), None, event.why)
-            return said | {"detail": name}
+            return _recorded("task_cancelled", _lead_of(ledger, event), None, event.why, detail=name)
         case events.FactsPosted(facts=facts):
             return _recorded("post", event.sender, None, ", ".join(fact.key for fact in facts))
         case events.FactsWithheld():
@@ -102,17 +99,19 @@ def _lead_of(ledger: Ledger, event: events.TaskDelivered | events.TaskFailed | e
     return ledger.turns[task.lead].agent
 
 
-def _recorded(move: str, from_: str | None, to: str | None, summary: str = "") -> dict[str, Any]:
-    return {"move": move, "from_": from_, "to": to, "summary": summary}
+def _recorded(
+    move: str, from_: str | None, to: str | None, summary: str = "", **more: str | None
+) -> dict[str, Any]:
+    return {"move": move, "from_": from_, "to": to, "summary": summary, **more}
 
 
 def _given(move: str, from_: str, handoff: Handoff) -> dict[str, Any]:
-    return _recorded(move, from_, handoff.to_agent, handoff.summary) | {"verdict": "admitted"}
+    return _recorded(move, from_, handoff.to_agent, handoff.summary, verdict="admitted")
 
 
 def _refused(move: str, from_: str, to: str | None, summary: str, refusal: Refusal) -> dict[str, Any]:
     why = {"rule": str(refusal.rule), "detail": refusal.detail, "hint": refusal.hint}
-    return _recorded(move, from_, to, summary) | {"verdict": "refused"} | why
+    return _recorded(move, from_, to, summary, verdict="refused", **why)
 
 
 def _next_round(event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> dict[str, Any]:
@@ -124,9 +123,8 @@ def _next_round(event: events.TurnRetried | events.TurnResumed | events.EffectSe
     if past is None or past.how not in _AGAIN:
         return _recorded("retry", sender or "guard", event.to)
     text = "" if past.reply is None else _text(past.reply)
-    return _recorded(_AGAIN[past.how], past.by or sender or "guard", event.to, text) | {
-        "detail": past.settled
-    }
+    giver = past.by or sender or "guard"
+    return _recorded(_AGAIN[past.how], giver, event.to, text, detail=past.settled)
 
 
 _AGAIN = {"replied": "reply", "expired": "expire", "settled": "settle"}

@@ -186,9 +186,7 @@ def _report(event: AnyEvent, kept: events.FactsWithheld | None) -> Report | None
             return event.report
         case events.TurnDelegated() | events.TaskDelivered():
             return event.report
-        case events.TaskFailed(sender=sender) if sender is not None:
-            return event.report
-        case events.TurnFailed(sender=sender) if sender is not None:
+        case events.TaskFailed(sender=sender) | events.TurnFailed(sender=sender) if sender is not None:
             return event.report
         case events.RequestFailed(sender=None):
             return None
@@ -257,10 +255,7 @@ def grouped(lines: Iterable[Spent], key: Callable[[Spent], Iterable[str]]) -> di
 
 def total(lines: Iterable[Spent]) -> Usage:
     """Return the sum of lines."""
-    found = budget.NOTHING
-    for line in lines:
-        found = budget.plus(found, line.usage)
-    return found
+    return budget.total(line.usage for line in lines)
 
 
 def summed(lines: Iterable[Spent], key: Callable[[Spent], Iterable[str]]) -> dict[str, Usage]:

@@ -5,7 +5,6 @@ JSON of `mesh request show --json`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import msgspec
@@ -181,7 +180,7 @@ def timeline(
     running = [_turn(ledger, turn_id, prices) for turn_id in ledger.open]
     reported = [turn.report.usage for turn in ledger.turns.values()]
     unpriced = any(unpriced_in(usage, prices) for usage in reported)
-    cost = cost_of(reduce(budget.plus, reported, budget.NOTHING), prices, unpriced=unpriced)
+    cost = cost_of(budget.total(reported), prices, unpriced=unpriced)
     if journals:
         settled, running = _with_steps(settled, running, happened, journals)
     tree = trees(ledger, prices)

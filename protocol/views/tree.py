@@ -5,7 +5,6 @@ the code of each level above it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
 
 import msgspec
 
@@ -35,8 +34,8 @@ class ErrorLevel(msgspec.Struct, frozen=True, kw_only=True):
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     """A task, or the root turn, with all below it."""
 
-    name: str
-    """Of the task; empty for a root turn."""
+    name: str = ""
+    """Of the task; empty for a root turn, as is all that only a task has."""
     level: int
     """1 for a root turn."""
     turn: str
@@ -52,16 +51,16 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted, in one line."""
     intent: str
     """The kind of work; empty where none was said."""
-    result: str
+    result: str = ""
     """What was delivered, in one line."""
-    errors: tuple[ErrorLevel, ...]
+    errors: tuple[ErrorLevel, ...] = ()
     """Why it failed: its own level first, the origin last."""
-    why: str
+    why: str = ""
     """Why it was cancelled: `called_off`, `lead_ended`, or `request_ended`."""
-    chosen: str
+    chosen: str = ""
     """Why this agent, where the guard chose it."""
-    uses: tuple[str, ...]
-    revises: str
+    uses: tuple[str, ...] = ()
+    revises: str = ""
     join: Join | None
     """What it waits for, while it is `delegated`."""
     attempts: int
@@ -107,7 +106,6 @@ class _Grown:
         tasks = tuple(map(self.task, turn.tasks.values()))
         own = turn.report.usage
         return TreeNode(
-            name="",
             level=1,
             turn=turn.id,
             agent=turn.agent,
@@ -115,12 +113,6 @@ class _Grown:
             status=turn.state,
             asked=turn.work.handoff.summary,
             intent=turn.work.handoff.intent or "",
-            result="",
-            errors=(),
-            why="",
-            chosen="",
-            uses=(),
-            revises="",
             join=turn.join if turn.state == "delegated" else None,
             attempts=turn.round + 1,
             own=cost_of(own, self._prices),
@@ -134,7 +126,7 @@ class _Grown:
         turns = self._turns.get(id(task), [])
         newest = turns[-1] if turns and task.state == "open" else None
         tasks = tuple(self.task(each) for turn in turns for each in turn.tasks.values())
-        own = reduce(budget.plus, (turn.report.usage for turn in turns), budget.NOTHING)
+        own = budget.total(turn.report.usage for turn in turns)
         end, over = task.ended, self._ledger.ended
         return TreeNode(
             name=task.name,
