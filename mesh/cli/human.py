@@ -302,14 +302,15 @@ async def watch(
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
     if post is None and state is not None:
         raise UsageWrong("--state goes with --post: the file holds how far the URL has been told")
-    kept = None if post is None else ops.webhook.State(state or ops.webhook.state_of(post))
-    after = None if kept is None else kept.read()
+    after, outboxes = None, list[ops.delivery.Outbox]()
+    if command is not None:
+        outboxes.append(ops.delivery.Hook(command, within_s=exec_timeout, on_trouble=note))
+    if post is not None:
+        kept = ops.delivery.State(state or ops.delivery.state_of(post))
+        after = kept.read()
+        key = ops.delivery.key_of(os.environ.get(ops.delivery.SECRET, ""))
+        outboxes.append(ops.delivery.Webhook(post, key, kept, within_s=post_timeout, on_trouble=note))
     access = where.access("operator", "viewer")
-    webhook = None
-    if post is not None and kept is not None:
-        key = ops.webhook.key_of(os.environ.get(ops.webhook.SECRET, ""))
-        webhook = ops.webhook.Webhook(post, key, kept, on_trouble=note)
-    hooks = ops.watch.Hooks(command, within_s=exec_timeout, on_trouble=note)
     async with ended_by_signals(), await access.connect() as bus:
         await ops.queue.require_tier(bus, tier)
         if not once:
@@ -317,14 +318,13 @@ async def watch(
         watching = ops.watch.Watch(bus, access.url, on_unreadable=remark_unreadable)
 
         def tell(alarm: "ops.watch.Alarm | None" = None) -> None:
-            if webhook is not None:
-                webhook.add(alarm, watching.place)
+            for outbox in outboxes:
+                outbox.add(alarm, watching.place)
 
-        try:
-            alarms = watching.alarms(
+        async with ops.delivery.delivering(outboxes):
+            async for alarm in watching.alarms(
                 since=since, after=after, waiting=not new, goes_on=not once, on_begun=tell
-            )
-            async for alarm in alarms if webhook is None else webhook.beside(alarms):
+            ):
                 if tier not in (None, alarm.tier_name):
                     tell()
                     continue
@@ -332,15 +332,7 @@ async def watch(
                     emit(alarm)
                 else:
                     row(*_in_words(alarm))
-                hooks.add(alarm)
                 tell(alarm)
-            await hooks.finish()
-            if webhook is not None:
-                await webhook.finish(post_timeout)
-        finally:
-            await hooks.close()
-            if webhook is not None:
-                await webhook.close()
 
 
 def _in_words(alarm: "ops.watch.Alarm") -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mesh.ops import control as control
     from mesh.ops import dead_letters as dead_letters
+    from mesh.ops import delivery as delivery
     from mesh.ops import explain as explain
     from mesh.ops import health as health
     from mesh.ops import log as log
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from mesh.ops import roster as roster
     from mesh.ops import spending as spending
     from mesh.ops import watch as watch
-    from mesh.ops import webhook as webhook
 else:
 
     def __getattr__(name):

@@ -2,15 +2,10 @@
 
 Everything is told at least once for each watch, in the order of the log; a broker that restarts costs
 time and nothing else. An alarm shows its request as it was when the event was written.
-A command of the user's own may be run for each alarm. What an alarm says was written by strangers: it
-reaches the command in its environment and on its standard input, never on the command line, where a shell
-would read it.
 """
 
 import asyncio
 import contextlib
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
@@ -23,14 +18,11 @@ from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import dead_letters
 from mesh.ops.log import Glance, decoded, glance
 from mesh.ops.queue import Waiting, What, people_of, queue, waiting_in
-from mesh.service.printable import short
 from protocol.wire import events, subjects
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import DeadLetter
 
 _DEAD_LOOK_S = 1.0
-_VALUE_CHARS = 1_000
-_STDERR = 2
 
 _INTERESTING: dict[str, What] = {
     events.type_of(events.EscalationRaised): "escalation",
@@ -262,93 +254,3 @@ def _of_interest(stored: Stored) -> Glance | None:
     if event is None or event.type not in _INTERESTING:
         return None
     return event if _INTERESTING[event.type] != "ask" or stored.to == HUMAN else None
-
-
-# --- a command for each alarm ---------------------------------------------------------------------
-
-
-def environment(alarm: Alarm) -> dict[str, str]:
-    """Return what a command finds in its environment beside our own."""
-    facts: dict[str, object] = {
-        "MESH_WHAT": alarm.what,
-        "MESH_AT": alarm.at,
-        "MESH_REQUEST": alarm.request,
-        "MESH_AGENT": alarm.agent,
-        "MESH_SUMMARY": alarm.summary,
-        "MESH_REASON": alarm.reason,
-        "MESH_URL": alarm.url,
-        "MESH_SEQ": "" if alarm.seq is None else alarm.seq,
-        "MESH_TIER": "" if alarm.waiting is None else alarm.waiting.tier or "",
-        "MESH_TIER_NAME": alarm.tier_name,
-        "MESH_ID": alarm.id,
-    }
-    return {name: short(str(value), _VALUE_CHARS) for name, value in facts.items()}
-
-
-async def run_hook(command: str, alarm: Alarm, *, within_s: float) -> str:
-    """Run a command through the shell for an alarm, and return what went wrong; empty if nothing did.
-
-    It has the alarm as JSON on its standard input. What it prints goes to our standard error.
-    """
-    process = await asyncio.create_subprocess_shell(
-        command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=_STDERR,
-        stderr=_STDERR,
-        env={**os.environ, **environment(alarm)},
-        start_new_session=True,
-    )
-    told = f"{alarm.what} {alarm.request}".strip()
-    try:
-        async with asyncio.timeout(within_s):
-            await process.communicate(msgspec.json.encode(alarm) + b"\n")
-    except TimeoutError:
-        return f"the command for {told} had not ended after {within_s:g} s, and was killed"
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with everything that it started
-            await process.wait()
-    return f"the command for {told} ended with {process.returncode}" if process.returncode else ""
-
-
-class Hooks:
-    """Runs a command for each alarm, one after the other, beside all else that goes on.
-
-    What waits for people comes before dead letters: strangers can write many of those.
-
-    Args:
-        on_trouble: told of each command that failed.
-    """
-
-    def __init__(self, command: str | None, *, within_s: float, on_trouble: Callable[[str], None]) -> None:
-        self._command, self._within_s, self._on_trouble = command, within_s, on_trouble
-        self._added = 0
-        self._alarms = asyncio.PriorityQueue[tuple[bool, int, Alarm]]()
-        self._running = asyncio.create_task(self._run(command or ""))
-
-    def add(self, alarm: Alarm) -> None:
-        """Have the command run for an alarm, if there is one; returns at once."""
-        if self._command is not None:
-            self._added += 1
-            self._alarms.put_nowait((alarm.what == "dead_letter", self._added, alarm))
-
-    async def _run(self, command: str) -> None:
-        while True:
-            _, _, alarm = await self._alarms.get()
-            try:
-                wrong = await run_hook(command, alarm, within_s=self._within_s)
-            except OSError as error:
-                wrong = f"the command for {alarm.what} {alarm.request} could not be started: {error}"
-            if wrong:
-                self._on_trouble(wrong)
-            self._alarms.task_done()
-
-    async def finish(self) -> None:
-        """Wait until the command has run for every alarm."""
-        await self._alarms.join()
-
-    async def close(self) -> None:
-        """Kill what runs, and run nothing more."""
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)

@@ -3,7 +3,8 @@
 import re
 
 from mesh.cli.exits import Exit
-from mesh.ops.watch import Alarm, environment
+from mesh.ops.delivery import environment
+from mesh.ops.watch import Alarm
 from tests.docs.pages import blocks, read, section
 
 PAGE = read("operating.md")

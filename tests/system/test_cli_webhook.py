@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.ops.webhook import key_of, retry_after_s, signature
+from mesh.ops.delivery import key_of, retry_after_s, signature
 from protocol.wire.commands import Escalate
 from tests.guard.stage import Stage
 from tests.servers import until

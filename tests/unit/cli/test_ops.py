@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from mesh.errors import UsageWrong
+from mesh.ops.delivery import Hook, delivering
 from mesh.ops.rehearsal import Expected, Sample, is_sound, judged, read_samples, summary
-from mesh.ops.watch import Alarm, Hooks
+from mesh.ops.watch import Alarm
 from tests.servers import PATIENCE_S, ROOT
 from tests.unit.cli.conftest import STORY
 
@@ -90,18 +91,16 @@ def alarm(what: Literal["escalation", "ask", "dead_letter"], request: str) -> Al
 async def test_what_waits_for_people_is_told_before_dead_letters(tmp_path: Path) -> None:
     told = tmp_path / "told"
     wrong = list[str]()
-    hooks = Hooks(
+    hook = Hook(
         f'echo "$MESH_REQUEST" >> {shlex.quote(str(told))}', within_s=PATIENCE_S, on_trouble=wrong.append
     )
-    for each in (
-        alarm("dead_letter", "1"),
-        alarm("dead_letter", "2"),
-        alarm("ask", "3"),
-        alarm("escalation", "4"),
-    ):
-        hooks.add(each)
-    async with asyncio.timeout(PATIENCE_S):
-        await hooks.finish()
-    await hooks.close()
+    async with asyncio.timeout(PATIENCE_S), delivering([hook]):
+        for each in (
+            alarm("dead_letter", "1"),
+            alarm("dead_letter", "2"),
+            alarm("ask", "3"),
+            alarm("escalation", "4"),
+        ):
+            hook.add(each, None)
     assert told.read_text().split() == ["3", "4", "1", "2"]
     assert wrong == []

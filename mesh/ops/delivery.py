@@ -1,8 +1,12 @@
-"""Alarms posted to a URL: signed, retried until they are taken, and none lost over a restart.
+"""Delivering alarms: to a command of the user's own, or to a URL.
 
-The form is that of Standard Webhooks (https://www.standardwebhooks.com): `webhook-id` is the same each time
-that an alarm is posted, so that a receiver can drop what it has; `webhook-signature` is the HMAC-SHA256 of
-id, time and body. The body has a line under `text`, which is all that Slack and its like look at.
+What an alarm says was written by strangers: it reaches the command in its environment and on its standard
+input, never on the command line, where a shell would read it.
+
+A URL gets signed posts, repeated until they are taken, and none is lost over a restart. The form is that of
+Standard Webhooks (https://www.standardwebhooks.com): `webhook-id` is the same each time that an alarm is
+posted, so that a receiver can drop what it has; `webhook-signature` is the HMAC-SHA256 of id, time and body.
+The body has a line under `text`, which is all that Slack and its like look at.
 """
 
 import asyncio
@@ -12,14 +16,17 @@ import contextlib
 import email.utils
 import hashlib
 import hmac
+import itertools
 import os
+import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,7 +36,140 @@ from mesh.ops.watch import Alarm, Place
 from mesh.service.printable import counted, short
 from mesh.settings import STATE
 
-T = TypeVar("T")
+
+class Outbox(ABC):
+    """Delivers alarms one after the other, beside all else that goes on: `run` until it is cancelled.
+
+    Args:
+        reached: told of a place when everything up to it is delivered.
+    """
+
+    _LAST: tuple[str, ...] = ()
+    """What lets all other alarms go first."""
+
+    def __init__(self, reached: Callable[[Place], None] = lambda place: None) -> None:
+        self._reached = reached
+        self._items = asyncio.PriorityQueue[tuple[bool, int, Alarm | None, Place | None]]()
+        self._numbers = itertools.count()
+        self._left = 0
+        """Alarms that are not delivered yet."""
+
+    def add(self, alarm: Alarm | None, place: Place | None) -> None:
+        """Have an alarm delivered, then the place reached; either may be None. It returns at once."""
+        self._left += alarm is not None
+        last = alarm is not None and alarm.what in self._LAST
+        self._items.put_nowait((last, next(self._numbers), alarm, place))
+
+    async def run(self) -> None:
+        """Deliver for ever. Raises what no later delivery can mend."""
+        while True:
+            _, _, alarm, place = await self._items.get()
+            if alarm is not None:
+                await self._deliver(alarm)
+                self._left -= 1
+            if place is not None:
+                self._reached(place)
+            self._items.task_done()
+
+    async def finish(self) -> str:
+        """Wait until everything is delivered; return in words what was not in time, empty if all was."""
+        await self._items.join()
+        return ""
+
+    @abstractmethod
+    async def _deliver(self, alarm: Alarm) -> None:
+        """Return once an alarm is delivered, or is given up."""
+
+
+@contextlib.asynccontextmanager
+async def delivering(outboxes: Sequence[Outbox]) -> AsyncIterator[None]:
+    """Deliver while the block runs, and in the end what is left.
+
+    Raises a group with what ended a delivery as soon as that happens, and TimeoutError for what was left.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(outbox.run()) for outbox in outboxes]
+        yield
+        late = [await outbox.finish() for outbox in outboxes]
+        for task in running:
+            task.cancel()
+    if left := "; ".join(filter(None, late)):
+        raise TimeoutError(left)
+
+
+# --- a command for each alarm ---------------------------------------------------------------------
+
+_VALUE_CHARS = 1_000
+_STDERR = 2
+
+
+def environment(alarm: Alarm) -> dict[str, str]:
+    """Return what a command finds in its environment beside our own."""
+    facts: dict[str, object] = {
+        "MESH_WHAT": alarm.what,
+        "MESH_AT": alarm.at,
+        "MESH_REQUEST": alarm.request,
+        "MESH_AGENT": alarm.agent,
+        "MESH_SUMMARY": alarm.summary,
+        "MESH_REASON": alarm.reason,
+        "MESH_URL": alarm.url,
+        "MESH_SEQ": "" if alarm.seq is None else alarm.seq,
+        "MESH_TIER": "" if alarm.waiting is None else alarm.waiting.tier or "",
+        "MESH_TIER_NAME": alarm.tier_name,
+        "MESH_ID": alarm.id,
+    }
+    return {name: short(str(value), _VALUE_CHARS) for name, value in facts.items()}
+
+
+class Hook(Outbox):
+    """Runs a command through the shell for each alarm. What it prints goes to our standard error.
+
+    What waits for people comes before dead letters: strangers can write many of those.
+
+    Args:
+        within_s: how long one run may take; then it is killed, with everything that it started.
+        on_trouble: told of each run that failed.
+    """
+
+    _LAST = ("dead_letter",)
+
+    def __init__(self, command: str, *, within_s: float, on_trouble: Callable[[str], None]) -> None:
+        super().__init__()
+        self._command, self._within_s, self._on_trouble = command, within_s, on_trouble
+
+    async def _deliver(self, alarm: Alarm) -> None:
+        told = f"the command for {alarm.what} {alarm.request}".rstrip()
+        try:
+            status = await self._status_of(alarm)
+        except TimeoutError:
+            self._on_trouble(f"{told} had not ended after {self._within_s:g} s, and was killed")
+        except OSError as error:
+            self._on_trouble(f"{told} could not be started: {error}")
+        else:
+            if status:
+                self._on_trouble(f"{told} ended with {status}")
+
+    async def _status_of(self, alarm: Alarm) -> int | None:
+        process = await asyncio.create_subprocess_shell(
+            self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=_STDERR,
+            stderr=_STDERR,
+            env={**os.environ, **environment(alarm)},
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(self._within_s):
+                await process.communicate(msgspec.json.encode(alarm) + b"\n")
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        return process.returncode
+
+
+# --- a post for each alarm ------------------------------------------------------------------------
 
 SECRET = "MESH_WEBHOOK_SECRET"
 _PREFIX = "whsec_"
@@ -128,52 +268,36 @@ class State:
             raise UsageWrong(f"--state {self._path}: {wrong.strerror}") from wrong
 
 
-class _Item(NamedTuple):
-    alarm: Alarm | None
-    place: Place | None
-
-
-class Webhook:
-    """Posts alarms one after the other, each until it is taken; then it writes down how far it is.
+class Webhook(Outbox):
+    """Posts each alarm until it is taken; then it writes down how far it is.
 
     Args:
         url: `http://…` or `https://…`.
         key: of the signature.
+        within_s: how long it may take in the end to deliver what is left; the next run begins there.
         on_trouble: told of an alarm that is not taken, once, and of its delivery then.
 
     Raises UsageWrong for another URL. ReceiverGone ends the deliveries: the answer was 410.
     """
 
-    def __init__(self, url: str, key: bytes, state: State, *, on_trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, key: bytes, state: State, *, within_s: float, on_trouble: Callable[[str], None]
+    ) -> None:
+        super().__init__(state.write)
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise UsageWrong(f"--post takes a URL, http://… or https://…: {url!r}")
-        self._url, self._key, self._state, self._on_trouble = url, key, state, on_trouble
+        self._url, self._key, self._on_trouble = url, key, on_trouble
         self._opener = urllib.request.build_opener(_NoRedirect)
-        self._items = asyncio.Queue[_Item]()
-        self._left = 0
-        """Alarms that are not taken yet."""
+        self._within_s = within_s
         self._wrong = "it has not answered"
-        self._running = asyncio.create_task(self._run())
 
-    def add(self, alarm: Alarm | None, place: Place | None) -> None:
-        """Have an alarm delivered, then the place written down; either may be None. It returns at once.
-
-        Raises what ended the deliveries.
-        """
-        if self._running.done():
-            self._running.result()
-        self._left += alarm is not None
-        self._items.put_nowait(_Item(alarm, place))
-
-    async def _run(self) -> None:
-        while True:
-            alarm, place = await self._items.get()
-            if alarm is not None:
-                await self._deliver(alarm)
-                self._left -= 1
-            if place is not None:
-                self._state.write(place)
-            self._items.task_done()
+    async def finish(self) -> str:
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await super().finish()
+        except TimeoutError:
+            left = f"{counted(self._left, 'alarm')} within {self._within_s:g} s"
+            return f"the URL has not taken {left} ({self._wrong}); the next run begins there"
 
     async def _deliver(self, alarm: Alarm) -> None:
         body, pause_s, told = body_of(alarm), _FIRST_PAUSE_S, False
@@ -206,43 +330,6 @@ class Webhook:
             return _refused(refused.code, refused.headers.get("Retry-After", ""))
         except (OSError, ValueError) as failed:
             return _NotTaken(str(getattr(failed, "reason", failed)))
-
-    async def beside(self, alarms: AsyncIterator[Alarm]) -> AsyncIterator[Alarm]:
-        """Yield these alarms as they come. Raises what ended the deliveries as soon as that happens."""
-        while True:
-            try:
-                yield await self._unless_ended(anext(alarms))
-            except StopAsyncIteration:
-                return
-
-    async def _unless_ended(self, awaited: Awaitable[T]) -> T:
-        """Return what is awaited. Raises what ended the deliveries before that."""
-        coming = asyncio.ensure_future(awaited)
-        try:
-            await asyncio.wait((coming, self._running), return_when=asyncio.FIRST_COMPLETED)
-            if self._running.done():
-                self._running.result()
-            return coming.result()
-        finally:
-            coming.cancel()
-
-    async def finish(self, within_s: float) -> None:
-        """Wait until everything is delivered.
-
-        Raises TimeoutError if it takes longer, and what ended the deliveries.
-        """
-        try:
-            async with asyncio.timeout(within_s):
-                await self._unless_ended(self._items.join())
-        except TimeoutError:
-            left = f"{counted(self._left, 'alarm')} within {within_s:g} s"
-            told = f"the URL has not taken {left} ({self._wrong}); the next run begins there"
-            raise TimeoutError(told) from None
-
-    async def close(self) -> None:
-        """Deliver nothing more; the next run goes on where the state says."""
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
 
 
 def _refused(status: int, retry_after: str) -> _NotTaken:
