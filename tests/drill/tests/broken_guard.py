@@ -22,7 +22,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
-from mesh.guard import processor, queues, service
+from mesh.guard import processor, service
 from mesh.guard.processor import Cache, RequestProcessor
 from protocol.domain import decider, ledger, plans, rules, task_consequences
 from protocol.domain.ledger import Ledger
@@ -76,7 +76,7 @@ class TrustingLog(JetStreamLog):
 
 
 def ack_before_append() -> None:
-    replace(queues, "Puller", HastyPuller)
+    replace(service, "Puller", HastyPuller)
 
 
 def no_compare_and_set() -> None:
