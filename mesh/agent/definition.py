@@ -49,10 +49,8 @@ class Toolbox(Protocol):
         ...
 
 
-class AgentNotFound(MeshError):
+class AgentNotFound(MeshError, code="agent.not_found"):
     """`MODULE:NAME` leads to no agent."""
-
-    code = "agent.not_found"
 
 
 @dataclass(frozen=True)

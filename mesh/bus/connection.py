@@ -150,19 +150,14 @@ class Bus:
         return answer
 
     async def collect(
-        self,
-        subject: str,
-        data: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        *,
-        timeout_s: float = TIMEOUT_S,
+        self, subject: str, data: bytes = b"", *, timeout_s: float = TIMEOUT_S
     ) -> list[Incoming]:
         """Return all answers before the status that ends them.
 
         The timeout counts from the latest answer on this connection, since a link may be slow.
         Raises as `request`, and ApiError if the status is a refusal.
         """
-        answers = await self._ask(subject, data, headers, [], timeout_s)
+        answers = await self._ask(subject, data, None, [], timeout_s)
         assert isinstance(answers, list)
         return answers
 

@@ -86,9 +86,9 @@ class Message:
         """Acknowledge it for good. Return False without a connection; it then comes again."""
         return self._say(b"")
 
-    async def ack_sync(self, timeout_s: float = 5.0) -> None:
+    async def ack_sync(self) -> None:
         """Acknowledge it, and wait until the server has noted it. Raises as `Bus.request`."""
-        await self._puller.bus.request(self._incoming.reply, b"+ACK", timeout_s=timeout_s)
+        await self._puller.bus.request(self._incoming.reply, b"+ACK")
 
     def nak(self, delay_s: float = 0.0) -> bool:
         """Give it back; it is delivered again after `delay_s`."""

@@ -1,6 +1,7 @@
 """The checks of an agent, and the run of all of them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ def _round(do: str, answer: str, by: type[events.Event] | None = None, *, fact: 
     return run
 
 
-async def _by_its_own_word(stage: Stage, do: str, *, or_outline: bool = False) -> None:
+async def _fails(stage: Stage, do: str, *, or_outline: bool = False) -> None:
     """Try a request that does `do`: the turn has to fail by the agent's own word.
 
     Args:
@@ -91,14 +92,6 @@ async def _by_its_own_word(stage: Stage, do: str, *, or_outline: bool = False) -
     if isinstance(found, events.TurnFailed) and found.sender != stage.name:
         raise Wrong("the turn failed, but not by the agent's own word")
     await stage.end(request)
-
-
-async def says_what_is_too_large(stage: Stage) -> None:
-    await _by_its_own_word(stage, "large", or_outline=True)
-
-
-async def fails_by_its_own_word(stage: Stage) -> None:
-    await _by_its_own_word(stage, "break")
 
 
 async def keeps_its_lease(stage: Stage) -> None:
@@ -234,8 +227,8 @@ CHECKS = (
     Check("goes on when the work comes back", "A round", _round("transfer", FOUND, events.HandoffAdmitted)),
     Check("asks, and is told the reply", "A round", _round("ask", REPLY, events.TurnSuspended)),
     Check("bears facts that are withheld", "A round", _round("complete", "check complete", fact=HIDDEN)),
-    Check("says that a move is too large", "Propose", says_what_is_too_large),
-    Check("fails a turn whose code breaks", "A turn that broke", fails_by_its_own_word),
+    Check("says that a move is too large", "Propose", partial(_fails, do="large", or_outline=True)),
+    Check("fails a turn whose code breaks", "A turn that broke", partial(_fails, do="break")),
     Check("keeps its lease while it works", "The lease", keeps_its_lease),
     Check("stops when the turn is over", "What comes of it", stops_when_cancelled),
     Check("looks if the turn is over", "What comes of it", looks_by_itself),

@@ -72,16 +72,12 @@ _OBJECT_BYTES, _MAP_BYTES = 64, 240
 """What a value and an object take in CPython 3.11, at most, beside the text in them."""
 
 
-class Contended(MeshError):
+class Contended(MeshError, code="guard.contended"):
     """Too many lost races over one request; the message is to come again."""
 
-    code = "guard.contended"
 
-
-class Frozen(MeshError):
+class Frozen(MeshError, code="guard.frozen"):
     """The whole mesh is frozen; the message is to come again after the thaw."""
-
-    code = "guard.frozen"
 
 
 # --- cached requests ------------------------------------------------------------------------------
@@ -185,13 +181,11 @@ class Cache:
 class RequestProcessor:
     """Processes commands: those of one request one after the other, any number of requests at once."""
 
-    def __init__(
-        self, bus: Bus, log: JetStreamLog, context: DecisionContext, cache: Cache | None = None
-    ) -> None:
+    def __init__(self, bus: Bus, log: JetStreamLog, context: DecisionContext) -> None:
         self._bus = bus
         self._log = log
         self._context = context
-        self._cache = cache or Cache()
+        self._cache = Cache()
         self.conflicts = 0
         """How often another guard had been first."""
 

@@ -286,8 +286,8 @@ def _unplaced(step: PlanStep, entries: dict[Any, AgentEntry]) -> list[str]:
 
 
 @lru_cache(64)
-def plan_form(agents: tuple[str, ...], intents: tuple[str, ...], most: int = MOST_STEPS) -> type[Plan]:
-    """Return the form of a plan for these agents and intents, of `most` steps at most."""
+def plan_form(agents: tuple[str, ...], intents: tuple[str, ...]) -> type[Plan]:
+    """Return the form of a plan for these agents and intents, of `MOST_STEPS` at most."""
     chosen = {"agent": agents, "intent": intents}
     fields: dict[str, Any] = {}
     for field, names in chosen.items():
@@ -295,7 +295,7 @@ def plan_form(agents: tuple[str, ...], intents: tuple[str, ...], most: int = MOS
         kind: Any = Literal[names] | None if names else None
         fields[field] = (kind, Field(default=None, description=words))
     step: Any = create_model("PlanStep", __base__=PlanStep, **fields)
-    return create_model("Plan", __base__=Plan, steps=(tuple[step, ...], Field(max_length=most)))
+    return create_model("Plan", __base__=Plan, steps=(tuple[step, ...], Field(max_length=MOST_STEPS)))
 
 
 def intents_of(workers: Iterable[AgentEntry]) -> tuple[str, ...]:
