@@ -120,7 +120,7 @@ async def _read(log: JetStreamLog, requests: list[str]) -> list[float]:
     for request in requests:
         started = time.perf_counter()
         stored = await log.read(request)
-        ledger = fold_bodies(event.body for event in stored)
+        ledger = fold_bodies(event.data for event in stored)
         took.append((time.perf_counter() - started) * 1e3)
         if ledger.status != "completed":
             raise RuntimeError(f"{request} is {ledger.status}")
@@ -187,7 +187,7 @@ async def _once(at: Place, crew: Crew, admin: Bus, request: str, name: str) -> t
 
 async def _propose(at: Place, admin: Bus, request: str) -> None:
     """Let the holder of a request complete it; nobody is there yet to decide that."""
-    ledger = fold_bodies(stored.body for stored in await JetStreamLog(admin).read(request))
+    ledger = fold_bodies(stored.data for stored in await JetStreamLog(admin).read(request))
     turn = ledger.holder
     if turn is None:
         raise RuntimeError(f"{request} is {ledger.status}")
@@ -264,7 +264,7 @@ async def _follow(log: JetStreamLog, folding: Folding | None) -> float:
     started = time.perf_counter()
     async for stored in log.follow(tail=False):
         if folding is not None:
-            folding.take(stored.body)
+            folding.take(stored.data)
     return time.perf_counter() - started
 
 

@@ -76,7 +76,7 @@ async def trees(directory: Path, amount: Trees) -> list[Figure]:
         async def played(what: str) -> list[AnyEvent]:
             request = await here.client.submit(what, to=LEAD)
             await here.client.wait(request, timeout_s=_PATIENCE_S)
-            return [codec.decode_event(each.body) for each in await JetStreamLog(here.admin).read(request)]
+            return [codec.decode_event(each.data) for each in await JetStreamLog(here.admin).read(request)]
 
         await played(f"wide {EIGHT}")  # the first takes longer: everything is loaded with it
         figures = await _plans(played, worker, amount)

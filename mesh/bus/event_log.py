@@ -10,7 +10,6 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import NamedTuple
 
 import msgspec
 
@@ -30,23 +29,13 @@ _LOOKS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Pauses between looks for more: short after an event, longer and longer in silence."""
 
 
-class Stored(NamedTuple):
-    """One event as it stands in the log."""
-
-    seq: int
-    """Its position in the whole log. The next append of its request must name it."""
-    to: str
-    """The owner of the inbox that holds it; `_` for nobody."""
-    body: bytes
-
-
 class _Numbered(msgspec.Struct, frozen=True):
     n: int
 
 
-def number_of(stored: Stored) -> int:
+def number_of(stored: StoredMessage) -> int:
     """Return an event's number within its request. Raises Malformed."""
-    numbered = codec.readable(stored.body, _Numbered)
+    numbered = codec.readable(stored.data, _Numbered)
     if numbered is None:
         raise Malformed(f"the event at {stored.seq} has no number")
     return numbered.n
@@ -84,12 +73,14 @@ class JetStreamLog:
         )
         return ack.seq
 
-    async def head(self, request: str) -> Stored | None:
-        """Return a request's last event, None if it has none. It is never older than the last append."""
-        found = await last(self._bus, STREAM, evt_of(request), leader=self._leader, timeout_s=self._timeout_s)
-        return None if found is None else _stored(found)
+    async def head(self, request: str) -> StoredMessage | None:
+        """Return a request's last event, None if it has none. It is never older than the last append.
 
-    async def read(self, request: str) -> list[Stored]:
+        The next append of the request must name its sequence.
+        """
+        return await last(self._bus, STREAM, evt_of(request), leader=self._leader, timeout_s=self._timeout_s)
+
+    async def read(self, request: str) -> list[StoredMessage]:
         """Return all events of a request in order, up to a head that was the last when it was read.
 
         Raises LogUnreadable when events are missing, and Malformed when the head has no `n`.
@@ -106,11 +97,11 @@ class JetStreamLog:
             # The exact count matters: the server would scan to the end of the log for more.
             found = await up_to(self._bus, STREAM, evt_of(request), 1, count, timeout_s=self._timeout_s)
             if len(found) == count and found[-1].seq == head.seq:
-                return [_stored(each) for each in found]
+                return found
             missing = f"{len(found)} of {count} events up to {head.seq}"
         raise LogUnreadable(request, missing)
 
-    async def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[Stored]:
+    async def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[StoredMessage]:
         """Yield every event of the log in order from `from_seq` on (inclusive), each once.
 
         With `tail` it also yields later events and never ends by itself. Without, it ends at the event that
@@ -123,13 +114,13 @@ class JetStreamLog:
             async for part in parts:
                 since_s = self._bus.since_s
                 for each in part:
-                    yield _stored(each)
+                    yield each
                 following = part[-1].seq + 1
         while tail:
             part = await self._next(following, since_s)
             since_s = self._bus.since_s
             for each in part:
-                yield _stored(each)
+                yield each
             following = part[-1].seq + 1
 
     async def _next(self, following: int, since_s: float) -> list[StoredMessage]:
@@ -151,7 +142,3 @@ class JetStreamLog:
 
     async def _from(self, seq: int) -> list[StoredMessage]:
         return await batch(self._bus, STREAM, None, seq, _BATCH, timeout_s=self._timeout_s)
-
-
-def _stored(kept: StoredMessage) -> Stored:
-    return Stored(kept.seq, kept.subject.split(".", 3)[2], kept.data)

@@ -61,18 +61,19 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
     """Show the newest events of all requests, then each new one."""
     from mesh.bus.event_log import JetStreamLog
     from mesh.bus.reader import bounds
+    from protocol.wire.subjects import parse_evt
 
     async with await where.connect(*READERS) as bus:
         first, last = await bounds(bus, "LOG")
         async for stored in JetStreamLog(bus).follow(max(first, last - lines + 1), tail=follow):
             if as_json:
-                emit_bytes(stored.body)
+                emit_bytes(stored.data)
                 continue
-            event = ops.log.glance(stored.body)
+            event, to = ops.log.glance(stored.data), f"→ {parse_evt(stored.subject).to}"
             if event is None:
-                row(f"{stored.seq:>6}", "cannot be read", f"→ {stored.to}")
+                row(f"{stored.seq:>6}", "cannot be read", to)
                 continue
-            what = (Id(event.request), f"{event.n:>3}", event.type, f"→ {stored.to}")
+            what = (Id(event.request), f"{event.n:>3}", event.type, to)
             row(f"{stored.seq:>6}", At(event.at), *what)
 
 

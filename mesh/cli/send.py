@@ -143,7 +143,7 @@ async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
     from mesh.cli.story import asked_in_a_line
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
-    happened = ops.log.decoded(each.body for each in stored)
+    happened = ops.log.decoded(each.data for each in stored)
     for waits in ops.queue.waiting_in(happened, own) if happened else ():
         if waits.asked == own:
             return asked_in_a_line(where, request, waits.summary, waits.schema)

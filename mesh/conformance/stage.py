@@ -15,9 +15,10 @@ import msgspec
 
 from mesh.agent import Move, Turn, agent
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog, Stored
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.presence import ping
+from mesh.bus.reader import StoredMessage
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import consumer_table, inbox_consumer
 from mesh.client import Client, Question
@@ -233,11 +234,11 @@ class Stage:
         if given != answer:
             raise Wrong(f"the answer was to be {answer!r}; {type_of(end)} came, with {given!r}")
 
-    async def stored(self, request: str) -> list[Stored]:
+    async def stored(self, request: str) -> list[StoredMessage]:
         return await self.log.read(request)
 
     async def events(self, request: str) -> list[AnyEvent]:
-        return [codec.decode_event(each.body) for each in await self.stored(request)]
+        return [codec.decode_event(each.data) for each in await self.stored(request)]
 
     async def inject(self, request: str, body: bytes) -> int:
         """Put bytes into the agent's inbox, as only a fault or a newer guard would; return their place."""

@@ -250,13 +250,13 @@ class RequestProcessor:
         cached = CachedRequest()
         for stored in await self._log.read(request):
             try:
-                cached.ledger.apply(codec.decode_event(stored.body), stored.body)
+                cached.ledger.apply(codec.decode_event(stored.data), stored.data)
             except UnknownEvent:
                 raise
             except Exception as broken:
                 # Not the fault of the message: it waits until somebody has looked at the log.
                 raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
-            cached.stored(stored.body, stored.seq)
+            cached.stored(stored.data, stored.seq)
         return cached
 
     async def _session(self, cached: CachedRequest, request: str, command: Command | None) -> Outcome | None:

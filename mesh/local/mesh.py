@@ -172,7 +172,7 @@ class LocalMesh:
         """Return a request's log."""
         async with await self.bus.connect_as(ADMIN) as reading:
             stored = await JetStreamLog(reading).read(request)
-        return [codec.decode_event(each.body) for each in stored]
+        return [codec.decode_event(each.data) for each in stored]
 
     # --- life -------------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ class Reader:
     async def _bodies(self) -> list[bytes]:
         if self._reads_all:
             try:
-                return [stored.body for stored in await JetStreamLog(self._bus).read(self._request)]
+                return [stored.data for stored in await JetStreamLog(self._bus).read(self._request)]
             except Denied:
                 self._reads_all = False
         kept = await get(self._bus, "LOG", subjects.evt(self._name, self._request))

@@ -160,7 +160,7 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
     stored = await JetStreamLog(bus).read(checked_id(request))
     if not stored:
         raise NotFound(await not_there(bus, request))
-    return [each.body for each in stored]
+    return [each.data for each in stored]
 
 
 async def whole_request(bus: Bus, request: str) -> list[bytes]:
@@ -202,9 +202,9 @@ async def read_each(
             try:
                 if skip_ended:
                     head = await log.head(request)
-                    if head is None or has_ended(head.body):
+                    if head is None or has_ended(head.data):
                         return []
-                return decoded(stored.body for stored in await log.read(request))
+                return decoded(stored.data for stored in await log.read(request))
             except (LogUnreadable, ProtocolError):
                 return None
 
@@ -278,7 +278,7 @@ async def stored_bodies(bus: Bus, requests: Sequence[str] = ()) -> AsyncIterator
             yield body
     if not requests and (await bounds(bus, "LOG"))[1]:
         async for stored in JetStreamLog(bus).follow(tail=False):
-            yield stored.body
+            yield stored.data
 
 
 async def step_lines(bus: Bus, requests: Sequence[str], agents: set[str]) -> AsyncIterator[bytes]:
@@ -387,7 +387,7 @@ async def _is_over(log: JetStreamLog, request: str, before_ms: int) -> bool:
     head = await log.head(request)
     if head is None:
         return not before_ms < submitted_ms(request) <= (time.time() + AHEAD_S) * 1000
-    event = glance(head.body)
+    event = glance(head.data)
     return event is not None and event.is_end and event.at // 1000 < before_ms
 
 

@@ -250,7 +250,7 @@ async def story_so_far(
     from_seq, looks = 1, 0
     head = await JetStreamLog(bus, leader=False).head(request)
     stands = await mesh_freeze(bus)
-    if stands.frozen and (head is None or not has_ended(head.body)):
+    if stands.frozen and (head is None or not has_ended(head.data)):
         on_held_up(stands.notice if head is not None else await not_there(bus, request))
         looks = _QUIET_LOOKS
     part = await up_to(bus, "LOG", subjects.evt_of(request), from_seq)

@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog, Stored
-from mesh.bus.reader import bounds, first_since
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import StoredMessage, bounds, first_since
 from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import dead_letters
 from mesh.ops.log import Glance, decoded, glance
@@ -194,7 +194,7 @@ class Watch:
         """Return the alarm that an event raises, with what its request was like then."""
         try:
             stored = await self._bus.retry_unavailable(lambda: self._log.read(event.request))
-            happened = decoded([each.body for each in stored][: event.n + 1])
+            happened = decoded([each.data for each in stored][: event.n + 1])
             return next(self._of(each) for each in waiting_in(happened) if each.n == event.n)
         except BusError:
             raise
@@ -249,8 +249,9 @@ class Watch:
         )
 
 
-def _of_interest(stored: Stored) -> Glance | None:
-    event = glance(stored.body)
+def _of_interest(stored: StoredMessage) -> Glance | None:
+    event = glance(stored.data)
     if event is None or event.type not in _INTERESTING:
         return None
-    return event if _INTERESTING[event.type] != "ask" or stored.to == HUMAN else None
+    is_for_people = subjects.parse_evt(stored.subject).to == HUMAN
+    return event if _INTERESTING[event.type] != "ask" or is_for_people else None

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog, Stored
-from mesh.bus.reader import bounds
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import StoredMessage, bounds
 from mesh.errors import LogCutShort
 from mesh.ops.log import glance, read_each
 from mesh.ops.requests import holder_of, status_of
@@ -200,7 +200,7 @@ class Feed:
             await asyncio.sleep(_LOOK_S)
 
     async def _follow(self) -> None:
-        arrived = asyncio.Queue[Stored](2 * _AT_ONCE)
+        arrived = asyncio.Queue[StoredMessage](2 * _AT_ONCE)
 
         async def read() -> None:
             following = JetStreamLog(self._bus, leader=False).follow(self.projection.seq + 1)
@@ -230,11 +230,11 @@ class Feed:
         finally:
             await end(reading)
 
-    async def _take(self, part: Sequence[Stored]) -> None:
+    async def _take(self, part: Sequence[StoredMessage]) -> None:
         """Put some events, which follow each other, into the list."""
         begun, before = set[str](), dict[str, int]()
         for stored in part:
-            seen = glance(stored.body)
+            seen = glance(stored.data)
             if seen is not None and seen.n == 0:
                 begun.add(seen.request)
             elif seen is not None and seen.request not in begun and seen.request not in self._folds:
@@ -243,17 +243,17 @@ class Feed:
             self._folds[request] = _folded(None if happened is None else happened[: before[request]])
         await asyncio.to_thread(self._fold, part)
 
-    def _fold(self, part: Sequence[Stored]) -> None:
+    def _fold(self, part: Sequence[StoredMessage]) -> None:
         rows: dict[str, tuple[int, Listed]] = {}
         edges: list[EdgeCount] = []
         for stored in part:
-            seen = glance(stored.body)
+            seen = glance(stored.data)
             if seen is None:
                 continue
             folded = Folded() if seen.n == 0 else self._folds.get(seen.request)
             if folded is not None:
                 try:
-                    edge = folded.take(codec.decode_event(stored.body))
+                    edge = folded.take(codec.decode_event(stored.data))
                     edges += [] if edge is None else [edge]
                 except (MeshError, LookupError, TypeError, AttributeError, ValueError):
                     folded = None  # doctor and `mesh log verify` tell more; the list says that it is so
@@ -292,8 +292,8 @@ def _folded(happened: Sequence[AnyEvent] | None) -> Folded | None:
     return folded if happened else None
 
 
-def _unreadable(stored: Stored) -> Listed:
-    seen = glance(stored.body)
+def _unreadable(stored: StoredMessage) -> Listed:
+    seen = glance(stored.data)
     assert seen is not None
     return Listed(
         request=seen.request,

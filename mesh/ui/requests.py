@@ -292,7 +292,7 @@ async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> N
     while True:
         with contextlib.suppress(*PASSING):
             head = await events.head(request)
-            seen = None if head is None else log.glance(head.body)
+            seen = None if head is None else log.glance(head.data)
             if seen is not None and seen.n != known:
                 known = seen.n
                 waiting.put_nowait(_event("grown", {"n": known}))

@@ -159,7 +159,7 @@ class Stories:
         if log.has_ended(story.bodies[-1]):
             return False
         head = await JetStreamLog(self._bus, leader=False).head(RequestId(request))
-        return head is None or head.body != story.bodies[-1]
+        return head is None or head.data != story.bodies[-1]
 
     async def told(self, story: Story, n: int | None = None) -> Timeline:
         """Return the timeline up to event `n`, or of all, with the steps of its turns. Raises as `read`."""

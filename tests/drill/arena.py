@@ -282,7 +282,7 @@ async def events_by_request(bus: Bus) -> dict[str, list[bytes]]:
     """Return every stored event by request, each request's in the log's order."""
     found: dict[str, list[bytes]] = {}
     async for stored in JetStreamLog(bus).follow(tail=False):
-        found.setdefault(_LINE.decode(stored.body).request, []).append(stored.body)
+        found.setdefault(_LINE.decode(stored.data).request, []).append(stored.data)
     return found
 
 

@@ -31,7 +31,7 @@ class Watch:
     async def run(self) -> None:
         async for stored in self._log.follow():  # which waits for a server that is away
             with contextlib.suppress(MeshError):  # no event: the checks say so, and nobody need wait for it
-                self._take(codec.decode_event(stored.body))
+                self._take(codec.decode_event(stored.data))
 
     def _take(self, event: AnyEvent) -> None:
         self._last[event.request] = event

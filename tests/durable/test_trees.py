@@ -73,9 +73,9 @@ class Trees:
             client = await Client.on(bus, "client")
             outcome = await client.wait(await client.submit("go"), timeout_s=PATIENCE_S)
             stored = await JetStreamLog(audit).read(outcome.request)
-        assert rejudge([each.body for each in stored]).same
+        assert rejudge([each.data for each in stored]).same
         assert outcome.status == "completed", outcome
-        return outcome.answer, [codec.decode_event(each.body) for each in stored]
+        return outcome.answer, [codec.decode_event(each.data) for each in stored]
 
 
 @contextlib.asynccontextmanager

@@ -98,9 +98,9 @@ class Stage:
         async with self.mesh.connected_as("audit") as bus:
             stored = await JetStreamLog(bus).read(request)
         if stored:  # else nobody has decided the submit yet
-            found = rejudge([each.body for each in stored])
+            found = rejudge([each.data for each in stored])
             assert found.same, found
-        return [codec.decode_event(each.body) for each in stored]
+        return [codec.decode_event(each.data) for each in stored]
 
 
 @pytest.fixture

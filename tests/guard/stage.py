@@ -207,7 +207,7 @@ class Stage:
         return [codec.decode_event(body) for body in await self.bodies(request)]
 
     async def bodies(self, request: str) -> list[bytes]:
-        return [stored.body for stored in await JetStreamLog(await self.bus("admin")).read(request)]
+        return [stored.data for stored in await JetStreamLog(await self.bus("admin")).read(request)]
 
     async def types(self, request: str) -> list[str]:
         """Return what happened, without what was withheld for it."""

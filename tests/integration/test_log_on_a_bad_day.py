@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog, Stored
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import provision
+from mesh.bus.reader import StoredMessage
 from mesh.bus.streams import stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
 from mesh.testing import LocalBus
@@ -48,7 +49,7 @@ async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalBus) -> 
 
 async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: LocalBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
-        log, seen = JetStreamLog(guard), list[Stored]()
+        log, seen = JetStreamLog(guard), list[StoredMessage]()
 
         async def follow() -> None:
             async for stored in JetStreamLog(viewer).follow():
@@ -101,7 +102,7 @@ async def test_large_events_are_followed_in_order_and_whole(own_server: LocalBus
         await asyncio.gather(*(log.append("a", fresh(), body(n), after=0) for n in range(small)))
         seen = [stored async for stored in JetStreamLog(viewer).follow(tail=False)]
         assert [stored.seq for stored in seen] == list(range(1, len(sizes) + small + 1))
-        assert sorted(len(stored.body) for stored in seen[: len(sizes)])[0] < 900_000
+        assert sorted(len(stored.data) for stored in seen[: len(sizes)])[0] < 900_000
 
 
 async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: LocalBus) -> None:

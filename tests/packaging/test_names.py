@@ -30,7 +30,6 @@ SHARED = {
     "Service",
     "Settings",
     "Shown",
-    "Stored",
 }
 """Names that two classes have until one of them gets a better one. This set only ever shrinks."""
 

@@ -228,7 +228,7 @@ async def test_an_event_that_cannot_be_read_leaves_out_its_own_request_alone(
     stored = await JetStreamLog(await own_stage.bus("audit")).read(broken)
     await own_stage.forge(newer, "_", broken, stored[-1].seq)
     exported = tmp_path / "log.jsonl"
-    bodies = [*(each.body for each in stored), newer, *await own_stage.bodies(sound)]
+    bodies = [*(each.data for each in stored), newer, *await own_stage.bodies(sound)]
     exported.write_bytes(b"\n".join(bodies))
     for source in ((), (exported,)):
         said = await own_office.mesh("cost", *source, "--by", "request", "--json", who="audit")

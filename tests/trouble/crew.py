@@ -220,7 +220,7 @@ class Crew:
         assert len(done) == 2 * len(outcomes)
         log = JetStreamLog(await self.bus("admin"))
         for each in outcomes:
-            check(each.request, [stored.body for stored in await log.read(each.request)])
+            check(each.request, [stored.data for stored in await log.read(each.request)])
 
     async def drained_of_proposals(self) -> None:
         """Wait until every proposal is decided."""

@@ -104,7 +104,7 @@ class Wired:
         assert Counter(name for name, _ in self.deeds) == {"pay": len(outcomes), "ship": len(outcomes)}
         async with self.mesh.connected_as("admin") as admin:
             for each in outcomes:
-                check(each.request, [stored.body for stored in await JetStreamLog(admin).read(each.request)])
+                check(each.request, [stored.data for stored in await JetStreamLog(admin).read(each.request)])
 
     async def close(self) -> None:
         for wire in self.wires.values():
