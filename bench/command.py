@@ -105,10 +105,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a smoke run: seconds, and rough figures")
     parser.add_argument("--rounds", type=int, help="rounds of mesh, ring and LangGraph in turns")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="the form of the output"
+    )
+    parser.add_argument(
+        "--json", dest="output", action="store_const", const="json", help="the same as -o json"
+    )
+    parser.add_argument("--out", type=Path, help="a file to write it to; else standard output")
     parser.add_argument("--dir", type=Path, help="measure on this directory's disk; it must be empty")
     parser.add_argument("--plot", type=Path, help="write the plot of `growth` to this file, as SVG")
     told = parser.parse_args(argv)
+    for file in filter(None, (told.out, told.plot)):
+        if not file.absolute().parent.is_dir():  # to be known before an hour of measuring
+            parser.error(f"{file}: there is no such folder")
     configure_logging("json", "error")
     amount = QUICK if told.quick else FULL
     if told.rounds is not None:
@@ -118,8 +127,12 @@ def main(argv: list[str]) -> int:
         )
     with tempfile.TemporaryDirectory(prefix="mesh-bench-", dir=told.dir) as made:
         report = asyncio.run(measure(Path(made), amount, tuple(told.only or PARTS)))
-    text = msgspec.json.format(msgspec.json.encode(report)).decode() if told.json else as_text(report)
-    sys.stdout.write(f"{text}\n")
+    as_json = told.output == "json"
+    text = msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else as_text(report)
+    if told.out is None:
+        sys.stdout.write(f"{text}\n")
+    else:
+        told.out.write_text(f"{text}\n")
     if told.plot is not None and report.curves:
         told.plot.write_text(as_svg(report.curves))
     return 0

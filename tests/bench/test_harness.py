@@ -1,15 +1,14 @@
 """The harness runs: small sizes, a real server, real processes, and no judgement of any figure."""
 
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 import bench
-from bench.command import QUICK, UNSYNCED
+from bench.command import QUICK, UNSYNCED, Amount
 from bench.crew import Crew, MemberFailed
+from bench.figures import Figure, Report, spread
 from bench.growth import Sizes, growth, memory
 from bench.members import members
 from bench.page import pages
@@ -131,10 +130,36 @@ async def test_a_member_that_cannot_begin_fails_the_measurement(tmp_path: Path) 
             await crew.start("guard", "bench.chain", "guard", "nats://127.0.0.1:1", str(tmp_path))
 
 
-def test_json_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", said)
+def test_json_is_one_object_printed_or_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def measured(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Report:
+        return Report({"cores": "2"}, [Figure("it", "ms", spread([1.0]))], [], [])
+
+    monkeypatch.setattr("bench.command.measure", measured)
+    file = tmp_path / "figures.json"
+    for form in (("--json",), ("-o", "json"), ("-o", "json", "--out", str(file))):
+        with kept_logging():
+            assert bench.main(["--quick", *form]) == 0
+        printed = capsys.readouterr().out
+        said = file.read_text() if file.exists() else printed
+        assert [figure["name"] for figure in json.loads(said)["figures"]] == ["it"]
+    assert printed == ""
+
+
+def test_a_result_that_could_not_be_written_is_not_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--out", "--plot"):
+        with kept_logging(), pytest.raises(SystemExit) as left:
+            bench.main([option, str(tmp_path / "gone" / "figures.json")])
+        assert (left.value.code, "there is no such folder" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_quick_run_prints_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("bench.command.QUICK", QUICK._replace(fold_events=1000, fold_rounds=1))
     with kept_logging():
-        assert bench.main(["--quick", "--json", "--only", "fold", "--dir", str(tmp_path)]) == 0
-    assert len(json.loads(said.getvalue())["figures"]) == 4
+        assert bench.main(["--quick", "--only", "fold", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("fold of 1,000 events") == 3
