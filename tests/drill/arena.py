@@ -6,7 +6,7 @@ nats-server that writes each message through to the disk before it acknowledges 
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -253,6 +253,27 @@ class Arena:
                 unfinished=tuple(self.unfinished),
                 unreached=tuple(self.unreached),
             )
+
+
+@contextlib.asynccontextmanager
+async def hosted(setting: Setting, directory: Path) -> AsyncIterator[Arena]:
+    """Give an arena that lives in a task of its own, for a fixture: its beginning and end are two tasks."""
+    opened: asyncio.Queue[Arena] = asyncio.Queue()
+    enough = asyncio.Event()
+
+    async def host() -> None:
+        async with Arena(setting, directory) as made:
+            opened.put_nowait(made)
+            await enough.wait()
+
+    hosting = asyncio.create_task(host())
+    opening = asyncio.create_task(opened.get())
+    await asyncio.wait((hosting, opening), return_when=asyncio.FIRST_COMPLETED)
+    if hosting.done():
+        hosting.result()
+    yield opening.result()
+    enough.set()
+    await hosting
 
 
 async def _heard(bus: Bus) -> int:

@@ -1,4 +1,6 @@
-"""An agent's process with one fault in its runtime, else the real one: `broken_agent.py MODE agent run …`.
+"""An agent's process with one fault in its runtime, else the real one: `broken_agent.py FILE agent run …`.
+
+The file names the fault, as a broken guard's does.
 
 `ack-before-propose`     the inbox event is acknowledged before the proposal is stored
 `no-journal`             steps are kept in this process alone
@@ -11,7 +13,6 @@
 """
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,10 @@ from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal
 from mesh.agent._step_store import StoredSteps
 from mesh.bus.connection import Bus
-from mesh.cli import main
 from mesh.testing import MemorySteps
 from protocol.wire.ids import derive
 from protocol.wire.records import Record
-from tests.drill.tests.broken_guard import HastyPuller, replace
+from tests.drill.tests.broken_guard import HastyPuller, replace, run
 
 _MEMORY = MemorySteps()
 
@@ -94,5 +94,4 @@ MODES: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    MODES[sys.argv.pop(1)]()
-    main()
+    run(MODES)

@@ -1,4 +1,6 @@
-"""A guard with one fault in it, otherwise the real one: `broken_guard.py MODE guard run …`.
+"""A guard with one fault in it, otherwise the real one: `broken_guard.py FILE guard run …`.
+
+The file names the fault, so that the next process may have another; an empty one names none.
 
 `ack-before-append`    a message is acknowledged before anything of it is in the log
 `no-compare-and-set`   an event is appended behind whatever is the head then
@@ -15,6 +17,7 @@
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -155,6 +158,13 @@ MODES: dict[str, Callable[[], None]] = {
     "all-to-each": all_to_each,
 }
 
-if __name__ == "__main__":
-    MODES[sys.argv.pop(1)]()
+
+def run(modes: Mapping[str, Callable[[], None]]) -> None:
+    """Break what the file says that the first argument names, and run the command behind it."""
+    if mode := Path(sys.argv.pop(1)).read_text():
+        modes[mode]()
     main()
+
+
+if __name__ == "__main__":
+    run(MODES)

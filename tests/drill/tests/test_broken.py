@@ -8,20 +8,21 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
+from mesh.bus.provision import standing_queues
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.fleet.file import parse_fleet
+from mesh.local.service import Service
 from protocol.wire import events
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
-from tests.drill.arena import GRACE_S, Arena, Setting
+from tests.drill.arena import Arena, Setting, hosted
 from tests.drill.check import check
-from tests.drill.findings import Findings
 from tests.drill.fleet import drill_fleet
 from tests.drill.log_checks import SLACK_S
 from tests.drill.stories import Op, Story, story
@@ -30,27 +31,10 @@ from tests.drill.tests.broken_guard import GoneAway, replace
 from tests.servers import PATIENCE_S
 
 AGENT = "front"
+IDENTITIES = {GUARD: f"{GUARD}-1", AGENT: AGENT}
 LEASE_S = 1.0
 """The shortest that a fleet may have: what a killed process held comes again soon."""
-FLEET = f"""
-name = "broken"
-entry = "{AGENT}"
-
-[agents.{AGENT}]
-module = "tests.drill.agents:{AGENT}"
-
-[clients.app]
-[operators.ops]
-[viewers.audit]
-[human]
-
-[policies.default]
-retry_backoff_s = 0.1
-
-[lease]
-agent_s = {LEASE_S}
-guard_s = {LEASE_S}
-"""
+BROKEN_ONES = {GUARD: broken_guard, AGENT: broken_agent}
 
 MODEL: Op = ["model", "c1", 0.0]
 PAY: Op = ["pay", "c2", 0.0]
@@ -84,15 +68,20 @@ class Scene:
     last: type[AnyEvent] | None = None
     still_s: float = 0.5
 
+    @property
+    def played_as(self) -> tuple[object, ...]:
+        """What tells one scene from another to sound services."""
+        return (self.script, self.failpoint, self.held)
+
 
 GUARDS = {
     "ack-before-append": Scene((PAY,), frozenset({"nothing_lost"}), "guard.heard", stops=True),
     "no-compare-and-set": Scene(
         (PAY,), frozenset({"sound_chain", "one_event_a_cause"}), "guard.decided", held=True
     ),
-    "stale-cache": Scene((PAY,), frozenset({"nothing_lost", "no_dead_letters"}), "guard.decided", held=True),
     "no-consequences": Scene((PAY, BROKEN), OVERDUE, stops=True, last=events.TurnFailed, still_s=OVERDUE_S),
     "no-timer": Scene((PAY, RETRIED), OVERDUE, stops=True, last=events.TurnFailed, still_s=OVERDUE_S),
+    "stale-cache": Scene((PAY,), frozenset({"nothing_lost", "no_dead_letters"}), "guard.decided", held=True),
 }
 AGENTS = {
     "ack-before-propose": Scene((PAY,), frozenset({"nothing_lost"}), "turn.journaled", stops=True),
@@ -123,18 +112,55 @@ TREES = {
 LOOK_S = 0.05
 
 
-async def played(scene: Scene, commands: Mapping[str, Sequence[str]], directory: Path) -> Findings:
-    """Play one scene in a fleet of its own, with broken services."""
-    file = parse_fleet(FLEET, "the broken fleet")
-    setting = Setting(file=file, guards=1, instances=1, commands=commands)
-    async with Arena(setting, directory) as arena:
-        await play(arena, scene, stops=scene.stops)
-        return check(await arena.evidence(0.5 if scene.stops else GRACE_S))
+class BrokenFleet:
+    """The drill's fleet, whose guard and agent may be broken, each in one way at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._faults = {name: directory / f"{name}.fault" for name in BROKEN_ONES}
+        for fault in self._faults.values():
+            fault.write_text("")
+        self.setting = Setting(
+            file=drill_fleet(LEASE_S, LEASE_S),
+            guards=1,
+            instances=1,
+            commands={
+                name: (sys.executable, "-m", program.__name__, str(self._faults[name]))
+                for name, program in BROKEN_ONES.items()
+            },
+        )
+        self.arena: Arena
+
+    async def break_down(self, name: str, mode: str) -> None:
+        """Break the guard or the agent, and mend the other; what a broken one left undone is gone."""
+        async with await self.arena.fleet.connect_as(ADMIN) as admin:
+            for queue in await standing_queues(admin):
+                await admin.api(f"STREAM.PURGE.{queue}")
+        for each, fault in self._faults.items():
+            wanted = mode if each == name else ""
+            if fault.read_text() != wanted:
+                fault.write_text(wanted)
+                await self.arena.processes.kill(IDENTITIES[each])
+
+    async def promises_broken(self, request: str) -> Mapping[str, str]:
+        """Return what is said against one request, by promise."""
+        found = check(await self.arena.gather())
+        return {breach.promise: breach.detail for breach in found.breaches if breach.request == request}
 
 
-async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def broken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BrokenFleet]:
+    directory = tmp_path_factory.mktemp("broken")
+    fleet = BrokenFleet(directory)
+    async with hosted(fleet.setting, directory / "drill") as fleet.arena:
+        yield fleet
+        await fleet.arena.processes.end(0.5)  # a broken one never ends by itself
+
+
+async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> str:
+    """Play a scene until it rests; return its request."""
     deaths = arena.processes.deaths(scene.failpoint)
-    agent = arena.fleet.services[AGENT]
+    agent, guard = (arena.fleet.services[IDENTITIES[name]] for name in (AGENT, GUARD))
+    said = guard.log.stat().st_size
     if scene.failpoint:
         arena.processes.arm(scene.failpoint)
     if scene.held:
@@ -143,7 +169,7 @@ async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> None:
     if scene.failpoint:
         await arena.processes.died_in(scene.failpoint, deaths + 1)
     if scene.held:
-        await either(nothing_proposed(arena), guard_says(arena, "not_now"))
+        await either(nothing_proposed(arena), says(guard, "not_now", said))
         agent.signal(signal.SIGCONT)
     if stops:
         if scene.last is not None:
@@ -151,7 +177,8 @@ async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> None:
         await asyncio.sleep(scene.still_s)
         arena.silent.add(request)
     else:
-        await either(arena.rest(request, PATIENCE_S), guard_says(arena, "dead_letter"))
+        await either(arena.rest(request, PATIENCE_S), says(guard, "dead_letter", said))
+    return request
 
 
 async def nothing_proposed(arena: Arena) -> None:
@@ -161,10 +188,9 @@ async def nothing_proposed(arena: Arena) -> None:
             await asyncio.sleep(LOOK_S)
 
 
-async def guard_says(arena: Arena, what: str) -> None:
-    """Wait until a guard has logged an event of this name."""
-    log = arena.fleet.services[f"{GUARD}-1"].log
-    while f'"{what}"' not in log.read_text():  # noqa: ASYNC110 - another process
+async def says(service: Service, what: str, after: int) -> None:
+    """Wait until a service has logged an event of this name, behind so many bytes."""
+    while f'"{what}"'.encode() not in service.log.read_bytes()[after:]:  # noqa: ASYNC110 - another process
         await asyncio.sleep(LOOK_S)
 
 
@@ -189,53 +215,50 @@ def test_breaking_what_is_no_longer_there_is_an_error() -> None:
         replace(broken_guard, "such_thing", None)
 
 
-@pytest.mark.parametrize("mode", GUARDS)
-async def test_a_broken_guard_is_found_out(mode: str, tmp_path: Path) -> None:
-    commands = {GUARD: (sys.executable, "-m", broken_guard.__name__, mode)}
-    found = await played(GUARDS[mode], commands, tmp_path / "drill")
-    assert GUARDS[mode].found <= {breach.promise for breach in found.breaches}, found
-
-
-@pytest.mark.parametrize("mode", AGENTS)
-async def test_a_broken_agent_is_found_out(mode: str, tmp_path: Path) -> None:
-    commands = {AGENT: (sys.executable, "-m", broken_agent.__name__, mode)}
-    found = await played(AGENTS[mode], commands, tmp_path / "drill")
-    assert AGENTS[mode].found <= {breach.promise for breach in found.breaches}, found
-
-
-@pytest.mark.parametrize("mode", TEMPTED)
-async def test_a_guard_without_rules_is_found_out(mode: str, tmp_path: Path) -> None:
-    commands = {GUARD: (sys.executable, "-m", broken_guard.__name__, mode)}
-    setting = Setting(file=drill_fleet(LEASE_S, LEASE_S), guards=1, instances=1, commands=commands)
-    async with Arena(setting, tmp_path / "drill") as arena:
-        sent = {name: await arena.send(story(name, random.Random(1))) for name in TEMPTED[mode]}
-        for request in sent.values():
-            await arena.rest(request, PATIENCE_S)
-        found = check(await arena.evidence())
-    wrong = {breach.request: breach.detail for breach in found.breaches if breach.promise == "verdicts_right"}
-    for name, rule in TEMPTED[mode].items():
-        assert f"though {rule} forbids it" in wrong[sent[name]]
-
-
-@pytest.mark.parametrize("mode", TREES)
-async def test_a_guard_that_loses_count_of_tasks_is_found_out(mode: str, tmp_path: Path) -> None:
-    commands = {GUARD: (sys.executable, "-m", broken_guard.__name__, mode)}
-    setting = Setting(file=drill_fleet(LEASE_S, LEASE_S), guards=1, instances=1, commands=commands)
-    name, promise = TREES[mode]
-    async with Arena(setting, tmp_path / "drill") as arena:
-        request = await arena.send(story(name, random.Random(1)))
-        await arena.rest(request, PATIENCE_S)
-        found = check(await arena.evidence())
-    assert promise in {breach.promise for breach in found.breaches if breach.request == request}, found
-
-
 async def test_the_same_scenes_by_sound_services_break_nothing(tmp_path: Path) -> None:
     """Their leases are longer: on a busy machine one of a second ends while a turn runs."""
-    unhurried = FLEET.replace(f"agent_s = {LEASE_S}", "agent_s = 3.0")
-    file = parse_fleet(unhurried, "the same fleet, sound")
-    async with Arena(Setting(file=file, guards=1, instances=1), tmp_path / "drill") as arena:
-        for scene in (*GUARDS.values(), *AGENTS.values()):
+    setting = Setting(file=drill_fleet(3.0, LEASE_S), guards=1, instances=1)
+    scenes: list[Scene] = []
+    for scene in (*GUARDS.values(), *AGENTS.values()):
+        if all(each.played_as != scene.played_as for each in scenes):
+            scenes.append(scene)
+    async with Arena(setting, tmp_path / "drill") as arena:
+        for scene in scenes:
             await play(arena, scene)
         found = check(await arena.evidence())
     assert found.breaches == ()
-    assert found.ended == {"completed": len(GUARDS) + len(AGENTS)}
+    assert found.ended == {"completed": len(scenes)}
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [*((GUARD, mode) for mode in GUARDS), *((AGENT, mode) for mode in AGENTS)]
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_broken_service_is_found_out(broken: BrokenFleet, name: str, mode: str) -> None:
+    scene = (GUARDS if name == GUARD else AGENTS)[mode]
+    await broken.break_down(name, mode)
+    request = await play(broken.arena, scene, stops=scene.stops)
+    found = await broken.promises_broken(request)
+    assert scene.found <= found.keys(), found
+
+
+@pytest.mark.parametrize("mode", TEMPTED)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_guard_without_rules_is_found_out(broken: BrokenFleet, mode: str) -> None:
+    await broken.break_down(GUARD, mode)
+    sent = {name: await broken.arena.send(story(name, random.Random(1))) for name in TEMPTED[mode]}
+    for name, rule in TEMPTED[mode].items():
+        await broken.arena.rest(sent[name], PATIENCE_S)
+        found = await broken.promises_broken(sent[name])
+        assert f"though {rule} forbids it" in found["verdicts_right"]
+
+
+@pytest.mark.parametrize("mode", TREES)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_guard_that_loses_count_of_tasks_is_found_out(broken: BrokenFleet, mode: str) -> None:
+    name, promise = TREES[mode]
+    await broken.break_down(GUARD, mode)
+    request = await broken.arena.send(story(name, random.Random(1)))
+    await broken.arena.rest(request, PATIENCE_S)
+    found = await broken.promises_broken(request)
+    assert promise in found, found

@@ -17,11 +17,13 @@ STILL_S = 6.0
 
 
 async def test_a_drill_of_a_guard_that_arms_no_timer_ends_and_names_what_waits(tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    fault.write_text("no-timer")
     setting = Setting(
         file=drill_fleet(LEASE_S, LEASE_S),
         guards=1,
         instances=1,
-        commands={GUARD: (sys.executable, "-m", broken_guard.__name__, "no-timer")},
+        commands={GUARD: (sys.executable, "-m", broken_guard.__name__, str(fault))},
     )
     story = Story(name="retried", text="retried", script=(["retry"],))
     told: list[str] = []

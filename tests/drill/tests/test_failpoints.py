@@ -2,16 +2,17 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
 from protocol.wire import codec, events
-from tests.drill.arena import Arena, Setting
+from tests.drill import ledger
+from tests.drill.arena import Arena, Setting, hosted
 from tests.drill.check import check
-from tests.drill.evidence import Deed, Evidence
+from tests.drill.evidence import Deed
 from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import drill_fleet
 from tests.drill.stories import SECRET, Op, Story
@@ -77,24 +78,13 @@ CASES: Mapping[str, tuple[Story, ...]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
-    """One guard, one process of each agent, and people who do as they are asked."""
+    """One guard, one process of each agent, and people who do as asked; in the end all is checked."""
     setting = Setting(file=drill_fleet(LEASE_S, LEASE_S), guards=1, instances=1)
-    opened: asyncio.Queue[Arena] = asyncio.Queue()
-    enough = asyncio.Event()
-
-    async def host() -> None:
-        async with Arena(setting, tmp_path_factory.mktemp("failpoints") / "drill") as made:
-            opened.put_nowait(made)
-            await enough.wait()
-
-    hosting = asyncio.create_task(host())  # a fixture's beginning and end are tasks of their own
-    opening = asyncio.create_task(opened.get())
-    await asyncio.wait((hosting, opening), return_when=asyncio.FIRST_COMPLETED)
-    if hosting.done():
-        hosting.result()
-    yield opening.result()
-    enough.set()
-    await hosting
+    async with hosted(setting, tmp_path_factory.mktemp("failpoints") / "drill") as made:
+        yield made
+        found = check(await made.gather())
+        told = {request: story.text for request, story in made.stories.items()}
+        assert not [(told.get(each.request), each) for each in found.breaches]
 
 
 def test_every_failpoint_has_its_case() -> None:
@@ -116,20 +106,18 @@ async def test_a_process_killed_in_a_failpoint_loses_and_repeats_nothing(
     deaths = arena.processes.deaths(failpoint)
     # The submit goes through these as well; it is the next one to come through that has to do with it.
     arena.processes.arm(failpoint, passes=failpoint in ("guard.decided", "guard.armed"))
-    request = await arena.send(story)
+    request = await arena.send(replace(story, text=failpoint))
     async with asyncio.timeout(PATIENCE_S):
         await arena.processes.died_in(failpoint, deaths + 1)
     last = await arena.rest(request, PATIENCE_S)
     assert isinstance(last, events.Ended), last
     assert events.type_of(last).partition(".")[2] in story.expected
-    evidence = await arena.gather()
-    assert check(evidence).breaches == ()
-    _each_effect_once(evidence, request, story, failpoint)
+    deeds = [deed for deed in ledger.deeds(arena.ledger) if deed.request == request]
+    _each_effect_once(deeds, story, failpoint)
 
 
-def _each_effect_once(evidence: Evidence, request: str, story: Story, failpoint: str) -> None:
+def _each_effect_once(deeds: Sequence[Deed], story: Story, failpoint: str) -> None:
     """Hold the ledger against the script, without the checker's help."""
-    deeds = [deed for deed in evidence.deeds if deed.request == request]
     done = Counter(deed.call for deed in deeds)
     cancelled = story.order == "cancel"
     for tool, call, _ in calls(story.script):
