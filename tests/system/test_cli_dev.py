@@ -352,15 +352,7 @@ def test_an_agent_cannot_run_under_another_ones_credentials(folder: Folder) -> N
     assert "credentials of 'front'" in done.err
 
 
-def test_dev_killed_leaves_no_process_behind(tmp_path: Path) -> None:
-    with desk(tmp_path).running("dev", "--port", 0, until=READY) as dev:
-        children = dev.children()
-        assert len(children) == 4
-        assert dev.end(signal.SIGKILL) == -signal.SIGKILL
-        wait_until_gone(children)
-
-
-def test_dev_starts_again_what_dies_and_keeps_its_log(tmp_path: Path) -> None:
+def test_dev_starts_again_what_dies_keeps_its_log_and_killed_leaves_no_process_behind(tmp_path: Path) -> None:
     folder = desk(tmp_path)
     with folder.running("dev", "--port", 0, until=READY) as dev:
         request = submitted(folder, "hello")
@@ -375,6 +367,10 @@ def test_dev_starts_again_what_dies_and_keeps_its_log(tmp_path: Path) -> None:
         assert dev.end() == Exit.DONE
     with folder.running("dev", "--port", 0, until=READY) as dev:
         assert shown(folder, request)["answer"] == "Hello, stranger!"
+        children = dev.children()
+        assert len(children) == 4  # server, guard, two agents
+        assert dev.end(signal.SIGKILL) == -signal.SIGKILL
+        wait_until_gone(children)
 
 
 def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

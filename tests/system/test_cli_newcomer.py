@@ -9,7 +9,6 @@ import pytest
 from mesh.cli.exits import Exit
 from tests.docs.pages import blocks, written
 from tests.docs.test_readme import DESK
-from tests.scripted_claude import running_stand_in
 from tests.system.terminal import READY, Folder
 from tests.system.test_cli_dev import in_queue
 
@@ -18,13 +17,24 @@ SAID = "front has no rules to go by in the place of a model, so that what is giv
 WAYS = "give it some (script=), or ask the real model (--model claude, with a key)"
 
 
+def readme_desk(path: Path) -> Folder:
+    """Write the README's files word for word, with the model's agent in the fleet; return their folder."""
+    written(list(blocks(DESK)), path)
+    fleet = path / "mesh.toml"
+    fleet.write_text(fleet.read_text().replace("desk:front", "front:front"))
+    return Folder(path)
+
+
 @pytest.fixture
 def desk(tmp_path: Path) -> Folder:
-    """The README's files, typed word for word, with the model's agent in the fleet."""
-    written(list(blocks(DESK)), tmp_path)
-    fleet = tmp_path / "mesh.toml"
-    fleet.write_text(fleet.read_text().replace("desk:front", "front:front"))
-    return Folder(tmp_path)
+    return readme_desk(tmp_path)
+
+
+def answers_a_newcomer(desk: Folder) -> None:
+    """Check what the README's agent says, whatever replies to its prompts."""
+    assert desk.mesh("send", "Say hello", "--fact", "name=Ada").out == "Hello, Ada!\n"
+    assert "Who is asking?" in desk.mesh("send", "Say hello").out
+    assert "no agent goes by rules and has none" in desk.mesh("doctor").out
 
 
 def without_rules(path: Path) -> None:
@@ -33,18 +43,11 @@ def without_rules(path: Path) -> None:
     front.write_text(front.read_text().replace(RULES, ""))
 
 
-@pytest.mark.parametrize("model", ["scripted", "claude"])
-def test_the_agent_of_the_readme_that_a_model_drives_answers(desk: Folder, model: str) -> None:
-    """With `claude` the vendor's own SDK asks, over HTTP, a stand-in that follows the same rules."""
-    with (
-        running_stand_in(desk.path / "rules.toml") as sdk,
-        desk.running("dev", "--port", 0, "--model", model, until=READY, **sdk) as dev,
-    ):
-        assert f"model: {model}" in dev.said
+def test_the_agent_of_the_readme_that_a_model_drives_answers_by_rules(desk: Folder) -> None:
+    with desk.running("dev", "--port", 0, until=READY) as dev:
+        assert "model: scripted" in dev.said
         assert "no rules" not in dev.said
-        assert desk.mesh("send", "Say hello", "--fact", "name=Ada").out == "Hello, Ada!\n"
-        assert "Who is asking?" in desk.mesh("send", "Say hello").out
-        assert "no agent goes by rules and has none" in desk.mesh("doctor").out
+        answers_a_newcomer(desk)
         assert dev.end() == Exit.DONE
     stopped = desk.mesh("request", "ls")
     assert stopped.status == Exit.UNREACHABLE

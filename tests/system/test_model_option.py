@@ -8,22 +8,36 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.model import ROUTING, WORK
+from mesh.model import ROUTING
 from mesh.testing import StubOpenAI
 from mesh.testing.claude_stub import StubClaude, calls, says
 from tests.scripted_claude import running_stand_in, sdk_at
-from tests.servers import ROOT
 from tests.system.terminal import READY, Folder, Running, environments
+from tests.system.test_cli_newcomer import answers_a_newcomer, readme_desk
 
-RULES_FILE = ROOT / "agents" / "support" / "rules.toml"
+LOOKED_UP = """
+[[front.rules]]
+name = "a customer is looked up"
+says = "who is (?P<email>[a-z@.]+)"
+call = "find_customer"
+with = { email = "{email}" }
+
+[[front.rules]]
+name = "and named"
+where = { "find_customer.name" = ".*" }
+answer = "{find_customer.name}"
+"""
+"""Rules of the stand-in alone, after those of the README."""
 
 
 @pytest.fixture(scope="module")
 def paid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, Running]]:
-    """A folder in which `mesh dev` runs on the vendor's SDK, which asks the stand-in."""
-    folder = Folder(tmp_path_factory.mktemp("paid"))
-    arguments = ("dev", "--fleet", "support", "--port", 0, "--model", "claude")
-    with running_stand_in(RULES_FILE) as sdk, folder.running(*arguments, until=READY, **sdk) as dev:
+    """The README's folder, in which `mesh dev` runs on the vendor's SDK, which asks the stand-in."""
+    folder = readme_desk(tmp_path_factory.mktemp("paid"))
+    rules = folder.path / "stand-in.toml"
+    rules.write_text((folder.path / "rules.toml").read_text() + LOOKED_UP)
+    arguments = ("dev", "--port", 0, "--model", "claude")
+    with running_stand_in(rules) as sdk, folder.running(*arguments, until=READY, **sdk) as dev:
         yield folder, dev
         dev.end(signal.SIGINT)
 
@@ -31,33 +45,36 @@ def paid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, Run
 def test_the_key_goes_to_agents_and_to_nobody_else(paid: tuple[Folder, Running]) -> None:
     folder, dev = paid
     assert "model: claude (real models, paid for with your key)" in dev.said
+    assert "no rules" not in dev.said
     found = environments(dev)
     with_key = {name.split()[0] for name, each in found.items() if each.get("ANTHROPIC_API_KEY")}
     assert with_key == {"agent"}
     assert any(name.startswith("guard") for name in found)
     shown = folder.mesh("agent", "ls", "--json").json
-    assert {each["name"]: each["card"]["model"] for each in shown} == {
-        "triage": ROUTING,
-        "billing": WORK,
-        "technical": WORK,
-    }
+    models = {each["name"]: each["card"].get("model") for each in shown}
+    assert models == {"front": ROUTING, "greeter": None}
+
+
+def test_the_agent_of_the_readme_that_a_model_drives_answers(paid: tuple[Folder, Running]) -> None:
+    """The vendor's own SDK asks, over HTTP, a stand-in that follows the README's rules."""
+    answers_a_newcomer(paid[0])
 
 
 def test_what_an_agent_does_and_says_is_followed_and_its_prompt_shown_afterwards(
     paid: tuple[Folder, Running],
 ) -> None:
     folder, _ = paid
-    sent = folder.mesh("send", "What are your opening hours?", "--follow")
-    assert sent.status == Exit.DONE, sent
+    sent = folder.mesh("send", "Who is ada@example.org", "--follow")
+    assert (sent.status, sent.out) == (Exit.DONE, "Ada\n"), sent
     lines = [line.strip() for line in sent.err.splitlines()]
-    assert f"triage: [asks {ROUTING}]" in lines
-    assert "triage: [search_help]" in lines
-    assert f"triage: {sent.out.strip()}" in lines
+    assert f"front: [asks {ROUTING}]" in lines
+    assert "front: [find_customer]" in lines
+    assert "front: Ada" in lines
     request = folder.mesh("request", "ls", "--json").json[0]["request"]
-    shown = folder.mesh("agent", "prompt", "triage", "--request", request, "--fleet", "support")
+    shown = folder.mesh("agent", "prompt", "front", "--request", request)
     assert shown.status == Exit.DONE, shown
     assert "exact: this is what was sent, to the letter" in shown.out
-    assert "You are triage, the first to read" in shown.out
+    assert "You are the front desk" in shown.out
     told = folder.mesh("request", "show", request, "--json").json
     assert {event["report"]["prompt"] for event in told["events"] if "report" in event} == {"1"}
     assert {
