@@ -14,9 +14,8 @@ from protocol.domain.admission import Rejected
 from protocol.domain.envelope import Draft, World, show
 from protocol.domain.layers import NO_LOAD, Bringer, merge
 from protocol.domain.ledger import Ledger
-from protocol.domain.plans import task_work
+from protocol.domain.plans import given, never_opened, opening, task_work
 from protocol.domain.rules import breaker_open
-from protocol.domain.task_consequences import given, never_opened, opening
 from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove

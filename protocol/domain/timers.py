@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, swarm, task_consequences
+from protocol.domain import budget, plans, swarm
 from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState, opening_cause
@@ -94,14 +94,14 @@ def _waits(ledger: Ledger) -> list[Wait]:
 
 
 def _waits_of_tasks(ledger: Ledger) -> Iterator[Wait]:
-    for task in task_consequences.doomed(ledger):
+    for task in plans.doomed(ledger):
         yield Wait(0, "cancel", ledger.turns.get(task.turn) or ledger.turns[task.lead], task=task)
-    for task in task_consequences.planned(ledger):
+    for task in plans.unopened(ledger):
         yield Wait(0, "open", ledger.turns[task.lead], task=task)
     for task in ledger.live.values():
         if task.state == "offered":
             yield Wait(task.claim_by, "unclaim", ledger.turns[task.lead], task=task)
-    for lead in task_consequences.joined(ledger):
+    for lead in plans.joined(ledger):
         yield Wait(0, "join", lead)
 
 
@@ -221,7 +221,7 @@ def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyE
     opening = _opening(ledger, follows)
     if opening is not None:
         reason = "what would open the task is more than the bus takes"
-        return task_consequences.never_opened(ledger, world, opening, EVENT_TOO_LARGE, reason)
+        return plans.never_opened(ledger, world, opening, EVENT_TOO_LARGE, reason)
     if isinstance(follows, Command):
         about, what = follows.what, "the verdict on a deferred proposal"
     else:
@@ -239,7 +239,7 @@ def _opening(ledger: Ledger, follows: AnyEvent | Command) -> TaskState | None:
     return next(
         (
             task
-            for task in task_consequences.planned(ledger)
+            for task in plans.unopened(ledger)
             if opening_cause(follows.request, task.lead, task.since_n) == follows.cause
         ),
         None,
@@ -254,15 +254,15 @@ def _come(ledger: Ledger, world: World, wait: Wait) -> AnyEvent | Command:
         return draft.event(events.RequestExpired, str(ledger.client), deadline=ledger.deadline)
     match wait.what:
         case "cancel" if wait.task is not None:
-            return task_consequences.cancelled(ledger, world, wait.task)
+            return plans.cancelled(ledger, world, wait.task)
         case "open" if wait.task is not None and wait.task.is_offered:
             return swarm.offered(ledger, world, wait.task)
         case "open" if wait.task is not None:
-            return task_consequences.opened(ledger, world, wait.task)
+            return plans.opened(ledger, world, wait.task)
         case "unclaim" if wait.task is not None:
             return swarm.unclaimed(ledger, world, wait.task)
         case "join":
-            return task_consequences.resumed(ledger, world, turn)
+            return plans.resumed(ledger, world, turn)
         case "decide" if wait.deferred is not None:
             waiting = wait.deferred
             cause = Cause(id_of(waiting.request, waiting.proposal, waiting.sender))
@@ -329,7 +329,7 @@ def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
         message = "" if failure is None else failure.message
         if refusal is not None:
             message = f"refused by the rule {refusal.rule}: {refusal.detail}"
-        return task_consequences.failed(ledger, world, turn, code, message)
+        return plans.failed(ledger, world, turn, code, message)
     if policy.on_budget == "fail" and over_budget:
         code = BUDGET_EXHAUSTED
     elif not world.grounds.human:
@@ -348,7 +348,7 @@ def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
 
 def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: str) -> AnyEvent:
     if turn.task is not None:
-        return task_consequences.failed(ledger, world, turn, code, reason)
+        return plans.failed(ledger, world, turn, code, reason)
     draft = _draft(events.RequestFailed, ledger, world, turn)
     said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "code": code, "reason": reason}
     return draft.for_client(events.RequestFailed, **said)

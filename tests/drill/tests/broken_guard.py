@@ -27,7 +27,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
 from mesh.guard import processor, service
 from mesh.guard.processor import Cache, RequestProcessor
-from protocol.domain import decider, ledger, plans, rules, task_consequences
+from protocol.domain import decider, ledger, plans, rules
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import Segment
 from protocol.wire import events
@@ -129,7 +129,7 @@ def opens_twice() -> None:
 
 
 def no_calling_off() -> None:
-    replace(task_consequences, "doomed", lambda ledger: [])
+    replace(plans, "doomed", lambda ledger: [])
 
 
 def tells_nobody() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.domain import budget, ledger, rules, task_consequences, tasks
+from protocol.domain import budget, ledger, plans, rules, tasks
 from protocol.domain.steps import Append
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
@@ -50,7 +50,7 @@ def worlds() -> dict[str, tuple[Play, str]]:
     }
 
 
-def plans() -> Iterator[Delegate]:
+def delegations() -> Iterator[Delegate]:
     tos = ("a", "b", "c", "nobody", None)
     for to, intent, linked, asked, name in itertools.product(
         tos, (None, "x", "z"), ("", "done", "open"), (None, 10, 51), ("new", "done")
@@ -84,7 +84,7 @@ def test_every_plan_of_a_small_world_is_judged_as_the_oracle_does(world: str) ->
     for event in play.events:
         oracle.take(event)
     ruled = set()
-    for move in plans():
+    for move in delegations():
         said, event = verdict(play, who, move)
         assert oracle.complaints(said, event) == []
         ruled.add(event.refusal.rule if event.refusal is not None else None)
@@ -129,18 +129,18 @@ def broken() -> Iterator[str]:
 
 
 BROKEN: list[Any] = [
-    pytest.param(task_consequences, "doomed", lambda ledger: [], id="nothing-is-cancelled"),
+    pytest.param(plans, "doomed", lambda ledger: [], id="nothing-is-cancelled"),
     pytest.param(ledger.Ledger, "_charge_unaccounted", lambda state, turn, began: None, id="silence-is-free"),
     pytest.param(tasks.TaskState, "reserved", property(lambda self: Usage()), id="nothing-is-reserved"),
     pytest.param(ledger, "next_worker", lambda *_: None, id="nothing-falls-back"),
     pytest.param(
-        task_consequences,
+        plans,
         "is_joined",
         lambda known, join: not any(one.is_open for one in known.values()),
         id="any-waits-for-all",
     ),
     pytest.param(
-        task_consequences,
+        plans,
         "untold",
         lambda known: tuple(one for one in known if not one.is_open),
         id="told-twice",
