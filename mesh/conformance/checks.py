@@ -53,7 +53,7 @@ async def _proposed_once(stage: Stage, request: RequestId) -> None:
         codec.parse_proposal(first.data)
     except Malformed as error:
         raise Wrong(f"its proposal cannot be read: {error}") from None
-    seq = (await stage.stored(request))[0].seq
+    seq = (await stage.log.read(request))[0].seq
     ack = await stage.acked(seq)
     if ack.payload[:4] != "+ACK":
         raise Wrong(f"it said {ack.payload[:4]} of a round that it proposed for")
@@ -189,7 +189,7 @@ async def bears_a_second_delivery(stage: Stage) -> None:
     """All that it ever got comes again, as if for the first time."""
     request = await stage.submit("complete")
     await stage.completed(request, "check complete")
-    seq = (await stage.stored(request))[0].seq
+    seq = (await stage.log.read(request))[0].seq
     await stage.acked(seq)
     said = len(stage.heard.acks_of(seq))
     before = await stage.events(request)

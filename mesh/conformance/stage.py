@@ -18,7 +18,6 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.presence import ping
-from mesh.bus.reader import StoredMessage
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import consumer_table, inbox_consumer
 from mesh.client import Client, Question
@@ -234,11 +233,8 @@ class Stage:
         if given != answer:
             raise Wrong(f"the answer was to be {answer!r}; {type_of(end)} came, with {given!r}")
 
-    async def stored(self, request: str) -> list[StoredMessage]:
-        return await self.log.read(request)
-
     async def events(self, request: str) -> list[AnyEvent]:
-        return [codec.decode_event(each.data) for each in await self.stored(request)]
+        return [codec.decode_event(each.data) for each in await self.log.read(request)]
 
     async def inject(self, request: str, body: bytes) -> int:
         """Put bytes into the agent's inbox, as only a fault or a newer guard would; return their place."""
@@ -287,7 +283,7 @@ class Stage:
         """Wait until the agent has a request's first event in hand; return its place in the log."""
 
         async def ask() -> int | None:
-            stored = await self.stored(request)
+            stored = await self.log.read(request)
             delivered = (await self.inbox())["delivered"]["stream_seq"]
             return stored[0].seq if stored and stored[0].seq <= delivered else None
 
