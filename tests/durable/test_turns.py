@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import GET
@@ -25,12 +26,13 @@ from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.subjects import policy, step
 from tests.certain import is_, known
-from tests.servers import FLEET, PATIENCE_S, eventually
+from tests.servers import FLEET, PATIENCE_S, eventually, until
 
 SCRIPT = Path(__file__).with_name("agent_process.py")
 LEASE_S = 3.0
 """Shorter than by default: these tests kill often. On a busy machine a shorter one ends while a turn runs."""
 E = TypeVar("E", bound=events.Event)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Stage:
@@ -40,12 +42,19 @@ class Stage:
         self.mesh, self.ledger = mesh, ledger
         self.version = "1"
         self.started = 0
+        """Processes so far, the one with which the test began among them."""
         self.environment = {**os.environ, "LEDGER": str(ledger)}
         self.process: asyncio.subprocess.Process | None = None
 
     @property
     def world(self) -> list[str]:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
+
+    def forget(self) -> None:
+        """Begin anew with the process that runs, and with nobody who has died."""
+        self.started = 1
+        for file in (self.ledger, self.ledger.with_suffix(".died")):
+            file.unlink(missing_ok=True)
 
     async def keep_alive(self) -> None:
         while True:
@@ -103,19 +112,29 @@ class Stage:
         return [codec.decode_event(each.data) for each in stored]
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with LocalBus(msgspec.structs.replace(FLEET, lease_s=LEASE_S), tmp_path) as mesh:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def played(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    directory = tmp_path_factory.mktemp("durable")
+    async with LocalBus(msgspec.structs.replace(FLEET, lease_s=LEASE_S), directory) as mesh:
         async with mesh.connected_as("admin") as admin:
             await admin.publish_durable(policy("default"), codec.encode(Policy()))
-        played = Stage(mesh, tmp_path / "ledger")
+        made = Stage(mesh, directory / "ledger")
         async with mesh.connected_as("guard") as bus:
             guard = asyncio.create_task(Guard(bus, identity="g").run())
-            agent = asyncio.create_task(played.keep_alive())
-            yield played
+            agent = asyncio.create_task(made.keep_alive())
+            await until(lambda: made.started == 1)
+            yield made
             for task in (agent, guard):
                 task.cancel()
             await asyncio.gather(agent, guard, return_exceptions=True)
+        await mesh.server.kill()
+
+
+@pytest.fixture
+def stage(played: Stage) -> Stage:
+    """Give the module's mesh, with a world in which nothing has happened."""
+    played.forget()
+    return played
 
 
 async def run(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]:
