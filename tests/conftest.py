@@ -24,6 +24,7 @@ from tests.guard.stage import Stage, furnished_mesh, staged
 from tests.leftovers import children
 from tests.logs import log_state, plain_logs, put_back
 from tests.servers import FLEET, PATIENCE_S, ROOT, ConnectAs
+from tests.warm import warm_starts
 
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 8 << 30
@@ -67,7 +68,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_outlives_the_tests() -> Iterator[None]:
+def warm() -> Iterator[None]:
+    """Start Python processes quickly; see `tests.warm`."""
+    with warm_starts():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_the_tests(warm: None) -> Iterator[None]:
     """Fail the run whose tests have left a process behind; here, when everything else is put away."""
     before = set(children())
     yield

@@ -19,6 +19,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -45,6 +46,7 @@ _READY_S = 60.0
 _HEAP = "1024MiB"
 """Soft limit of the server's heap (GOMEMLIMIT)."""
 _RELOADED = b"Reloaded server configuration"
+_LIBC = ctypes.CDLL(None)  # loaded early: between fork and exec nothing may be
 _PR_SET_PDEATHSIG = 1
 _WATCH = 'read -r _; kill -s "$1" "$2"; sleep 5; kill -s KILL "$2"'
 
@@ -73,15 +75,7 @@ class ParentDeath:
         """The `preexec_fn` to start the child with. The kernel looks at the *thread* that starts it."""
         if self._guard == "pipe":
             return None
-        libc = ctypes.CDLL(None, use_errno=True)
-        parent, number = os.getpid(), self._number
-
-        def ask() -> None:
-            libc.prctl(_PR_SET_PDEATHSIG, number)
-            if os.getppid() != parent:  # it died before we could ask
-                os._exit(1)
-
-        return ask
+        return partial(_die_with, os.getpid(), self._number)
 
     def watch(self, pid: int) -> None:
         """Begin to guard a child that was started."""
@@ -103,6 +97,13 @@ class ParentDeath:
             watcher.wait()
             if watcher.stdin is not None:
                 watcher.stdin.close()
+
+
+def _die_with(parent: int, number: int) -> None:
+    """Ask the kernel, in a child, for the parent-death signal."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it died before we could ask
+        os._exit(1)
 
 
 class Lifecycle(ABC):

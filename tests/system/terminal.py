@@ -237,10 +237,10 @@ class Running:
 
     def children(self) -> list[int]:
         """Return the processes that it has started and that still run."""
-        return [pid for pid, parent in _parents().items() if parent == self.pid]
+        return [pid for pid, parent in parents().items() if parent == self.pid]
 
 
-def _parents() -> dict[int, int]:
+def parents() -> dict[int, int]:
     """Return every process's parent; those that have ended and wait to be noticed are left out."""
     found = {}
     for directory in Path("/proc").iterdir():
@@ -257,7 +257,7 @@ def _parents() -> dict[int, int]:
 def wait_until_gone(pids: list[int]) -> None:
     """Wait until none of these processes runs any more."""
     deadline = time.monotonic() + PATIENCE_S
-    while left := set(pids) & set(_parents()):
+    while left := set(pids) & set(parents()):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)
 

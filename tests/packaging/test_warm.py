@@ -1,0 +1,169 @@
+"""A warm start and a cold one are alike: to the program that runs, and to who starts it and waits."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.certain import known
+from tests.servers import PATIENCE_S, ROOT, alive, until
+from tests.system.terminal import parents
+from tests.warm import ALL_COLD, COLD
+
+pytestmark = pytest.mark.skipif(ALL_COLD, reason="every start of this run is cold")
+
+PROBE = """
+import gc, json, os, random, signal, sys, threading
+from pathlib import Path
+import helper
+
+own = Path("/proc/self")
+print("to standard error", file=sys.stderr)
+json.dump({
+    "alike": {
+        "read": sys.stdin.read(), "helper": helper.__file__, "main": [__name__, __file__],
+        "arguments": [sys.argv, sys.orig_argv], "path": sys.path, "flags": str(sys.flags),
+        "folder": os.getcwd(), "environment": dict(os.environ),
+        "shown": [(own / each).read_text().rstrip("\\0").split("\\0") for each in ("cmdline", "environ")],
+        "handlers": {n: str(signal.getsignal(n)) for n in signal.valid_signals() if n < signal.SIGRTMIN},
+        "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "open": sorted(os.listdir(own / "fd")), "garbage": [gc.isenabled(), gc.get_threshold()],
+        "threads": [threading.active_count(), threading.get_native_id() == os.getpid()],
+        "streams": [
+            [each.encoding, each.errors, each.line_buffering, each.write_through, each.isatty()]
+            for each in (sys.stdin, sys.stdout, sys.stderr)
+        ],
+        "parent": os.getppid(), "leads": os.getsid(0) == os.getpid(),
+        "tests": [each for each in sys.modules if each.partition(".")[0] in ("tests", "warm", "conftest")],
+    },
+    "warm": "mesh.testing" in sys.modules, "random": random.random(), "pid": os.getpid(),
+}, sys.stdout)
+"""
+ENDS = {
+    "print('the end', end='')": 0,
+    "import atexit, sys; atexit.register(print, 'late'); sys.exit(3)": 3,
+    "raise SystemExit('a word')": 1,
+    "raise ValueError('a fault')": 1,
+    "raise KeyboardInterrupt": -signal.SIGINT,
+    "import os; os._exit(9)": 9,
+    "import os; os.abort()": -signal.SIGABRT,
+    "import os; os.kill(os.getpid(), 9)": -signal.SIGKILL,
+    "import asyncio; asyncio.run(asyncio.sleep(0.01)); print('ran')": 0,
+    "import threading, time; threading.Timer(0.1, print, ['last']).start()": 0,
+    "import sys; sys.stdout.close(); sys.stderr.write('only here')": 0,
+}
+"""Programs, and how each ends."""
+PARENT = f"""
+import subprocess, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from mesh.local.server import ParentDeath
+from tests.system.terminal import parents
+from tests.warm import warm_starts
+with warm_starts():
+    child = subprocess.Popen([sys.executable, "sleeper.py"], preexec_fn=ParentDeath().preexec)
+    print(child.pid, flush=True)
+    time.sleep(600)
+"""
+SLEEPER = "import sys, time; print('mesh.testing' in sys.modules, flush=True); time.sleep(600)"
+
+
+def run(folder: Path, *command: str, cold: bool, **added: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with this command in a session of its own."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | added | ({COLD: "1"} if cold else {}),
+        input="some words",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        start_new_session=True,
+    )
+
+
+def asked(folder: Path, *command: str, cold: bool, **added: str) -> dict[str, Any]:
+    """Return what the probe says of itself."""
+    ended = run(folder, *command, cold=cold, **added)
+    assert (ended.returncode, ended.stderr) == (0, "to standard error\n")
+    said: dict[str, Any] = json.loads(ended.stdout)
+    assert said["warm"] is not cold
+    said["alike"]["environment"].pop(COLD, None)
+    said["alike"]["shown"][1].sort()
+    if cold:
+        said["alike"]["shown"][1].remove(f"{COLD}=1")
+    return said
+
+
+@pytest.mark.parametrize("command", [("-m", "tests.probe", "-x", "y"), ("tests/probe.py", "", "ü")])
+def test_a_program_finds_itself_the_same(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "probe.py").write_text(PROBE)
+    for each in ("one", "two"):
+        (tmp_path / each).mkdir()
+        (tmp_path / each / "helper.py").write_text("")
+    around = {"OWN": "1", "PYTHONPATH": str(tmp_path / "one"), "TZ": "Asia/Tokyo"}
+    warm, cold = (asked(tmp_path, *command, cold=each, **around) for each in (False, True))
+    assert warm["alike"] == cold["alike"]
+    other = asked(tmp_path, *command, cold=False, PYTHONPATH=str(tmp_path / "two"))
+    assert Path(other["alike"]["helper"]).parent == tmp_path / "two"
+    assert other["random"] != warm["random"]
+    assert other["pid"] != warm["pid"]
+
+
+@pytest.mark.parametrize("program", ENDS, ids=range(len(ENDS)))
+def test_a_program_ends_the_same(tmp_path: Path, program: str) -> None:
+    (tmp_path / "program.py").write_text(program)
+    warm, cold = (run(tmp_path, "program.py", cold=each) for each in (False, True))
+    assert warm.returncode == cold.returncode == ENDS[program]
+    assert warm.stdout == cold.stdout
+    assert warm.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
+
+
+def test_what_an_import_reads_of_the_environment_is_read_anew(tmp_path: Path) -> None:
+    (tmp_path / "armed.py").write_text("from mesh.service import failpoints; print(failpoints._armed)")
+    for folder in ("one", "two"):
+        assert run(tmp_path, "armed.py", cold=False, MESH_FAILPOINTS=folder).stdout == f"{folder}\n"
+    assert run(tmp_path, "armed.py", cold=False).stdout == "None\n"
+
+
+@pytest.mark.parametrize(
+    "command", [("-c", SLEEPER.partition("; time.")[0]), ("-I", "sleeper.py"), ("-m", "sleeper")]
+)
+def test_a_start_that_is_about_starting_is_cold(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER.partition("; time.")[0])
+    assert run(tmp_path, *command, cold=False).stdout == "False\n"
+
+
+async def test_a_clone_is_stopped_continued_and_killed_like_any_process(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = await asyncio.create_subprocess_exec(sys.executable, "sleeper.py", cwd=tmp_path, stdout=PIPE)
+    assert await known(process.stdout).readline() == b"True\n"
+    stat = Path(f"/proc/{process.pid}/stat")
+    process.send_signal(signal.SIGSTOP)
+    await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+    process.send_signal(signal.SIGCONT)
+    await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+    process.kill()
+    assert await process.wait() == -signal.SIGKILL
+
+
+async def test_clones_and_their_parent_go_with_the_process_that_started_them(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PARENT), cwd=tmp_path, stdout=PIPE, start_new_session=True
+    )
+    output = known(process.stdout)
+    said = {await output.readline(), await output.readline()}
+    assert b"True\n" in said
+    children = [pid for pid, parent in parents().items() if parent == process.pid]
+    assert len(children) == 2  # the warm parent and its clone
+    process.kill()
+    await process.wait()
+    await until(lambda: not any(map(alive, children)))

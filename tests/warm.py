@@ -1,0 +1,307 @@
+"""Warm starts: a process that has imported the product forks the tests' Python processes.
+
+Most of what a short Python process costs is its imports. Within `warm_starts`, `subprocess.Popen`, and so
+asyncio, asks a warm parent for what would run `python -m MODULE` or `python FILE`. The warm parent has one
+thread and no loop. It clones itself as a child of the process that asks: process ids, signals, waits, exit
+statuses and parent-death signals are real. The clone takes arguments, directory, environment, streams and
+session, and then runs the program as its `__main__`.
+
+A start is cold, an interpreter of its own, wherever a program could tell the difference: with options of the
+interpreter, or with another environment where an import reads it. `MESH_TEST_COLD`, set for a process or for
+the whole run, makes starts cold. So they are on other systems than Linux.
+"""
+
+import atexit
+import ctypes
+import gc
+import importlib
+import inspect
+import os
+import pickle
+import platform
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest import mock
+
+COLD = "MESH_TEST_COLD"
+"""Set in a process's environment, it makes that process an interpreter of its own."""
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+ALL_COLD = sys.platform != "linux" or platform.machine() not in _SYS_CLONE or COLD in os.environ
+_PACKAGES = {"mesh", "tests", "bench"}
+"""Modules that run warm: the product's, and those that import it."""
+_READ_EARLY = ("PYTHON", "OTEL_", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", COLD)
+"""Variables, by how they begin, that are read before the program runs: by the interpreter or by imports."""
+_USUAL: dict[str, Any] = {
+    "executable": None,
+    "close_fds": True,
+    "pass_fds": (),
+    "shell": False,
+    "restore_signals": True,
+}
+_USUAL |= {"gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1}
+"""What a start asks of `Popen` that a clone can do."""
+_IMPORTED = (
+    *("mesh.service.logs", "mesh.cli", "mesh.cli.agent", "mesh.cli.dev", "mesh.cli.fleet", "mesh.cli.human"),
+    *("mesh.cli.request", "mesh.cli.send", "mesh.agent._runtime", "mesh.guard.service", "mesh.service.run"),
+    *("mesh.local.fleet", "mesh.testing", "mesh.ops.watch"),
+)
+_READS_ENVIRONMENT = "mesh.service.failpoints"
+"""The one module of the product that reads the environment as it is imported: each clone runs it anew."""
+_LARGEST = 1 << 17
+"""Bytes of a message."""
+_CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
+_PR_GET_TID_ADDRESS = 40
+
+
+# --- in the process that runs the tests -------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """What a clone is to be. It travels as a plain tuple."""
+
+    arguments: Sequence[str]
+    """The whole command line."""
+    folder: str | None
+    environment: Mapping[str, str]
+    new_session: bool
+    before: Callable[[], None] | None
+    """The `preexec_fn`: a partial of a module's function."""
+
+
+class WarmParent:
+    """The warm parent of this process. Make it in the main thread: parent-death signals follow a thread."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._one_at_a_time = threading.Lock()
+        self._read_early = _read_early(os.environ)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), "-" * 8192],  # room for others' arguments
+                stdin=subprocess.DEVNULL,
+                env=environment | {"ROOM": "-" * 65_536},  # and for their environments
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def takes(self, start: Start) -> bool:
+        """Return True if no program can tell a clone that runs it from an interpreter of its own."""
+        match start.arguments:
+            case [sys.executable, "-m", module, *_]:
+                known = module.partition(".")[0] in _PACKAGES
+            case [sys.executable, file, *_]:
+                known = file.endswith(".py")
+            case _:
+                known = False
+        movable = start.before is None or isinstance(start.before, partial)
+        return known and movable and _read_early(start.environment) == self._read_early
+
+    def start(self, start: Start, streams: Sequence[int]) -> int:
+        """Return the process id of a new child of this process with these standard streams."""
+        with self._one_at_a_time:
+            socket.send_fds(self._ours, [pickle.dumps(tuple(start))], streams)
+            pid = self._ours.recv(32)
+        if not pid:
+            raise RuntimeError(f"the warm parent has ended with {self._process.wait()}")
+        return int(pid)
+
+    def close(self) -> None:
+        self._ours.close()
+        self._process.wait()
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_EARLY) and name != "PYTHONPATH"
+    }
+
+
+@contextmanager
+def warm_starts() -> Iterator[None]:
+    """Let Python processes that this process starts be clones of a warm parent, where that can be done."""
+    if ALL_COLD:
+        yield
+        return
+    popen: Any = subprocess.Popen
+    cold = popen._execute_child
+    names = inspect.signature(cold)
+    parent = WarmParent()
+
+    def execute_child(process: Any, *values: Any, **named: Any) -> None:
+        asked = names.bind(process, *values, **named).arguments
+        environment = os.environ if asked["env"] is None else asked["env"]
+        args = asked["args"]
+        start = Start(
+            [] if isinstance(args, str | bytes | os.PathLike) else [os.fsdecode(each) for each in args],
+            None if asked["cwd"] is None else os.fsdecode(asked["cwd"]),
+            {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+            asked["start_new_session"],
+            asked["preexec_fn"],
+        )
+        usual = all(asked.get(name, value) == value for name, value in _USUAL.items())
+        if not usual or not parent.takes(start):
+            cold(process, *values, **named)
+            return
+        streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
+        process.pid = parent.start(
+            start, [number if given == -1 else given for number, given in enumerate(streams)]
+        )
+        process._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        process._close_pipe_fds(*(asked[each] for each in pipes))
+
+    try:
+        with mock.patch.object(popen, "_execute_child", execute_child):
+            yield
+    finally:
+        parent.close()
+
+
+# --- in the warm parent, and in its clones ----------------------------------------------------------
+
+
+def _serve(asked: socket.socket) -> tuple[Start, Sequence[int]] | None:
+    """Clone this process for every message until nobody can ask any more. Returns a `Start` in the clone."""
+    path = sys.path[:]
+    imported = False
+    while True:
+        message, streams, _, _ = socket.recv_fds(asked, _LARGEST, 3)
+        if not message:
+            return None
+        if not imported:
+            sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+            for module in _IMPORTED:
+                importlib.import_module(module)
+            sys.modules["mesh.service.logs"]._structlog()  # as a service gets it: without rich
+            sys.path[:] = path
+            gc.collect()
+            gc.freeze()
+            _keep(sys.modules)
+            imported = True
+        pid = _clone()
+        if pid == 0:
+            return Start(*pickle.loads(message)), streams
+        asked.send(str(pid).encode())
+        for each in streams:
+            os.close(each)
+
+
+def _keep(modules: Mapping[str, Any]) -> None:
+    """Let the clones' ends not take these modules apart: that costs more than all else about a clone.
+
+    It copies every page of theirs. What a program itself has imported or made is taken apart as ever.
+    """
+    kept = dict(modules)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+    def leave() -> None:
+        for name in kept:
+            sys.modules.pop(name, None)
+
+    atexit.register(leave)
+
+
+def _clone() -> int:
+    """Fork as `os.fork` does, but a child of our parent: CLONE_PARENT of clone(2).
+
+    As glibc's fork does it, the clone's main thread learns its id; Python's own steps stand around the call.
+    """
+    libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
+    thread_id = ctypes.c_void_p()
+    libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(thread_id))
+    flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+    python.PyOS_BeforeFork()
+    pid = int(
+        libc.syscall(_SYS_CLONE[platform.machine()], ctypes.c_ulong(flags), None, None, thread_id, thread_id)
+    )
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "clone")
+    return pid
+
+
+def _become(start: Start, streams: Sequence[int]) -> None:
+    """Be as an interpreter that was started so."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    if start.new_session:
+        os.setsid()
+    if start.folder is not None:
+        os.chdir(start.folder)
+    os.environ.clear()
+    os.environ.update(start.environment)
+    time.tzset()
+    _show(start)
+    if start.before is not None:
+        start.before()
+    out: Any = sys.stdout
+    out.reconfigure(line_buffering=out.isatty() and not out.write_through)
+    importlib.reload(sys.modules[_READS_ENVIRONMENT])
+    gc.enable()
+
+
+def _show(start: Start) -> None:
+    """Let `ps` and /proc show this process's own arguments and environment, not those of the warm parent."""
+    places = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]
+    arguments, arguments_end, environment, environment_end = map(int, places)
+    pairs = [f"{name}={value}" for name, value in start.environment.items()]
+    for begin, end, words in (
+        (arguments, arguments_end, start.arguments),
+        (environment, environment_end, pairs),
+    ):
+        shown = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - begin - 1]
+        ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
+
+
+def _run(arguments: Sequence[str], path: Sequence[str]) -> None:
+    """Run what `arguments` name, in this process, as its main program."""
+    sys.orig_argv[:] = arguments
+    search = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    if arguments[1] == "-m":
+        sys.argv[:] = arguments[2:]
+        sys.path[:] = [str(Path.cwd()), *search, *path]
+        runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = arguments[1:]
+        sys.path[:] = [str(Path(arguments[1]).resolve().parent), *search, *path]
+        main = ModuleType("__main__")
+        main.__file__ = str(Path(arguments[1]).absolute())
+        sys.modules["__main__"] = main
+        exec(compile(Path(arguments[1]).read_bytes(), arguments[1], "exec"), vars(main))
+
+
+def _main() -> None:
+    own, *_ = sys.argv[1:]
+    path = sys.path[1:]  # without this file's folder
+    sys.path[:] = path
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a Ctrl-C at the terminal is for others
+    gc.disable()
+    with socket.socket(fileno=int(own)) as asked:
+        os.set_inheritable(int(own), False)
+        given = _serve(asked)
+    if given is not None:
+        start, streams = given
+        _become(start, streams)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _run(start.arguments, path)
+
+
+if __name__ == "__main__":
+    _main()
