@@ -292,7 +292,7 @@ class InMemoryGuard:
             case NeedPeers(agents):
                 return tuple(name for name in agents if self._breaker(name).state == "closed")
             case NeedCandidates(agents, trial):
-                return tuple(self._standing(name, trial) for name in agents)
+                return tuple(AgentStanding(self._asked(name, trial), self._served(name)) for name in agents)
             case NeedAttendance(turn):
                 self._look()
                 served, since = self._seen[turn.agent]
@@ -314,23 +314,21 @@ class InMemoryGuard:
     def _verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
         use, what = Use("closed"), need.command.what
         if need.target is not None:
-            entry, rules = self._breaker(need.target), self.fleet.breaker_of(need.target)
-            use = Use(entry.state)
+            use = Use(self._breaker(need.target).state)
             if need.may_try:
-                use = breaker.asked(entry, rules, self.now, need.command.cause)
-                self.breakers[need.target] = use.write or entry
+                use = self._asked(need.target, need.command.cause)
         if isinstance(what, Submit):
             max_age_s = self.fleet.memory_max_age_s
             memory = self.memory.recall(self.client, what.conversation, self.now, max_age_s)
             return VerdictContext(use, self.policies.get(what.policy), self._prices, memory)
         return VerdictContext(use)
 
-    def _standing(self, agent: AgentName, trial: Cause) -> AgentStanding:
-        entry, rules = self._breaker(agent), self.fleet.breaker_of(agent)
-        use = breaker.asked(entry, rules, self.now, trial)
+    def _asked(self, agent: AgentName, cause: Cause) -> Use:
+        """Return by which state of an agent's breaker the message `cause` is judged; it may be the trial."""
+        use = breaker.asked(self._breaker(agent), self.fleet.breaker_of(agent), self.now, cause)
         if use.write is not None:
             self.breakers[agent] = use.write
-        return AgentStanding(use, self._served(agent))
+        return use
 
     def _breaker(self, agent: str) -> BreakerEntry:
         return self.breakers.get(agent, CLOSED)

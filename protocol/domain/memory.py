@@ -95,18 +95,13 @@ def too_much(memory: tuple[Fact, ...], bytes_: int, most_bytes: int) -> Refusal 
     """
     if not memory or (len(memory) <= MOST_KEYS and bytes_ <= most_bytes):
         return None
-    return Refusal(
-        rule=Rule.MEMORY,
-        detail=f"with {len(memory)} remembered facts the request has {bytes_} bytes of at most {most_bytes}"
-        if len(memory) <= MOST_KEYS
+    count = len(memory)
+    return _refusal(
+        f"with {count} remembered facts the request has {bytes_} bytes of at most {most_bytes}"
+        if count <= MOST_KEYS
         else f"the conversation remembers more than {MOST_KEYS} facts",
-        numbers={
-            "keys": len(memory),
-            "max_keys": MOST_KEYS,
-            "bytes": bytes_,
-            "max_handoff_bytes": most_bytes,
-        },
-        hint="forget some of it (`mesh memory forget`), or begin another conversation",
+        {"keys": count, "max_keys": MOST_KEYS, "bytes": bytes_, "max_handoff_bytes": most_bytes},
+        "forget some of it (`mesh memory forget`), or begin another conversation",
     )
 
 
