@@ -33,7 +33,7 @@ from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause
 from protocol.wire.notices import DeadLetter, Notice
 from tests.guard.actor import Actor
-from tests.servers import PATIENCE_S, Child, child, eventually, queues, until
+from tests.servers import PATIENCE_S, Child, child, eventually, until
 
 E = TypeVar("E", bound=AnyEvent)
 
@@ -235,28 +235,31 @@ class Stage:
         body = event if isinstance(event, bytes) else codec.encode(event)
         return await JetStreamLog(await self.bus("guard", "forger")).append(to, request, body, after=after)
 
-    async def state(self, stream: str) -> dict[str, int]:
-        """Return how many messages a stream has and had; PROP, CTL and STEPS are all senders' together."""
-        admin = await self.bus("admin")
-        states = [(await admin.api(f"STREAM.INFO.{name}"))["state"] for name in await queues(admin, stream)]
-        assert states, stream
+    async def state(self, *streams: str) -> dict[str, int]:
+        """Return how many messages streams have and had; PROP, CTL and STEPS are all senders' together."""
+        listed = (await (await self.bus("admin")).api("STREAM.LIST"))["streams"]
+        states = [
+            each["state"]
+            for each in listed
+            if {(name := each["config"]["name"]), name.partition("-")[0]} & set(streams)
+        ]
+        assert states, streams
         return {field: sum(int(each[field]) for each in states) for field in ("messages", "last_seq")}
 
     async def last_seq(self, stream: str) -> int:
         return int((await self.state(stream))["last_seq"])
 
-    async def waiting(self, stream: str) -> int:
-        """Return how many messages of a queue nobody has acknowledged."""
-        return int((await self.state(stream))["messages"])
+    async def waiting(self, *streams: str) -> int:
+        """Return how many messages of queues nobody has acknowledged."""
+        return int((await self.state(*streams))["messages"])
 
     async def drained(self, *streams: str, within_s: float = PATIENCE_S) -> None:
         """Wait until nothing is left in these queues."""
-        for stream in streams or ("PROP", "CTL"):
 
-            async def empty(name: str = stream) -> bool:
-                return await self.waiting(name) == 0
+        async def empty() -> bool:
+            return await self.waiting(*(streams or ("PROP", "CTL"))) == 0
 
-            await eventually(empty, within_s)
+        await eventually(empty, within_s)
 
     async def inbox_left(self, agent: str) -> int:
         """Return how many inbox events of an agent are waiting or in somebody's hands."""
