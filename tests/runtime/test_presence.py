@@ -25,6 +25,12 @@ from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually, until
 
 
+@pytest.fixture
+def stage(own_stage: Stage) -> Stage:
+    """A server of its own: the fleet changes here, and presence is everybody's who is there."""
+    return own_stage
+
+
 @tool(effect="once")
 def pay(amount: int) -> None:
     """Pay."""

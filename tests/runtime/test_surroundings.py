@@ -29,6 +29,12 @@ JOINED = msgspec.structs.replace(
 )
 
 
+@pytest.fixture
+def stage(own_stage: Stage) -> Stage:
+    """A server of its own: the fleet changes here, and presence is everybody's who is there."""
+    return own_stage
+
+
 @pytest.fixture(autouse=True)
 def no_regular_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is seen here was told by the broker."""
