@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="mesh bench", description="Measure the mesh on this machine.")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a smoke run: seconds, and rough figures")
-    parser.add_argument("--rounds", type=int, help="rounds of mesh, ring and LangGraph in turns")
+    parser.add_argument("--rounds", type=int, help="rounds of `chain` and of `growth`")
     parser.add_argument(
         "-o", "--output", choices=("table", "json"), default="table", help="the form of the output"
     )
@@ -124,6 +124,7 @@ def main(argv: list[str]) -> int:
         amount = amount._replace(
             unsynced=amount.unsynced._replace(rounds=told.rounds),
             synced=amount.synced._replace(rounds=told.rounds),
+            growth=amount.growth._replace(rounds=told.rounds),
         )
     with tempfile.TemporaryDirectory(prefix="mesh-bench-", dir=told.dir) as made:
         report = asyncio.run(measure(Path(made), amount, tuple(told.only or PARTS)))

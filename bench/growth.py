@@ -1,7 +1,7 @@
 """Growth: what an event costs guard and server as a mesh and its requests grow. It should stay flat.
 
 Each axis grows one thing alone: the events of one request, the facts that a handoff carries, the requests
-that are open, the agents of the fleet. Client and agents are played, 16 requests at a time.
+that are open, the agents of the fleet. Client and agents are played, 16 requests at a time, long ones three.
 Beside each sample the same small one is taken on a small mesh; costs are compared after division by it, since
 the machine itself may be slower an hour later.
 """
@@ -27,7 +27,7 @@ from bench.place import AGENTS, CLIENT, FLEET, site
 from bench.stories import originals
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.fleet.file import AgentSection, FleetFile
+from mesh.fleet.file import AgentLimitsSection, AgentSection, FleetFile
 from mesh.guard.processor import Cache, CachedRequest
 from mesh.testing import InMemoryGuard
 from protocol.wire import codec
@@ -38,6 +38,8 @@ from protocol.wire.subjects import parse_evt, prop
 
 FLAT = Target("at most", 1.2)
 _AT_ONCE = 16
+_LONG_AT_ONCE = 3
+"""Long requests that grow together: at 1,000 events a guard's cache holds them beside the small ones."""
 _LONG = "long"
 _KEYS = 10
 """Keys of the facts that a long request brings again and again, each time with another value."""
@@ -66,11 +68,15 @@ class Cost(NamedTuple):
 
 
 def fleet_of(agents: int) -> FleetFile:
-    """Return the fleet of the other measurements with so many agents, and a policy for long requests."""
+    """Return the fleet of the other measurements with so many agents, and a policy for long requests.
+
+    The server sets a stream's limit aside on its disk. 500 agents with the usual limits would take 160 GB.
+    """
     named = [*AGENTS, *(f"agent-{number}" for number in range(len(AGENTS), agents))]
     return FLEET.model_copy(
         update={
             "agents": {name: AgentSection() for name in named},
+            "limits": AgentLimitsSection(mib=16, steps_mib=1),
             "policies": {_LONG: {"max_depth": 1_000}},
         }
     )
@@ -321,7 +327,7 @@ async def _events(on: Stage, base: Callable[[], Awaitable[Cost]], sizes: Sizes) 
     """Grow some requests event by event; a sample is the tenth of their events before each size."""
     axis = Axis("events of a request", base)
     for _ in range(sizes.rounds):
-        played = [await on.player.open(submit(policy=_LONG)) for _ in range(_AT_ONCE)]
+        played = [await on.player.open(submit(policy=_LONG)) for _ in range(_LONG_AT_ONCE)]
         stories = [long_story() for _ in played]
         have = 1
         for size in sizes.events:

@@ -69,6 +69,8 @@ def overdrawn(rest: Budget) -> dict[str, int]:
 def plus(one: Usage, other: Usage) -> Usage:
     if other == NOTHING:
         return one
+    if one == NOTHING:
+        return other
     return _both(operator.add, one, other)
 
 

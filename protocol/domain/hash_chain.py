@@ -91,11 +91,9 @@ def _digest(event: dict[str, Any], facts: tuple[Fact, ...] = ()) -> str:
     _commit(event, salt, "")
     event["salt"] = _sha256(salt).hexdigest()
     if facts:
-        path = ".work.handoff.facts.{}.value"
-        event["work"]["handoff"]["facts"] = [
-            msgspec.to_builtins(replace(fact, value=_commitment(fact.value, salt, path.format(index))))
-            for index, fact in enumerate(facts)
-        ]
+        shown = event["work"]["handoff"]["facts"] = msgspec.to_builtins(facts)
+        for index, fact in enumerate(shown):
+            fact["value"] = _commitment(fact["value"], salt, b".work.handoff.facts.%d.value" % index)
     return _sha256(canonical(event)).hexdigest()
 
 
@@ -108,13 +106,13 @@ def _commit(node: Any, salt: bytes, path: str) -> None:
     """
     for key, value in node.items() if type(node) is dict else enumerate(node):
         if key in COMMITTED:
-            node[key] = _commitment(value, salt, f"{path}.{key}")
+            node[key] = _commitment(value, salt, f"{path}.{key}".encode())
         elif type(value) in _NESTED and key not in _PLAIN:
             _commit(value, salt, f"{path}.{key}")
 
 
-def _commitment(value: Any, salt: bytes, path: str) -> str:
-    field_salt = _sha256(salt + path.encode()).digest()
+def _commitment(value: Any, salt: bytes, path: bytes) -> str:
+    field_salt = _sha256(salt + path).digest()
     return _sha256(field_salt + b"\x1f" + canonical(value)).hexdigest()
 
 

@@ -23,9 +23,10 @@ from protocol.wire.events import FactsWithheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
 
 T = TypeVar("T", bound=Fact | Artifact)
+_NO_LABELS = frozenset[str]()
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(msgspec.Struct, frozen=True, gc=False):
     """Layers of facts by key and of artifacts by name, each in order of its name.
 
     The first layer is what somebody sees who is cleared for everything.
@@ -302,12 +303,11 @@ def _divided(
 # --- what is out of the holder's sight ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Stash:
+class Stash(msgspec.Struct, frozen=True, gc=False):
     """Every layer of what is carried and the present holder does not see the whole of."""
 
-    facts: dict[str, tuple[Fact, ...]] = field(default_factory=dict)
-    artifacts: dict[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    facts: dict[str, tuple[Fact, ...]] = {}
+    artifacts: dict[str, tuple[Artifact, ...]] = {}
     marks: Marks = frozenset()
 
     @classmethod
@@ -369,13 +369,15 @@ class FactHistory:
         self._lately.append(facts)
         for fact in facts:
             if fact.labels:
-                self.labels[fact.key] = self.labels.get(fact.key, frozenset()).union(fact.labels)
+                known = self.labels.get(fact.key, _NO_LABELS)
+                if not known.issuperset(fact.labels):
+                    self.labels[fact.key] = known.union(fact.labels)
 
     def note_unseen(self, agent: str, clearance: Collection[str], before: Load, after: Load) -> None:
         """Note what `agent` brought between two loads and is not cleared to see."""
         cleared = frozenset(clearance)
         for key, layers in after.facts.items():
-            if all(cleared.issuperset(fact.labels) for fact in layers):
+            if is_cleared(layers, cleared):
                 continue
             new = difference(before.facts.get(key, ()), layers)
             if new is not None and not cleared.issuperset(new.labels):

@@ -261,7 +261,7 @@ class RequestState:
         if kept.facts:
             facts = (*facts, *(fact for layers in kept.facts.values() for fact in layers))
         if giver is not None and sender is not None and not is_cleared(facts, sender.clearance):
-            self.history.note_unseen(sender.name, sender.clearance, giver.load(), self.load_after(event))
+            self.history.note_unseen(sender.name, sender.clearance, giver.load(), kept.load(work.handoff))
         self.history.remember(facts)
         self.pending = None
         return kept

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from bench.command import FULL
 from bench.figures import (
     Curve,
     Figure,
@@ -18,6 +19,7 @@ from bench.figures import (
     ratio,
     spread,
 )
+from bench.growth import fleet_of
 from bench.load import Sample
 from bench.reading import Folding
 from bench.stories import PLOTS, fresh_id, history, originals, play
@@ -28,6 +30,12 @@ from protocol.wire import codec
 from protocol.wire.events import FactsWithheld, MoveRefused
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_largest_fleet_that_grows_promises_no_more_than_a_small_disk_has() -> None:
+    agents = FULL.growth.agents[-1]
+    limits = fleet_of(agents).storage.limits
+    assert agents * (limits.bytes + limits.step_bytes) < 16 << 30
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
