@@ -56,10 +56,12 @@ class Trees(NamedTuple):
     plans: int
     """Requests of eight tasks in one round."""
     levels: int
-    """Trees of 73 turns, one after the other."""
+    """Trees of three levels, one after the other."""
     tasks: tuple[int, ...]
     """Tasks of a request, the fewest first."""
     rounds: int
+    below: int = EIGHT
+    """Tasks below each lead of a tree of three levels; eight make 73 turns."""
 
 
 async def trees(directory: Path, amount: Trees) -> list[Figure]:
@@ -151,9 +153,9 @@ async def _levels(at: Place, played: Play, amount: Trees) -> Figure:
             shares = []
             for _ in range(amount.levels):
                 before = sum(guard._processor.conflicts for guard in guards)
-                log = await played("levels")
+                log = await played(f"levels {amount.below}")
                 turns = sum(event.opens_turn for event in log)
-                assert turns == 1 + EIGHT + EIGHT * EIGHT, turns
+                assert turns == 1 + amount.below + amount.below**2, turns
                 retried = sum(guard._processor.conflicts for guard in guards) - before
                 shares.append(100 * retried / len(log))
         finally:
@@ -161,7 +163,9 @@ async def _levels(at: Place, played: Play, amount: Trees) -> Figure:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-    return Figure("appends retried in a tree of 73 turns, two guards", "%", spread(shares), target=RETRIED)
+    return Figure(
+        f"appends retried in a tree of {turns} turns, two guards", "%", spread(shares), target=RETRIED
+    )
 
 
 # --- inside a member ------------------------------------------------------------------------------
@@ -178,11 +182,12 @@ class _Player:
         self._model = model
 
     async def __call__(self, turn: Turn) -> Move:
-        what, _, size = str(turn.facts["text"]).partition(" ")
+        what, _, said = str(turn.facts["text"]).partition(" ")
+        size = int(said or EIGHT)
         if turn.agent == LEAD:
-            return await self._lead(turn, what, int(size or EIGHT))
+            return await self._lead(turn, what, size)
         if turn.agent == MIDDLE and what == "levels" and not turn.results:
-            return turn.delegate([_task(turn, number, WORKER) for number in range(EIGHT)])
+            return turn.delegate([_task(turn, number, WORKER) for number in range(size)])
         if what == "plan":
             await self._ask(turn, "a task")
         return turn.deliver("done", facts={"found": turn.round})
