@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from mesh.bus.credentials import new_key, write_key
-from tests.servers import PATIENCE_S, ran
+from tests.servers import ran
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"anthropic", "nats", "nkeys", "openai", "pydantic"}
@@ -116,61 +115,80 @@ SKELETON = {
 """The rooms with the imports that each may have."""
 
 
-@pytest.mark.parametrize(
-    ("file", "line", "contract"),
-    [
-        pytest.param("protocol/wire/ids.py", "import mesh.guard", "layers", id="protocol-reaches-outwards"),
-        pytest.param("mesh/bus/__init__.py", "import agents.support", "layers", id="mesh-knows-a-fleet"),
-        pytest.param("protocol/wire/ids.py", "import secrets", "pure", id="protocol-makes-randomness"),
-        pytest.param("protocol/wire/ids.py", "from time import time", "pure", id="protocol-reads-a-clock"),
-        pytest.param("protocol/wire/ids.py", "import logging", "pure", id="protocol-logs"),
-        pytest.param(
-            "protocol/wire/ids.py", "from os import environ", "pure", id="protocol-reads-the-environment"
-        ),
-        pytest.param("protocol/wire/ids.py", "from pathlib import Path", "pure", id="protocol-opens-files"),
-        pytest.param("protocol/wire/ids.py", "import pydantic", "pure", id="protocol-takes-a-library"),
-        pytest.param("protocol/wire/ids.py", "import protocol.domain", "protocol", id="the-wire-decides"),
-        pytest.param(
-            "protocol/domain/__init__.py", "import protocol.views", "protocol", id="a-verdict-rests-on-a-view"
-        ),
-        pytest.param(
-            "mesh/guard/__init__.py", "import protocol.views", "verdicts", id="a-guard-reads-a-view"
-        ),
-        pytest.param("mesh/__init__.py", "import tests", "product", id="the-product-needs-its-tests"),
-        pytest.param("mesh/guard/__init__.py", "import nats", "bus", id="the-guard-speaks-nats-itself"),
-        pytest.param("mesh/guard/__init__.py", "import mesh.agent", "rooms", id="the-guard-runs-an-agent"),
-        pytest.param("mesh/guard/__init__.py", "import mesh.model", "guard", id="the-guard-calls-a-model"),
-        pytest.param("mesh/guard/__init__.py", "import mesh.mcp", "guard", id="the-guard-calls-tools"),
-        pytest.param(
-            "mesh/agent/__init__.py", "import obstore", "buckets", id="an-agent-opens-buckets-itself"
-        ),
-        pytest.param("mesh/agent/__init__.py", "import mcp", "mcp", id="an-agent-speaks-mcp-itself"),
-        pytest.param("mesh/agent/turn.py", "import mesh.model", "rooms", id="an-agent-needs-a-model"),
-        pytest.param("mesh/agent/__init__.py", "import mesh.guard", "rooms", id="an-agent-holds-the-guard"),
-        pytest.param("mesh/agent/__init__.py", "import anthropic", "vendor", id="an-agent-calls-the-vendor"),
-        pytest.param("mesh/model/__init__.py", "import anthropic", "vendor", id="another-vendor-is-called"),
-        pytest.param("mesh/model/__init__.py", "import openai", "openai", id="the-loop-calls-openai"),
-        pytest.param("mesh/ops/__init__.py", "import mesh.cli", "cli", id="an-operators-api-prints"),
-        pytest.param("mesh/ops/__init__.py", "import starlette", "page", id="an-operators-api-serves"),
-        pytest.param("mesh/ops/__init__.py", "import mesh.ui", "ui", id="an-operators-api-knows-the-page"),
-        pytest.param("mesh/ui/__init__.py", "import mesh.cli", "cli", id="the-page-knows-the-command-line"),
-        pytest.param("mesh/ops/__init__.py", "import rich", "terminal", id="an-operators-api-draws"),
-        pytest.param("mesh/model/__init__.py", "import mesh.cli", "cli", id="a-model-knows-the-command-line"),
-    ],
-)
-def test_a_forbidden_import_breaks_its_contract(tmp_path: Path, file: str, line: str, contract: str) -> None:
-    skeleton(tmp_path)
-    with (tmp_path / file).open("a") as module:
-        module.write(f"{line}\n")
-    broken = judged(tmp_path, "--contract", contract)
-    assert broken.returncode == 1, broken.stdout
-    assert "Broken contracts" in broken.stdout, broken.stdout
+BREAKS = {
+    "protocol-reaches-outwards": ("protocol/wire/ids.py", "import mesh.guard", "layers"),
+    "mesh-knows-a-fleet": ("mesh/bus/__init__.py", "import agents.support", "layers"),
+    "protocol-makes-randomness": ("protocol/wire/ids.py", "import secrets", "pure"),
+    "protocol-reads-a-clock": ("protocol/wire/ids.py", "from time import time", "pure"),
+    "protocol-logs": ("protocol/wire/ids.py", "import logging", "pure"),
+    "protocol-reads-the-environment": ("protocol/wire/ids.py", "from os import environ", "pure"),
+    "protocol-opens-files": ("protocol/wire/ids.py", "from pathlib import Path", "pure"),
+    "protocol-takes-a-library": ("protocol/wire/ids.py", "import pydantic", "pure"),
+    "the-wire-decides": ("protocol/wire/ids.py", "import protocol.domain", "protocol"),
+    "a-verdict-rests-on-a-view": ("protocol/domain/__init__.py", "import protocol.views", "protocol"),
+    "a-guard-reads-a-view": ("mesh/guard/__init__.py", "import protocol.views", "verdicts"),
+    "the-product-needs-its-tests": ("mesh/__init__.py", "import tests", "product"),
+    "the-guard-speaks-nats-itself": ("mesh/guard/__init__.py", "import nats", "bus"),
+    "the-guard-runs-an-agent": ("mesh/guard/__init__.py", "import mesh.agent", "rooms"),
+    "the-guard-calls-a-model": ("mesh/guard/__init__.py", "import mesh.model", "guard"),
+    "the-guard-calls-tools": ("mesh/guard/__init__.py", "import mesh.mcp", "guard"),
+    "an-agent-opens-buckets-itself": ("mesh/agent/__init__.py", "import obstore", "buckets"),
+    "an-agent-speaks-mcp-itself": ("mesh/agent/__init__.py", "import mcp", "mcp"),
+    "an-agent-needs-a-model": ("mesh/agent/turn.py", "import mesh.model", "rooms"),
+    "an-agent-holds-the-guard": ("mesh/agent/__init__.py", "import mesh.guard", "rooms"),
+    "an-agent-calls-the-vendor": ("mesh/agent/__init__.py", "import anthropic", "vendor"),
+    "another-vendor-is-called": ("mesh/model/__init__.py", "import anthropic", "vendor"),
+    "the-loop-calls-openai": ("mesh/model/__init__.py", "import openai", "openai"),
+    "an-operators-api-prints": ("mesh/ops/__init__.py", "import mesh.cli", "cli"),
+    "an-operators-api-serves": ("mesh/ops/__init__.py", "import starlette", "page"),
+    "an-operators-api-knows-the-page": ("mesh/ops/__init__.py", "import mesh.ui", "ui"),
+    "the-page-knows-the-command-line": ("mesh/ui/__init__.py", "import mesh.cli", "cli"),
+    "an-operators-api-draws": ("mesh/ops/__init__.py", "import rich", "terminal"),
+    "a-model-knows-the-command-line": ("mesh/model/__init__.py", "import mesh.cli", "cli"),
+}
+"""An import that is forbidden, by what it means: its file, its line and the contract that it breaks."""
+
+JUDGE = """
+import contextlib, io, json, os, sys
+from importlinter.cli import lint_imports
+judged = {}
+for folder, contracts in json.loads(sys.argv[1]):
+    os.chdir(folder)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = lint_imports(limit_to_contracts=tuple(contracts), no_cache=True, no_logo=True)
+    judged[os.path.basename(folder)] = code, said.getvalue()
+print(json.dumps(judged))
+"""
+AS_ALLOWED = "as-allowed"
 
 
-def test_what_is_allowed_breaks_no_contract(tmp_path: Path) -> None:
-    skeleton(tmp_path)
-    as_allowed = judged(tmp_path)
-    assert as_allowed.returncode == 0, as_allowed.stdout
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """What import-linter returns for each skeleton, and what it prints; one process judges them all."""
+    folder = tmp_path_factory.mktemp("skeletons")
+    skeleton(folder / AS_ALLOWED)
+    asked: list[tuple[str, tuple[str, ...]]] = [(str(folder / AS_ALLOWED), ())]
+    for name, (file, line, contract) in BREAKS.items():
+        skeleton(folder / name)
+        with (folder / name / file).open("a") as module:
+            module.write(f"{line}\n")
+        asked.append((str(folder / name), (contract,)))
+    finished = ran("-c", JUDGE, json.dumps(asked))
+    assert finished.returncode == 0, finished.stderr
+    found: dict[str, tuple[int, str]] = json.loads(finished.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_forbidden_import_breaks_its_contract(name: str, judged: dict[str, tuple[int, str]]) -> None:
+    code, said = judged[name]
+    assert code == 1, said
+    assert "Broken contracts" in said, said
+
+
+def test_what_is_allowed_breaks_no_contract(judged: dict[str, tuple[int, str]]) -> None:
+    code, said = judged[AS_ALLOWED]
+    assert code == 0, said
 
 
 def skeleton(folder: Path) -> None:
@@ -179,11 +197,3 @@ def skeleton(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{imports}\n")
     shutil.copy(ROOT / "pyproject.toml", folder)
-
-
-def judged(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Return what import-linter says of `folder`."""
-    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-logo", "--no-cache", *options]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
