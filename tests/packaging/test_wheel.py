@@ -31,6 +31,9 @@ _PIP, _DEMO, _INIT, _CD, _DEV, _PYTEST = START
 """What the README types first."""
 OPENAI_AGENTS = "openai-agents>=0.24,<0.25"
 
+UV = Path(sys.executable).parent / "uv"
+"""It installs with half of pip's processor time."""
+
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "mesh", "protocol", "agents")
 """What is copied to be built. `agents` is there to be left out."""
 
@@ -98,12 +101,13 @@ def installed(folder: Path, wheel: Path) -> Path:
     """The programs of a fresh environment that holds the wheel and openai-agents."""
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
-    pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python")
+    uv = (UV, "--cache-dir", folder / "uv", "pip")
+    here = ("--python", environment / "bin" / "python")
     first = [word.replace("handoff-mesh", str(wheel)) for word in _PIP[2:]]
     assert first[0].startswith(f"{wheel}[")
     wanted = (*first, OPENAI_AGENTS)
-    run(*pip, "install", "-qq", "--no-compile", *wanted, cwd=folder)
-    run(*pip, "check", cwd=folder)
+    run(*uv, "install", "--quiet", *here, *wanted, cwd=folder)
+    run(*uv, "check", *here, cwd=folder)
     return environment / "bin"
 
 
@@ -165,8 +169,9 @@ def test_the_command_runs_where_only_the_wheel_is_installed(installed: Path, fol
     assert run(installed / "mesh", "--version", cwd=folder).startswith("mesh 0.")
 
 
+@pytest.mark.usefixtures("installed")  # so that everything is fetched and built already
 def test_uvx_runs_the_wheel_without_an_installation(wheel: Path, folder: Path) -> None:
-    uvx = (Path(sys.executable).parent / "uvx", "--cache-dir", folder / "uv", "--python", sys.executable)
+    uvx = (UV, "--cache-dir", folder / "uv", "--offline", "tool", "run", "--python", sys.executable)
     said = run(*uvx, "--from", f"{wheel}[server]", "mesh", "--version", cwd=folder)
     assert said.startswith("mesh 0.")
 
