@@ -1,5 +1,6 @@
-// Agents that do one thing each, as a process: HOW says which.
+// Agents that do one thing each, as a process: HOW says which, and then each line of standard input.
 import { appendFileSync } from "node:fs";
+import { createInterface } from "node:readline";
 import { ToolError, connectAs, serve } from "../lib/index.js";
 
 const say = (what) => process.stdout.write(`${JSON.stringify(what)}\n`);
@@ -65,14 +66,17 @@ const codes = {
 };
 
 const name = process.env.MESH_NAME;
+let how = process.env.HOW;
 const nc = await connectAs(name, { servers: process.env.NATS_URL, seedFile: process.env.MESH_CREDENTIALS });
 if (process.env.DEAF === "yes") {
   const subscribe = nc.subscribe.bind(nc);
   nc.subscribe = (subject, how) => (subject.startsWith("mesh.note.") ? undefined : subscribe(subject, how));
 }
-const running = await serve(nc, { name, version: "1.0.0", log: say }, codes[process.env.HOW]);
+const running = await serve(nc, { name, version: "1.0.0", log: say }, (turn) => codes[how](turn));
 process.once("SIGTERM", async () => {
   await running.stop();
   process.exit(0);
 });
-process.stdin.once("end", () => process.exit(1)).resume(); // it does not outlive its test
+createInterface({ input: process.stdin })
+  .on("line", (line) => say({ does: (how = line) }))
+  .once("close", () => process.exit(1)); // it does not outlive its test

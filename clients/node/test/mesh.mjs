@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
+import { isDeepStrictEqual } from "node:util";
 import { Client, connectAs } from "../lib/index.js";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
@@ -23,6 +24,10 @@ export class Speaker {
       this.said.push(JSON.parse(line));
       this.#waiting = this.#waiting.filter((look) => !look());
     });
+  }
+
+  get alive() {
+    return this.child.exitCode === null && this.child.signalCode === null;
   }
 
   /** Return the first thing said, from `from` on, that `fits`. */
@@ -58,7 +63,7 @@ export async function within(promise, what) {
 }
 
 export class Mesh {
-  #agents = [];
+  #agents = new Map();
   #connections = [];
 
   static async open() {
@@ -92,11 +97,19 @@ export class Mesh {
     return new Client(await this.connect("app"), "app");
   }
 
-  /** Start `test/agents.mjs` as `front` or another agent; `how` names what it does. */
+  /** Return a process of `front` or another agent that does what `how` names: the one before, if it has this `env`. */
   async agent(name, how, env = {}) {
+    const before = this.#agents.get(name);
+    if (before?.alive && isDeepStrictEqual(before.env, env)) {
+      before.said = [];
+      before.child.stdin.write(`${how}\n`);
+      await before.until((said) => said.does === how);
+      return before;
+    }
+    await before?.kill();
     const told = { ...process.env, NATS_URL: this.url, MESH_NAME: name, MESH_CREDENTIALS: this.keys(name), HOW: how, ...env };
     const agent = new Speaker(process.execPath, [join(HERE, "agents.mjs")], { env: told });
-    this.#agents.push(agent);
+    this.#agents.set(name, Object.assign(agent, { env }));
     await agent.until((said) => said.ready);
     return agent;
   }
@@ -128,12 +141,8 @@ export class Mesh {
     return await within(found, () => `${fits}; there is ${JSON.stringify(events.map((event) => event.type))}`);
   }
 
-  async dismiss() {
-    await Promise.all(this.#agents.splice(0).map((agent) => agent.kill()));
-  }
-
   async close() {
-    await this.dismiss();
+    await Promise.all(Array.from(this.#agents.values(), (agent) => agent.kill()));
     await Promise.all(this.#connections.map((nc) => nc.close()));
     this.process.child.stdin.end();
     await this.process.ended;

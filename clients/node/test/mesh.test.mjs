@@ -1,11 +1,14 @@
 // The package against a real server and a real guard, under kill -9.
 import assert from "node:assert/strict";
-import { readFileSync, writeFileSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { after, afterEach, before, describe, test } from "node:test";
+import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
 import { Client, GaveUp, NotTakenUp, requestId } from "../lib/index.js";
 import { Mesh, PATIENCE_MS, within } from "./mesh.mjs";
 
+const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const LONG = { timeout: PATIENCE_MS }; // nats.js gives an answer a second, which a busy machine may not keep to
 
 describe("on a mesh", () => {
@@ -15,11 +18,43 @@ describe("on a mesh", () => {
     mesh = await Mesh.open();
     client = await mesh.client();
   });
-  afterEach(() => mesh.dismiss());
   after(() => mesh.close());
 
   const result = (request, how) => within(request.result(how), () => request.id);
   const types = async (request) => (await mesh.events(request.id)).map((event) => event.type);
+
+  test("what is never taken up is told, and a wait can be given up", async () => {
+    const unusable = client.request("hello", requestId("app").toLowerCase());
+    await assert.rejects(result(unusable), (error) => error instanceof NotTakenUp && error.code === "unusable_id");
+    // There is no agent yet: the first takes it up, and nobody waits for it.
+    await assert.rejects(result(client.request("hello"), { signal: AbortSignal.timeout(300) }), GaveUp);
+    assert.throws(() => client.request({ text: 7 }), /Submit/);
+  });
+
+  test("the agent and the client in README.md are what it says", async () => {
+    const page = readFileSync(join(ROOT, "README.md"), "utf8");
+    mkdirSync(join(mesh.directory, "node_modules", "@handoff-mesh"), { recursive: true });
+    symlinkSync(ROOT, join(mesh.directory, "node_modules", "@handoff-mesh", "agent"));
+    for (const [, name, code] of page.matchAll(/```js title="(.*?)"\n(.*?)```/gs)) writeFileSync(join(mesh.directory, name), code);
+    const env = { ...process.env, NATS_URL: mesh.url, MESH_KEYS: join(mesh.directory, "keys") };
+    const run = (file) => spawn(process.execPath, [file], { cwd: mesh.directory, env, stdio: ["ignore", "pipe", "inherit"] });
+    const agent = run("agent.mjs");
+    const ended = new Promise((resolve) => agent.once("close", resolve));
+    try {
+      await within(new Promise((resolve) => agent.stdout.once("data", resolve)), () => "ready");
+      const client = run("client.mjs");
+      let said = "";
+      client.stdout.on("data", (data) => (said += data));
+      assert.equal(await within(new Promise((resolve) => client.once("close", resolve)), () => said), 0);
+      const [, shown] = page.match(/\$ node client.mjs\n(.*?)```/s);
+      assert.equal(said, shown);
+      agent.kill("SIGTERM");
+      assert.equal(await within(ended, () => "its end"), 0);
+    } finally {
+      agent.kill("SIGKILL");
+      await ended;
+    }
+  });
 
   test("a request is handed over after a refusal, handed back, and answered", async () => {
     await Promise.all([mesh.agent("front", "handsOver"), mesh.agent("records", "handsBack")]);
@@ -126,13 +161,6 @@ describe("on a mesh", () => {
     await request.submit();
     assert.equal((await result(client.resume(request.id, request.body))).digest, request.digest);
     await assert.rejects(result(client.resume(request.id, '{"text":"other"}')), (error) => error instanceof NotTakenUp && error.code === "request_exists");
-  });
-
-  test("what is never taken up is told, and a wait can be given up", async () => {
-    const unusable = client.request("hello", requestId("app").toLowerCase());
-    await assert.rejects(result(unusable), (error) => error instanceof NotTakenUp && error.code === "unusable_id");
-    await assert.rejects(result(client.request("hello"), { signal: AbortSignal.timeout(300) }), GaveUp);
-    assert.throws(() => client.request({ text: 7 }), /Submit/);
   });
 
   for (const [what, env] of [["", {}], [", even one that hears no notes", { DEAF: "yes" }]]) {
