@@ -72,7 +72,7 @@ class Start(NamedTuple):
 
     arguments: Sequence[str]
     """The whole command line."""
-    folder: str | None
+    folder: str
     environment: Mapping[str, str]
     new_session: bool
     before: Callable[[], None] | None
@@ -146,7 +146,7 @@ def warm_starts() -> Iterator[None]:
         args = asked["args"]
         start = Start(
             [] if isinstance(args, str | bytes | os.PathLike) else [os.fsdecode(each) for each in args],
-            None if asked["cwd"] is None else os.fsdecode(asked["cwd"]),
+            os.fsdecode(asked["cwd"] or os.getcwd()),
             {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
             asked["start_new_session"],
             asked["preexec_fn"],
@@ -243,8 +243,7 @@ def _become(start: Start, streams: Sequence[int]) -> None:
         os.close(stream)
     if start.new_session:
         os.setsid()
-    if start.folder is not None:
-        os.chdir(start.folder)
+    os.chdir(start.folder)
     os.environ.clear()
     os.environ.update(start.environment)
     time.tzset()

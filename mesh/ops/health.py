@@ -52,6 +52,9 @@ SKEW_S = 1.0
 _MOST_WAITING = 200
 """Events of an inbox that are looked into."""
 _SHOWN = 3
+_BETWEEN_PULLS_S = 1.0
+"""How long a queue is looked at before no guard takes from it: one whose pull has just ended asks anew."""
+_AGAIN_S = 0.1
 _STORE_S = 10.0
 """How long a store of artifacts may take to answer."""
 _BY_RULES = "scripted"
@@ -187,8 +190,14 @@ async def _guards(look: Look) -> Results:
     # While the mesh is frozen, control messages alone are taken.
     queues = [name for name in stream_table(await fleet_of(look.bus)) if kind_of(name) == CONTROLS]
     asked = [(queue, f"CONSUMER.INFO.{queue}.{consumer}") for queue in queues for consumer in QUEUE_CONSUMERS]
-    idle = {queue: None for queue, verb in asked if not (await look.bus.api(verb))["num_waiting"]}
-    if idle:
+    until = time.monotonic() + _BETWEEN_PULLS_S
+    while True:
+        asked = [each for each in asked if not (await look.bus.api(each[1]))["num_waiting"]]
+        if not asked or time.monotonic() > until:
+            break
+        await asyncio.sleep(_AGAIN_S)
+    if asked:
+        idle = dict.fromkeys(queue for queue, _ in asked)
         yield "found", f"no guard takes from {', '.join(idle)}; run `mesh guard run`"
 
 

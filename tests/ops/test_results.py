@@ -1,6 +1,7 @@
 """What the operator's API returns, on a real bus: typed results, and typed errors that say what to do."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,19 @@ async def test_a_request_that_spent_nothing_costs_nothing_and_one_that_is_not_th
     assert (found.report.rows, found.report.total.tokens, found.missing) == ([], 0, 0)
     with pytest.raises(NotFound, match=f"there is no request {NOT_THERE} in the log"):
         await spending.spent_on_bus(await op(stage), NOT_THERE, by="agent")
+
+
+async def test_a_guard_between_two_pulls_is_not_missed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = await stage.bus("audit")
+    truth, asked = bus.api, set[str]()
+
+    async def between(verb: str, *rest: Any) -> dict[str, Any]:
+        """Answer as the server does; the first time, as while nobody pulls."""
+        first = verb not in asked
+        asked.add(verb)
+        return await truth(verb, *rest) | ({"num_waiting": 0} if first else {})
+
+    monkeypatch.setattr(bus, "api", between)
+    [finding] = await health.run("guards", Look(bus))
+    assert finding.state == "ok"
+    assert any(verb.startswith("CONSUMER.INFO.") for verb in asked)

@@ -141,6 +141,15 @@ def test_a_start_that_is_about_starting_is_cold(tmp_path: Path, command: tuple[s
     assert run(tmp_path, *command, cold=False).stdout == "False\n"
 
 
+def test_without_a_folder_a_program_runs_where_its_starter_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "where.py").write_text("import os; print(os.getcwd())")
+    monkeypatch.chdir(tmp_path)
+    said = subprocess.run([sys.executable, "where.py"], capture_output=True, text=True, check=True).stdout
+    assert Path(said.strip()) == tmp_path
+
+
 async def test_a_clone_is_stopped_continued_and_killed_like_any_process(tmp_path: Path) -> None:
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     process = await asyncio.create_subprocess_exec(sys.executable, "sleeper.py", cwd=tmp_path, stdout=PIPE)
