@@ -1,9 +1,10 @@
 """Continuous pulling: work comes in as fast as slots are free, and never faster.
 
-Two rules hold. Messages requested and messages in hand together never exceed `slots`, because nobody else can
-take a message that waits in our memory. And a pull ends at the server before a lease does: a frozen process
-would otherwise get back, again and again, the messages it has just lost. An idle pull may last longer, since
-it asks for one message while nothing is in hand.
+Two rules hold. Messages requested and messages in hand together never exceed the slots, because nobody else
+can take a message that waits in our memory. Few slots keep a sender who floods from filling that memory; more
+of them, while no flood waits, let messages travel together. And a pull ends at the server before a lease
+does: a frozen process would otherwise get back, again and again, the messages it has just lost. An idle pull
+may last longer, since it asks for one message while nothing is in hand.
 
 An inbox does not prove who sent a message. In a delivery, our own consumer wants an acknowledgement. Every
 other message is dropped, counted and logged, and its reply subject is never used.
@@ -32,7 +33,7 @@ NO_DELIVERY = Kind(
     "no_delivery", "only_deliveries", "what is no delivery of {} came to its inbox", blocks=False
 )
 
-_NUMBERS = re.compile(r"(\d{1,20})\.(\d{1,20})\.\d+\.(\d{1,20})\.\d+", re.ASCII)
+_NUMBERS = re.compile(r"(\d{1,20})\.(\d{1,20})\.\d+\.(\d{1,20})\.(\d{1,20})", re.ASCII)
 """End of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""
 _GRACE_S = 1.5
 _GATHER_S = 0.002
@@ -58,7 +59,7 @@ class Message:
         self._puller = puller
         self._incoming = incoming
         self._taken = True
-        delivered, seq, stored_at = numbers.groups()
+        delivered, seq, stored_at, _ = numbers.groups()
         self.delivered = int(delivered)
         """Number of deliveries, this one included."""
         self.stream_seq = int(seq)
@@ -126,6 +127,7 @@ class Puller:
 
     Args:
         slots: limit of messages requested or in hand.
+        most: the limit while no more messages than that wait in the queue; `slots` if it is not given.
         expires_s: how long one pull waits at the server; less than the consumer's ack wait.
         group, priority: for a consumer with prioritized groups; 0 is served before 9.
         idle_s: returns how long a pull lasts while nothing is in hand; it asks for one message. None: as long
@@ -140,6 +142,7 @@ class Puller:
         on_message: Handler,
         *,
         slots: int,
+        most: int | None = None,
         expires_s: float,
         group: str | None = None,
         priority: int | None = None,
@@ -149,6 +152,9 @@ class Puller:
             raise ValueError("a puller needs a slot")
         self.bus = bus
         self.slots = slots
+        self.most = slots if most is None else most
+        self._room = slots
+        """The limit of now: `most` if the last delivery had no backlog behind it, else `slots`."""
         self.in_hand = 0
         """Messages whose handlers run and have not called `done`."""
         self.requested = 0
@@ -252,12 +258,12 @@ class Puller:
         """Request as many messages as slots are free, unless the request can wait.
 
         Args:
-            few: request them even if they are less than half of the slots.
+            few: request them even if they are less than half of the slots of now.
         """
-        free = self.slots - self.in_hand - self.requested
+        free = self._room - self.in_hand - self.requested
         if free < 1 or self._paused or self._retry is not None or self._subscription is None:
             return
-        if free * 2 < self.slots and not few:  # one request for each would cost more than it brings
+        if free * 2 < self._room and not few:  # one request for each would cost more than it brings
             if not self.requested and self._gathering is None:
                 self._gathering = self._loop.call_later(_GATHER_S, self._pull_few)
             return  # else some are on their way
@@ -366,8 +372,9 @@ class Puller:
     def _on_delivery(self, incoming: Incoming, numbers: re.Match[str]) -> None:
         self._accepted()
         self.requested = max(0, self.requested - 1)
+        self._room = self.most if int(numbers[4]) <= self.most else self.slots
         message = Message(self, incoming, numbers)
-        if self._paused or self._stopped or self.in_hand >= self.slots:
+        if self._paused or self._stopped or self.in_hand >= self.most:
             # More than requested: the server still holds a pull from before a break.
             message.nak(_PAUSED_NAK_S if self._paused else 0.0)
             self._pull()

@@ -286,9 +286,9 @@ class Guard:
 # --- the queues -------------------------------------------------------------------------------------
 
 SLOTS = 4
-"""Messages of one sender's partition that a guard works on at once. A sender who floods gets no more.
-
-With fewer the server would send and store nearly one message at a time, which costs it twice as much."""
+"""Messages of one sender's partition that a guard works on at once. A sender who floods gets no more."""
+MOST = 16
+"""The same while the partition has no backlog: the more messages travel together, the less each one costs."""
 IDLE_PULLS_PER_S = 100
 """Pulls that a guard without work sends each second at most, of all queues together."""
 
@@ -296,7 +296,8 @@ IDLE_PULLS_PER_S = 100
 class Queues:
     """Takes from every queue once `find` has found it, until `drain`: one for each sender, and fired timers.
 
-    Each queue has slots of its own: a flood keeps only its own sender's slots busy.
+    Each queue has slots of its own, and fewer of them while it has a backlog: a flood keeps only its own
+    sender's few slots busy.
 
     Args:
         identity: this guard's; it gives its place in line for each partition, the same in every queue.
@@ -339,6 +340,7 @@ class Queues:
             QUEUE_CONSUMERS[partition],
             handler,
             slots=SLOTS,
+            most=MOST,
             expires_s=self._expires_s(),
             idle_s=self._idle_s,
             group=GUARD_GROUP,

@@ -34,6 +34,31 @@ async def test_never_more_than_the_slots_are_in_hand_or_requested(queue: Queue, 
     await puller.close()
 
 
+async def test_without_a_backlog_more_are_in_hand_than_with_one(queue: Queue) -> None:
+    await queue.put(40)
+    busy = Busy()
+    puller = queue.puller(busy, most=16)
+    await puller.start()
+    await until(lambda: len(busy.messages) == 4)
+    assert puller.requested == 0, "36 wait"
+    for message in busy.messages[:4]:
+        message.done()
+    await until(lambda: len(busy.messages) == 8)
+    assert (puller.in_hand, puller.requested) == (4, 0), "32 wait"
+    busy.go.set()
+    await eventually(queue.empty)
+    await until(lambda: puller.in_hand == 0)
+    busy.go.clear()
+    await queue.put(20)
+    await until(lambda: puller.in_hand == 16)
+    assert puller.requested == 0
+    assert (await queue.info())["num_ack_pending"] == 16  # the server knows of no more either
+    busy.go.set()
+    await eventually(queue.empty)
+    assert len(busy.messages) == 60
+    await puller.close()
+
+
 async def test_slots_that_get_free_one_after_the_other_are_filled_by_one_request(queue: Queue) -> None:
     await queue.put(20)
     busy = Busy()
