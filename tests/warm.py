@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,8 @@ _IMPORTED = (
     *("mesh.cli.request", "mesh.cli.send", "mesh.agent._runtime", "mesh.guard.service", "mesh.service.run"),
     *("mesh.local.fleet", "mesh.testing", "mesh.ops.watch"),
 )
+_IMPORTED_FOR = {"tests.mcp_server": ("mcp.server.mcpserver",)}
+"""By module: what is imported when it is first started, since few tests need it."""
 _READS_ENVIRONMENT = "mesh.service.failpoints"
 """The one module of the product that reads the environment as it is imported: each clone runs it anew."""
 _LARGEST = 1 << 17
@@ -175,28 +177,36 @@ def warm_starts() -> Iterator[None]:
 
 def _serve(asked: socket.socket) -> tuple[Start, Sequence[int]] | None:
     """Clone this process for every message until nobody can ask any more. Returns a `Start` in the clone."""
-    path = sys.path[:]
-    imported = False
     while True:
         message, streams, _, _ = socket.recv_fds(asked, _LARGEST, 3)
         if not message:
             return None
-        if not imported:
-            sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-            for module in _IMPORTED:
-                importlib.import_module(module)
-            sys.modules["mesh.service.logs"]._structlog()  # as a service gets it: without rich
-            sys.path[:] = path
-            gc.collect()
-            gc.freeze()
-            _keep(sys.modules)
-            imported = True
+        start = Start(*pickle.loads(message))
+        _import(
+            (*_IMPORTED, *_IMPORTED_FOR.get(start.arguments[2] if "-m" in start.arguments[:2] else "", ()))
+        )
         pid = _clone()
         if pid == 0:
-            return Start(*pickle.loads(message)), streams
+            return start, streams
         asked.send(str(pid).encode())
         for each in streams:
             os.close(each)
+
+
+def _import(modules: Iterable[str]) -> None:
+    """Import what is not there yet, as the clones will find it."""
+    new = [each for each in modules if each not in sys.modules]
+    if not new:
+        return
+    path = sys.path[:]
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    for module in new:
+        importlib.import_module(module)
+    sys.modules["mesh.service.logs"]._structlog()  # as a service gets it: without rich
+    sys.path[:] = path
+    gc.collect()
+    gc.freeze()
+    _keep(sys.modules)
 
 
 def _keep(modules: Mapping[str, Any]) -> None:
