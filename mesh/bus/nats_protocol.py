@@ -148,7 +148,11 @@ class NatsProtocol(Client):
         for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
             if task is not None:
                 task.cancel()
-        await _cancellable(super()._connect_to_server(server))
+        try:
+            await _cancellable(super()._connect_to_server(server))
+        finally:
+            if self.is_closed:  # meanwhile: nobody else would close what has just been opened
+                self.abort()
 
     async def _process_connect_init(self) -> None:
         await _cancellable(super()._process_connect_init())

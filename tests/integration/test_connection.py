@@ -5,7 +5,6 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from nats.aio.transport import TcpTransport
 
 from mesh.bus import credentials, request_mux
 from mesh.bus.connection import Bus, connect
@@ -388,40 +387,3 @@ async def test_what_can_be_done_twice_is_done_as_soon_as_the_bus_is_back(tmp_pat
         await bus.close()
         with pytest.raises((Unreachable, OutcomeUnknown)):
             await ended
-
-
-async def test_closing_ends_an_attempt_to_reconnect_that_fails_at_that_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In Python 3.11 `asyncio.wait_for` loses a cancellation that comes with what it waits for."""
-    trying = asyncio.Event()
-
-    async def refused_as_it_is_cancelled(*_: object, **__: object) -> None:
-        trying.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(600)
-        raise ConnectionRefusedError
-
-    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
-        monkeypatch.setattr(TcpTransport, "connect", refused_as_it_is_cancelled)
-        await server.kill()
-        await trying.wait()
-        reconnecting = bus._wire._reconnection_task
-        assert reconnecting is not None
-        await bus.close()
-        await until(reconnecting.done)
-
-
-async def test_a_connection_that_breaks_as_the_rest_is_sent_is_closed_without_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a server is killed, and the connection closed before its loss is noticed."""
-
-    async def lost(_: TcpTransport) -> None:
-        raise ConnectionResetError("Connection lost")
-
-    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
-        monkeypatch.setattr(TcpTransport, "drain", lost)
-        await bus._wire._send_command(b"PONG\r\n")  # the answer to a ping that came with the end
-        await bus.close()
-        assert not bus.connected
