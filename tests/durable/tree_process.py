@@ -60,9 +60,16 @@ LEAD = Supervisor(
 )
 
 
+def readers() -> set[str]:
+    lines = (line.split() for line in LEDGER.read_text().splitlines())
+    return {words[-1] for words in lines if words[0] == "read"}
+
+
 async def read(turn: Turn) -> Move:
-    """Read, and post what was seen."""
+    """Read beside another reader, and post what was seen: one who is quick would take both reads."""
     note(f"read {turn.task_name} {turn.agent}")
+    while len(readers()) < 2:  # noqa: ASYNC110 - another process writes it
+        await asyncio.sleep(0.01)
     await turn.post({"saw": turn.task_name})
     return turn.deliver(f"read {turn.task_name}")
 
