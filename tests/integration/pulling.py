@@ -9,7 +9,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.errors import ApiError
 from mesh.local.server import EmbeddedServer
-from tests.servers import child
+from tests.servers import child, eventually
 
 NS = 10**9
 _STORE_FAILED = 10012  # JetStream: the consumer's store could not be made
@@ -85,3 +85,10 @@ class Busy:
         await self.go.wait()
         self.at_once -= 1
         await message.ack_sync()
+
+
+async def until_waiting(queue: Queue, pulls: int) -> None:
+    async def waiting() -> bool:
+        return bool((await queue.info())["num_waiting"] == pulls)
+
+    await eventually(waiting)
