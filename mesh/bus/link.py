@@ -196,10 +196,10 @@ class Link:
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._wire.close()
         except OSError:  # it took too long, or nobody is there for the rest
+            self._wire.abort()
             _log.debug("bus_close_given_up", name=self._name)
         finally:
             aborting.cancel()
-            self._wire.abort()  # what nats-py has left open
 
     def _come_up(self) -> None:
         self._up = True

@@ -151,8 +151,8 @@ class NatsProtocol(Client):
         try:
             await _cancellable(super()._connect_to_server(server))
         finally:
-            if self.is_closed:  # meanwhile: nobody else would close what has just been opened
-                self.abort()
+            if self.is_closed:  # meanwhile
+                self.abort_forgotten()
 
     async def _process_connect_init(self) -> None:
         await _cancellable(super()._process_connect_init())
@@ -213,6 +213,12 @@ class NatsProtocol(Client):
         """Close the socket without sending the rest."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
+            writer.transport.abort()
+
+    def abort_forgotten(self) -> None:
+        """Close a socket that nats-py leaves open: it opens late, or its server has not greeted yet."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None and not writer.is_closing():
             writer.transport.abort()
 
     @property
