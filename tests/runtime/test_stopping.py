@@ -236,6 +236,7 @@ async def test_a_turn_that_came_again_does_not_keep_an_instance_from_leaving_whi
         again.cancel()
         await asyncio.gather(running, again, return_exceptions=True)
         await stage.mesh.server.start()
+        await until(lambda: bus.connected)  # another test closes a connection that is about to come back
     await stage.back()
 
 
