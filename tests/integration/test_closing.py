@@ -26,7 +26,7 @@ async def test_closing_ends_an_attempt_to_reconnect_that_fails_at_that_moment(
     async def refused_as_it_is_cancelled(*_: object, **__: object) -> None:
         trying.set()
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(600)
+            await asyncio.sleep(600)  # until it is cancelled
         raise ConnectionRefusedError
 
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
@@ -53,7 +53,7 @@ async def test_a_socket_that_opens_after_its_connection_was_closed_is_closed_too
             return
         trying.set()
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(600)
+            await asyncio.sleep(600)  # until it is cancelled
         await closed.wait()
         await usual(transport, *values, **named)
         opened.append(transport)

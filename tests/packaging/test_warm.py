@@ -17,6 +17,7 @@ from tests.servers import PATIENCE_S, ROOT, alive, until
 from tests.system.terminal import parents
 from tests.warm import ALL_COLD, COLD
 
+# Where nothing starts warm (another system, or MESH_TEST_COLD for the whole run) there is nothing to compare.
 pytestmark = pytest.mark.skipif(ALL_COLD, reason="every start of this run is cold")
 
 PROBE = """
@@ -69,8 +70,9 @@ from tests.warm import warm_starts
 with warm_starts():
     child = subprocess.Popen([sys.executable, "sleeper.py"], preexec_fn=ParentDeath().preexec)
     print(child.pid, flush=True)
-    time.sleep(600)
+    time.sleep(600)  # only a signal ends it
 """
+# It sleeps until a signal ends it.
 SLEEPER = "import sys, time; print('mesh.testing' in sys.modules, flush=True); time.sleep(600)"
 
 
