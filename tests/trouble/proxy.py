@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from tests.certain import known
+from tests.servers import until
 
 Towards = Literal["server", "service"]
 _WITH_BODY = (b"PUB", b"HPUB", b"MSG", b"HMSG")
@@ -34,6 +35,8 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
+        self._half_open = 0
+        """Connections of which the far end is not there yet."""
         self._flows = asyncio.Event()
         self._flows.set()
         self._unwanted: list[Callable[[Frame], bool]] = []
@@ -86,16 +89,20 @@ class Proxy:
     ) -> None:
         known(self._server).close()
         self.flow()
+        await until(lambda: not self._half_open)  # else its far end would open after the cut
         self.cut()
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._half_open += 1
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
             writer.transport.abort()
             return
+        finally:
+            self._half_open -= 1
         pair = {writer, far_writer}
         self._writers |= pair
         for source, sink, towards in ((reader, far_writer, "server"), (far_reader, writer, "service")):
