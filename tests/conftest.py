@@ -27,6 +27,7 @@ from tests.servers import FLEET, PATIENCE_S, ROOT, ConnectAs
 from tests.warm import warm_starts
 
 MEMORY = Path("/dev/shm")
+UNIT = ROOT / "tests" / "unit"
 ROOM_BYTES = 8 << 30
 """A run of everything writes 1.8 GB, and a server promises its streams three quarters of what is free."""
 
@@ -59,6 +60,21 @@ def _usable(folder: Path) -> bool:
         return False
     system = os.statvfs(folder)
     return system.f_bavail * system.f_frsize > ROOM_BYTES and not system.f_flag & os.ST_NOEXEC
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put a file of `tests/unit` behind each two others: one computes, the others wait most of the time.
+
+    The folders' own order lets the processors rest in the middle of a run, and puts all computing at its end.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    unit = [path for path in files if UNIT in path.parents]
+    order = [path for path in files if UNIT not in path.parents]
+    for place, path in zip(range(2, len(order) + len(unit), 3), unit, strict=False):
+        order.insert(place, path)
+    items[:] = [item for path in [*order, *(path for path in unit if path not in order)] for item in files[path]]
 
 
 def pytest_collection_finish() -> None:
