@@ -70,11 +70,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    unit = [path for path in files if UNIT in path.parents]
     order = [path for path in files if UNIT not in path.parents]
-    for place, path in zip(range(2, len(order) + len(unit), 3), unit, strict=False):
-        order.insert(place, path)
-    items[:] = [item for path in [*order, *(path for path in unit if path not in order)] for item in files[path]]
+    for number, path in enumerate(path for path in files if UNIT in path.parents):
+        order.insert(3 * number + 2, path)  # behind the last one at the latest
+    items[:] = [item for path in order for item in files[path]]
 
 
 def pytest_collection_finish() -> None:
