@@ -4,8 +4,8 @@ from mesh.agent._presence import Presence
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.streams import inbox_consumer
-from mesh.guard import attendance
-from mesh.guard.attendance import AttendanceWatch, Queue
+from mesh.guard import availability
+from mesh.guard.availability import AttendanceWatch, Queue
 from mesh.testing import LocalBus
 from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move
@@ -47,12 +47,12 @@ async def test_a_span_begins_at_the_first_look_that_finds_it_and_lasts_while_loo
     looker = await seen_by(furnished, stage, clock)
     began = clock.now
     assert await seen(looker) == (False, began)
-    clock.moves(attendance.LOOK_S)
+    clock.moves(availability.LOOK_S)
     assert await seen(looker) == (False, began)
     await stage.actor("a", served=True)
-    back = clock.moves(attendance.LOOK_S)
+    back = clock.moves(availability.LOOK_S)
     assert await seen(looker) == (True, back)
-    clock.moves(attendance.LOOK_S)
+    clock.moves(availability.LOOK_S)
     assert await seen(looker) == (True, back)
 
 
@@ -60,7 +60,7 @@ async def test_a_gap_in_the_looks_begins_every_span_anew(furnished: LocalBus, st
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
     assert await seen(looker) == (False, clock.now)
-    later = clock.moves(attendance.GAP_S + 1)
+    later = clock.moves(availability.GAP_S + 1)
     assert await seen(looker) == (False, later)
 
 
@@ -179,7 +179,7 @@ async def test_who_is_served_is_what_the_last_look_found_and_nobody_is_looked_fo
         await Presence(bus, Agent("b", _idle), "one").announce()
         assert await looker.served(["b", "a"]) == [True, False]
     assert await looker.served(["b"]) == [True]
-    clock.moves(attendance.GAP_S + 1)
+    clock.moves(availability.GAP_S + 1)
     assert await looker.served(["b"]) == [False]
 
 

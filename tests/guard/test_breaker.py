@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.guard.breakers import Breakers
+from mesh.guard.availability import Breakers
 from mesh.guard.context import wall_clock_us
 from mesh.guard.service import Guard
 from protocol.domain.breaker import CLOSED, Use
