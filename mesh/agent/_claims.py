@@ -25,7 +25,7 @@ from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.commands import OfferClaimed, Proposal
 from protocol.wire.events import TaskOffered
-from protocol.wire.notices import Notice
+from protocol.wire.records import Notice
 from protocol.wire.subjects import intent_inbox
 
 _log = get_logger(__name__)

@@ -33,7 +33,7 @@ from mesh.service.logs import get_logger
 from protocol.wire import codec, config, subjects
 from protocol.wire.config import DocumentInvalid, Fleet
 from protocol.wire.ids import AgentName
-from protocol.wire.notices import Card
+from protocol.wire.records import Card
 
 _log = get_logger(__name__)
 

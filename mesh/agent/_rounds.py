@@ -12,7 +12,7 @@ from mesh.errors import BusError
 from mesh.service.logs import get_logger
 from protocol.wire import codec
 from protocol.wire.event_parts import Assignment
-from protocol.wire.notices import Notice
+from protocol.wire.records import Notice
 
 _log = get_logger(__name__)
 

@@ -33,8 +33,7 @@ from protocol.wire.commands import (
 from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import HUMAN, submitter_of
-from protocol.wire.notices import LiveNote, What
-from protocol.wire.records import Record
+from protocol.wire.records import LiveNote, Record, What
 from protocol.wire.subjects import live
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from mesh.service.logs import get_logger
 from protocol.domain.memory import supersedes
 from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid
-from protocol.wire.notices import DeadLetter, dead_letter
-from protocol.wire.records import MemoryRecord
+from protocol.wire.records import DeadLetter, MemoryRecord, dead_letter
 from protocol.wire.subjects import step, timer_at, timer_fire
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import as_text, counted, when
 
 if TYPE_CHECKING:
-    from protocol.wire.notices import DeadLetter
+    from protocol.wire.records import DeadLetter
 
 app = click.Group(help="The log: tail, export, verify, trim-steps.")
 dead = click.Group(help="Dead letters: list, show, resend.")

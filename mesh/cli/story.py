@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mesh.client.follow import Following
     from protocol.wire.events import AnyEvent
     from protocol.wire.ids import RequestId
-    from protocol.wire.notices import LiveNote
-    from protocol.wire.records import Record
+    from protocol.wire.records import LiveNote, Record
 
 INDENT = "       "
 _FOLLOWED_CHARS = 400

@@ -27,7 +27,7 @@ from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit
 from protocol.wire.handoff import Artifact, Constraints
 from protocol.wire.ids import AgentName, RequestId, request_id
-from protocol.wire.notices import Notice
+from protocol.wire.records import Notice
 
 if TYPE_CHECKING:
     from mesh.client.follow import Following

@@ -19,8 +19,7 @@ from mesh.bus.reader import batch
 from mesh.client.journals import journaled
 from mesh.errors import BusError, OutcomeUnknown, Unreachable
 from protocol.wire import codec, events, subjects
-from protocol.wire.notices import LiveNote
-from protocol.wire.records import Record
+from protocol.wire.records import LiveNote, Record
 
 if TYPE_CHECKING:
     from mesh.client.client import Client, Outcome, Question

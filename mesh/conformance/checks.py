@@ -13,7 +13,7 @@ from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
-from protocol.wire.notices import DeadLetter
+from protocol.wire.records import DeadLetter
 
 _WORKS_S = 3
 """How long an agent works on a request that is killed or frozen meanwhile."""

@@ -28,7 +28,7 @@ from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent, Event, RequestCompleted, type_of
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, RequestId
-from protocol.wire.notices import Ended
+from protocol.wire.records import Ended
 
 COUNTERPART = "counterpart"
 SECRET = "check-secret"

@@ -56,7 +56,7 @@ from protocol.domain.turns import TurnState
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Submit, is_control
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
-from protocol.wire.notices import Ended, Notice
+from protocol.wire.records import Ended, Notice
 
 _log = get_logger(__name__)
 

@@ -36,7 +36,7 @@ from protocol.wire.commands import Command, Forget, OfferClaimed, is_control
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import type_of
 from protocol.wire.ids import NOBODY
-from protocol.wire.notices import Ended, Notice, NoticeError
+from protocol.wire.records import Ended, Notice, NoticeError
 
 _log = get_logger(__name__)
 

@@ -24,7 +24,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Control, Freeze, Reply, Thaw
 from protocol.wire.events import AnyEvent, Ended, FactsWithheld, TurnSuspended, type_of
 from protocol.wire.ids import RequestId, control_cause
-from protocol.wire.notices import Notice
+from protocol.wire.records import Notice
 from protocol.wire.subjects import MESH_WIDE
 
 T = TypeVar("T")

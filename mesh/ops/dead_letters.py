@@ -25,7 +25,7 @@ from protocol.wire.commands import id_of, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import Cause, control_cause, is_request_id, submitted_ms
-from protocol.wire.notices import DeadLetter
+from protocol.wire.records import DeadLetter
 from protocol.wire.subjects import parse_dead
 
 STREAM = "DEAD"

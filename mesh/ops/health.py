@@ -38,8 +38,8 @@ from mesh.settings import ARTIFACTS, Access, load_settings
 from protocol.domain.ledger import fold
 from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid, read_fleet, read_policy, read_prices
-from protocol.wire.notices import Card
 from protocol.wire.prices import price_list, price_of
+from protocol.wire.records import Card
 
 OLDEST_SERVER = (2, 12)
 FULL = 0.8

@@ -25,7 +25,7 @@ from protocol.wire.config import (
     read_freeze,
 )
 from protocol.wire.ids import ANYBODY, HUMAN
-from protocol.wire.notices import Card
+from protocol.wire.records import Card
 from protocol.wire.subjects import BREAKERS, FLEET, FREEZE, card
 
 _AT_ONCE = 32

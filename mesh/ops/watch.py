@@ -20,7 +20,7 @@ from mesh.ops.log import Glance, decoded, glance
 from mesh.ops.queue import Waiting, What, people_of, queue, waiting_in
 from protocol.wire import events, subjects
 from protocol.wire.ids import HUMAN
-from protocol.wire.notices import DeadLetter
+from protocol.wire.records import DeadLetter
 
 _DEAD_LOOK_S = 1.0
 

@@ -1,10 +1,15 @@
-"""Records beside the log: the steps of a turn in its agent's journal, and what a conversation remembers.
+"""Records beside the log: steps, what conversations remember, notices, dead letters, cards and live notes.
 
 Names of steps: `<round>-<n>` holds a value, or the intent of an effect, whose result is `<round>-<n>d`.
 A conversation has a record a fact, at `mesh.mem.<client>.<conversation>.<key>`, which guards alone write. The
 newest one of a key counts.
+
+A notice tells a sender that its message came to nothing; the message is kept as a dead letter. A card and
+live output show a running agent. No verdict rests on any of them.
 """
 
+import base64
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -12,6 +17,8 @@ import msgspec
 from protocol.wire.commands import Usage
 from protocol.wire.handoff import Fact
 from protocol.wire.prices import Moment
+
+# --- steps -----------------------------------------------------------------------------------------
 
 DONE = "d"
 """Behind the name of an effect's intent, it names the effect's result."""
@@ -100,3 +107,154 @@ class MemoryRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     """Who had it forgotten: the person's name, else the sender."""
     control: str = ""
     """The id of the order to forget it."""
+
+
+# --- hints, and what is kept for people ------------------------------------------------------------
+
+MAX_DATA_BYTES = 256 * 1024
+"""Bytes of the original that a dead letter keeps: as much as a proposal may have."""
+MAX_HEADER_CHARS = 8 * 1024
+"""Characters of its headers; JSON may make six of one, and all of it has to fit."""
+MAX_DETAIL_CHARS = 512
+"""Characters of a reason: one that names what a sender wrote must not grow with it."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message that nobody could read or act on."""
+
+    v: Literal[1] = 1
+    at: int
+    """UTC µs."""
+    by: str
+    """Whose dead-letter list it is in: who gave up on it."""
+    code: str
+    """Why, for programs."""
+    detail: str
+    """Why, in one sentence; nothing of what the message said."""
+    subject: str
+    sender: str = ""
+    """By the broker's word; empty where the subject names none."""
+    request: str = ""
+    delivered: int = 1
+    headers: Mapping[str, str] = {}
+    data: str = ""
+    """The original bytes, base64."""
+    truncated: bool = False
+    """True if some of the data or of the headers was too much to keep."""
+
+    @property
+    def original(self) -> bytes:
+        return base64.b64decode(self.data)
+
+
+def dead_letter(
+    *,
+    at: int,
+    by: str,
+    code: str,
+    detail: str,
+    subject: str,
+    data: bytes,
+    headers: Mapping[str, str] | None = None,
+    **known: Any,
+) -> DeadLetter:
+    """Return the dead letter for `data`; only the beginning of what is too long to keep."""
+    given = headers or {}
+    kept = _first(given)
+    return DeadLetter(
+        at=at,
+        by=by,
+        code=code,
+        detail=detail[:MAX_DETAIL_CHARS],
+        subject=subject,
+        headers=kept,
+        data=base64.b64encode(data[:MAX_DATA_BYTES]).decode(),
+        truncated=len(data) > MAX_DATA_BYTES or kept != given,
+        **known,
+    )
+
+
+def _first(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return as many headers, from the first on, as there is room for."""
+    kept, room = {}, MAX_HEADER_CHARS
+    for name, value in headers.items():
+        room -= len(name) + len(value)
+        if room < 0:
+            break
+        kept[name] = value
+    return kept
+
+
+class NoticeError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was wrong with a message."""
+
+    code: str
+    detail: str
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn is over, or its round was decided."""
+
+    why: str
+    turn: str = ""
+    round: int = 0
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A note with a body. Exactly one of `error` and `ended` is set."""
+
+    v: Literal[1] = 1
+    request: str
+    error: NoticeError | None = None
+    ended: Ended | None = None
+    digest: str = ""
+    """SHA-256 (hex) of the message's bytes: with every `error`, and with `ended` that answers a submit."""
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last one published under an agent's name, by whichever instance started last."""
+
+    v: Literal[1] = 1
+    name: str
+    version: str
+    description: str = ""
+    prompt_version: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """{name, description, effect} of each."""
+    instance: str = ""
+    model: str = ""
+    """What drives it: `scripted`, a model's id, or empty."""
+    no_rules: bool = False
+    """Of an agent with a model: that it has no rules which could stand in for it."""
+
+
+What = Literal["model", "tool"]
+
+
+class LiveNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened in a running turn. Whose it is, the subject says."""
+
+    v: Literal[1]
+    turn: str
+    round: int
+    n: int
+    """Counts the notes of one run of a round, from 0; a gap means that some were lost."""
+    at: int
+    """UTC µs, by the agent's clock."""
+    kind: Literal["began", "step", "text", "ended"]
+    what: What | Literal[""] = ""
+    """Of a step: what was called."""
+    name: str = ""
+    """Of a step: the tool's name, or the model's."""
+    state: Literal["", "called", "returned", "failed"] = ""
+    """Of a step. A tool's own no is `failed`, too."""
+    text: str = ""
+    """Of text: what the model has said since the note before."""
+    again: bool = False
+    """Of text: what this reply said before is void, because another model begins anew."""
+    move: str = ""
+    """Of an end: the move that was proposed."""
+    to: str = ""
+    """Of an end: whom the move names."""
+    failed: str = ""
+    """Of an end without a move: why, a code."""

@@ -14,8 +14,7 @@ from protocol.wire.commands import Control, Move, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.events import VERSION, AnyEvent, Ended, EscalationRaised, TurnSuspended, type_of
 from protocol.wire.handoff import Handoff
-from protocol.wire.notices import Card, DeadLetter, LiveNote, Notice
-from protocol.wire.records import MemoryRecord
+from protocol.wire.records import Card, DeadLetter, LiveNote, MemoryRecord, Notice
 
 JSON_SCHEMA_FILE = "handoff-mesh.schema.json"
 ASYNCAPI_FILE = "asyncapi.json"

@@ -16,7 +16,7 @@ from protocol.wire.commands import Ask, Doubt, Escalate, Move, ReportInDoubt, id
 from protocol.wire.errors import Malformed
 from protocol.wire.events import FactsWithheld
 from protocol.wire.ids import HUMAN, AgentName, control_cause
-from protocol.wire.notices import DeadLetter, Notice
+from protocol.wire.records import DeadLetter, Notice
 from tests.bad_input.rubbish import Known
 from tests.guard import stage
 from tests.guard.stage import Stage, human_turn

@@ -21,15 +21,14 @@ from mesh.client.client import POLL_S
 from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
-from protocol.wire import codec, ids, notices, prices
+from protocol.wire import codec, ids, prices
 from protocol.wire.commands import MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome
 from protocol.wire.events import AnyEvent, Event, type_of
 from protocol.wire.handoff import Handoff, Rule
-from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
-from protocol.wire.records import MemoryRecord
+from protocol.wire.records import MAX_DATA_BYTES, Card, DeadLetter, Ended, LiveNote, MemoryRecord, Notice
 from protocol.wire.schema import json_schema
 from tests.certain import is_
 from tests.docs.pages import Block, blocks, codes, read, section, table
@@ -390,7 +389,7 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
         512 * streams.KIB,
         250,
     )
-    assert notices.MAX_DATA_BYTES == 256 * streams.KIB
+    assert MAX_DATA_BYTES == 256 * streams.KIB
     assert config["PROP-a"]["duplicate_window"] == streams.NS // 10
     assert f"tried for {OVERTAKEN_S:g} s" in PAGE
     assert f"may be {AHEAD_S // 60} minutes ahead" in PAGE

@@ -18,7 +18,7 @@ from protocol.wire.commands import Command, OfferClaimed, move_name
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent, Ended, type_of
 from protocol.wire.ids import HUMAN
-from protocol.wire.notices import DeadLetter
+from protocol.wire.records import DeadLetter
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
 

@@ -31,7 +31,7 @@ from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, su
 from protocol.wire.config import AgentEntry, BreakerRules, Fleet, Policy
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause
-from protocol.wire.notices import DeadLetter, Notice
+from protocol.wire.records import DeadLetter, Notice
 from tests.guard.actor import Actor
 from tests.servers import PATIENCE_S, Child, child, eventually, until
 

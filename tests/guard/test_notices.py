@@ -12,7 +12,7 @@ from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, MoveProposed, Submit, Transfer
 from protocol.wire.ids import request_id, submitted_ms, ulid
-from protocol.wire.notices import MAX_DETAIL_CHARS, Notice
+from protocol.wire.records import MAX_DETAIL_CHARS, Notice
 from tests.certain import known
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually, until

@@ -24,8 +24,8 @@ from protocol.wire.commands import Move, Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName
-from protocol.wire.notices import Card
 from protocol.wire.prices import MTOK, Price, Tokens, price_list
+from protocol.wire.records import Card
 from tests.servers import PATIENCE_S, ROOT, eventually, until
 
 

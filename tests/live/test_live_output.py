@@ -12,7 +12,7 @@ from mesh.service.alarms import Alarms
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Failure, Move, MoveProposed, ReportFailure, Transfer, UnknownMove
 from protocol.wire.ids import AgentName, TurnId
-from protocol.wire.notices import LiveNote
+from protocol.wire.records import LiveNote
 from tests.servers import until
 
 REQUEST = "c1_01ARZ3NDEKTSV4RRFFQ69G5FAV"

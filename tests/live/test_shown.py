@@ -7,8 +7,7 @@ import pytest
 
 from mesh.cli.story import Shown
 from mesh.client.follow import Following, Heard, Journaled
-from protocol.wire.notices import LiveNote
-from protocol.wire.records import Record
+from protocol.wire.records import LiveNote, Record
 
 
 def said(n: int, text: str, *, agent: str = "a", turn: str = "t", round_: int = 0) -> Heard:

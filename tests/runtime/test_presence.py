@@ -19,7 +19,7 @@ from protocol.wire import subjects
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
-from protocol.wire.notices import Card
+from protocol.wire.records import Card
 from tests.certain import known
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually, until

@@ -19,8 +19,8 @@ from protocol.wire.commands import Move, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import MoveRefused, RequestCompleted
 from protocol.wire.ids import AgentName
-from protocol.wire.notices import Card
 from protocol.wire.prices import MTOK, Tokens
+from protocol.wire.records import Card
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, until
 

@@ -12,7 +12,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import Retry
 from mesh.agent.tools import Tool, tool
 from protocol.wire import subjects
-from protocol.wire.notices import Card
+from protocol.wire.records import Card
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until
 

@@ -10,7 +10,7 @@ from mesh.cli.exits import Exit
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer
 from protocol.wire.ids import request_id
-from protocol.wire.notices import dead_letter
+from protocol.wire.records import dead_letter
 from tests.certain import is_
 from tests.guard.stage import FLEET, Stage
 from tests.system.office import Office

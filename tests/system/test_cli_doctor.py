@@ -16,7 +16,7 @@ from protocol.wire import subjects
 from protocol.wire.commands import Complete
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget
-from protocol.wire.notices import Card
+from protocol.wire.records import Card
 from tests.guard.stage import Stage
 from tests.servers import eventually
 from tests.system.office import Office

@@ -17,8 +17,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.testing import LocalBus
 from protocol.wire import events, subjects
 from protocol.wire.ids import request_id
-from protocol.wire.notices import Card, dead_letter
-from protocol.wire.records import Record
+from protocol.wire.records import Card, Record, dead_letter
 from tests.guard.stage import Stage, staged
 from tests.logs import plain_logs
 from tests.system.office import Office

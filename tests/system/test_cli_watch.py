@@ -20,7 +20,7 @@ from mesh.ops import watch as watching
 from mesh.ops.queue import Queue, queue
 from mesh.ops.watch import Watch
 from protocol.wire.commands import Escalate, Resolve
-from protocol.wire.notices import DeadLetter
+from protocol.wire.records import DeadLetter
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until
 from tests.system.office import Office

@@ -13,7 +13,7 @@ from protocol.wire import codec, events, subjects
 from protocol.wire.commands import MoveProposed, Transfer
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName
-from protocol.wire.notices import dead_letter
+from protocol.wire.records import dead_letter
 from tests.servers import PATIENCE_S
 from tests.ui.browser import Tab
 from tests.ui.shop import Shop

@@ -10,7 +10,7 @@ import httpx
 from mesh.ui import Keys, Options, serving
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete
-from protocol.wire.notices import LiveNote
+from protocol.wire.records import LiveNote
 from tests.servers import PATIENCE_S
 from tests.system.office import Office
 from tests.ui.conftest import Serve

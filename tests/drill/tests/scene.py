@@ -16,7 +16,7 @@ from protocol.wire import codec
 from protocol.wire.commands import Escalate, Reply, Resolve, Settle, Submit, Transfer
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
-from protocol.wire.notices import DeadLetter
+from protocol.wire.records import DeadLetter
 from tests.drill.evidence import Asked, Deed, Evidence, Fault, Kind, StepName, Submitted
 from tests.drill.reading import Step, digest_of
 from tests.unit.protocol import worlds

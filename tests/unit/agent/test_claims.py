@@ -16,7 +16,7 @@ from protocol.wire.event_parts import Assignment
 from protocol.wire.events import TaskOffered
 from protocol.wire.handoff import Constraints, Handoff
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
-from protocol.wire.notices import Ended, Notice, NoticeError
+from protocol.wire.records import Ended, Notice, NoticeError
 from tests.servers import until
 
 REQUEST = RequestId("client_01ARZ3NDEKTSV4RRFFQ69G5FAV")

@@ -13,8 +13,7 @@ from protocol.wire.commands import Failure, Report, ReportFailure, Usage
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import TurnId
-from protocol.wire.notices import Card, DeadLetter, Notice
-from protocol.wire.records import Record
+from protocol.wire.records import Card, DeadLetter, Notice, Record
 from tests.certain import known
 
 WRONG = Malformed("proposal: $.move")

@@ -13,7 +13,7 @@ from protocol.wire.commands import Doubt, Failure, MoveProposed, ReportFailure, 
 from protocol.wire.config import AgentEntry, BreakerEntry, Fleet, FreezeEntry, Policy, Trial
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, TurnId
-from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice, NoticeError
+from protocol.wire.records import Card, DeadLetter, Ended, LiveNote, Notice, NoticeError
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import complete, fact, give_up, hand_back, opened, transfer, usage
 
