@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import traceback
-from types import TracebackType
 from typing import Self
 
 from mesh.agent import _telemetry as telling
@@ -214,9 +213,7 @@ class Watchdog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
 

@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -329,9 +328,7 @@ class Bus:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def _open(self, servers: list[str], seed: str | None, tls: TlsFiles, timeout_s: float) -> None:

@@ -32,7 +32,7 @@ COMMANDS = {
     "doctor": "mesh.cli.fleet:doctor",
     "cost": "mesh.cli.audit:cost",
     "check-agent": "mesh.cli.agent:check_agent",
-    "ui": "mesh.cli.ui:ui",
+    "ui": "mesh.cli.dev:ui",
     "schema": "mesh.cli.files:schema",
     "bench": "mesh.cli.files:bench",
     "completion": "mesh.cli.files:completion",

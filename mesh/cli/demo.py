@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh import ops
-from mesh.cli.dev import drivers, model_option
+from mesh.cli.dev import drivers, model_option, page_of
 from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.options import A_PATH, framed, run_quietly
 from mesh.cli.output import Line, emit, note, say, show_lines
-from mesh.cli.ui import page_of
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from contextlib import aclosing
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from mesh.bus.connection import Bus, Subscription
@@ -81,9 +80,7 @@ class Following:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def __aiter__(self) -> Self:

@@ -21,7 +21,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from mesh.bus.connection import connect
@@ -123,9 +122,7 @@ class Lifecycle(ABC):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
 

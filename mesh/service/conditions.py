@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from mesh.errors import MeshError
@@ -234,9 +233,7 @@ class Probes:
         _log.info("health_listening", url=self.url)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._server is not None:
             self._server.close()
 

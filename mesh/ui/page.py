@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -56,9 +55,7 @@ class Page:
         self._stack.push_async_callback(end, feeding)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.stopping.set()
         await self._stack.aclose()
 

@@ -1,6 +1,6 @@
 """docs/page.md: every option of `mesh ui` has its place there, and its numbers are those of the code."""
 
-from mesh.cli.ui import ui
+from mesh.cli.dev import ui
 from mesh.ui import LEAST_TOKEN, USUAL_PORT
 from mesh.ui.feed import _TEXT
 from mesh.ui.projection import _PREFIX

@@ -7,7 +7,6 @@ import pytest
 from pydantic import BaseModel
 
 from mesh.agent import Result, Turn
-from mesh.agent._rebuilt import rebuild
 from mesh.agent.errors import Permanent
 from mesh.model import ContextWindow
 from mesh.model.arguments import PlanInvalid
@@ -15,6 +14,7 @@ from mesh.model.course import TopologyWrong
 from mesh.model.port import Prompt, Reply
 from mesh.model.prompt import Instructions
 from mesh.model.supervisor import DelegateRefused, Flaw, Supervisor
+from mesh.ops.prompt import rebuild
 from mesh.testing import StrictModel, calls, driven_by, says
 from mesh.testing.harness import delivered, undelivered
 from protocol.wire.commands import Complete, Delegate, Deliver, Task
