@@ -132,13 +132,12 @@ class JetStreamLog:
         part: list[StoredMessage] = []
         while not part:
             await asyncio.sleep(next(pauses))
-            part = await self._bus.retry_unavailable(lambda: self._from(following))
+            part = await self._bus.retry_unavailable(
+                lambda: batch(self._bus, STREAM, None, following, _BATCH, timeout_s=self._timeout_s)
+            )
             if not part and self._bus.since_s != since_s:
                 since_s = self._bus.since_s
                 _, end = await self._bus.retry_unavailable(lambda: bounds(self._bus, STREAM))
                 if end < following - 1:
                     raise LogCutShort(following - 1, end)
         return part
-
-    async def _from(self, seq: int) -> list[StoredMessage]:
-        return await batch(self._bus, STREAM, None, seq, _BATCH, timeout_s=self._timeout_s)

@@ -18,7 +18,7 @@ SCHEMA = 3
 """Version of this layout, kept in each stream's metadata."""
 
 NS = 1_000_000_000
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+KIB, MIB = 1 << 10, 1 << 20
 
 GUARD_GROUP = "guard"
 

@@ -13,7 +13,7 @@ from mesh import ops
 from mesh.cli.arguments import budget_option, facts_option, server_time, since_option
 from mesh.cli.exits import ended_by_signals
 from mesh.cli.options import A_PATH, PEOPLE, Where, decided, framed, remark_unreadable, request_argument
-from mesh.cli.output import At, Id, emit, listing, note, report, row, say, show_lines
+from mesh.cli.output import At, Id, as_json_text, emit, listing, note, report, row, say, show_lines
 from mesh.errors import UsageWrong
 from mesh.service.printable import short
 
@@ -76,12 +76,11 @@ async def show(where: Where, *, request: str, as_json: bool) -> None:
 
 def _choices(waiting: "ops.queue.Waiting") -> list[str]:
     """Return the commands by which a person can decide this."""
-    import msgspec
 
     request = waiting.request
     if waiting.what == "ask":
         schema = waiting.schema
-        wanted = "" if schema is None else f"a reply that follows {msgspec.json.encode(schema).decode()}: "
+        wanted = "" if schema is None else f"a reply that follows {as_json_text(schema)}: "
         command = ops.queue.reply_command(request, schema)
         hint = "" if command.endswith("--json-value") else "  (--json-value for what is not text)"
         said = [f"{wanted}{command}{hint}"]
@@ -199,12 +198,11 @@ def _read_json(value: str) -> Any:
 
 def _check_verdict(schema: Any, said: Any) -> None:
     """Raise ReplyInvalid unless a question wants yes or no."""
-    import msgspec
 
     from mesh.agent._reply_schema import ReplyInvalid
 
     if not (isinstance(schema, dict) and schema.get("type") == "boolean"):
-        asked = "text" if schema is None else msgspec.json.encode(schema).decode()
+        asked = "text" if schema is None else as_json_text(schema)
         raise ReplyInvalid(f"the question wants {asked}, not yes or no: reply with mesh human reply")
     _check_reply(None, schema, said)
 
@@ -215,8 +213,6 @@ def _check_reply(text: str | None, schema: Any, said: Any) -> None:
     Args:
         text: the reply as it was typed, if it was not read as JSON: the error says if JSON would be allowed.
     """
-    import msgspec
-
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 
     try:
@@ -226,10 +222,10 @@ def _check_reply(text: str | None, schema: Any, said: Any) -> None:
     except ReplyInvalid as wrong:
         hint = ""
         if text is not None:
-            with contextlib.suppress(msgspec.DecodeError, ReplyInvalid):
-                check_reply(schema, msgspec.json.decode(text))
+            with contextlib.suppress(UsageWrong, ReplyInvalid):
+                check_reply(schema, _read_json(text))
                 hint = "; as JSON it would be allowed: add --json-value"
-        asked = msgspec.json.encode(schema).decode()
+        asked = as_json_text(schema)
         raise ReplyInvalid(f"not what {asked} asks for: {wrong}{hint}") from None
 
 

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import batch
 from mesh.client.journals import journaled
-from mesh.errors import BusError, OutcomeUnknown, Unreachable
+from mesh.errors import BusError
 from protocol.wire import codec, events, subjects
 from protocol.wire.records import LiveNote, Record
 
@@ -32,7 +33,6 @@ LAST_EVENTS_S = 5.0
 LAST_WORDS_S = 1.0
 """How long the end waits for notes that the bus has already taken, in seconds."""
 _BATCH = 256
-_AWAY = (OutcomeUnknown, Unreachable)
 
 
 class Heard(NamedTuple):
@@ -175,13 +175,10 @@ class Following:
         """Give out the events so far, the running journal, early notes, and then every event since."""
         running, seq = _Running(), 1
         while True:
-            try:
-                part = await batch(viewer, "LOG", subjects.evt_of(self._request), seq, _BATCH)
-                if not part and self._early is not None:
-                    await self._catch_up(viewer, running)
-            except _AWAY:
-                await viewer.wait_connected()  # raises if the connection is closed
-                part = []
+            look = partial(batch, viewer, "LOG", subjects.evt_of(self._request), seq, _BATCH)
+            part = await viewer.retry_unavailable(look)
+            if not part and self._early is not None:
+                await viewer.retry_unavailable(lambda: self._catch_up(viewer, running))
             for stored in part:
                 seq = stored.seq + 1
                 event = codec.decode_event(stored.data)

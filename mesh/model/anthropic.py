@@ -20,22 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mesh.model.parts import (
-    GO_ON,
-    BrokenOff,
-    Dialogue,
-    Streamed,
-    Unreadable,
-    call_of,
-    count_of,
-    encodable,
-    model_of,
-    said_or_nothing,
-    stop_of,
-    text_of,
-    tool_name,
-    value_of,
-)
+from mesh.model import parts
 from mesh.model.port import Prompt, Reply, Said, ToolCall
 from mesh.model.vendor import VendorModel
 from mesh.service import tracing
@@ -78,7 +63,7 @@ Block = dict[str, Any]
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-class _Messages(Dialogue):
+class _Messages(parts.Dialogue):
     def __init__(self, prompt: Prompt, own: Callable[[Said], bool]) -> None:
         """Put a prompt's messages together.
 
@@ -101,13 +86,13 @@ class _Messages(Dialogue):
         self._goes_on = any(block["type"] in OWN_TOOLS for block in blocks)
 
     def _answer(self, call: str, text: str, *, is_error: bool) -> None:
-        result = {"type": "tool_result", "tool_use_id": call, "content": said_or_nothing(text)}
+        result = {"type": "tool_result", "tool_use_id": call, "content": parts.said_or_nothing(text)}
         self._results.append({**result, "is_error": True} if is_error else result)
 
     def _say(self, texts: list[str]) -> None:
         content = [*self._results, *map(_text, texts)]
         if not content and not self._goes_on:
-            content = [_text(GO_ON)]
+            content = [_text(parts.GO_ON)]
         if content:
             self.messages.append({"role": "user", "content": content})
         self._results = []
@@ -121,7 +106,7 @@ class _Messages(Dialogue):
 
 
 def _text(text: str) -> Block:
-    return {"type": "text", "text": said_or_nothing(text)}
+    return {"type": "text", "text": parts.said_or_nothing(text)}
 
 
 def _blocks_back(said: Said, *, with_thoughts: bool) -> list[Block]:
@@ -154,7 +139,7 @@ def _block_back(block: Mapping[str, Any]) -> Block | None:
         case "text" if not block["text"].strip():
             return None
         case "tool_use":
-            name, given = tool_name(block["name"]), block["input"]
+            name, given = parts.tool_name(block["name"]), block["input"]
             return {**block, "name": name, "input": dict(given) if isinstance(given, Mapping) else {}}
         case "thinking" if not block.get("signature"):
             return None
@@ -168,7 +153,7 @@ def _block_back(block: Mapping[str, Any]) -> Block | None:
 # --- what comes in ------------------------------------------------------------------------------------
 
 
-class StreamedMessage(Streamed):
+class StreamedMessage(parts.Streamed):
     """The events of one reply, added up to its message.
 
     The SDK adds up, too. But it takes a stream that ends early for a whole message, and loses the whole reply
@@ -192,13 +177,13 @@ class StreamedMessage(Streamed):
         An `input` that cannot be read is None.
         """
         if self._message is None:
-            raise Unreadable("no message in it")
+            raise parts.Unreadable("no message in it")
         if not self.ended:
-            raise BrokenOff("the stream ended before the message")
+            raise parts.BrokenOff("the stream ended before the message")
         if self._message.get("stop_reason") is None:
-            raise BrokenOff("the message does not say why it ended")
+            raise parts.BrokenOff("the message does not say why it ended")
         content = [
-            {**block, "input": value_of(written)} if (written := self._written.get(index)) else block
+            {**block, "input": parts.value_of(written)} if (written := self._written.get(index)) else block
             for index, block in self._blocks.items()
         ]
         return {**self._message, "content": content}
@@ -226,23 +211,23 @@ class StreamedMessage(Streamed):
     def _open(self, index: int, block: Mapping[str, Any]) -> None:
         if index in self._blocks:
             raise ValueError("a block without an index of its own")
-        self._blocks[index] = {**block, "type": text_of(block, "type")}
+        self._blocks[index] = {**block, "type": parts.text_of(block, "type")}
 
     def _grow(self, index: int, delta: Mapping[str, Any]) -> str:
         block = self._blocks[index]
         match delta["type"], block["type"]:
             case "text_delta", "text":
-                piece = text_of(delta, "text")
-                block["text"] = text_of(block, "text") + piece
+                piece = parts.text_of(delta, "text")
+                block["text"] = parts.text_of(block, "text") + piece
                 return piece
             case "thinking_delta", "thinking":
-                block["thinking"] = text_of(block, "thinking") + text_of(delta, "thinking")
+                block["thinking"] = parts.text_of(block, "thinking") + parts.text_of(delta, "thinking")
             case "signature_delta", "thinking":
-                block["signature"] = text_of(delta, "signature")
+                block["signature"] = parts.text_of(delta, "signature")
             case "citations_delta", "text":
                 block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
             case "input_json_delta", "tool_use" | "server_tool_use":
-                self._written[index] = self._written.get(index, "") + text_of(delta, "partial_json")
+                self._written[index] = self._written.get(index, "") + parts.text_of(delta, "partial_json")
         return ""
 
 
@@ -264,9 +249,9 @@ def reply_of(message: Mapping[str, Any], *, asked: str, taken: Iterable[str] = (
         calls=calls,
         usage=Usage(tokens=tokens.total, model_calls=1),
         tokens=tokens,
-        stop=stop_of(text_of(message, "stop_reason")),
+        stop=parts.stop_of(parts.text_of(message, "stop_reason")),
         blocks=blocks,
-        model=model_of(message.get("model"), asked),
+        model=parts.model_of(message.get("model"), asked),
     )
 
 
@@ -284,26 +269,29 @@ def _parts(
         kept: Mapping[str, Any] = came
         match came["type"]:
             case "text":
-                kept = {**came, "text": encodable(text_of(came, "text"))}
+                kept = {**came, "text": parts.encodable(parts.text_of(came, "text"))}
             case "tool_use":
                 known = {*taken, *(call.id for call in calls)}
-                call = call_of(text_of(came, "name"), text_of(came, "id"), came.get("input"), known)
+                call = parts.call_of(
+                    parts.text_of(came, "name"), parts.text_of(came, "id"), came.get("input"), known
+                )
                 calls.append(call)
                 kept = {**came, "id": call.id, "name": call.name, "input": dict(call.arguments)}
             case "server_tool_use" if not isinstance(came.get("input"), Mapping):
-                raise Unreadable("a call of the vendor's own without arguments")
+                raise parts.Unreadable("a call of the vendor's own without arguments")
             case "thinking":
-                text_of(came, "thinking")
-                text_of({"signature": "", **came}, "signature")  # a thought that was cut off may have none
+                parts.text_of(came, "thinking")
+                # A thought that was cut off may have no signature.
+                parts.text_of({"signature": "", **came}, "signature")
             case "redacted_thinking":
-                text_of(came, "data")
+                parts.text_of(came, "data")
         if unchanged or came["type"] not in THOUGHTS:
             blocks.append(kept)
         unchanged = unchanged and kept == came
     try:
         return tuple(msgspec.json.decode(msgspec.json.encode(blocks))), tuple(calls)
     except codec.UNWRITABLE as error:
-        raise Unreadable("a block that cannot be kept") from error
+        raise parts.Unreadable("a block that cannot be kept") from error
 
 
 def _tokens(usage: Mapping[str, Any]) -> Tokens:
@@ -311,16 +299,16 @@ def _tokens(usage: Mapping[str, Any]) -> Tokens:
 
     The API's `input_tokens` leaves out tokens that the cache was read or written for.
     """
-    written = count_of(usage, "cache_creation_input_tokens")
-    output = count_of(usage, "output_tokens")
-    long = min(written, count_of(usage.get("cache_creation"), "ephemeral_1h_input_tokens"))
+    written = parts.count_of(usage, "cache_creation_input_tokens")
+    output = parts.count_of(usage, "output_tokens")
+    long = min(written, parts.count_of(usage.get("cache_creation"), "ephemeral_1h_input_tokens"))
     return Tokens(
-        input=count_of(usage, "input_tokens"),
-        cache_read=count_of(usage, "cache_read_input_tokens"),
+        input=parts.count_of(usage, "input_tokens"),
+        cache_read=parts.count_of(usage, "cache_read_input_tokens"),
         cache_write=written - long,
         cache_write_1h=long,
         output=output,
-        thinking=min(output, count_of(usage.get("output_tokens_details"), "thinking_tokens")),
+        thinking=min(output, parts.count_of(usage.get("output_tokens_details"), "thinking_tokens")),
     )
 
 
@@ -351,7 +339,7 @@ class ClaudeModel(VendorModel):
         asked: dict[str, Any] = {"model": name, "max_tokens": self._max_tokens, "messages": messages.marked()}
         asked |= self._more
         if prompt.instructions.strip():  # an empty text is an error
-            text = encodable(prompt.instructions)
+            text = parts.encodable(prompt.instructions)
             asked["system"] = [{"type": "text", "text": text, "cache_control": CACHED}]
         if tools:
             asked["tools"] = tools

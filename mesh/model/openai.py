@@ -14,22 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mesh.model.parts import (
-    GO_ON,
-    BrokenOff,
-    Dialogue,
-    Streamed,
-    Unreadable,
-    call_of,
-    count_of,
-    encodable,
-    model_of,
-    said_or_nothing,
-    stop_of,
-    text_of,
-    tool_name,
-    value_of,
-)
+from mesh.model import parts
 from mesh.model.port import Prompt, Reply, Said, ToolCall
 from mesh.model.vendor import VendorModel
 from protocol.wire.commands import Usage
@@ -53,10 +38,12 @@ _STOPS = {
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-class _Messages(Dialogue):
+class _Messages(parts.Dialogue):
     def __init__(self, prompt: Prompt) -> None:
         system = prompt.instructions.strip()
-        super().__init__(prompt, *([{"role": "system", "content": encodable(system)}] if system else []))
+        super().__init__(
+            prompt, *([{"role": "system", "content": parts.encodable(system)}] if system else [])
+        )
 
     def _add_reply(self, said: Said) -> None:
         calls = [
@@ -64,31 +51,31 @@ class _Messages(Dialogue):
                 "id": call.id,
                 "type": "function",
                 "function": {
-                    "name": tool_name(call.name),
+                    "name": parts.tool_name(call.name),
                     "arguments": msgspec.json.encode(call.arguments).decode(),
                 },
             }
             for call in said.calls
         ]
-        text = said_or_nothing(said.text) if said.text.strip() or not calls else None
+        text = parts.said_or_nothing(said.text) if said.text.strip() or not calls else None
         reply: dict[str, Any] = {"role": "assistant", "content": text}
         self.messages.append({**reply, "tool_calls": calls} if calls else reply)
         self._open = [call.id for call in said.calls]
 
     def _answer(self, call: str, text: str, *, is_error: bool) -> None:
-        self.messages.append({"role": "tool", "tool_call_id": call, "content": said_or_nothing(text)})
+        self.messages.append({"role": "tool", "tool_call_id": call, "content": parts.said_or_nothing(text)})
 
     def _say(self, texts: list[str]) -> None:
         if not texts and self.messages[-1]["role"] == "assistant":
-            texts = [GO_ON]
+            texts = [parts.GO_ON]
         if texts:
-            self.messages.append({"role": "user", "content": "\n\n".join(map(said_or_nothing, texts))})
+            self.messages.append({"role": "user", "content": "\n\n".join(map(parts.said_or_nothing, texts))})
 
 
 # --- what comes in --------------------------------------------------------------------------------
 
 
-class StreamedCompletion(Streamed):
+class StreamedCompletion(parts.Streamed):
     """The chunks of one reply, added up. It is whole once a chunk says why it ended.
 
     Counts of tokens come in a chunk of their own, behind that; a server that sends none is taken to be free
@@ -116,52 +103,52 @@ class StreamedCompletion(Streamed):
         for part in delta.get("tool_calls") or ():
             call = self._calls.setdefault(int(part["index"]), {"id": "", "name": "", "arguments": ""})
             function = part.get("function") or {}
-            call["id"] = call["id"] or text_of({"id": part.get("id") or ""}, "id")
+            call["id"] = call["id"] or parts.text_of({"id": part.get("id") or ""}, "id")
             for name in ("name", "arguments"):
-                call[name] += text_of({name: function.get(name) or ""}, name)
+                call[name] += parts.text_of({name: function.get(name) or ""}, name)
         self._refused = self._refused or bool(delta.get("refusal"))
         if choice.get("finish_reason") is not None:
-            self._stop = text_of(choice, "finish_reason")
-        piece = text_of({"content": delta.get("content") or ""}, "content")
+            self._stop = parts.text_of(choice, "finish_reason")
+        piece = parts.text_of({"content": delta.get("content") or ""}, "content")
         self._text.append(piece)
         return piece
 
     def reply(self, *, asked: str, taken: Iterable[str]) -> Reply:
         if not self._begun:
-            raise Unreadable("no message in it")
+            raise parts.Unreadable("no message in it")
         if not self._stop:
-            raise BrokenOff("the stream ended before the message")
+            raise parts.BrokenOff("the stream ended before the message")
         tokens = _tokens(self._usage)
         return Reply(
-            text=encodable("".join(self._text)),
+            text=parts.encodable("".join(self._text)),
             calls=self._made({*taken}),
             usage=Usage(tokens=tokens.total, model_calls=1),
             tokens=tokens,
-            stop="refusal" if self._refused else stop_of(_STOPS.get(self._stop, self._stop)),
-            model=model_of(self._model, asked),
+            stop="refusal" if self._refused else parts.stop_of(_STOPS.get(self._stop, self._stop)),
+            model=parts.model_of(self._model, asked),
         )
 
     def _made(self, taken: set[str]) -> tuple[ToolCall, ...]:
         made = []
         for _, said in sorted(self._calls.items()):
-            given = value_of(said["arguments"]) if said["arguments"].strip() else {}
-            made.append(call_of(said["name"], said["id"], given, taken))
+            given = parts.value_of(said["arguments"]) if said["arguments"].strip() else {}
+            made.append(parts.call_of(said["name"], said["id"], given, taken))
             taken.add(made[-1].id)
         return tuple(made)
 
 
 def _tokens(usage: Mapping[str, Any]) -> Tokens:
     """Return tokens by kind; an invalid count is 0. The API's `prompt_tokens` are all that went in."""
-    prompt, details = count_of(usage, "prompt_tokens"), usage.get("prompt_tokens_details")
-    cached = min(prompt, count_of(details, "cached_tokens"))
-    written = min(prompt - cached, count_of(details, "cache_write_tokens"))
-    output = count_of(usage, "completion_tokens")
+    prompt, details = parts.count_of(usage, "prompt_tokens"), usage.get("prompt_tokens_details")
+    cached = min(prompt, parts.count_of(details, "cached_tokens"))
+    written = min(prompt - cached, parts.count_of(details, "cache_write_tokens"))
+    output = parts.count_of(usage, "completion_tokens")
     return Tokens(
         input=prompt - cached - written,
         cache_read=cached,
         cache_write=written,
         output=output,
-        thinking=min(output, count_of(usage.get("completion_tokens_details"), "reasoning_tokens")),
+        thinking=min(output, parts.count_of(usage.get("completion_tokens_details"), "reasoning_tokens")),
     )
 
 

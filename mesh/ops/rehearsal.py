@@ -18,6 +18,7 @@ from mesh.errors import UsageWrong
 from mesh.ops.log import decoded, documented, journals_of
 from mesh.ops.queue import resolve
 from mesh.ops.requests import story_so_far
+from mesh.service.printable import as_text
 from protocol.views.timeline import StepEntry, Timeline, timeline
 from protocol.wire import codec, events
 from protocol.wire.handoff import Fact
@@ -181,8 +182,7 @@ def judged(
         outcome = told.status if told.status != "open" else "escalated" if for_people else UNFINISHED
         path = tuple(name for name in told.trail if name != HUMAN)
         refused = tuple(move.rule for move in told.moves if move.rule is not None)
-        said = "" if told.answer is None else told.answer
-        answer = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+        answer = "" if told.answer is None else as_text(told.answer)
     wrong, expect = [], sample.expect
     if outcome != expect.status:
         wrong.append(f"expected {expect.status}, came out {outcome}")

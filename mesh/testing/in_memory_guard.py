@@ -15,31 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from mesh.agent.values import Facts, facts_of
-from protocol.domain import breaker
+from protocol.domain import breaker, steps
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import living, recalled, supersedes
-from protocol.domain.steps import (
-    AgentStanding,
-    Append,
-    Appended,
-    Attendance,
-    Decided,
-    MeshFrozen,
-    Moment,
-    NeedAttendance,
-    NeedCandidates,
-    NeedMoment,
-    NeedPeers,
-    NeedVerdictContext,
-    Outcome,
-    Remember,
-    Step,
-    Stored,
-    VerdictContext,
-)
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
@@ -113,7 +94,7 @@ class Conversations:
             return ()
         return recalled(self._of(client, conversation).values(), now, max_age_s)
 
-    def remember(self, client: str, step: Remember) -> None:
+    def remember(self, client: str, step: steps.Remember) -> None:
         """Take in what a request ended with."""
         known = self._of(client, step.conversation)
         for record in step.records:
@@ -275,7 +256,7 @@ class InMemoryGuard:
 
     # --- as a guard does --------------------------------------------------------------------------
 
-    def process(self, command: Command) -> Outcome:
+    def process(self, command: Command) -> steps.Outcome:
         """Decide one message; append the consequences before and after it, too."""
         self._look()
         self._events_before = len(self.events)
@@ -283,35 +264,37 @@ class InMemoryGuard:
         self._look()
         return outcome
 
-    def _answer(self, step: Step) -> object:
+    def _answer(self, step: steps.Step) -> object:
         match step:
-            case NeedMoment():
-                return Moment(self.now, salt=f"{len(self.events):032x}")
-            case NeedVerdictContext():
+            case steps.NeedMoment():
+                return steps.Moment(self.now, salt=f"{len(self.events):032x}")
+            case steps.NeedVerdictContext():
                 return self._verdict_context(step)
-            case NeedPeers(agents):
+            case steps.NeedPeers(agents):
                 return tuple(name for name in agents if self._breaker(name).state == "closed")
-            case NeedCandidates(agents, trial):
-                return tuple(AgentStanding(self._asked(name, trial), self._served(name)) for name in agents)
-            case NeedAttendance(turn):
+            case steps.NeedCandidates(agents, trial):
+                return tuple(
+                    steps.AgentStanding(self._asked(name, trial), self._served(name)) for name in agents
+                )
+            case steps.NeedAttendance(turn):
                 self._look()
                 served, since = self._seen[turn.agent]
                 begun = self.events[turn.round_n].at
                 if served:
-                    return Attendance(served, max(since, begun), unbegun=False)
-                return Attendance(served, since, unbegun=since <= begun)
-            case Append(event):
+                    return steps.Attendance(served, max(since, begun), unbegun=False)
+                return steps.Attendance(served, since, unbegun=since <= begun)
+            case steps.Append(event):
                 return self._store(event)
-            case Remember():
+            case steps.Remember():
                 self.memory.remember(self.client, step)
-            case Appended(counts=counts):
+            case steps.Appended(counts=counts):
                 for count in counts:
                     rules = self.fleet.breaker_of(count.agent)
                     changed = breaker.counted(self._breaker(count.agent), rules, count, self.now)
                     self.breakers[count.agent] = changed or self._breaker(count.agent)
         return None
 
-    def _verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
+    def _verdict_context(self, need: steps.NeedVerdictContext) -> steps.VerdictContext:
         use, what = Use("closed"), need.command.what
         if need.target is not None:
             use = Use(self._breaker(need.target).state)
@@ -320,8 +303,8 @@ class InMemoryGuard:
         if isinstance(what, Submit):
             max_age_s = self.fleet.memory_max_age_s
             memory = self.memory.recall(self.client, what.conversation, self.now, max_age_s)
-            return VerdictContext(use, self.policies.get(what.policy), self._prices, memory)
-        return VerdictContext(use)
+            return steps.VerdictContext(use, self.policies.get(what.policy), self._prices, memory)
+        return steps.VerdictContext(use)
 
     def _asked(self, agent: AgentName, cause: Cause) -> Use:
         """Return by which state of an agent's breaker the message `cause` is judged; it may be the trial."""
@@ -333,7 +316,7 @@ class InMemoryGuard:
     def _breaker(self, agent: str) -> BreakerEntry:
         return self.breakers.get(agent, CLOSED)
 
-    def _store(self, event: AnyEvent) -> Stored | None:
+    def _store(self, event: AnyEvent) -> steps.Stored | None:
         if len(self.events) - self._events_before >= _MOST_AT_ONCE:
             last = [type(each).__name__ for each in self.events[-5:]]
             raise NotDecided(f"what is due comes to no end: {last}")
@@ -342,7 +325,7 @@ class InMemoryGuard:
             return None
         self.events.append(event)
         self.bodies.append(body)
-        return Stored(event, body)
+        return steps.Stored(event, body)
 
     def _look(self) -> None:
         """Note which agents are served, and since when, as a real guard does all the time."""
@@ -360,13 +343,13 @@ class InMemoryGuard:
         return self.fleet.operators[0] if self.fleet.operators else "operator"
 
     @staticmethod
-    def _event(outcome: Outcome) -> AnyEvent:
+    def _event(outcome: steps.Outcome) -> AnyEvent:
         match outcome:
-            case Decided(event):
+            case steps.Decided(event):
                 return event
             case Late(ended=ended):
                 raise NotDecided(f"too late: {ended}")
             case Rejected(code, detail):
                 raise NotDecided(f"{code}: {detail}")
-            case MeshFrozen():
+            case steps.MeshFrozen():
                 raise NotDecided("the mesh is frozen: the message would come again")

@@ -23,7 +23,7 @@ from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 from mesh.bus.connection import Bus
 from mesh.errors import UsageWrong
 from mesh.ops import queue
-from mesh.service.printable import short
+from mesh.service.printable import as_json_text, as_text, short
 from mesh.ui.page import Page, number
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Budget
@@ -235,16 +235,16 @@ def field_for(
         return Field(kind="object", fields=fields, **described)
     if kind == "choice":
         options = [said["const"]] if "const" in said else said["enum"]
-        first = "" if default is _NOTHING else _json(default)
-        return Field(kind=kind, choices=tuple(_json(each) for each in options), value=first, **described)
+        first = "" if default is _NOTHING else as_json_text(default)
+        return Field(kind=kind, choices=tuple(map(as_json_text, options)), value=first, **described)
     if kind == "lines":
         items = said.get("items")
         item = "text" if items is None else _kind(items if isinstance(items, Mapping) else {}, _DEEPEST)
-        text = "\n".join(map(_text, default)) if isinstance(default, list) else ""
+        text = "\n".join(map(as_text, default)) if isinstance(default, list) else ""
         return Field(kind=kind, item=item, value=text, is_long=True, **described)
     return Field(
         kind=kind,
-        value="" if default is _NOTHING else _json(default) if kind == "json" else _text(default),
+        value="" if default is _NOTHING else as_json_text(default) if kind == "json" else as_text(default),
         is_long=kind == "json" or (kind == "text" and _limit(said, "maxLength", _LONG + 1) > _LONG),
         least=said.get("minimum") if isinstance(said.get("minimum"), int | float) else None,
         most=said.get("maximum") if isinstance(said.get("maximum"), int | float) else None,
@@ -328,14 +328,6 @@ def _read(field: Field, text: str, kind: Kind) -> Any:
     if kind == "yesno" and not isinstance(value, bool):
         raise UsageWrong(f"{field.label}: it is yes or no")
     return value
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _json(value)
 
 
 def _limit(said: Mapping[str, Any], name: str, otherwise: int) -> int:

@@ -190,7 +190,7 @@ def request_routes(page: Page) -> list[Route]:
         elif form == "mermaid":
             body, kind, ending = mermaid(scene(told)).encode(), "text/plain", "mmd"
         elif form == "json":
-            encoded = msgspec.json.encode(story.document(told))
+            encoded = msgspec.json.encode(log.documented(told, story.bodies))
             body, kind, ending = msgspec.json.format(encoded, indent=2), "application/json", "json"
         else:
             raise UsageWrong("a request is downloaded as html, mermaid or json")

@@ -129,10 +129,6 @@ class Story(msgspec.Struct, frozen=True):
             raise NotFound(f"there is no event {n}; this request has 0 to {len(self.happened) - 1}")
         return self.happened[: n + 1]
 
-    def document(self, told: Timeline) -> dict[str, Any]:
-        """Return the documented JSON of the whole request."""
-        return log.documented(told, self.bodies)
-
 
 class Stories:
     """Reads requests, and keeps those that were looked at last: an event that is stored never changes."""
