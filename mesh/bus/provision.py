@@ -11,34 +11,17 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from mesh.bus import streams
 from mesh.bus.connection import Bus
 from mesh.bus.reader import last
 from mesh.bus.roles import members
-from mesh.bus.streams import (
-    CONTROLS,
-    DEFAULT_STORAGE,
-    LOG,
-    NEVER,
-    PROPOSALS,
-    SCHEMA,
-    SCHEMA_KEY,
-    TIMERS,
-    Consumer,
-    Storage,
-    consumer_table,
-    controls_of,
-    is_journal_stream,
-    is_offers_consumer,
-    kind_of,
-    stream_table,
-)
 from mesh.errors import ApiCode, ApiError, NewerSchema, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET, PRICES
 
 _API_S = 30.0
 _NOT_FOUND = (ApiCode.STREAM_NOT_FOUND, ApiCode.CONSUMER_NOT_FOUND)
-_STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *NEVER)
+_STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *streams.NEVER)
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
 _STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 _CONSUMER_FREE = ("ack_wait", "max_ack_pending", "max_deliver")
@@ -67,7 +50,7 @@ class _Step(NamedTuple):
 async def provision(
     bus: Bus,
     fleet: Fleet,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: streams.Storage = streams.DEFAULT_STORAGE,
     documents: Mapping[str, bytes] = {},
     *,
     dry_run: bool = False,
@@ -85,10 +68,11 @@ async def provision(
     """
     tuple(members(fleet))  # raises before anything is written when names clash
     steps = [
-        *await _plan_streams(bus, stream_table(fleet, storage)),
-        *await _plan_consumers(bus, consumer_table(fleet)),
+        *await _plan_streams(bus, streams.stream_table(fleet, storage)),
+        *await _plan_consumers(bus, streams.consumer_table(fleet)),
         *await _plan_documents(bus, {FLEET: _document(fleet), **documents}),
-        *await _plan_left_offers(bus, consumer_table(fleet)),  # after the fleet says that nobody takes them
+        # After the fleet says that nobody takes them.
+        *await _plan_left_offers(bus, streams.consumer_table(fleet)),
     ]
     if not dry_run:
         for step in steps:
@@ -121,12 +105,12 @@ async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
             steps.append(_Step(Change("create", what), f"STREAM.CREATE.{name}", wanted))
             continue
         metadata = stands.get("metadata") or {}
-        if (found := int(metadata.get(SCHEMA_KEY, 0))) > SCHEMA:
-            raise NewerSchema(f"{what} has schema {found}, this version knows {SCHEMA}")
-        if 0 < found < SCHEMA:
-            raise UnsafeChange(what, SCHEMA_KEY, found, SCHEMA)
+        if (found := int(metadata.get(streams.SCHEMA_KEY, 0))) > streams.SCHEMA:
+            raise NewerSchema(f"{what} has schema {found}, this version knows {streams.SCHEMA}")
+        if 0 < found < streams.SCHEMA:
+            raise UnsafeChange(what, streams.SCHEMA_KEY, found, streams.SCHEMA)
         merged = {**wanted, "metadata": {**metadata, **wanted["metadata"]}}
-        free = (*_STREAM_FREE, *(_CONTROLS_FREE if kind_of(name) == CONTROLS else ()))
+        free = (*_STREAM_FREE, *(_CONTROLS_FREE if streams.kind_of(name) == streams.CONTROLS else ()))
         detail = _differences(what, stands, merged, free, _STREAM_GROWS)
         if detail:
             steps.append(_Step(Change("update", what, detail), f"STREAM.UPDATE.{name}", {**stands, **merged}))
@@ -142,7 +126,7 @@ async def _plan_retired(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
     for name in await standing_queues(bus):
         stands = await _config(bus, f"STREAM.INFO.{name}")
         retired = {"subjects": [f"mesh.retired.{name}"], "subject_transform": None}
-        is_left = name not in table and name.startswith(controls_of(""))
+        is_left = name not in table and name.startswith(streams.controls_of(""))
         if not is_left or stands is None or stands["subjects"] == retired["subjects"]:
             continue
         change = Change("update", f"stream {name}", ("it belongs to no client any more",))
@@ -150,7 +134,7 @@ async def _plan_retired(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
     return steps
 
 
-async def _plan_consumers(bus: Bus, table: Iterable[Consumer]) -> list[_Step]:
+async def _plan_consumers(bus: Bus, table: Iterable[streams.Consumer]) -> list[_Step]:
     steps = []
     standing: dict[str, dict[str, dict[str, Any]]] = {}
     for stream, name, wanted in table:
@@ -167,16 +151,18 @@ async def _plan_consumers(bus: Bus, table: Iterable[Consumer]) -> list[_Step]:
     return steps
 
 
-async def _plan_left_offers(bus: Bus, table: Iterable[Consumer]) -> list[_Step]:
+async def _plan_left_offers(bus: Bus, table: Iterable[streams.Consumer]) -> list[_Step]:
     """Take away the consumers of intents' inboxes that no agent takes from any more."""
-    wanted = {name for stream, name, _ in table if stream == LOG}
+    wanted = {name for stream, name, _ in table if stream == streams.LOG}
     left = [
-        name for name in await _consumer_configs(bus, LOG) if is_offers_consumer(name) and name not in wanted
+        name
+        for name in await _consumer_configs(bus, streams.LOG)
+        if streams.is_offers_consumer(name) and name not in wanted
     ]
     return [
         _Step(
-            Change("delete", f"consumer {LOG}/{name}", ("no agent lists its intent",)),
-            f"CONSUMER.DELETE.{LOG}.{name}",
+            Change("delete", f"consumer {streams.LOG}/{name}", ("no agent lists its intent",)),
+            f"CONSUMER.DELETE.{streams.LOG}.{name}",
         )
         for name in left
     ]
@@ -265,7 +251,7 @@ def _grows(old: int | None, new: int) -> bool:
 
 async def standing_journals(bus: Bus) -> list[str]:
     """Return every stream of journals, also of agents that left the fleet. Raises BusError."""
-    return sorted(filter(is_journal_stream, await _listed(bus, "STREAM.NAMES", "streams")))
+    return sorted(filter(streams.is_journal_stream, await _listed(bus, "STREAM.NAMES", "streams")))
 
 
 async def standing_queues(bus: Bus) -> list[str]:
@@ -274,6 +260,6 @@ async def standing_queues(bus: Bus) -> list[str]:
     Controls come first, those of operators before all. Raises BusError.
     """
     found = await _listed(bus, "STREAM.NAMES", "streams")
-    order = (CONTROLS, TIMERS, PROPOSALS)
-    queues = [(order.index(kind), name) for name in found if (kind := kind_of(name)) is not None]
+    order = (streams.CONTROLS, streams.TIMERS, streams.PROPOSALS)
+    queues = [(order.index(kind), name) for name in found if (kind := streams.kind_of(name)) is not None]
     return [name for _, name in sorted(queues)]

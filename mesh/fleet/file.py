@@ -27,22 +27,7 @@ from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
 from mesh.fleet.near_miss import in_words, with_suggestion
 from mesh.settings import FILE_NAME, store_in
-from protocol.wire.config import (
-    GUARD_LEASE_S,
-    LEASE_S,
-    LONGEST_LEASE_S,
-    MOST_AT_ONCE,
-    MOST_PER_MINUTE,
-    SHORTEST_LEASE_S,
-    AgentEntry,
-    BreakerRules,
-    DocumentInvalid,
-    Fleet,
-    ModelLimits,
-    Policy,
-    fleet_mistakes,
-    policy_of,
-)
+from protocol.wire import config
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, is_name
 from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, unsaid
@@ -156,7 +141,7 @@ class BreakerSection(Strict):
     open_s: float | None = Field(default=None, gt=0, le=DAY_S)
     trial_s: float | None = Field(default=None, gt=0, le=DAY_S)
 
-    def over(self, rules: BreakerRules) -> BreakerRules:
+    def over(self, rules: config.BreakerRules) -> config.BreakerRules:
         return msgspec.structs.replace(rules, **self.model_dump(exclude_none=True))
 
 
@@ -183,8 +168,8 @@ class AgentSection(Sender):
 class ModelSection(Strict):
     """Numbers of protocol.wire.config.ModelLimits."""
 
-    concurrency: int | None = Field(default=None, ge=1, le=MOST_AT_ONCE)
-    per_minute: int | None = Field(default=None, ge=1, le=MOST_PER_MINUTE)
+    concurrency: int | None = Field(default=None, ge=1, le=config.MOST_AT_ONCE)
+    per_minute: int | None = Field(default=None, ge=1, le=config.MOST_PER_MINUTE)
 
 
 class TlsSection(Strict):
@@ -246,8 +231,10 @@ class MemorySection(Strict):
 
 
 class LeaseSection(Strict):
-    agent_s: float = Field(default=LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
-    guard_s: float = Field(default=GUARD_LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
+    agent_s: float = Field(default=config.LEASE_S, ge=config.SHORTEST_LEASE_S, le=config.LONGEST_LEASE_S)
+    guard_s: float = Field(
+        default=config.GUARD_LEASE_S, ge=config.SHORTEST_LEASE_S, le=config.LONGEST_LEASE_S
+    )
 
 
 class FleetFile(Strict):
@@ -275,14 +262,14 @@ class FleetFile(Strict):
     breaker: BreakerSection = BreakerSection()
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> config.Fleet:
         """The document that guards watch."""
-        breaker = self.breaker.over(BreakerRules())
-        return Fleet(
+        breaker = self.breaker.over(config.BreakerRules())
+        return config.Fleet(
             name=self.name,
             entry=AgentName(self.entry),
             agents={
-                name: AgentEntry(
+                name: config.AgentEntry(
                     name=AgentName(name),
                     clearance=section.clearance,
                     intents=section.intents,
@@ -308,7 +295,7 @@ class FleetFile(Strict):
                 if section.breaker.model_fields_set
             },
             models={
-                model: ModelLimits(**section.model_dump(exclude_unset=True))
+                model: config.ModelLimits(**section.model_dump(exclude_unset=True))
                 for model, section in self.models.items()
             },
             labels=self.labels,
@@ -320,10 +307,10 @@ class FleetFile(Strict):
         )
 
     @property
-    def rules(self) -> dict[str, Policy]:
+    def rules(self) -> dict[str, config.Policy]:
         """Every policy by name; `default` is there even if the file says nothing."""
-        return {"default": Policy()} | {
-            name: policy_of(numbers, name) for name, numbers in self.policies.items()
+        return {"default": config.Policy()} | {
+            name: config.policy_of(numbers, name) for name, numbers in self.policies.items()
         }
 
     @property
@@ -377,15 +364,15 @@ class FleetFile(Strict):
         ]
         for name in sorted(self._sections.keys() & RESERVED):
             wrong.append(f"{name}: this name has a key of its own in every mesh")
-        return wrong + fleet_mistakes(self.fleet)
+        return wrong + config.fleet_mistakes(self.fleet)
 
     def _check_policies(self) -> list[str]:
         wrong = []
         for name, numbers in self.policies.items():
             try:
-                policy_of(numbers, name)
-            except DocumentInvalid as invalid:
-                known = (*Policy.__struct_fields__, *Budget.__struct_fields__)
+                config.policy_of(numbers, name)
+            except config.DocumentInvalid as invalid:
+                known = (*config.Policy.__struct_fields__, *Budget.__struct_fields__)
                 wrong += [f"policies.{name}: {with_suggestion(each, known)}" for each in invalid.mistakes]
         return wrong
 
