@@ -4,7 +4,8 @@ Most of what a short Python process costs is its imports. Within `warm_starts`, 
 asyncio, asks a warm parent for what would run `python -m MODULE` or `python FILE`. The warm parent has one
 thread and no loop. It clones itself as a child of the process that asks: process ids, signals, waits, exit
 statuses and parent-death signals are real. The clone takes arguments, directory, environment, streams and
-session, and then runs the program as its `__main__`.
+session, and then runs the program as its `__main__`. A command that starts services (`_LAUNCHERS`) finds a
+warm parent of its own: a fork of the first, before that command begins.
 
 A start is cold, an interpreter of its own, wherever a program could tell the difference: with options of the
 interpreter, or with another environment where an import reads it. `MESH_TEST_COLD`, set for a process or for
@@ -19,6 +20,7 @@ import inspect
 import os
 import pickle
 import platform
+import re
 import runpy
 import signal
 import socket
@@ -46,7 +48,6 @@ _USUAL: dict[str, Any] = {
     "executable": None,
     "close_fds": True,
     "pass_fds": (),
-    "shell": False,
     "restore_signals": True,
 }
 _USUAL |= {"gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1}
@@ -58,6 +59,9 @@ _IMPORTED = (
 )
 _IMPORTED_FOR = {"tests.mcp_server": ("mcp.server.mcpserver",)}
 """By module: what is imported when it is first started, since few tests need it."""
+_MAKES_WAY = re.compile(r"exec( [\w./:-]+)+")
+_LAUNCHERS = {"dev", "demo", "tests.drill"}
+"""Commands that start Python processes: their clones have a warm parent of their own."""
 _READS_ENVIRONMENT = "mesh.service.failpoints"
 """The one module of the product that reads the environment as it is imported: each clone runs it anew."""
 _LARGEST = 1 << 17
@@ -82,20 +86,13 @@ class Start(NamedTuple):
 
 
 class WarmParent:
-    """The warm parent of this process. Make it in the main thread: parent-death signals follow a thread."""
+    """The warm parent of this process: a child that waits at the other end of `ours`."""
 
-    def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, ours: socket.socket) -> None:
+        self._ours = ours
         self._one_at_a_time = threading.Lock()
         self._read_early = _read_early(os.environ)
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), "-" * 8192],  # room for others' arguments
-                stdin=subprocess.DEVNULL,
-                env=environment | {"ROOM": "-" * 65_536},  # and for their environments
-                pass_fds=(theirs.fileno(),),
-            )
+        self._ready = False
 
     def takes(self, start: Start) -> bool:
         """Return True if no program can tell a clone that runs it from an interpreter of its own."""
@@ -111,16 +108,63 @@ class WarmParent:
 
     def start(self, start: Start, streams: Sequence[int]) -> int:
         """Return the process id of a new child of this process with these standard streams."""
-        with self._one_at_a_time:
-            socket.send_fds(self._ours, [pickle.dumps(tuple(start))], streams)
-            pid = self._ours.recv(32)
-        if not pid:
-            raise RuntimeError(f"the warm parent has ended with {self._process.wait()}")
-        return int(pid)
+        return self._ask(tuple(start), streams)
 
-    def close(self) -> None:
-        self._ours.close()
-        self._process.wait()
+    def wait(self) -> None:
+        """Wait until it has imported the product, before the first process of any kind is started.
+
+        Later, a clone's start would stop this process's loop so long that servers give its connections up.
+        """
+        if not self._ready:
+            self._ask(None)
+            self._ready = True
+
+    def _ask(self, message: object, streams: Sequence[int] = ()) -> int:
+        with self._one_at_a_time:
+            socket.send_fds(self._ours, [pickle.dumps(message)], streams)
+            answer = self._ours.recv(32)
+        if not answer:
+            raise RuntimeError("the warm parent has ended")
+        return int(answer)
+
+    def serve(self, cold: Callable[..., None]) -> Callable[..., None]:
+        """Return what `Popen._execute_child` is to be: this parent's clone, or as `cold` does it."""
+        names = inspect.signature(cold)
+
+        def execute_child(process: Any, *values: Any, **named: Any) -> None:
+            self.wait()
+            asked = names.bind(process, *values, **named).arguments
+            environment = os.environ if asked["env"] is None else asked["env"]
+            start = Start(
+                _words(asked["args"], asked["shell"]),
+                os.fsdecode(asked["cwd"] or os.getcwd()),
+                {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+                asked["start_new_session"],
+                asked["preexec_fn"],
+            )
+            usual = all(asked.get(name, value) == value for name, value in _USUAL.items())
+            if not usual or not self.takes(start):
+                cold(process, *values, **named)
+                return
+            streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
+            process.pid = self.start(
+                start, [number if given == -1 else given for number, given in enumerate(streams)]
+            )
+            process._child_created = True
+            pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+            process._close_pipe_fds(*(asked[each] for each in pipes))
+
+        return execute_child
+
+
+def _words(args: Any, shell: bool) -> list[str]:
+    """Return a command line; also one for a shell that only makes way: `exec`, and words of plain characters.
+
+    Returns none for another shell's.
+    """
+    if shell:
+        return args.split()[1:] if isinstance(args, str) and _MAKES_WAY.fullmatch(args) else []
+    return [] if isinstance(args, str | bytes | os.PathLike) else [os.fsdecode(each) for each in args]
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -133,43 +177,41 @@ def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def warm_starts() -> Iterator[None]:
-    """Let Python processes that this process starts be clones of a warm parent, where that can be done."""
+    """Let Python processes that this process starts be clones of a warm parent, where that can be done.
+
+    Enter it in the main thread: parent-death signals follow a thread.
+    """
     if ALL_COLD:
         yield
         return
+    ours, theirs = _pair()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno()), "-" * 8192],  # room for others' arguments
+            stdin=subprocess.DEVNULL,
+            env=environment | {"ROOM": "-" * 65_536},  # and for their environments
+            pass_fds=(theirs.fileno(),),
+        )
     popen: Any = subprocess.Popen
-    cold = popen._execute_child
-    names = inspect.signature(cold)
-    parent = WarmParent()
-
-    def execute_child(process: Any, *values: Any, **named: Any) -> None:
-        asked = names.bind(process, *values, **named).arguments
-        environment = os.environ if asked["env"] is None else asked["env"]
-        args = asked["args"]
-        start = Start(
-            [] if isinstance(args, str | bytes | os.PathLike) else [os.fsdecode(each) for each in args],
-            os.fsdecode(asked["cwd"] or os.getcwd()),
-            {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
-            asked["start_new_session"],
-            asked["preexec_fn"],
-        )
-        usual = all(asked.get(name, value) == value for name, value in _USUAL.items())
-        if not usual or not parent.takes(start):
-            cold(process, *values, **named)
-            return
-        streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
-        process.pid = parent.start(
-            start, [number if given == -1 else given for number, given in enumerate(streams)]
-        )
-        process._child_created = True
-        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-        process._close_pipe_fds(*(asked[each] for each in pipes))
-
     try:
-        with mock.patch.object(popen, "_execute_child", execute_child):
+        with mock.patch.object(popen, "_execute_child", WarmParent(ours).serve(popen._execute_child)):
             yield
     finally:
-        parent.close()
+        ours.close()
+        process.wait()
+
+
+def is_warm_parent(pid: int) -> bool:
+    """Return True for a process that only waits to be asked for clones."""
+    try:
+        return os.fsencode(__file__) in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 # --- in the warm parent, and in its clones ----------------------------------------------------------
@@ -181,10 +223,13 @@ def _serve(asked: socket.socket) -> tuple[Start, Sequence[int]] | None:
         message, streams, _, _ = socket.recv_fds(asked, _LARGEST, 3)
         if not message:
             return None
-        start = Start(*pickle.loads(message))
-        _import(
-            (*_IMPORTED, *_IMPORTED_FOR.get(start.arguments[2] if "-m" in start.arguments[:2] else "", ()))
-        )
+        _import(_IMPORTED)
+        wanted = pickle.loads(message)
+        if wanted is None:
+            asked.send(b"0")
+            continue
+        start = Start(*wanted)
+        _import(_IMPORTED_FOR.get(start.arguments[2] if "-m" in start.arguments[:2] else "", ()))
         pid = _clone()
         if pid == 0:
             return start, streams
@@ -305,9 +350,22 @@ def _main() -> None:
     with socket.socket(fileno=int(own)) as asked:
         os.set_inheritable(int(own), False)
         given = _serve(asked)
+    own_parent = None
+    if given is not None and _LAUNCHERS.intersection(given[0].arguments[2:4]):
+        ours, theirs = _pair()
+        with theirs:
+            if os.fork() > 0:
+                own_parent = ours
+            else:  # it holds nothing of what the launcher was given, and clones children of the launcher
+                for each in (ours.detach(), *given[1]):
+                    os.close(each)
+                given = _serve(theirs)
     if given is not None:
         start, streams = given
         _become(start, streams)
+        if own_parent is not None:
+            popen: Any = subprocess.Popen
+            popen._execute_child = WarmParent(own_parent).serve(popen._execute_child)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _run(start.arguments, path)
 

@@ -1,4 +1,4 @@
-"""An agent without our runtime, by docs/protocol.md alone; FAULT plants one mistake in it."""
+"""An agent without our runtime, by docs/protocol.md alone; its arguments, if any, name a mistake in it."""
 
 import asyncio
 import base64
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.errors import MeshError
 
 NAME = os.environ["MESH_NAME"]
-FAULT = os.environ.get("FAULT", "")
+FAULT = " ".join(sys.argv[1:])
 KNOWN = {
     "request.opened",
     "handoff.admitted",

@@ -15,7 +15,7 @@ import pytest
 from tests.certain import known
 from tests.servers import PATIENCE_S, ROOT, alive, until
 from tests.system.terminal import parents
-from tests.warm import ALL_COLD, COLD
+from tests.warm import ALL_COLD, COLD, is_warm_parent
 
 # Where nothing starts warm (another system, or MESH_TEST_COLD for the whole run) there is nothing to compare.
 pytestmark = pytest.mark.skipif(ALL_COLD, reason="every start of this run is cold")
@@ -71,6 +71,25 @@ with warm_starts():
     child = subprocess.Popen([sys.executable, "sleeper.py"], preexec_fn=ParentDeath().preexec)
     print(child.pid, flush=True)
     time.sleep(600)  # only a signal ends it
+"""
+# It says of its child what the child says.
+LAUNCHER = """
+import os, subprocess, sys
+from functools import partial
+around = os.environ | {"LAUNCHER": str(os.getpid())}
+subprocess.run([sys.executable, "probe.py"], env=around, preexec_fn=partial(os.nice, 0))
+"""
+# It starts a process that is no clone, and says if the warm parent has loaded the libraries by then.
+FIRST = f"""
+import os, subprocess, sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from tests.system.terminal import parents
+from tests.warm import warm_starts
+with warm_starts():
+    [child] = [pid for pid, parent in parents().items() if parent == os.getpid()]
+    subprocess.run(["true"], check=True)
+    print("msgspec" in Path(f"/proc/{{child}}/maps").read_text())
 """
 # It sleeps until a signal ends it.
 SLEEPER = "import sys, time; print('mesh.testing' in sys.modules, flush=True); time.sleep(600)"
@@ -143,6 +162,10 @@ def test_a_start_that_is_about_starting_is_cold(tmp_path: Path, command: tuple[s
     assert run(tmp_path, *command, cold=False).stdout == "False\n"
 
 
+def test_imports_are_waited_for_before_the_first_process_of_any_kind(tmp_path: Path) -> None:
+    assert run(tmp_path, "-c", FIRST, cold=False).stdout == "True\n"
+
+
 def test_without_a_folder_a_program_runs_where_its_starter_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +173,32 @@ def test_without_a_folder_a_program_runs_where_its_starter_is(
     monkeypatch.chdir(tmp_path)
     said = subprocess.run([sys.executable, "where.py"], capture_output=True, text=True, check=True).stdout
     assert Path(said.strip()) == tmp_path
+
+
+def test_what_a_launcher_starts_is_warm_and_its_own(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "probe.py").write_text(PROBE)
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    said = {}
+    for cold in (False, True):
+        asked_for = asked(tmp_path, "launcher.py", "dev", cold=cold)
+        launcher, said[cold] = asked_for["alike"].pop("environment").pop("LAUNCHER"), asked_for["alike"]
+        assert said[cold].pop("parent") == int(launcher)
+        said[cold]["shown"][1].remove(f"LAUNCHER={launcher}")
+    assert said[False] == said[True]
+
+
+async def test_a_launchers_warm_parent_ends_with_it(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "sleeper.py", "dev"), cwd=tmp_path, stdout=PIPE
+    )
+    assert await known(process.stdout).readline() == b"True\n"
+    [parent] = [pid for pid, parent in parents().items() if parent == process.pid]
+    assert is_warm_parent(parent)
+    process.kill()
+    await process.wait()
+    await until(lambda: not alive(parent))
 
 
 async def test_a_clone_is_stopped_continued_and_killed_like_any_process(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from mesh.cli import app
 from tests.logs import plain_logs
 from tests.servers import PATIENCE_S, ROOT
+from tests.warm import is_warm_parent
 
 READY = "Ctrl-C stops everything"
 _OURS = ("NATS_URL", "MESH_NAME", "MESH_CREDENTIALS", "MESH_LOG_FORMAT", "MESH_LOG_LEVEL")
@@ -237,7 +238,7 @@ class Running:
 
     def children(self) -> list[int]:
         """Return the processes that it has started and that still run."""
-        return [pid for pid, parent in parents().items() if parent == self.pid]
+        return [pid for pid, parent in parents().items() if parent == self.pid and not is_warm_parent(pid)]
 
 
 def parents() -> dict[int, int]:

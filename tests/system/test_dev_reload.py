@@ -105,6 +105,7 @@ def test_what_is_no_python_is_told_once_and_the_old_code_goes_on(shop: tuple[Fol
     assert dev.said[len(before) :].count("invalid syntax") == 1
     code.write_text("import nothing_of_that_name\n" + good)
     said_since(dev, before, "orders cannot start with it; its old process goes on")
+    said_since(dev, before, "no module 'nothing_of_that_name'")  # its log is shown a moment later
     assert dev.said[len(before) :].count("no module 'nothing_of_that_name'") == 1
     assert "1042" in folder.mesh("send", "Where is order 1042?").out
     before = dev.said

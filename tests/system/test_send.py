@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import os
 import pty
-import signal
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator
 from fcntl import ioctl
+from functools import partial
 
 import pytest
 
@@ -69,10 +69,6 @@ def seated(office: Office, *arguments: object, who: str = "c1") -> Iterator[Seat
     ours, theirs = pty.openpty()
     os.set_blocking(ours, False)
 
-    def take_the_terminal() -> None:
-        ioctl(0, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this process was started with
-
     process = subprocess.Popen(
         [sys.executable, "-m", "mesh", *map(str, arguments)],
         cwd=office.folder.path,
@@ -81,7 +77,7 @@ def seated(office: Office, *arguments: object, who: str = "c1") -> Iterator[Seat
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=take_the_terminal,
+        preexec_fn=partial(ioctl, 0, termios.TIOCSCTTY, 0),  # the session takes it
     )
     os.close(theirs)
     try:
