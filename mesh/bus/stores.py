@@ -52,11 +52,6 @@ class ConfUnreadable(MeshError, code="conf.unreadable"):
         self.refusal = f"{entry.split('.')[2]}_unreadable"
 
 
-async def read_conf(bus: Bus, subject: str, *, timeout_s: float = TIMEOUT_S) -> StoredMessage | None:
-    """Return the entry of a subject; None if there is none. Raises BusError."""
-    return await get(bus, "CONF", subject, timeout_s=timeout_s)
-
-
 def parse_conf(message: StoredMessage, parse: Callable[[bytes], T]) -> T:
     """Return the parsed entry. If `parse` finds it invalid, log it and raise ConfUnreadable."""
     try:

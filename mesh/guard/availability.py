@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served
+from mesh.bus.reader import get
 from mesh.bus.roles import GET
-from mesh.bus.stores import ConfUnreadable, parse_conf, read_conf, write_conf
+from mesh.bus.stores import ConfUnreadable, parse_conf, write_conf
 from mesh.bus.streams import inbox_consumer, steps_of
 from mesh.errors import ApiCode, ApiError, BusError, OutcomeUnknown, SequenceConflict
 from mesh.service.conditions import Kind
@@ -209,7 +210,7 @@ class Breakers:
         An entry that cannot be read counts as open from now on; the trial that follows writes it anew.
         """
         subject = subjects.breaker(agent)
-        found = await read_conf(self._bus, subject, timeout_s=WAIT_S)
+        found = await get(self._bus, "CONF", subject, timeout_s=WAIT_S)
         seq = 0 if found is None else found.seq
         if found is not None and self.is_known(agent, seq):
             return

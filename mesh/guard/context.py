@@ -21,14 +21,13 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.reader import StoredMessage
+from mesh.bus.reader import StoredMessage, get
 from mesh.bus.stores import (
     NO_FLEET,
     UNREADABLE,
     ConfUnreadable,
     T,
     parse_conf,
-    read_conf,
     read_memory,
     write_conf,
     write_memory,
@@ -165,7 +164,7 @@ class DecisionContext:
 
     async def _read_all(self) -> None:
         """Read the fleet and, once there has been one, all that stands beside it."""
-        found = await read_conf(self._bus, subjects.FLEET)
+        found = await get(self._bus, "CONF", subjects.FLEET)
         fleet = self._parsed(subjects.FLEET, found, config.read_fleet, None)
         if found is not None and fleet is not None:
             self.fleet = msgspec.structs.replace(fleet, revision=found.seq)
@@ -173,9 +172,9 @@ class DecisionContext:
             return
         self.read_again.set()
         self._policies.clear()
-        prices = await read_conf(self._bus, subjects.PRICES)
+        prices = await get(self._bus, "CONF", subjects.PRICES)
         self._prices = self._parsed(subjects.PRICES, prices, config.read_prices, self._prices)
-        freeze = await read_conf(self._bus, subjects.FREEZE)
+        freeze = await get(self._bus, "CONF", subjects.FREEZE)
         entry = self._parsed(subjects.FREEZE, freeze, config.read_freeze, _TAKEN_FOR_FROZEN)
         self._set_frozen(entry is not None and entry.frozen)
         await self._read_breakers(self.fleet.agents)
@@ -214,7 +213,7 @@ class DecisionContext:
         if not is_token(name):
             return None
         if name not in self._policies:
-            found = await read_conf(self._bus, subjects.policy(name))
+            found = await get(self._bus, "CONF", subjects.policy(name))
             try:
                 parse = partial(config.read_policy, name=name)
                 self._policies[name] = None if found is None else parse_conf(found, parse)
@@ -296,7 +295,7 @@ async def freeze_or_thaw(
         return Rejected("not_allowed", "the whole mesh can only be frozen and thawed")
     frozen = isinstance(control, Freeze)
     for left in reversed(range(_ATTEMPTS)):
-        found = await read_conf(bus, subjects.FREEZE)
+        found = await get(bus, "CONF", subjects.FREEZE)
         try:
             stands = FreezeEntry() if found is None else parse_conf(found, config.read_freeze)
         except ConfUnreadable:

@@ -135,7 +135,7 @@ class ClaudeAgent(Agent):
         description: str = "",
         concurrency: int = 8,
     ) -> None:
-        text = load_instructions(instructions) if isinstance(instructions, Path) else instructions
+        text = load_instructions(instructions)
         if isinstance(handoffs, str):
             raise ValueError("`handoffs` is a list of agents")
         peers = None if handoffs is None else frozenset(map(checked_name, handoffs))

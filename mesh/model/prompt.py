@@ -53,14 +53,19 @@ class Instructions:
             raise ValueError("instructions have to say something: the text is blank")
 
 
-def load_instructions(path: Path) -> Instructions:
-    """Return the instructions in a file. Raises OSError; ValueError without a version line or a text."""
-    first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+def load_instructions(given: Instructions | Path) -> Instructions:
+    """Return instructions; a path is that of their file.
+
+    Raises OSError; ValueError for a file without a version line or a text.
+    """
+    if isinstance(given, Instructions):
+        return given
+    first, _, rest = given.read_text(encoding="utf-8").partition("\n")
     found = _FIRST.fullmatch(first.strip())
     if found is None:
-        raise ValueError(f"{path.name}: the first line has to be <!-- version: … -->")
+        raise ValueError(f"{given.name}: the first line has to be <!-- version: … -->")
     if not rest.strip():
-        raise ValueError(f"{path.name}: no text after the version line")
+        raise ValueError(f"{given.name}: no text after the version line")
     return Instructions(found["version"], rest.strip())
 
 

@@ -143,7 +143,7 @@ class Supervisor(Agent):
         description: str = "",
         concurrency: int = 8,
     ) -> None:
-        plans, answers = _loaded(planner), _loaded(synthesizer)
+        plans, answers = load_instructions(planner), load_instructions(synthesizer)
         if plans.text == answers.text:
             raise ValueError("planner and synthesizer are two prompts: one that does both does neither well")
         if isinstance(workers, str):
@@ -184,10 +184,6 @@ class Supervisor(Agent):
             concurrency=concurrency,
             prepare=partial(prepared, models, output_type),
         )
-
-
-def _loaded(given: Instructions | Path) -> Instructions:
-    return load_instructions(given) if isinstance(given, Path) else given
 
 
 class Conduct:

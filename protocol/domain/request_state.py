@@ -155,10 +155,6 @@ class RequestState:
     def _load(self) -> Load:
         return NO_LOAD if self.root is None else self.root.load()
 
-    def spent_after(self, turn: TurnState, report: Report) -> Usage:
-        """Return what the request has spent once `turn` is settled by its newest report."""
-        return budget.plus(self.spent, self.more(turn, report))
-
     @staticmethod
     def more(turn: TurnState, report: Report) -> Usage:
         """Return what a turn's newest report adds to what it spent.

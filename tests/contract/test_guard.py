@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus.stores import read_conf
+from mesh.bus.reader import get
 from mesh.guard.service import Guard
 from mesh.testing import InMemoryGuard, LocalBus
 from protocol.wire import events, subjects
@@ -113,7 +113,7 @@ async def test_a_real_guard_writes_what_the_guard_in_memory_does(
 ) -> None:
     now = time.time_ns() // 1000 + AHEAD_US
     async with contract_bus.connected_as("admin") as admin:
-        found = await read_conf(admin, subjects.FLEET)
+        found = await get(admin, "CONF", subjects.FLEET)
         revision = known(found).seq
     guard = InMemoryGuard(
         msgspec.structs.replace(FLEET, revision=revision),

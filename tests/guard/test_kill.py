@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from mesh.bus.reader import get
 from mesh.bus.roles import GET
-from mesh.bus.stores import read_conf
 from protocol.wire import events
 from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
 from protocol.wire.config import FreezeEntry
@@ -126,7 +126,7 @@ async def test_a_freeze_that_comes_again_does_not_undo_the_thaw_that_came_after_
     await stage.control("_", Thaw(id="t1", by="lee"))
     await heir._context.thawed.wait()
     await stage.drained("CTL")
-    found = await read_conf(await stage.bus("guard", "reader"), FREEZE)
+    found = await get(await stage.bus("guard", "reader"), "CONF", FREEZE)
     entry = msgspec.json.decode(known(found).data, type=FreezeEntry)
     assert (entry.frozen, entry.by, entry.sender) == (False, "lee", "op")
     info = await (await stage.bus("admin")).api("STREAM.INFO.CTL")

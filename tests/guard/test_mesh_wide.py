@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from mesh.bus.stores import read_conf
+from mesh.bus.reader import get
 from mesh.guard.context import freeze_or_thaw
 from protocol.wire.commands import Control, Freeze, Thaw
 from protocol.wire.config import FreezeEntry
@@ -15,7 +15,7 @@ HOUR_US = 3_600_000_000
 
 
 async def entry(stage: Stage) -> FreezeEntry:
-    found = await read_conf(await stage.bus("guard"), FREEZE)
+    found = await get(await stage.bus("guard"), "CONF", FREEZE)
     return FreezeEntry() if found is None else msgspec.json.decode(found.data, type=FreezeEntry)
 
 
