@@ -93,11 +93,12 @@ async def setup(where: Where, *, dry_run: bool, out: Path | None, file: Path, as
     the admin. A second run changes nothing.
     """
     from mesh.fleet.file import load_fleet
+    from mesh.settings import Sources
 
     fleet, url = load_fleet(file), None
     changes = [] if out is None else _write(fleet, out, dry_run)
     _tell(changes, as_json)
-    if out is not None and where.named_url() is None:
+    if out is not None and Sources(where.flags).url is None:
         note("no bus is named, so that nothing was applied to one")
     else:
         applied = await _apply(where, fleet, out, dry_run)

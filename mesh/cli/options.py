@@ -230,12 +230,6 @@ class Where:
         self.asked.append((access.name, roles))
         return access
 
-    def named_url(self) -> str | None:
-        """Return the bus's URL if anything names it."""
-        from mesh.settings import Sources
-
-        return Sources(self.flags).url
-
     async def connect(self, *roles: str) -> "Bus":
         """Return a connection as one of `roles`.
 

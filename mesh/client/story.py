@@ -49,7 +49,9 @@ def story(told: Timeline, *, steps: bool = False, now: int = 0) -> Iterator[Line
         now: the present, UTC µs, at which open tasks still last; not before the newest entry.
     """
     yield heading(told)
-    yield from tree_lines(told.tree, max(now, *(move.at for move in told.moves)))
+    newest = max(now, *(move.at for move in told.moves))
+    for node in told.tree:
+        yield from _tree_node(node, "", "", newest)
     last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
     for move, before in zip(told.moves, (-1, *(move.seq for move in told.moves)), strict=False):
         yield from entry(move, before)
@@ -210,21 +212,12 @@ class Teller:
 # --- the tree of its tasks ---------------------------------------------------------------------------
 
 
-def tree_lines(nodes: Sequence[TreeNode], now: int) -> Iterator[Line]:
-    """Yield a request's trees.
-
-    Args:
-        now: the present, UTC µs, at which open tasks still last.
-    """
-    for node in nodes:
-        yield from _tree_node(node, "", "", now)
-
-
 def _tree_node(node: TreeNode, first: str, rest: str, now: int) -> Iterator[Line]:
     """Yield a node and all below it.
 
     Args:
         first, rest: what stands before its first line, and before all others.
+        now: the present, UTC µs, at which open tasks still last.
     """
     who = " → ".join(node.agents) or node.agent or "nobody yet"
     name = f"{node.name} ({who})" if node.name else who

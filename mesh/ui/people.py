@@ -302,16 +302,12 @@ def _value(form: Mapping[str, str], field: Field) -> Any:
     if not text.strip():
         if field.required and field.kind in ("text", "lines"):
             return "" if field.kind == "text" else []
-        return _missing(field)
+        if field.required:
+            raise UsageWrong(f"{field.label}: nothing was said")
+        return _NOTHING
     if field.kind == "lines":
         return [_read(field, line, field.item or "text") for line in text.split("\n") if line.strip()]
     return _read(field, text, field.kind)
-
-
-def _missing(field: Field) -> Any:
-    if field.required:
-        raise UsageWrong(f"{field.label}: nothing was said")
-    return _NOTHING
 
 
 def _read(field: Field, text: str, kind: Kind) -> Any:
