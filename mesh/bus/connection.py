@@ -332,16 +332,17 @@ class Bus:
         await self.close()
 
     async def _open(self, servers: list[str], seed: str | None, tls: TlsFiles, timeout_s: float) -> None:
-        """Try to connect once. Raises Unreachable, TlsFailed or AuthenticationFailed."""
+        """Try to connect once. What fails leaves nothing open.
+
+        Raises Unreachable, TlsFailed, AuthenticationFailed, Denied.
+        """
         try:
             await self._link.open(servers, self.inbox.rstrip("."), seed, tls, timeout_s)
             await self.subscribe(f"{self.inbox}*", self._mux.take)
-        except OutcomeUnknown as broken:
+        except BaseException as failed:
             await self.close()
-            raise self._link.broke_at_once() from broken
-        except asyncio.CancelledError:
-            with contextlib.suppress(AssertionError):  # nats-py's, where it did not even begin to connect
-                await self.close()
+            if isinstance(failed, OutcomeUnknown):
+                raise self._link.broke_at_once() from failed
             raise
 
     def _on_denied(self, operation: str, subject: str) -> None:

@@ -1,7 +1,6 @@
 """The state of a connection: up, broken and coming back by itself, or ended for good; and what it lacks."""
 
 import asyncio
-import contextlib
 import re
 import ssl
 import time
@@ -65,7 +64,7 @@ class Link:
         self._changed = asyncio.Event()
         """Set while the connection is up, and after it has ended."""
         self._up = False
-        self._closing = False
+        self._closing: asyncio.Task[None] | None = None
         self.since_s = 0.0
         """When the connection last came up (UTC s)."""
         self.disconnects = 0
@@ -129,8 +128,7 @@ class Link:
             silent = self._wire.silent  # before it is closed
             if isinstance(failed, ssl.SSLError):
                 self._wire.drop()
-            with contextlib.suppress(AssertionError):  # nats-py's, where it did not even begin to connect
-                await self.close()
+            await self.close()
             if isinstance(failed, ssl.SSLError):
                 raise TlsFailed(credentials.in_words(failed, files)) from failed
             if isinstance(failed, ConnectionError):
@@ -185,21 +183,29 @@ class Link:
             self._conditions.clear(FULL, stream_of(subject))
 
     async def close(self) -> None:
-        """End the connection and its conditions. Idempotent."""
-        if self._closing:
-            return
-        self._closing = True
-        self._end("this connection is closed")
-        self._conditions.close()
+        """End the connection and its conditions, to the end even if the caller is cancelled. Idempotent."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+            self._end("this connection is closed")
+            self._conditions.close()
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         aborting = asyncio.get_running_loop().call_later(_CLOSE_S, self._wire.abort)
         try:
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._wire.close()
+        except AssertionError:
+            _log.debug("bus_never_opened", name=self._name)  # nats-py's, where it did not begin to connect
+        except asyncio.CancelledError:
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+            # else what nats-py waits for was cancelled with its reconnecting: that the old socket is closed
         except OSError:  # it took too long, or nobody is there for the rest
-            self._wire.abort()
             _log.debug("bus_close_given_up", name=self._name)
         finally:
             aborting.cancel()
+            self._wire.abort()  # what nats-py has left open
 
     def _come_up(self) -> None:
         self._up = True

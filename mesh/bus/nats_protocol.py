@@ -151,11 +151,14 @@ class NatsProtocol(Client):
         try:
             await _cancellable(super()._connect_to_server(server))
         finally:
-            if self.is_closed:  # meanwhile
-                self.abort_forgotten()
+            if self.is_closed:  # meanwhile: nobody else would close what has just been opened
+                self.abort()
 
     async def _process_connect_init(self) -> None:
+        """Greet. Raises ConnectionError if anything but a pong comes, which nats-py takes for an answer."""
         await _cancellable(super()._process_connect_init())
+        if not self.is_connected:
+            raise ConnectionError("the connection broke as it was made")
 
     async def listen(self, subject: str, sink: Sink, most: int | None) -> int:
         """Subscribe; return the subscription's number, before the server has confirmed it.
@@ -163,7 +166,7 @@ class NatsProtocol(Client):
         Args:
             most: the server ends the subscription after so many messages.
         """
-        inner = await self.subscribe(subject, cb=_nothing)
+        inner = await self.subscribe(subject)  # without a callback, and so without a task
         self.sinks[inner._id] = sink
         if most is not None:
             await inner.unsubscribe(limit=most)
@@ -210,16 +213,11 @@ class NatsProtocol(Client):
         await super()._process_op_err(e)
 
     def abort(self) -> None:
-        """Close the socket without sending the rest."""
+        """Close the socket, if one is open, without sending the rest."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
-            writer.transport.abort()
-
-    def abort_forgotten(self) -> None:
-        """Close a socket that nats-py leaves open: it opens late, or its server has not greeted yet."""
-        writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None and not writer.is_closing():
-            writer.transport.abort()
+            with contextlib.suppress(AttributeError):  # asyncio's, of a socket that has closed by itself
+                writer.transport.abort()
 
     @property
     def silent(self) -> bool:
@@ -420,10 +418,6 @@ async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError
-
-
-async def _nothing(message: object) -> None:
-    """Satisfy nats-py, which wants a callback; the scanner calls the sink instead."""
 
 
 def _text(subject: bytes) -> str:

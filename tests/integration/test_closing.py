@@ -84,3 +84,15 @@ async def test_a_connection_that_breaks_as_the_rest_is_sent_is_closed_without_an
         await bus._wire._send_command(b"PONG\r\n")  # the answer to a ping that came with the end
         await bus.close()
         assert not bus.connected
+
+
+async def test_a_connection_is_closed_to_the_end_if_its_caller_is_cancelled_meanwhile(tmp_path: Path) -> None:
+    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
+        wire: Any = bus._wire
+        closing = asyncio.create_task(bus.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await bus.close()
+        assert wire._transport._io_writer.get_extra_info("socket").fileno() == -1

@@ -55,6 +55,22 @@ async def test_a_new_connection_that_the_server_does_not_confirm_is_not_left_ope
         assert len(proxy._writers) == 2, "one connection, with its two sides"
 
 
+async def test_a_new_connection_that_breaks_at_any_step_leaves_one_that_serves_us(tmp_path: Path) -> None:
+    """It says CONNECT, PING, two SUB, and the PING that waits for both."""
+    async with through_a_proxy(tmp_path) as (_, proxy, bus):
+        got: list[bytes] = []
+        await bus.subscribe("news", lambda message: got.append(message.data))
+        for step in range(1, 6):
+            before = proxy.connections
+            proxy.cut_after(step)
+            proxy.cut()
+            await until(lambda: proxy.connections == before + 2 and bus.connected)  # noqa: B023
+            await bus.publish("news", b"%d" % step)
+            await bus.flush()
+            assert len(proxy._writers) == 2, "one connection, with its two sides"
+        assert got == [b"1", b"2", b"3", b"4", b"5"]
+
+
 async def test_what_comes_with_the_end_of_the_greeting_is_read_and_an_end_there_is_noticed() -> None:
     """nats-py's stream holds both before we take the connection over: the socket says nothing more."""
 

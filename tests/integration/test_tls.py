@@ -1,5 +1,6 @@
 """A bus that wants TLS: what is right gets on it, and what is not is told the cause at once."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -89,6 +90,18 @@ async def test_who_has_the_right_files_gets_on_the_bus(strict: Secured, ours: Tl
     async with await strict.connect(ours, scheme=scheme) as bus:
         assert (await bus.api("INFO"))["memory"] == 0
         assert known(bus._wire._transport)._io_writer.get_extra_info("cipher")  # type: ignore[attr-defined]
+
+
+async def test_a_secure_connection_that_has_just_been_lost_is_closed_without_an_error(
+    strict: Secured, ours: TlsFiles
+) -> None:
+    """nats-py's reconnecting waits for the old socket. Cancelling it cancels what closing waits for, too."""
+    for passes in range(3):
+        async with await strict.connect(ours) as bus:
+            await bus._wire._process_op_err(ConnectionResetError())
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            await bus.close()
 
 
 async def test_a_secure_connection_comes_back_after_a_restart_as_a_secure_one(
