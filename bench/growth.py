@@ -28,7 +28,7 @@ from bench.stories import originals
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.fleet.file import AgentLimitsSection, AgentSection, FleetFile
-from mesh.guard.processor import Cache, CachedRequest
+from mesh.guard.cache import Cache, CachedRequest
 from mesh.testing import InMemoryGuard
 from protocol.wire import codec
 from protocol.wire.commands import Complete, HandBack, Move, MoveProposed, Report, Submit, Transfer
@@ -419,8 +419,9 @@ def _memory(name: str, requests: list[list[bytes]]) -> Figure:
         cached = CachedRequest()
         for at, body in enumerate(bodies):
             own = bytes(bytearray(body))  # each guard has bytes of its own, read off the wire
-            cached.ledger.apply(codec.decode_event(own), own)
-            cached.stored(own, at + 1)
+            event = codec.decode_event(own)
+            cached.ledger.apply(event, own)
+            cached.stored(event, own, at + 1)
         cache.put(str(number), cached)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -7,10 +7,7 @@ If a guard dies before that, the next guard that takes a message of the request 
 
 import asyncio
 import contextlib
-from collections import OrderedDict
-from dataclasses import dataclass, field
 from random import uniform
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -28,13 +25,12 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.guard import observer
+from mesh.guard.cache import Cache, CachedRequest, Timer
 from mesh.guard.context import DecisionContext
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import RequestDecider
-from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
     Append,
     Appended,
@@ -66,10 +62,6 @@ _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
 _CROWDED_MAX_S = 0.2
 """The longest wait after a race that was lost over a tree: all of them together are shorter than a lease."""
-MOST_BYTES = 96 << 20
-"""What all cached requests may take: about 2,000 requests of six events of 1.5 KB."""
-_OBJECT_BYTES, _MAP_BYTES = 64, 240
-"""What a value and an object take in CPython 3.11, at most, beside the text in them."""
 
 
 class Contended(MeshError, code="guard.contended"):
@@ -78,104 +70,6 @@ class Contended(MeshError, code="guard.contended"):
 
 class Frozen(MeshError, code="guard.frozen"):
     """The whole mesh is frozen; the message is to come again after the thaw."""
-
-
-# --- cached requests ------------------------------------------------------------------------------
-
-
-def weight(body: bytes) -> int:
-    """Return about how many bytes of memory a stored event takes, decoded and as it is.
-
-    A list of empty lists takes twenty times its JSON. Counting what separates values needs no walk over them.
-    """
-    values = body.count(b",") + body.count(b":") + body.count(b"[")
-    return 2 * len(body) + _OBJECT_BYTES * values + _MAP_BYTES * body.count(b"{")
-
-
-@dataclass(slots=True)
-class Timer:
-    """The schedule of a request as this guard last saw it."""
-
-    seq: int | None
-    """What the next compare-and-set on it must name; 0 where none stands, None to replace whatever does."""
-    at: int | None
-    """UTC µs; None where none stands."""
-
-
-@dataclass(slots=True)
-class CachedRequest:
-    """One request: its decider, where its events lie, and its timer (None: not known)."""
-
-    decider: RequestDecider = field(default_factory=RequestDecider)
-    placed: list[int] = field(default_factory=list)
-    """The stream sequence of each event, by its number."""
-    timer: Timer | None = None
-    weight: int = 0
-    """About how many bytes of memory it takes; grows with each event that is applied."""
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.decider.ledger
-
-    @property
-    def seq(self) -> int:
-        """The stream sequence of the head; 0 where there is none."""
-        return self.placed[-1] if self.placed else 0
-
-    def wakes(self, at: int, now: int) -> bool:
-        """Return True if the timer is known to wake the request by `at` (both UTC µs)."""
-        return self.timer is not None and self.timer.at is not None and now < self.timer.at <= at
-
-    def stored(self, body: bytes, seq: int) -> None:
-        """Note where the next event lies: `body` is stored at `seq`."""
-        self.placed.append(seq)
-        self.weight += weight(body)
-
-
-class Cache:
-    """Requests up to so many bytes of memory, the longest unused dropped first; a lock for each in hand."""
-
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most_bytes
-        self.held = 0
-        """Bytes of memory that the cached requests take, as they were when they were last put."""
-        self._requests: OrderedDict[str, tuple[CachedRequest, int]] = OrderedDict()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def get(self, request: str) -> CachedRequest | None:
-        found = self._requests.get(request)
-        if found is None:
-            return None
-        self._requests.move_to_end(request)
-        return found[0]
-
-    def put(self, request: str, cached: CachedRequest) -> None:
-        """Keep a request, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
-        self.drop(request)
-        if cached.weight > self._most:
-            return
-        self._requests[request] = cached, cached.weight
-        self.held += cached.weight
-        while self.held > self._most:
-            _, (_, weighed) = self._requests.popitem(last=False)
-            self.held -= weighed
-
-    def drop(self, request: str) -> None:
-        _, weighed = self._requests.pop(request, (None, 0))
-        self.held -= weighed
-
-    def lock(self, request: str) -> asyncio.Lock:
-        """Return the lock of `request`: this guard works on it alone. It exists while somebody uses it."""
-        lock = self._locks.get(request)
-        if lock is None:
-            lock = self._locks[request] = asyncio.Lock()
-        return lock
-
-
-# --- the processor --------------------------------------------------------------------------------
 
 
 class RequestProcessor:
@@ -250,13 +144,14 @@ class RequestProcessor:
         cached = CachedRequest()
         for stored in await self._log.read(request):
             try:
-                cached.ledger.apply(codec.decode_event(stored.data), stored.data)
+                event = codec.decode_event(stored.data)
+                cached.ledger.apply(event, stored.data)
             except UnknownEvent:
                 raise
             except Exception as broken:
                 # Not the fault of the message: it waits until somebody has looked at the log.
                 raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
-            cached.stored(stored.data, stored.seq)
+            cached.stored(event, stored.data, stored.seq)
         return cached
 
     async def _session(self, cached: CachedRequest, request: str, command: Command | None) -> Outcome | None:
@@ -329,7 +224,7 @@ class RequestProcessor:
                 said = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
                 _log.error("event_too_large", request=event.request, **said)
             return None
-        cached.stored(body, seq)
+        cached.stored(event, body, seq)
         observer.log_event(event, seq)
         return Stored(event, body)
 

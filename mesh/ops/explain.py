@@ -96,7 +96,7 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     refusal = event.refusal
     turn = before.turns.get(event.turn) or before.root
     segment = None if turn is None else turn.segment
-    path = () if segment is None or turn is None else turn.work.path if turn.task else segment.names
+    path = () if segment is None or turn is None else turn.path if turn.task else segment.names
     policy = before.policy
     if isinstance(event, events.RequestOpened | events.RequestRefused):
         policy = event.policy or Policy()

@@ -66,7 +66,7 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
         then.apply(event)
         work = _opening(event)
         if work is not None and work.handoff.to_agent != HUMAN:
-            must = (key for key, place in then.frames[work.turn].marks if place == 0)
+            must = (key for key, place in then.turns[work.turn].frame.marks if place == 0)
             given = (work.handoff, then.carried(), then.carried_artifacts(), tuple(sorted(must)))
     assert given is not None  # every request that was opened begins with an agent's turn
     handoff, carried, artifacts, must_carry = given

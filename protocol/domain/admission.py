@@ -110,7 +110,7 @@ def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost) -> Admi
         return turn
     if ledger.knows(command.cause):
         return Late(turn.id, post.round, "decided")
-    end = turn.ended_by
+    end = turn.end
     if end is None or str(end.cause) == proposal_id(command.request, turn.id, turn.round):
         return Accepted()
     return Late(turn.id, post.round, "ended")

@@ -61,7 +61,7 @@ class Case:
     @property
     def own(self) -> Constraints:
         """The constraints that the proposer works under."""
-        return self.ledger.frames[self.turn.id].constraints
+        return self.turn.frame.constraints
 
 
 def unknown_agent(case: Case, detail: str, hint: str) -> Refusal:

@@ -108,7 +108,7 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
         )
         again["past"] = (*human.work.past, remembered(past))
         if ended is not None:
-            again |= {"round_": ended.round + 1, "continues": ended.work.journal_id}
+            again |= {"round_": ended.round + 1, "continues": ended.journal_id}
     handoff, load = _handed_on(ledger, human, control, draft.world.now)
     return draft.opening(
         events.EscalationResolved,

@@ -361,12 +361,12 @@ class RequestDecider:
         head = self.ledger.head
         if head is not None and head.id != self._told:
             moved, turns = _moved(head), reversed(self.ledger.turns.values())
-            ended = (turn for turn in turns if turn.ended_by is not None and turn.ended_by.id == head.id)
+            ended = (turn for turn in turns if turn.end is not None and turn.end.n == head.n)
             yield from self._tell(head, [turn for turn in ended if turn.id != moved])
 
     def _tell(self, event: AnyEvent, over: list[TurnState]) -> Steps[None]:
         """Tell of the turns that an event ended from outside, the deepest first; and of what it leaves."""
-        for turn in sorted(over, key=lambda one: -len(one.work.path)):
+        for turn in sorted(over, key=lambda one: -len(one.path)):
             if turn.agent != HUMAN:
                 yield TurnOver(event, turn)
         if type(event) is events.RequestCompleted and self.ledger.conversation is not None:

@@ -11,6 +11,7 @@ first layer that it is cleared for. So what an agent sees is what it would see i
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -351,6 +352,10 @@ NO_STASH = Stash()
 # --- what was handed over before ----------------------------------------------------------------------
 
 
+_HASHED_BEYOND = 64
+"""Bytes of the longest value that a history keeps as it is."""
+
+
 @dataclass(slots=True)
 class FactHistory:
     """Every fact that an admitted handoff held, withheld or not."""
@@ -358,7 +363,7 @@ class FactHistory:
     _lately: list[tuple[Fact, ...]] = field(default_factory=list)
     """Facts as each admitted handoff held them, since `is_new` was last asked."""
     _before: dict[tuple[str, bytes], set[tuple[str, ...]]] = field(default_factory=dict)
-    """By key and value of those before them: the labels that it was held with."""
+    """By key and value (`_known_by`) of those before them: the labels that it was held with."""
     labels: dict[str, frozenset[str]] = field(default_factory=dict)
     """By key: every label that a fact of this key ever had in this request."""
     _own: dict[str, dict[str, tuple[Fact, ...]]] = field(default_factory=dict)
@@ -394,17 +399,27 @@ class FactHistory:
         Args:
             clearance: of the bringer; None: for everything.
         """
-        value = canonical(fact.value)
+        value = _known_by(fact.value)
         said = self._own.get(agent, {}).get(fact.key, ())
-        if any(canonical(own.value) == value for own in said):
+        if any(_known_by(own.value) == value for own in said):
             return False
-        self._sort_in()
+        self.condense()
         known = self._before.get((fact.key, value), ())
         return not (known if clearance is None else any(set(labels) <= set(clearance) for labels in known))
 
-    def _sort_in(self) -> None:
-        """Look at each handoff once: a request that asks at every hop would look at all of them each time."""
+    def __len__(self) -> int:
+        """Return how many values it knows by themselves, and not by the handoff that held them."""
+        return len(self._before)
+
+    def condense(self) -> None:
+        """Look at each handoff once, and let it go: a request that asks at every hop looks at none again."""
         for facts in self._lately:
             for fact in facts:
-                self._before.setdefault((fact.key, canonical(fact.value)), set()).add(fact.labels)
+                self._before.setdefault((fact.key, _known_by(fact.value)), set()).add(fact.labels)
         self._lately.clear()
+
+
+def _known_by(value: object) -> bytes:
+    """Return what stands for a value among those that were held: its canonical form, or a long one's hash."""
+    form = canonical(value)
+    return form if len(form) <= _HASHED_BEYOND else b"#" + sha256(form).digest()

@@ -15,7 +15,7 @@ from protocol.domain import budget
 from protocol.domain.memory import recalled_for
 from protocol.domain.request_state import RequestState
 from protocol.domain.tasks import TaskState, begun, next_worker, offer_id, task_turn
-from protocol.domain.turns import Hop, TurnState, remembered
+from protocol.domain.turns import TurnState, remembered
 from protocol.wire import codec, events
 from protocol.wire.commands import Report, id_of
 from protocol.wire.errors import BrokenLog
@@ -85,9 +85,7 @@ class Ledger(RequestState):
             segment = segment.pop_to(len(event.work.path) - 1)
         else:
             segment = segment.push(self.frame_of(handoff, stash))
-        turn = self.begin(event, segment, stash)
-        self.frames[turn.id] = segment.top
-        self.hops.append(Hop(event.n, handoff.move, handoff.from_agent, handoff.to_agent))
+        self.begin(event, segment, stash)
 
     def _on_move_refused(self, event: events.MoveRefused) -> None:
         if event.turn in self.offers:
@@ -194,7 +192,7 @@ class Ledger(RequestState):
         turn.join, turn.entry = event.join, event.grounds.sender
         for name in event.cancel:
             turn.tasks[name].called_off = True
-        for task in begun(event, turn.id, len(turn.work.path) + 1):
+        for task in begun(event, turn.id, len(turn.path) + 1):
             turn.tasks[task.name] = task
             self.tasks.append(task)
             self.live[task.lead, task.name] = task
@@ -237,7 +235,7 @@ class Ledger(RequestState):
             self.close(turn.id, event)
         lead = self.turns[task.lead]
         again = turn is not None and task.may_be_offered_again
-        worker = None if again else next_worker(task, lead.work.path, lead.entry, event.grounds)
+        worker = None if again else next_worker(task, lead.path, lead.entry, event.grounds)
         if worker is None and not again:
             self._end_task(task, "failed", event)
             return

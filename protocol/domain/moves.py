@@ -214,7 +214,7 @@ class _Verdict(Case):
 
     def _handoff(self, load: Load) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""
-        segment, own = self.segment, self.ledger.frames[self.turn.id].constraints
+        segment, own = self.segment, self.turn.frame.constraints
         match self.move:
             case Transfer() as move:
                 granted = budget.grant(move.constraints.budget, self.rest)
@@ -300,7 +300,7 @@ class _Verdict(Case):
         )
 
     def _suspended(self, move: commands.Ask) -> AnyEvent:
-        deadlines = (self.ledger.deadline, self.ledger.frames[self.turn.id].constraints.deadline)
+        deadlines = (self.ledger.deadline, self.turn.frame.constraints.deadline)
         expires_at = min(at for at in deadlines if at is not None)
         if move.expires_s is not None:
             expires_at = min(expires_at, self.world.now + int(move.expires_s * 1e6))

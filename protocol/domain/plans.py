@@ -107,9 +107,7 @@ def capable_of(
 def fallbacks(task: TaskState, lead: TurnState, fleet: Fleet) -> tuple[AgentName, ...]:
     """Return who could have a task next if it fails now, in the fleet's order."""
     return tuple(
-        agent.name
-        for agent in fleet.agents.values()
-        if may_fall_back(task, agent, lead.work.path, lead.entry)
+        agent.name for agent in fleet.agents.values() if may_fall_back(task, agent, lead.path, lead.entry)
     )
 
 
@@ -121,7 +119,7 @@ def planned(
     Args:
         rest: what the lead has left once it is settled.
     """
-    own = ledger.frames[turn.id].constraints
+    own = turn.frame.constraints
     parts = shares([task.constraints.budget for task in move.tasks], rest, ledger.policy.keep_back)
     found, swarm = [], ledger.policy.topology == SWARM
     for place, (task, part) in enumerate(zip(move.tasks, parts, strict=True)):
@@ -178,7 +176,7 @@ def claimants(task: Task, lead: TurnState, grounds: Grounds) -> list[AgentName]:
     return [
         one.entry.name
         for one in grounds.candidates
-        if lists(one.entry, task.intent) and may_give(grounds, one) and one.entry.name not in lead.work.path
+        if lists(one.entry, task.intent) and may_give(grounds, one) and one.entry.name not in lead.path
     ]
 
 
@@ -197,7 +195,7 @@ def chosen(task: Task, lead: TurnState, grounds: Grounds) -> tuple[Candidate | N
     if task.intent is None:
         return None, ""
     takers = [one for one in grounds.candidates if one.entry.takes(task.intent) and may_give(grounds, one)]
-    outside = [one for one in takers if one.entry.name not in lead.work.path]
+    outside = [one for one in takers if one.entry.name not in lead.path]
     free = [one for one in outside if one.breaker != "open"]
     best = [one for one in free if one.served] or free or outside
     if not best:
@@ -214,7 +212,7 @@ def may_give(grounds: Grounds, one: Candidate) -> bool:
 
 
 def _against(one: Candidate, lead: TurnState) -> str:
-    if one.entry.name in lead.work.path:
+    if one.entry.name in lead.path:
         return "in the lineage"
     return "its breaker is open" if one.breaker == "open" else "nobody serves it"
 
@@ -318,7 +316,7 @@ def opening(draft: Draft, lead: TurnState, plan: PlannedTask, entry: AgentEntry,
         work.handoff,
         work.load,
         work.marks,
-        path=(*lead.work.path, entry.name),
+        path=(*lead.path, entry.name),
         reader=entry,
         results=given(lead, plan, entry.clearance),
         lead=lead.id,
@@ -334,7 +332,7 @@ def given(lead: TurnState, plan: PlannedTask, clearance: Collection[str]) -> tup
 
 def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, message: str) -> AnyEvent:
     """Return the failure of a task whose turn cannot be opened, or that nobody claimed."""
-    path = ledger.turns[task.lead].work.path
+    path = ledger.turns[task.lead].path
     if task.worker is None:
         agent, lineage = task.addressee, path
     else:

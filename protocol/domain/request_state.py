@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
-from protocol.domain.layers import NO_LOAD, FactHistory, Load, Marks, Stash, is_cleared
+from protocol.domain.layers import NO_LOAD, NO_STASH, FactHistory, Load, Marks, Stash, is_cleared
 from protocol.domain.tasks import TaskState, reserved
-from protocol.domain.turns import NO_REPORT, Board, Frame, Hop, Segment, TurnState, posted, summed_up
+from protocol.domain.turns import (
+    NO_REPORT,
+    Board,
+    Frame,
+    Segment,
+    TurnEnd,
+    TurnState,
+    posted,
+    summed_up,
+)
 from protocol.wire import events
 from protocol.wire.commands import Report, Usage
 from protocol.wire.config import AgentEntry, Policy
@@ -45,13 +54,10 @@ class RequestState:
     """The open turns, in the order in which they were opened. At most one under topology `handoff`."""
     root: TurnState | None = None
     """The turn that holds the request itself, or held it last; none until one is opened."""
-    frames: dict[TurnId, Frame] = field(default_factory=dict)
-    """The frame that each agent's turn holds or held the work under."""
     tasks: list[TaskState] = field(default_factory=list)
     """Every task of the request, in the order in which they were planned."""
     live: dict[tuple[TurnId, str], TaskState] = field(default_factory=dict)
     """Those that are open, by lead and name, in the same order: what each event looks through."""
-    hops: list[Hop] = field(default_factory=list)
     history: FactHistory = field(default_factory=FactHistory)
     offers: dict[TurnId, TaskState] = field(default_factory=dict)
     """The task of each offer, of those that are over, too."""
@@ -169,7 +175,7 @@ class RequestState:
     def rest(self, turn: TurnState, more: Usage = budget.NOTHING) -> Budget:
         """Return what a turn may still spend: less what its open tasks have reserved, and `more` spent."""
         if turn.task is None:
-            left = budget.left(self.frames[turn.id].ceiling, budget.plus(self.spent, more))
+            left = budget.left(turn.frame.ceiling, budget.plus(self.spent, more))
         else:
             left = budget.left(turn.task.grant, budget.plus(turn.task.spent, more))
         return budget.left(left, reserved(turn.tasks.values())) if turn.tasks else left
@@ -197,9 +203,11 @@ class RequestState:
             task = self.turns[task.lead].task
 
     def close(self, turn_id: TurnId, by: AnyEvent) -> TurnState:
-        """End a turn."""
+        """End a turn, and drop what it was given: a request of many turns would keep it of every one."""
         turn = self.turns[turn_id]
-        turn.state, turn.ended_by = "ended", by
+        turn.state, turn.end = "ended", TurnEnd.of(by)
+        if not turn.tasks:  # a lead's is its tasks' source, until they are over, too
+            turn.given, turn.stash, turn.past = None, NO_STASH, ()
         self.open.pop(turn_id, None)
         return turn
 
@@ -218,7 +226,10 @@ class RequestState:
         turn = TurnState(
             id=work.turn,
             agent=work.handoff.to_agent,
-            work=work,
+            given=work,
+            path=work.path,
+            journal_id=work.journal_id,
+            summary=work.handoff.summary,
             segment=segment,
             stash=stash,
             opened_at=event.at,
@@ -240,8 +251,7 @@ class RequestState:
     def enter(self, event: AnyEvent, stash: Stash, task: TaskState | None = None) -> TurnState:
         """Open a turn that begins a segment."""
         work = work_of(event)
-        frame = self.frames[work.turn] = self.frame_of(work.handoff, stash)
-        return self.begin(event, Segment((frame,)), stash, task=task)
+        return self.begin(event, Segment((self.frame_of(work.handoff, stash),)), stash, task=task)
 
     def take_over(
         self, event: AnyEvent, giver: TurnState | None = None, sender: AgentEntry | None = None
@@ -274,7 +284,7 @@ class RequestState:
         """Open a turn's next round."""
         work = work_of(event)
         turn = self.turns[work.turn]
-        turn.work, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
+        turn.given, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
         turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
         turn.approval, turn.past = "", work.past
         if turn.task is not None:
@@ -290,7 +300,7 @@ class RequestState:
         """End the request, and every turn."""
         self.status, self.ended = _STATUS[type(event)], event
         for turn in self.open.values():
-            turn.state, turn.ended_by = "ended", event
+            turn.state, turn.end = "ended", TurnEnd.of(event)
         for task in self.live.values():
             task.state = "cancelled"
         self.live.clear()

@@ -54,7 +54,7 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         turn=task.turn,
         round=0,
         handoff=shown.handoff,
-        path=lead.work.path,
+        path=lead.path,
         depth=0,
         withheld=shown.withheld,
         prices=ledger.prices,
@@ -106,8 +106,8 @@ def _capable(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -
         said = f"{sender} does not list the intent {intent!r}"
     elif allowed is not None and sender not in allowed:
         said = f"{lead.agent} may not give work to {sender}"
-    elif sender in lead.work.path:
-        said = f"{sender} is in the lineage: {' → '.join(lead.work.path)}"
+    elif sender in lead.path:
+        said = f"{sender} is in the lineage: {' → '.join(lead.path)}"
     else:
         return None
     numbers = {"task": task.name, "intent": intent, "agent": sender}

@@ -26,7 +26,7 @@ def _first(found: Callable[[Case], Iterator[Refusal]]) -> Callable[[Case], Refus
 
 
 def _lineage(case: Case) -> str:
-    return " → ".join(case.turn.work.path)
+    return " → ".join(case.turn.path)
 
 
 @_first
@@ -58,13 +58,13 @@ def known_agents(case: Case) -> Iterator[Refusal]:
 
 
 def levels(case: Case) -> Refusal | None:
-    level = len(case.turn.work.path) + 1
+    level = len(case.turn.path) + 1
     if not case.plan or level <= case.policy.max_levels:
         return None
     return Refusal(
         rule=Rule.LEVELS,
         detail=f"a task would lie on level {level} of at most {case.policy.max_levels}: {_lineage(case)}",
-        numbers={"level": level, "max_levels": case.policy.max_levels, "lineage": list(case.turn.work.path)},
+        numbers={"level": level, "max_levels": case.policy.max_levels, "lineage": list(case.turn.path)},
         hint="do it yourself, and deliver or complete",
     )
 
@@ -150,7 +150,7 @@ def _nobody(case: Case, task: Task) -> Refusal:
     ]
     if takers:
         detail = f"all that take {intent!r} are in the lineage: {_lineage(case)}"
-        return _capable(task, f"task {task.name!r}: {detail}", {"lineage": list(case.turn.work.path)}, "")
+        return _capable(task, f"task {task.name!r}: {detail}", {"lineage": list(case.turn.path)}, "")
     there = sorted({intent for one in grounds.candidates for intent in one.entry.intents or ()})
     near = difflib.get_close_matches(intent, there, n=3, cutoff=0.5) or there[:5]
     hint = f"the nearest intents: {', '.join(near)}" if near else ""
@@ -170,7 +170,7 @@ def _capable(task: Task, detail: str, numbers: dict[str, Any], hint: str) -> Ref
 @_first
 def cycle(case: Case) -> Iterator[Refusal]:
     """Refuse a task for an agent of its own lineage, and one that was given before with nothing new."""
-    path = case.turn.work.path
+    path = case.turn.path
     given = {_key(task.planned.task, task.planned.agent): task.name for task in case.turn.tasks.values()}
     here = dict[tuple[Any, ...], str]()
     for work in case.plan:

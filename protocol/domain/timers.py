@@ -111,7 +111,7 @@ def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
         if policy.escalation_sla_s is not None and turn.state == "working":
             yield Wait(turn.clock + _us(policy.escalation_sla_s), "sla", turn)
         return
-    deadline = ledger.frames[turn.id].constraints.deadline
+    deadline = turn.frame.constraints.deadline
     if deadline is not None and deadline != ledger.deadline and turn.state in _DEADLINE_HOLDS:
         yield Wait(deadline, "deadline", turn)
     match turn.state:
@@ -358,9 +358,9 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
     """Open a person's turn with everything that is carried and everything that was tried."""
     held, constraints, giver = turn.work.handoff, turn.work.handoff.constraints, turn.work.handoff.from_agent
     if turn.agent != HUMAN:
-        frame, giver = ledger.frames[turn.id], turn.agent
+        giver = turn.agent
         rest = ledger.rest(turn)
-        constraints = replace(frame.constraints, budget=budget.public(rest))
+        constraints = replace(turn.frame.constraints, budget=budget.public(rest))
     load = turn.load()
     handoff = Handoff(
         move="escalate",

@@ -8,7 +8,8 @@ without its load. Replies are kept whole: the code runs again with them, and the
 person's resolution puts the request. Path, depth, edges and seals are the segment's.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -24,7 +25,7 @@ from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent, TaskFailed
 from protocol.wire.handoff import Budget, Constraints, Fact, Handoff, Refusal, Rule
-from protocol.wire.ids import AgentName, TurnId, draw
+from protocol.wire.ids import AgentName, Cause, TurnId, draw
 
 State = Literal["working", "failed", "refused", "suspended", "doubted", "delegated", "ended"]
 
@@ -44,13 +45,32 @@ def posted(board: Board, clearance: Collection[str] | None) -> tuple[Posted, ...
     )
 
 
+class TurnEnd(msgspec.Struct, frozen=True, gc=False):
+    """What ended a turn: as much of the event as is asked for afterwards."""
+
+    n: int
+    at: int
+    """UTC µs."""
+    cause: Cause
+
+    @classmethod
+    def of(cls, event: AnyEvent) -> "TurnEnd":
+        return cls(event.n, event.at, event.cause)
+
+
 class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """One agent's work on one handoff, as the log tells it."""
 
     id: TurnId
     agent: AgentName
-    work: Assignment
-    """As the newest round was opened."""
+    given: Assignment | None
+    """What its newest round was given. None once it is over, but for a lead's: the log has it."""
+    path: tuple[AgentName, ...]
+    """Its lineage: holders from the entry agent to its own."""
+    journal_id: TurnId
+    """Under whose id its steps are journaled."""
+    summary: str
+    """What it was asked for."""
     segment: "Segment"
     """The path that led to it, with the hops since it began."""
     stash: Stash = NO_STASH
@@ -88,8 +108,19 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """Of a person's turn: the agent's turn that the escalation ended."""
     person: str = ""
     """Of a person's turn: the person that it was assigned to."""
-    ended_by: AnyEvent | None = None
-    """What ended it."""
+    end: TurnEnd | None = None
+
+    @property
+    def work(self) -> Assignment:
+        """What its newest round was given. Raises LookupError once that is dropped."""
+        if self.given is None:
+            raise LookupError(f"turn {self.id} is over: only the log has what it was given")
+        return self.given
+
+    @property
+    def frame(self) -> "Frame":
+        """What an agent's turn holds the work under."""
+        return self.segment.top
 
     @property
     def known_tasks(self) -> dict[str, TaskState]:
@@ -100,7 +131,7 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """The task that it does; None for a root turn and for a person's."""
     tasks: dict[str, TaskState] = {}
     """Of a lead: its tasks by name, in the order in which they were planned."""
-    before: dict[str, TaskState] = {}
+    before: Mapping[str, TaskState] = MappingProxyType({})
     """Of a turn that continues another: the tasks of that one. All are over; their results may be used."""
     join: Join = "all"
     """What a lead waits for while it is `delegated`."""
@@ -264,7 +295,7 @@ def error_of(turn: TurnState, code: str, message: str) -> TaskError:
         message=message,
         agent=turn.agent,
         attempts=turn.round + 1,
-        lineage=turn.work.path,
+        lineage=turn.path,
         origin=_origin(turn),
     )
 
@@ -309,15 +340,6 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
             intent=handoff.intent,
             marks=marks,
         )
-
-
-class Hop(msgspec.Struct, frozen=True, gc=False):
-    """One admitted handoff between two agents."""
-
-    n: int
-    move: str
-    from_agent: AgentName
-    to_agent: AgentName
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
@@ -374,4 +396,5 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         return replace(self, path=path)
 
     def _hop(self, from_agent: str, path: tuple[Frame, ...]) -> "Segment":
-        return Segment(path, self.depth + 1, self.edges | {(from_agent, path[-1].agent)})
+        edge = (from_agent, path[-1].agent)
+        return Segment(path, self.depth + 1, self.edges if edge in self.edges else self.edges | {edge})

@@ -287,7 +287,7 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> dict[str, Any]:
 def _about(ledger: Ledger, event: AnyEvent) -> str | None:
     """Return which turn an event is about: the one it names, or opens, or ends from outside."""
     if isinstance(event, events.RequestCancelled | events.RequestExpired):
-        return next((turn.id for turn in ledger.turns.values() if turn.ended_by is event), None)
+        return next((turn.id for turn in ledger.turns.values() if turn.end and turn.end.n == event.n), None)
     return event.turn or (None if event.work is None else event.work.turn)
 
 

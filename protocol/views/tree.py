@@ -111,14 +111,14 @@ class _Grown:
             agent=turn.agent,
             agents=(turn.agent,),
             status=turn.state,
-            asked=turn.work.handoff.summary,
-            intent=turn.work.handoff.intent or "",
+            asked=turn.summary,
+            intent=turn.frame.intent or "",
             join=turn.join if turn.state == "delegated" else None,
             attempts=turn.round + 1,
             own=cost_of(own, self._prices),
             cost=self._whole(own, tasks),
             began=turn.opened_at,
-            ended=None if turn.ended_by is None else turn.ended_by.at,
+            ended=None if turn.end is None else turn.end.at,
             tasks=tasks,
         )
 

@@ -26,7 +26,8 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
 from mesh.guard import processor, service
-from mesh.guard.processor import Cache, RequestProcessor
+from mesh.guard.cache import Cache
+from mesh.guard.processor import RequestProcessor
 from protocol.domain import decider, ledger, plans, rules
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import Segment

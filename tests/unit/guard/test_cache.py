@@ -1,25 +1,37 @@
 """The cache is bounded by the memory that it takes, whatever the requests in it are made of."""
 
 import gc
+import itertools
 import tracemalloc
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from mesh.guard.processor import Cache, CachedRequest, weight
+from mesh.guard.cache import Cache, CachedRequest, weight
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.wire import codec
-from protocol.wire.commands import Submit
+from protocol.wire.commands import HandBack, Move, Submit, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName
 from tests.contract.script import Script
 from tests.contract.tree_scenarios import DELIVERED, plan, task
 
 
-def request(weighs: int) -> CachedRequest:
-    return CachedRequest(weight=weighs)
+class Weighed(CachedRequest):
+    """A request that weighs what a test says."""
+
+    weight = 0
 
 
-def test_the_longest_unused_goes_first_when_the_bytes_are_too_many() -> None:
+def request(weighs: int, *, is_open: bool = False) -> Weighed:
+    made = Weighed()
+    made.weight = weighs
+    made.ledger.status = "open" if is_open else "completed"
+    return made
+
+
+def test_of_those_that_are_over_the_longest_unused_goes_first() -> None:
     cache = Cache(most_bytes=100)
     for name in "abc":
         cache.put(name, request(40))
@@ -28,6 +40,29 @@ def test_the_longest_unused_goes_first_when_the_bytes_are_too_many() -> None:
     cache.put("d", request(60))
     assert cache.get("b") is not None
     assert (cache.get("c"), cache.held) == (None, 100)
+
+
+def test_none_that_is_under_way_goes_for_one_that_is_over() -> None:
+    cache = Cache(most_bytes=100)
+    for name in "ab":
+        cache.put(name, request(40, is_open=True))
+    for name in "cde":
+        cache.put(name, request(20))
+    assert [name for name in "abcde" if cache.get(name)] == ["a", "b", "e"]
+    cache.put("f", request(20, is_open=True))
+    assert (cache.get("e"), cache.held) == (None, 100)
+
+
+def test_requests_in_turns_that_are_a_little_too_many_do_not_all_go_before_they_are_used_again() -> None:
+    numbers = itertools.cycle(number / 7 for number in range(7))
+    cache, found = Cache(most_bytes=1_000, chance=lambda: next(numbers)), 0
+    for round_ in range(40):
+        for number in range(12):
+            name = str(number)
+            found += cache.get(name) is not None
+            cache.put(name, request(100, is_open=True))
+        assert (cache.held, len(cache)) == (1_000, 10) or not round_
+    assert found > 40 * 12 / 3  # if the longest unused went, none would be
 
 
 def test_a_request_that_grew_is_weighed_anew() -> None:
@@ -83,14 +118,62 @@ def test_the_weight_of_a_tree_is_no_less_than_the_memory_that_it_takes() -> None
         script.of("", plan(*(task(name, "b", facts=(Fact(key="part", value=name),)) for name in names)))
         for name in names:
             script.of(name, DELIVERED)
-    bodies = [bytes(bytearray(body)) for body in guard.bodies]
-    assert len(bodies) == 1 + 5 * (1 + 8 + 8 + 1)
+    assert len(guard.bodies) == 1 + 5 * (1 + 8 + 8 + 1)
+    cached, takes = folded(guard.bodies)
+    assert takes <= cached.weight
+
+
+def test_a_long_request_takes_little_more_for_each_turn_that_is_over() -> None:
+    """What a turn was given goes with it: a request of 1,000 events would else take 7 KB for each of them."""
+    guard = InMemoryGuard(fleet_of("a", "b"), {"default": Policy(max_depth=1_000)})
+    guard.submit("x", facts=tuple(Fact(key=f"k{n}", value="x" * 200) for n in range(20)), to=AgentName("a"))
+    for move in to_and_fro(range(300)):
+        guard.move(move)
+    (half, some), (whole, all_) = folded(guard.bodies[:150]), folded(guard.bodies)
+    assert (all_ - some) / 150 < len(guard.bodies[-1]) / 2
+    assert some <= half.weight
+    assert all_ <= whole.weight <= 3 * all_
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([str(n) * 20_000 for n in range(10, 40)], id="texts"),
+        pytest.param([[[n] for _ in range(5_000)] for n in range(30)], id="lists"),
+    ],
+)
+def test_the_weight_of_a_long_request_is_no_less_than_it_takes(values: Iterable[object]) -> None:
+    guard = InMemoryGuard(fleet_of("a", "b"), {"default": Policy(max_depth=1_000)})
+    guard.submit("x", to=AgentName("a"))
+    for move in to_and_fro(values):
+        guard.move(move)
+    for events in (2, 5, 20, len(guard.bodies)):
+        cached, takes = folded(guard.bodies[:events])
+        assert takes <= cached.weight
+
+
+def to_and_fro(values: Iterable[object]) -> Iterator[Move]:
+    """Yield transfers and hand-backs between two agents, each with one of these values."""
+    for number, value in enumerate(values):
+        facts = (Fact(key="found", value=value),)
+        yield (
+            HandBack(summary="s", facts=facts)
+            if number % 2
+            else Transfer(to_agent=AgentName("b"), summary="s", facts=facts)
+        )
+
+
+def folded(stored: Iterable[bytes]) -> tuple[CachedRequest, int]:
+    """Return a request as a guard reads it, and the bytes of memory that it takes."""
     gc.collect()
     tracemalloc.start()
     cached = CachedRequest()
-    for at, body in enumerate(bodies):
-        cached.ledger.apply(codec.decode_event(body), body)
-        cached.stored(body, at + 1)
+    for at, body in enumerate(stored):
+        own = bytes(bytearray(body))
+        event = codec.decode_event(own)
+        cached.ledger.apply(event, own)
+        cached.stored(event, own, at + 1)
+    del own, event
     takes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert takes + sum(map(len, bodies)) <= cached.weight
+    return cached, takes

@@ -143,7 +143,7 @@ def test_a_resolution_starts_a_fresh_segment() -> None:
     assert (event.work.path, event.work.depth) == (("b",), 0)
     play.move(transfer("a"))  # on the old path, at the old depth's end
     assert play.holder.segment.names == ("b", "a")
-    assert play.ledger.frames[play.turn].giver == "b"
+    assert play.ledger.turns[play.turn].frame.giver == "b"
 
 
 def test_a_person_who_adds_no_summary_passes_the_old_one_on() -> None:

@@ -52,7 +52,7 @@ def eventful() -> Play:
 
 def state(ledger: Ledger) -> dict[str, object]:
     """Return what two equal ledgers have in common; when one was last asked for news is nothing of it."""
-    ledger.history._sort_in()
+    ledger.history.condense()
     return {name: getattr(ledger, name) for name in Ledger.__slots__ if name not in ("body", "_digest")}
 
 

@@ -1,0 +1,186 @@
+"""Cached requests: what a guard keeps of them in memory, what that weighs, and what goes when it is too much.
+
+A request that is not cached is read and folded from its first event on: 12 µs an event, for every event that
+follows. So the cache counts what a ledger really keeps, and lets those go first that are over.
+"""
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import random
+from weakref import WeakValueDictionary
+
+from protocol.domain.decider import RequestDecider
+from protocol.domain.ledger import Ledger
+from protocol.wire import events
+from protocol.wire.events import AnyEvent
+
+MOST_BYTES = 96 << 20
+"""What all cached requests may take: about 2,000 requests of six events of 1.5 KB."""
+_OBJECT_BYTES, _MAP_BYTES = 64, 240
+"""What a value and an object take in CPython 3.11, at most, beside the text in them."""
+_TURN_BYTES, _NAME_BYTES, _MODEL_BYTES, _FACT_BYTES = 1_500, 100, 400, 600
+"""What is left of a turn that is over; of each name in its path; of what it spent on a model; of a fact."""
+_LOOSE_BYTES = 256 << 10
+"""What the newest events may weigh before their facts are condensed to what tells new ones from old."""
+_SPARED = 0.75
+"""How often a request under way is passed over when one has to go."""
+_KEPT = frozenset(
+    {
+        events.RequestOpened,
+        events.MoveDeferred,
+        events.FactsWithheld,
+        events.EscalationResolved,
+        events.TurnDelegated,
+        events.FactsPosted,
+        events.TaskDelivered,
+        events.TaskFailed,
+        events.TaskCancelled,
+    }
+)
+"""Events of which a ledger keeps more than the turn that they open has."""
+
+
+def weight(body: bytes) -> int:
+    """Return about how many bytes of memory a stored event takes, decoded and as it is.
+
+    A list of empty lists takes twenty times its JSON. Counting what separates values needs no walk over them.
+    """
+    values = body.count(b",") + body.count(b":") + body.count(b"[")
+    return 2 * len(body) + _OBJECT_BYTES * values + _MAP_BYTES * body.count(b"{")
+
+
+def _left_by(event: AnyEvent) -> int:
+    """Return about how many bytes stay of an event whose turn is over."""
+    left, work, report = _TURN_BYTES, event.work, event.report
+    if work is not None:
+        left += _NAME_BYTES * len(work.path) + 4 * len(work.handoff.summary)
+    return left if report is None else left + _MODEL_BYTES * len(report.usage.models)
+
+
+@dataclass(slots=True)
+class Timer:
+    """The schedule of a request as this guard last saw it."""
+
+    seq: int | None
+    """What the next compare-and-set on it must name; 0 where none stands, None to replace whatever does."""
+    at: int | None
+    """UTC µs; None where none stands."""
+
+
+@dataclass(slots=True)
+class CachedRequest:
+    """One request: its decider, where its events lie, and its timer (None: not known)."""
+
+    decider: RequestDecider = field(default_factory=RequestDecider)
+    placed: "array[int]" = field(default_factory=lambda: array("q"))
+    """The stream sequence of each event, by its number."""
+    timer: Timer | None = None
+    _weights: "array[int]" = field(default_factory=lambda: array("q"))
+    """Of each event, by its number."""
+    _left: int = 0
+    """What stays of the older events when their turns are over."""
+    _loose: int = 0
+    """What the newer events weigh, whose facts the ledger's history has as they are."""
+    _loose_left: int = 0
+    """What will stay of them."""
+    _loose_from: int = 0
+    """Number of the first of them."""
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.decider.ledger
+
+    @property
+    def seq(self) -> int:
+        """The stream sequence of the head; 0 where there is none."""
+        return self.placed[-1] if self.placed else 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        ledger, first = self.ledger, self._loose_from
+        whole = {n for turn in ledger.open.values() for n in (turn.round_n, turn.since_n) if n < first}
+        facts = _FACT_BYTES * len(ledger.history)
+        return self._left + self._loose + facts + sum(self._weights[n] for n in whole)
+
+    def wakes(self, at: int, now: int) -> bool:
+        """Return True if the timer is known to wake the request by `at` (both UTC µs)."""
+        return self.timer is not None and self.timer.at is not None and now < self.timer.at <= at
+
+    def stored(self, event: AnyEvent, body: bytes, seq: int) -> None:
+        """Note where the next event lies: it is stored as `body` at `seq`."""
+        weighs = weight(body)
+        if self._loose > _LOOSE_BYTES:
+            self.ledger.history.condense()
+            self._left += self._loose_left
+            self._loose, self._loose_left, self._loose_from = 0, 0, len(self.placed)
+        self.placed.append(seq)
+        self._weights.append(weighs)
+        self._loose += weighs
+        self._loose_left += weighs if type(event) in _KEPT else _left_by(event)
+
+
+class Cache:
+    """Requests up to so many bytes of memory; a lock for each in hand.
+
+    Of those that are over, the longest unused goes first. Of those under way, an old one goes by chance:
+    if always the longest unused went, requests in turns that together are a little too large would all go
+    before they are used again, every time.
+
+    Args:
+        chance: returns a number from 0 to 1.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES, chance: Callable[[], float] = random) -> None:
+        self._most = most_bytes
+        self._chance = chance
+        self.held = 0
+        """Bytes of memory that the cached requests take, as they were when they were last put."""
+        self._open: OrderedDict[str, tuple[CachedRequest, int]] = OrderedDict()
+        self._over: OrderedDict[str, tuple[CachedRequest, int]] = OrderedDict()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._over)
+
+    def get(self, request: str) -> CachedRequest | None:
+        for among in (self._open, self._over):
+            found = among.get(request)
+            if found is not None:
+                among.move_to_end(request)
+                return found[0]
+        return None
+
+    def put(self, request: str, cached: CachedRequest) -> None:
+        """Keep a request, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
+        self.drop(request)
+        weighs = cached.weight
+        if weighs > self._most:
+            return
+        among = self._open if cached.ledger.is_open else self._over
+        among[request] = cached, weighs
+        self.held += weighs
+        while self.held > self._most:
+            self._let_one_go()
+
+    def _let_one_go(self) -> None:
+        if not self._over:
+            while self._chance() < _SPARED:
+                self._open.move_to_end(next(iter(self._open)))
+        _, (_, weighed) = (self._over or self._open).popitem(last=False)
+        self.held -= weighed
+
+    def drop(self, request: str) -> None:
+        for among in (self._open, self._over):
+            _, weighed = among.pop(request, (None, 0))
+            self.held -= weighed
+
+    def lock(self, request: str) -> asyncio.Lock:
+        """Return the lock of `request`: this guard works on it alone. It exists while somebody uses it."""
+        lock = self._locks.get(request)
+        if lock is None:
+            lock = self._locks[request] = asyncio.Lock()
+        return lock
