@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
+from mesh.agent._rounds import EndWatch
 from mesh.agent._step_store import Recorded, as_json, digest_of, plain
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
@@ -100,7 +101,8 @@ class Execution:
         """Prices of models' tokens, by model."""
         self.actions = set(work.reported.actions)
         self.effects = set(work.reported.effects)
-        self._is_over, self._store = is_over, store
+        self.ended = EndWatch(is_over)
+        self._store = store
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
         self._ordinals: dict[tuple[str, str], int] = {}
@@ -112,8 +114,11 @@ class Execution:
         """Names of the tools that may be called; None if there is no limit."""
 
     async def require_open(self) -> None:
-        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs."""
-        if await self._is_over():
+        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs.
+
+        The loop with a model begins the look ahead: with the step before the call (`EndWatch`).
+        """
+        if await self.ended.is_over():
             raise self.journal.stop(Superseded("the turn was ended"))
 
     # --- tools ------------------------------------------------------------------------------------
@@ -196,6 +201,8 @@ class Execution:
         if reads_for_model and (size := len(msgspec.json.encode(value))) > MAX_RESULT_BYTES:
             told = f"{tool.name} returned {size} bytes; at most {MAX_RESULT_BYTES} can be told"
             raise Recorded("tool.too_large", f"{told}. Ask for less.")
+        if for_model:
+            self.ended.look_ahead()  # the model is asked as soon as this is stored
         return value
 
     def _again(self, tool: Tool, run: Produce, key: str) -> Produce | None:

@@ -230,7 +230,10 @@ class Executor:
         if round_.journal.owes:
             await round_.journal.load()  # the turn's cost is known before its code asks
         round_.live.began(self._beginnings)
-        with self.running.holding(round_.request, round_.work) as running:
+        with (
+            contextlib.closing(round_.ended),
+            self.running.holding(round_.request, round_.work) as running,
+        ):
             try:
                 return round_.moved(await self._to_its_end(round_), self._agent.handler)
             except asyncio.CancelledError:

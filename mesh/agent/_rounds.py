@@ -1,4 +1,4 @@
-"""The rounds that this process works on, and those that it leaves to instances of another version."""
+"""The rounds that this process works on, if they are still open, and those left to another version."""
 
 import asyncio
 import contextlib
@@ -113,6 +113,63 @@ class RunningRounds:
             return
         if over and self.rounds.get((turn, round_)) is running:
             running.stop()
+
+
+LOOK_S = 0.005
+"""How long after its beginning the answer of a look counts that was begun ahead: some ten round trips on one
+machine, one over a network. A look that is waited for may be as old when its answer comes."""
+
+
+class EndWatch:
+    """Looks if a guard ended a turn. A look can be begun ahead, so that the call it is for need not wait.
+
+    Args:
+        was_ended: returns True if a guard ended the turn.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, was_ended: Callable[[], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._was_ended, self._clock = was_ended, clock
+        self._begun_at = 0.0
+        self._ahead: asyncio.Future[bool] | None = None
+
+    async def begin(self) -> None:
+        """Begin a look for the next call and let it leave, to be under way while that call is made."""
+        self.look_ahead()
+        for _ in range(2):  # passes of the loop: one says the look, the next one writes it out
+            await asyncio.sleep(0)
+
+    def look_ahead(self) -> None:
+        """Begin a look for the next call, unless one is begun. It leaves with the step stored next."""
+        if self._ahead is None:
+            self._begun_at = self._clock()
+            self._ahead = asyncio.ensure_future(self._was_ended())
+            self._ahead.add_done_callback(_nobody_asks)
+
+    async def is_over(self) -> bool:
+        """Return True if the turn was ended.
+
+        A look that was begun ahead counts up to LOOK_S after its beginning, the wait for its answer included.
+        After that (the bus hung, the process stood still) it is looked anew. An end is for good.
+        """
+        begun, self._ahead = self._ahead, None
+        if begun is not None and (await begun or self._clock() - self._begun_at < LOOK_S):
+            return begun.result()
+        return await self._was_ended()
+
+    def close(self) -> None:
+        """Give up a look that was begun ahead. Idempotent."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
+
+
+def _nobody_asks(look: asyncio.Future[bool]) -> None:
+    """Take note of a look's error: the call that it was for may never come."""
+    if not look.cancelled():
+        look.exception()
 
 
 LOST_S = 60.0

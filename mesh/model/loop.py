@@ -110,6 +110,7 @@ async def drive(
             turn.execution.journal.take_up(began)
             return await going_on.until_a_move()
     # It begins: for the first time, or because prompt, model or handoff changed: the brief tells the past.
+    await turn.execution.ended.begin()
     return await conversation(context_now(turn, offered), is_new=True).until_a_move()
 
 
@@ -175,7 +176,13 @@ class _Conversation:
             self.answered.clear()
             prompt = self.prompt
         reply, is_paid_now = await replied(
-            self.turn, self.model, self.pricing, prompt, hear=self.hear, began=self.begins
+            self.turn,
+            self.model,
+            self.pricing,
+            prompt,
+            hear=self.hear,
+            began=self.begins,
+            goes_on=lambda reply: any(call.name in self.tools for call in reply.calls),
         )
         self.begins = None
         self.said_before = not is_paid_now
@@ -320,13 +327,24 @@ async def replied(
     *,
     hear: Hear | None = None,
     began: PromptContext | None = None,
+    goes_on: Callable[[Reply], bool] = lambda reply: False,
 ) -> tuple[Reply, bool]:
     """Return a model's reply, fresh or recorded, and True if this round is the one that pays for it.
 
+    Args:
+        goes_on: returns True for a reply after which a tool is called as soon as it is stored.
+
     Raises ModelGaveUp for one that stopped for a reason which no answer of ours can mend.
     """
+
+    async def ask() -> Reply:
+        reply = await pricing.reply(prompt, hear)
+        if goes_on(reply):
+            turn.execution.ended.look_ahead()
+        return reply
+
     reply, is_paid_now = await turn.execution.model(
-        model.mode, prompt, lambda: pricing.reply(prompt, hear), Reply, cost=pricing.cost, began=began
+        model.mode, prompt, ask, Reply, cost=pricing.cost, began=began
     )
     pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
     if reply.stop in FATAL:

@@ -11,12 +11,16 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mesh.agent import Tool, Turn, agent, tool
 from mesh.agent._runtime import Runtime
 from mesh.agent.tools import NOT_DONE
 from mesh.bus.connection import connect
 from protocol.wire.commands import Usage
+
+if TYPE_CHECKING:
+    from mesh.model.port import Reply
 
 LEDGER = Path(os.environ["LEDGER"])
 DIED = LEDGER.with_suffix(".died")
@@ -95,6 +99,20 @@ async def ask_model(turn: Turn, prompt: str) -> str:
     return said
 
 
+async def driven(turn: Turn) -> object:
+    """Let a model look something up, and answer."""
+    from mesh.model.loop import drive
+    from mesh.testing import StrictModel, calls, says
+
+    def asked(reply: "Reply") -> "Reply":
+        note("model")
+        return reply
+
+    first, second = calls(("look", {"what": "up"})), says("done")
+    model = StrictModel(lambda _: asked(first), lambda _: asked(second))
+    return await drive(turn, model, instructions="", tools=(look,))
+
+
 async def handler(turn: Turn) -> object:
     done = []
     for step in turn.facts["script"]:
@@ -105,6 +123,8 @@ async def handler(turn: Turn) -> object:
             done.append(await turn.call(look, what="second" if DIED.exists() else "first"))
         elif name == "model":
             done.append(await ask_model(turn, argument))
+        elif name == "drive":
+            return await driven(turn)
         elif name == "crash":
             note("crash")
             os.kill(os.getpid(), signal.SIGKILL)

@@ -18,14 +18,16 @@ from mesh.bus.roles import GET
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
+from mesh.service.failpoints import VARIABLE
 from mesh.testing import LocalBus
 from protocol.domain.ledger import fold
 from protocol.wire import codec, events
 from protocol.wire.commands import Reply, Settle, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
-from protocol.wire.subjects import policy, step
+from protocol.wire.subjects import end, policy, step
 from tests.certain import is_, known
+from tests.drill.failpoints import arm, claims
 from tests.servers import FLEET, PATIENCE_S, eventually, until
 
 SCRIPT = Path(__file__).with_name("agent_process.py")
@@ -43,7 +45,9 @@ class Stage:
         self.version = "1"
         self.started = 0
         """Processes so far, the one with which the test began among them."""
-        self.environment = {**os.environ, "LEDGER": str(ledger)}
+        self.failpoints = ledger.with_suffix(".failpoints")
+        self.failpoints.mkdir()
+        self.environment = {**os.environ, "LEDGER": str(ledger), VARIABLE: str(self.failpoints)}
         self.process: asyncio.subprocess.Process | None = None
 
     @property
@@ -53,7 +57,7 @@ class Stage:
     def forget(self) -> None:
         """Begin anew with the process that runs, and with nobody who has died."""
         self.started = 1
-        for file in (self.ledger, self.ledger.with_suffix(".died")):
+        for file in (self.ledger, self.ledger.with_suffix(".died"), *self.failpoints.iterdir()):
             file.unlink(missing_ok=True)
 
     async def keep_alive(self) -> None:
@@ -221,6 +225,30 @@ async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(
     assert [line.split()[0] for line in stage.world].count("pay") == 1
     assert stage.world.count("look one") == 1
     await stage.events(request)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+async def test_a_frozen_process_that_wakes_up_does_nothing_for_a_turn_that_ended_meanwhile(
+    stage: Stage, steps: int
+) -> None:
+    """It froze when a step was stored, and had found just then that the turn goes on."""
+    arm(stage.failpoints, "step.recorded", passes=steps - 1, do="stop")
+    async with stage.mesh.connected_as("c1") as bus, stage.mesh.connected_as("audit") as audit:
+        client = await Client.on(bus, "c1")
+        request = await client.submit("go", to="a", facts={"script": ["drive"]})
+        await until(lambda: bool(claims(stage.failpoints)))
+        opened = (await stage.events(request))[0]
+        await client.cancel(request)
+        ended = f"{GET}ENDS.{end('a', request, known(opened.work).turn)}"
+
+        async def is_told() -> bool:
+            return not (await audit.request(ended)).status
+
+        await eventually(is_told)
+        os.kill(claims(stage.failpoints)[0].pid, signal.SIGCONT)
+        again = await client.submit("go", to="a", facts={"script": ["look last"]})
+        await client.wait(again, timeout_s=PATIENCE_S)
+    assert stage.world == [*["model", "look up"][:steps], "look last"]
 
 
 # --- approvals ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mesh.agent._journal import Journal
-from mesh.agent._rounds import LOST_S, ForeignRounds
+from mesh.agent._rounds import LOOK_S, LOST_S, EndWatch, ForeignRounds
 from mesh.agent._runtime import Runtime, Watchdog
 from mesh.agent._step_store import WINDOW, Attempts, Call
 from mesh.agent.definition import Agent
@@ -191,3 +191,68 @@ async def test_a_step_at_any_place_that_can_be_the_first_stored_shows_that_it_wa
     steps, one = MemorySteps(), turn()
     await steps.put(one.request, one.id, f"0-{place}", b"{}")
     assert await begun(steps)
+
+
+class Looks:
+    """Answers each look if the turn was ended as it began, once it is let."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.ended = False
+        self.may_answer = asyncio.Event()
+
+    async def __call__(self) -> bool:
+        self.began += 1
+        ended = self.ended
+        await self.may_answer.wait()
+        return ended
+
+
+@pytest.mark.parametrize(
+    ("answered_s", "looks"),
+    [
+        pytest.param(0.0, 1, id="in time"),
+        pytest.param(LOOK_S, 2, id="after the process stood still, or the bus hung"),
+    ],
+)
+async def test_a_look_that_was_begun_ahead_serves_one_call_and_for_a_moment(
+    answered_s: float, looks: int
+) -> None:
+    asked, now = Looks(), 0.0
+    watch = EndWatch(asked, clock=lambda: now)
+    watch.look_ahead()
+    await asyncio.sleep(0)
+    asked.ended = True
+    over = asyncio.ensure_future(watch.is_over())
+    await asyncio.sleep(0)
+    now += answered_s
+    asked.may_answer.set()
+    assert await over is (looks == 2)
+    assert await watch.is_over(), "the next call looks anew"
+    assert asked.began == looks + 1
+
+
+async def test_a_look_that_found_the_end_counts_however_late_and_is_not_repeated() -> None:
+    asked, now = Looks(), 0.0
+    asked.ended = True
+    asked.may_answer.set()
+    watch = EndWatch(asked, clock=lambda: now)
+    await watch.begin()
+    now += LOOK_S
+    watch.look_ahead()
+    assert await watch.is_over()
+    assert asked.began == 1
+
+
+async def test_a_look_that_no_call_asks_for_is_given_up_and_its_error_is_nobodys() -> None:
+    async def breaks() -> bool:
+        raise Fenced("no")
+
+    asked = Looks()
+    for was_ended in (asked, breaks):
+        watch = EndWatch(was_ended)
+        await watch.begin()
+        watch.close()
+        await asyncio.sleep(0)
+    assert asked.began == 1
+    assert len(asyncio.all_tasks()) == 1

@@ -1,13 +1,16 @@
 """A turn as its code sees it."""
 
+import asyncio
+import math
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from mesh.agent import Budget, BudgetExhausted, Turn, tool
-from mesh.agent.errors import ActionNotAllowed, failure_of
+from mesh.agent import Budget, BudgetExhausted, Turn, _rounds, tool
+from mesh.agent.errors import ActionNotAllowed, Superseded, failure_of
 from mesh.model.loop import drive
+from mesh.model.port import Hear, Prompt, Reply
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from mesh.testing.harness import turn_of
 from protocol.domain.timers import is_by_the_clock
@@ -298,3 +301,79 @@ async def test_each_call_that_asks_reads_or_pays_looks_if_the_turn_is_over() -> 
     assert len(looks) == 3
     await given.call(pay, amount=1)
     assert len(looks) == 4
+
+
+@pytest.mark.parametrize("ends_in", ["the first call", "the tool", "no call"])
+async def test_the_loop_looks_while_it_stores_and_asks_nobody_once_the_turn_is_over(
+    monkeypatch: pytest.MonkeyPatch, ends_in: str
+) -> None:
+    """A look that is begun with the storing of a step comes after what that step waited for."""
+    monkeypatch.setattr(_rounds, "LOOK_S", math.inf)
+    looked_at: list[int] = []
+    ended = False
+
+    async def was_ended() -> bool:
+        looked_at.append(steps.written)
+        return ended
+
+    @tool
+    async def slow(key: str) -> str:
+        """Look something up, while the turn may end."""
+        nonlocal ended
+        ended = ended or ends_in == "the tool"
+        return key
+
+    class Ending(StrictModel):
+        async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+            nonlocal ended
+            reply = await super().reply(prompt, hear)
+            ended = ended or ends_in == "the first call"
+            return reply
+
+    steps = RemoteSteps()
+    model = Ending(calls(("slow", {"key": "x"})), says("done"))
+    given = turn(is_over=was_ended, steps=steps)
+    driven = drive(given, model, instructions="", tools=(slow,))
+    if ends_in == "no call":
+        assert await driven == Complete(answer="done")
+        assert looked_at == [0, 0, 1], "each but the first goes out before the step before it is stored"
+    else:
+        with pytest.raises(Superseded):
+            await driven
+        assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_a_turn_that_ends_while_a_step_is_long_in_storing_does_nothing_more(at: int) -> None:
+    """The look that went out with the step has found nothing: its answer is too old."""
+    ended, done = False, []
+
+    async def was_ended() -> bool:
+        return ended
+
+    class HangingSteps(RemoteSteps):
+        async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+            nonlocal ended
+            await super().put(request, turn, name, body)
+            if self.written == at:
+                ended = True
+                await asyncio.sleep(_rounds.LOOK_S)
+
+    @tool
+    async def note(key: str) -> str:
+        """Note something."""
+        done.append(key)
+        return key
+
+    model = StrictModel(calls(("note", {"key": "x"})), says("done"))
+    with pytest.raises(Superseded):
+        await drive(turn(is_over=was_ended, steps=HangingSteps()), model, instructions="", tools=(note,))
+    assert (len(model.prompts), len(done)) == (1, at - 1)
+
+
+class RemoteSteps(MemorySteps):
+    """Steps that take a while to store."""
+
+    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        await asyncio.sleep(0.001)
+        await super().put(request, turn, name, body)
