@@ -91,7 +91,7 @@ class WarmParent:
     def __init__(self, ours: socket.socket) -> None:
         self._ours = ours
         self._one_at_a_time = threading.Lock()
-        self._read_early = _read_early(os.environ)
+        self._read_early = read_early(os.environ)
         self._ready = False
 
     def takes(self, start: Start) -> bool:
@@ -104,7 +104,7 @@ class WarmParent:
             case _:
                 known = False
         movable = start.before is None or isinstance(start.before, partial)
-        return known and movable and _read_early(start.environment) == self._read_early
+        return known and movable and read_early(start.environment) == self._read_early
 
     def start(self, start: Start, streams: Sequence[int]) -> int:
         """Return the process id of a new child of this process with these standard streams."""
@@ -167,7 +167,8 @@ def _words(args: Any, shell: bool) -> list[str]:
     return [] if isinstance(args, str | bytes | os.PathLike) else [os.fsdecode(each) for each in args]
 
 
-def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+def read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are read before the program runs, without the path of imports."""
     return {
         name: value
         for name, value in environment.items()

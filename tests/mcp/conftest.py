@@ -1,9 +1,10 @@
 """Fixtures: the folder in which `tests.mcp_server` leaves its traces, and that server, mounted."""
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest_asyncio
 
 from mesh.mcp import McpServer
 from tests.servers import PATIENCE_S, ROOT
+from tests.warm import read_early
 
 Mount = Callable[..., McpServer]
 
@@ -29,6 +31,11 @@ class World:
 
     def open_gate(self) -> None:
         (self.folder / "gate").touch()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the server has to be given so that it is started warm."""
+        return read_early(os.environ)
 
     @property
     def command(self) -> list[str | Path]:
@@ -89,9 +96,9 @@ async def mount(world: World) -> AsyncIterator[Mount]:
     """Mount a server, over its standard streams unless told otherwise; it is closed after the test."""
     mounted: list[McpServer] = []
 
-    def make(**how: Any) -> McpServer:
+    def make(env: Mapping[str, str] | None = None, **how: Any) -> McpServer:
         if "url" not in how:
-            how = {"command": world.command, "cwd": ROOT} | how
+            how = {"command": world.command, "cwd": ROOT, "env": world.environment | (env or {})} | how
         mounted.append(McpServer("things", **{"start_s": PATIENCE_S} | how))
         return mounted[-1]
 
@@ -112,6 +119,7 @@ async def things(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Thin
         "things",
         command=world.command,
         cwd=ROOT,
+        env=world.environment,
         start_s=PATIENCE_S,
         max_bytes=1000,
         effects={"pay": "idempotent"},

@@ -1,7 +1,6 @@
 """Calling: results, refusals, time-outs, and what is left of a call whose server died."""
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -97,7 +96,7 @@ async def test_the_process_is_gone_with_the_event_loop_that_used_it_and_when_it_
     world: World,
 ) -> None:
     """The next call starts another one."""
-    server = McpServer("things", command=world.command)
+    server = McpServer("things", command=world.command, env=world.environment)
     here = await pid_of(server)
     there = await asyncio.to_thread(lambda: asyncio.run(pid_of(server)))
     assert here != there
@@ -111,16 +110,17 @@ async def test_the_process_is_gone_with_the_event_loop_that_used_it_and_when_it_
 
 
 async def test_the_process_is_gone_with_an_agent_that_was_killed(world: World) -> None:
-    code = (
-        "import asyncio, json, sys\nfrom mesh.mcp import McpServer\n"
+    agent = world.folder / "agent.py"
+    agent.write_text(
+        "import asyncio, os, sys\nfrom mesh.mcp import McpServer\n"
         "async def main():\n"
-        "    server = McpServer('things', command=json.loads(sys.argv[1]))\n"
+        "    server = McpServer('things', command=sys.argv[1:], env=os.environ)\n"
         "    print('pid', (await (await server.tool('pid')).run({}))['result'], flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())"
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, json.dumps(list(map(str, world.command))), cwd=ROOT, stdout=PIPE
+        sys.executable, agent, *world.command, cwd=ROOT, stdout=PIPE
     )
     assert process.stdout is not None
     said = b""
