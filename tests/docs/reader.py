@@ -90,17 +90,15 @@ class Reader:
             time.sleep(0.1)
 
     def _once(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command: one of ours in this process, which spares starting Python, any other by a shell."""
-        words = shlex.split(command, comments=True)
-        named = list(itertools.takewhile(lambda word: "=" in word, words))
-        if words[len(named) : len(named) + 1] == ["mesh"]:
-            added = self._environment | dict(each.split("=", 1) for each in named)
-            done = Folder(self._folder).mesh(*words[len(named) + 1 :], **added)
+        """Run a command: one of ours in this process, which spares starting Python, any other as its own."""
+        added, words = _split(command)
+        if words[:1] == ["mesh"]:
+            done = Folder(self._folder).mesh(*words[1:], **self._environment | added)
             return subprocess.CompletedProcess(words, done.status, done.out, done.err)
         return subprocess.run(
-            ["bash", "-c", command],
+            _of_python(words) or ["bash", "-c", command],
             cwd=self._folder,
-            env=self._environment,
+            env=self._environment | added,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -109,14 +107,17 @@ class Reader:
         )
 
     def _start(self, command: str) -> None:
-        dev = shlex.split(command)[:2] == ["mesh", "dev"]
+        added, words = _split(command)
+        dev = words[:2] == ["mesh", "dev"]
+        if dev:
+            words += ["--port", "0"]
         log = self._folder / f"started-{len(self._started)}"
         with log.open("wb") as out:
             self._started.append(
                 subprocess.Popen(
-                    ["bash", "-c", f"exec env {command} {'--port 0' if dev else ''}"],
+                    _of_python(words) or words,
                     cwd=self._folder,
-                    env=self._environment,
+                    env=self._environment | added,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
@@ -132,7 +133,10 @@ class Reader:
     def _environment(self) -> dict[str, str]:
         own = Path(sys.executable).parent
         return environment(
-            PATH=f"{own}:{os.environ['PATH']}", PYTHONPATH=f"{self._folder}:{ROOT}", **self._added
+            PATH=f"{own}:{os.environ['PATH']}",
+            PYTHONPATH=f"{self._folder}:{ROOT}",
+            PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",  # pages install pytest and none of the plugins that are here
+            **self._added,
         )
 
     def close(self) -> None:
@@ -143,6 +147,23 @@ class Reader:
                 process.wait(20)
             process.kill()
             process.wait()
+
+
+def _split(command: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables before a command, and its words."""
+    words = shlex.split(command, comments=True)
+    named = list(itertools.takewhile(lambda word: "=" in word, words))
+    return dict(each.split("=", 1) for each in named), words[len(named) :]
+
+
+def _of_python(words: list[str]) -> list[str]:
+    """Return what runs a program in Python, and no shell, so that it starts warm; [] for another program."""
+    match words:
+        case ["python", *arguments]:
+            return [sys.executable, *arguments]
+        case ["mesh" | "uvicorn" as program, *arguments]:
+            return [sys.executable, "-m", program, *arguments]
+    return []
 
 
 def _free_port() -> str:
