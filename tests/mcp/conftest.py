@@ -98,7 +98,7 @@ async def mount(world: World) -> AsyncIterator[Mount]:
 
     def make(env: Mapping[str, str] | None = None, **how: Any) -> McpServer:
         if "url" not in how:
-            how = {"command": world.command, "cwd": ROOT, "env": world.environment | (env or {})} | how
+            how = {"command": world.command, "cwd": ROOT, "env": world.environment | dict(env or {})} | how
         mounted.append(McpServer("things", **{"start_s": PATIENCE_S} | how))
         return mounted[-1]
 
