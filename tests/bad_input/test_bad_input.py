@@ -7,6 +7,7 @@ the same agent still work.
 
 import itertools
 import time
+from functools import cache
 
 import msgspec
 import pytest
@@ -42,52 +43,50 @@ def fresh(sender: str) -> str:
 
 def proposed(known: Known) -> st.SearchStrategy[Sent]:
     """Return what could well be a proposal or a submit: the sender's own turn, or a fresh id of its own."""
-    turns = st.sampled_from(list(zip(known.requests, known.turns, strict=True)))
-    moves = turns.flatmap(
-        lambda one: st.builds(
-            Sent,
-            st.just("prop"),
-            st.just("b"),
-            st.just(one[0]),
-            st.sampled_from(proposals(one[1])).flatmap(almost),
-        )
-    )
-    submits = st.sampled_from(("c1", "op")).flatmap(
-        lambda sender: st.builds(
-            Sent, st.just("prop"), st.just(sender), st.builds(lambda: fresh(sender)), almost(SUBMIT)
-        )
-    )
-    return moves | submits
+
+    @cache  # to make a strategy takes longer than to draw from it
+    def move(one: tuple[str, str]) -> st.SearchStrategy[Sent]:
+        return st.builds(Sent, st.just("prop"), st.just("b"), st.just(one[0]), almost(*proposals(one[1])))
+
+    @cache
+    def submit(sender: str) -> st.SearchStrategy[Sent]:
+        own = st.builds(lambda: fresh(sender))
+        return st.builds(Sent, st.just("prop"), st.just(sender), own, almost(SUBMIT))
+
+    return _turns(known).flatmap(move) | st.sampled_from(("c1", "op")).flatmap(submit)
 
 
 def controlled(known: Known) -> st.SearchStrategy[Sent]:
     """Return what could well be a control message: to an open request, about the turn that is open in it."""
-    turns = st.sampled_from(list(zip(known.requests, known.turns, strict=True)))
-    return turns.flatmap(
-        lambda one: st.builds(
-            Sent,
-            st.just("ctl"),
-            st.sampled_from(("c1", "op", "op")),
-            st.just(one[0]),
-            st.sampled_from(controls(one[1])).flatmap(almost),
-        )
-    )
+
+    @cache
+    def control(one: tuple[str, str]) -> st.SearchStrategy[Sent]:
+        senders = st.sampled_from(("c1", "op", "op"))
+        return st.builds(Sent, st.just("ctl"), senders, st.just(one[0]), almost(*controls(one[1])))
+
+    return _turns(known).flatmap(control)
 
 
 def anything(kind: str, senders: tuple[str, ...], known: Known) -> st.SearchStrategy[Sent]:
     """Return whatever these senders may publish."""
+    sound = [
+        message
+        for turn in (*known.turns, "elsewhere")
+        for message in (controls(turn) if kind == "ctl" else [*proposals(turn), SUBMIT])
+    ]
 
+    @cache
     def of(sender: str) -> st.SearchStrategy[Sent]:
-        sound = [
-            message
-            for turn in (*known.turns, "elsewhere")
-            for message in (controls(turn) if kind == "ctl" else [*proposals(turn), SUBMIT])
-        ]
         return st.builds(
             Sent, st.just(kind), st.just(sender), tokens(sender, known, lambda: fresh(sender)), bodies(sound)
         ).filter(lambda message: not (message.token == "_" and b"freeze" in message.body))
 
     return st.sampled_from(senders).flatmap(of)
+
+
+def _turns(known: Known) -> st.SearchStrategy[tuple[str, str]]:
+    """Return one of the open requests, with the turn that is open in it."""
+    return st.sampled_from(list(zip(known.requests, known.turns, strict=True)))
 
 
 def batches(*of: st.SearchStrategy[Sent]) -> st.SearchStrategy[list[Sent]]:
