@@ -91,6 +91,8 @@ with warm_starts():
     subprocess.run(["true"], check=True)
     print("msgspec" in Path(f"/proc/{{child}}/maps").read_text())
 """
+LOADED = "import sys; print(*sorted(sys.modules))"
+READERS = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.propagate")
 # It sleeps until a signal ends it.
 SLEEPER = "import sys, time; print('mesh.testing' in sys.modules, flush=True); time.sleep(600)"
 
@@ -152,6 +154,14 @@ def test_what_an_import_reads_of_the_environment_is_read_anew(tmp_path: Path) ->
     for folder in ("one", "two"):
         assert run(tmp_path, "armed.py", cold=False, MESH_FAILPOINTS=folder).stdout == f"{folder}\n"
     assert run(tmp_path, "armed.py", cold=False).stdout == "None\n"
+
+
+def test_what_reads_the_variables_of_telemetry_is_not_imported_yet(tmp_path: Path) -> None:
+    """The SDK and its exporters read them as they are imported; of the API alone, `OTEL_PYTHON_` is read."""
+    (tmp_path / "loaded.py").write_text(LOADED)
+    loaded = run(tmp_path, "loaded.py", cold=False).stdout.split()
+    assert "opentelemetry.trace" in loaded
+    assert [name for name in loaded if name.startswith(READERS)] == []
 
 
 @pytest.mark.parametrize(
