@@ -27,7 +27,7 @@ from protocol.wire.commands import (
     Proposal,
     ReportFailure,
     Transfer,
-    UnknownMove,
+    asked_for,
     move_name,
 )
 from protocol.wire.config import Fleet
@@ -234,7 +234,7 @@ def proposal_span(
     """Open the span in which a proposal is stored: for a handoff that of a tool, as GenAI has it."""
     if not tracing.traced():
         return tracing.OFF
-    asked = _asked(proposal)
+    asked = asked_for(proposal)
     turn = get_current_span()
     turn.set_attribute(tracing.MOVE, asked)
     if isinstance(proposal, ReportFailure):
@@ -267,13 +267,7 @@ def proposal_span(
 
 def proposed(agent: "Agent", proposal: Proposal, took_s: float) -> None:
     """Count a round that came to a proposal, which is stored now."""
-    telemetry.turn_duration.record(took_s, {tracing.AGENT: agent.name, tracing.MOVE: _asked(proposal)})
-
-
-def _asked(proposal: Proposal) -> str:
-    if not isinstance(proposal, MoveProposed):
-        return str(proposal.__struct_config__.tag)
-    return "unknown" if isinstance(proposal.move, UnknownMove) else move_name(proposal.move)
+    telemetry.turn_duration.record(took_s, {tracing.AGENT: agent.name, tracing.MOVE: asked_for(proposal)})
 
 
 def tool_span(agent: str, request: str, tool: str) -> AbstractContextManager[Span]:

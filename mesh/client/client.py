@@ -23,7 +23,7 @@ from mesh.service.alarms import Alarms
 from mesh.service.logs import get_logger
 from protocol.views.timeline import named
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Cancel, Control, Reply, Submit
+from protocol.wire.commands import Cancel, Control, Reply, Submit, asked_for
 from protocol.wire.handoff import Artifact, Constraints
 from protocol.wire.ids import AgentName, RequestId, request_id
 from protocol.wire.records import Notice
@@ -213,13 +213,15 @@ class Client:
             _remember(self._answer_types, chosen, answer_type)
         body = codec.encode(submit)
         _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
-        with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, "submit"):
+        with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, submit):
             if request is None:
                 _remember(self._silent, chosen, True)
             await self._store(subjects.prop(self.name, chosen), body)
         return chosen
 
-    def _sending(self, name: str, template: str, request: str, what: str) -> AbstractContextManager[Any]:
+    def _sending(
+        self, name: str, template: str, request: str, what: Submit | Control
+    ) -> AbstractContextManager[Any]:
         """Open the span of a message that this client stores."""
         if not tracing.traced():
             return tracing.OFF
@@ -230,7 +232,7 @@ class Client:
             tracing.REQUEST: request,
             tracing.CONVERSATION: request,
             tracing.FROM: self.name,
-            tracing.MOVE: what,
+            tracing.MOVE: asked_for(what),
         }
         return tracing.span(name, tracing.PRODUCER, attributes=said)
 
@@ -266,8 +268,7 @@ class Client:
 
     async def control(self, request: str, message: Control) -> None:
         """Store a control message. What comes of it shows in the request."""
-        what = str(message.__struct_config__.tag)
-        with self._sending(tracing.SEND_CONTROL, "mesh.ctl.{sender}.{request}", request, what):
+        with self._sending(tracing.SEND_CONTROL, "mesh.ctl.{sender}.{request}", request, message):
             await self._store(subjects.ctl(self.name, request), codec.encode(message))
 
     # --- waiting ----------------------------------------------------------------------------------

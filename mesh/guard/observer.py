@@ -18,20 +18,14 @@ from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
 from protocol.wire import events
-from protocol.wire.commands import Command, Control, MoveProposed, Submit, UnknownMove, is_control
+from protocol.wire.commands import Command, Control, asked_for, is_control
 from protocol.wire.events import AnyEvent, FactsWithheld, MoveRefused, RequestOpened, RequestRefused, type_of
 
 _log = get_logger(__name__)
 
 T = TypeVar("T")
 Ruled = AnyEvent | Late | Rejected
-_ENDED: Mapping[type, str] = {
-    events.RequestRefused: "refused",
-    events.RequestCompleted: "completed",
-    events.RequestFailed: "failed",
-    events.RequestExpired: "expired",
-    events.RequestCancelled: "cancelled",
-}
+_ENDED = {kind: type_of(kind).partition(".")[2] for kind in events.Ended.__args__}
 _VERDICTS: Mapping[type, str] = {
     Late: "late",
     Rejected: "rejected",
@@ -122,7 +116,7 @@ def _span(command: Command | None, ledger: Ledger, plan: str = "") -> AbstractCo
     }
     if command is None:
         return tracing.span(name, tracing.CONSUMER, parent=plan or ledger.trace, attributes=said)
-    said |= {tracing.FROM: command.sender, tracing.MOVE: _asked(command)}
+    said |= {tracing.FROM: command.sender, tracing.MOVE: asked_for(command.what)}
     for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
         if (value := getattr(what, field, None)) is not None:
             said[attribute] = value
@@ -173,20 +167,14 @@ def count_outcome(command: Command, outcome: Outcome) -> None:
         return
     ruled = outcome.event if isinstance(outcome, Decided) else outcome
     sender = command.sender if command.role == "agent" else command.role
-    labels = {tracing.VERDICT_IS: _verdict(ruled), tracing.MOVE: _asked(command), tracing.FROM: sender}
+    labels = {
+        tracing.VERDICT_IS: _verdict(ruled),
+        tracing.MOVE: asked_for(command.what),
+        tracing.FROM: sender,
+    }
     if rule := _rule(ruled):
         labels[tracing.RULE] = rule
     telemetry.handoffs.add(1, labels)
-
-
-def _asked(command: Command) -> str:
-    """Return what a message asks for, in one of our own words."""
-    what = command.what
-    if type(what) is Submit:
-        return "submit"
-    if type(what) is MoveProposed:
-        return "unknown" if type(what.move) is UnknownMove else str(what.move.__struct_config__.tag)
-    return str(what.__struct_config__.tag)
 
 
 def _verdict(ruled: Ruled) -> str:

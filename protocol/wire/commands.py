@@ -421,6 +421,14 @@ def is_control(what: Submit | Proposal | Control) -> TypeGuard[Control]:
     return type(what) in _CONTROLS
 
 
+def asked_for(what: Submit | Proposal | Control) -> str:
+    """Return what a message asks for, in a word of ours: `submit`, a move, or a kind; else `unknown`."""
+    if type(what) is Submit:
+        return "submit"
+    asked = what.move if type(what) is MoveProposed else what
+    return "unknown" if type(asked) is UnknownMove else str(asked.__struct_config__.tag)
+
+
 class Command(msgspec.Struct, frozen=True, gc=False):
     """One message as the guard takes it up: who sent it (by the broker's word) and what it asks."""
 
