@@ -12,7 +12,7 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave, ended_by_signals
-from mesh.cli.options import A_PATH, PEOPLE, READERS, Where, framed
+from mesh.cli.options import A_PATH, PEOPLE, READERS, Option, Where, framed
 from mesh.cli.output import Line, note, say, show_lines
 from mesh.errors import UsageWrong
 
@@ -35,6 +35,10 @@ model_option = click.option(
     show_envvar=True,
     help="What drives the agents: rules, or a vendor's models, which cost money; pinned: each its own.",
 )
+
+
+def _store_option(help: str) -> Option:
+    return click.option("--store", type=A_PATH, default=Path(".mesh"), show_default=True, help=help)
 
 
 async def drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
@@ -65,13 +69,7 @@ async def drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
     multiple=True,
     help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; by default ./mesh.toml.",
 )
-@click.option(
-    "--store",
-    type=A_PATH,
-    default=Path(".mesh"),
-    show_default=True,
-    help="The folder of keys, log and data.",
-)
+@_store_option("The folder of keys, log and data.")
 @click.option("--port", type=int, help="The bus's port on 127.0.0.1; by default one that is this folder's.")
 @model_option
 @framed
@@ -278,13 +276,7 @@ class ServiceTerminal:
 @click.option("--allow-write/--read-only", default=False, help="Let visitors act, with an operator's key.")
 @click.option("--admin-key", type=A_PATH, help="The admin's key, to resend dead letters with.")
 @click.option("--by", "person", default="", help="The name of who acts; by default each visitor says it.")
-@click.option(
-    "--store",
-    type=A_PATH,
-    default=Path(".mesh"),
-    show_default=True,
-    help="The folder of the list that the page keeps of requests.",
-)
+@_store_option("The folder of the list that the page keeps of requests.")
 @click.option("--rebuild", is_flag=True, help="Make that list anew from the log.")
 @framed
 async def ui(
