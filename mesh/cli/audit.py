@@ -1,5 +1,6 @@
 """What a log tells afterwards: `mesh why` a verdict, `mesh replay` it, and `mesh cost`."""
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from mesh.cli.options import (
     PEOPLE,
     READERS,
     Where,
-    bodies_of,
     file_at,
     framed,
+    of_each,
     one_of,
     remark_passed_over,
     source_argument,
@@ -93,8 +94,7 @@ async def replay(where: Where, *, source: str | Path, policy: Path | None, as_js
     from mesh.replay.rejudge import rejudge
 
     judged_by = None if policy is None else read_policy(policy)
-    found = await bodies_of(where, source)
-    results = [rejudge(bodies, judged_by) for bodies in found.values()]
+    results = await of_each(where, source, functools.partial(rejudge, policy=judged_by))
     if as_json:
         emit([_as_program_reads(result) for result in results])
     else:

@@ -15,9 +15,9 @@ from mesh.cli.options import (
     A_PATH,
     READERS,
     Where,
-    bodies_of,
     decided,
     framed,
+    of_each,
     requests_argument,
     source_argument_for,
 )
@@ -160,9 +160,8 @@ async def verify(where: Where, *, source: str | Path | None, as_json: bool) -> N
             async for body in ops.log.stored_bodies(bus):
                 chains.take(body)
     else:
-        for bodies in (await bodies_of(where, source)).values():
-            for body in bodies:
-                chains.take(body)
+        for checked in await of_each(where, source, ops.log.chains_of):
+            chains.add(checked)
     if not chains.events:
         raise NotFound("the log holds no event: there is nothing to verify")
     if as_json:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mesh.settings import Access, Flags
     from protocol.wire.events import AnyEvent
 
+T = TypeVar("T")
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 """An option or an argument, as click declares it on a command."""
@@ -356,12 +357,25 @@ def file_at(path: Path) -> Path:
 
 async def bodies_of(where: Where, source: str | Path) -> dict[str, list[bytes]]:
     """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
-    from mesh.replay.rejudge import load
+    from mesh.replay.export import load
 
     if isinstance(source, Path):
         return load(file_at(source))
+    return {source: await _stored_bodies(where, source)}
+
+
+async def of_each(where: Where, source: str | Path, work: Callable[[list[bytes]], T]) -> list[T]:
+    """Return the result of `work` on the stored events of each request in a source. Raises as `bodies_of`."""
+    from mesh.replay import export
+
+    if isinstance(source, Path):
+        return await export.of_each(file_at(source), work)
+    return [work(await _stored_bodies(where, source))]
+
+
+async def _stored_bodies(where: Where, request: str) -> list[bytes]:
     async with await where.connect(*READERS) as bus:
-        return {source: await ops.log.request_bodies(bus, source)}
+        return await ops.log.request_bodies(bus, request)
 
 
 async def one_of(where: Where, source: str | Path) -> list[bytes]:

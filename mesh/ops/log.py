@@ -22,7 +22,7 @@ from mesh.client import journals
 from mesh.client.journals import Step
 from mesh.errors import Denied, Impossible, LogUnreadable, Malformed, NotFound, ProtocolError, UsageWrong
 from mesh.ops.roster import fleet_of, mesh_freeze
-from mesh.replay.rejudge import StoredStep, step_line, steps_in
+from mesh.replay.export import StoredStep, step_line, steps_in
 from protocol.domain import hash_chain as chain
 from protocol.domain.hash_chain import GENESIS, Break
 from protocol.domain.ledger import Ledger
@@ -314,16 +314,33 @@ class Chains:
 
     def take(self, body: bytes) -> None:
         self.events += 1
-        link = codec.readable(body, _Link)
-        if link is None:
+        event = codec.readable(body, dict[str, Any])
+        try:
+            link = msgspec.convert(event, _Link)
+        except msgspec.ValidationError:
             self.breaks.append(("?", Break(-1, "cannot be read")))
             return
+        assert event is not None
         n, prev = self._expected.get(link.request, (0, GENESIS))
         if link.n != n:
             self.breaks.append((link.request, Break(n, f"is numbered {link.n}")))
         if link.prev != prev:
             self.breaks.append((link.request, Break(link.n, "does not name the event before it")))
-        self._expected[link.request] = (link.n + 1, chain.digest(body))
+        self._expected[link.request] = (link.n + 1, chain.digest_of_document(event))
+
+    def add(self, others: "Chains") -> None:
+        """Take over what came of other requests."""
+        self.breaks += others.breaks
+        self.events += others.events
+        self._expected |= others._expected
+
+
+def chains_of(bodies: Iterable[bytes]) -> Chains:
+    """Check the hash chains of these events."""
+    chains = Chains()
+    for body in bodies:
+        chains.take(body)
+    return chains
 
 
 # --- room among the journals ----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mesh.bus.reader import every
 from mesh.client.journals import journaled
 from mesh.errors import MeshError
 from mesh.ops.log import request_bodies
-from mesh.replay.rejudge import load
+from mesh.replay.export import load
 from mesh.service.printable import one_line
 from protocol.views import spending
 from protocol.views.spending import Spending, Spent

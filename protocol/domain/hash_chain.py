@@ -65,7 +65,7 @@ class Break(NamedTuple):
 
 def digest(body: bytes) -> str:
     """Return the digest (hex) of one event from its stored bytes."""
-    return _digest(msgspec.json.decode(body))
+    return digest_of_document(msgspec.json.decode(body))
 
 
 def digest_of(event: AnyEvent) -> str:
@@ -78,11 +78,11 @@ def digest_of(event: AnyEvent) -> str:
     facts = () if work is None else work.handoff.facts
     if work is not None and facts:
         event = replace(event, work=replace(work, handoff=replace(work.handoff, facts=())))
-    return _digest(msgspec.to_builtins(event), facts)
+    return digest_of_document(msgspec.to_builtins(event), facts)
 
 
-def _digest(event: dict[str, Any], facts: tuple[Fact, ...] = ()) -> str:
-    """Return the digest of a decoded event, which becomes its canonical form by that.
+def digest_of_document(event: dict[str, Any], facts: tuple[Fact, ...] = ()) -> str:
+    """Return the digest (hex) of a decoded event, which becomes its canonical form by that.
 
     Args:
         facts: of the handoff that it gives, where they are not in `event`.
@@ -132,5 +132,5 @@ def breaks(bodies: Iterable[bytes]) -> list[Break]:
             found.append(Break(index, f"is numbered {n}"))
         if prev != expected:
             found.append(Break(index, "does not name the event before it"))
-        expected = _digest(event)
+        expected = digest_of_document(event)
     return found

@@ -11,7 +11,7 @@ from mesh.client.client import outcome_of
 from mesh.client.story import ending, story
 from mesh.ops.explain import explain, sentences
 from mesh.ops.log import decoded
-from mesh.replay.rejudge import load
+from mesh.replay.export import load
 from mesh.service.printable import counted
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.views.timeline import timeline

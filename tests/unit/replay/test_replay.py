@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from mesh.errors import Malformed
-from mesh.replay.rejudge import StoredStep, load, rejudge, step_line, steps_in
+from mesh.replay.export import StoredStep, load, step_line, steps_in
+from mesh.replay.rejudge import rejudge
 from protocol.domain.ledger import fold
 from protocol.views.timeline import timeline
 from protocol.wire import codec

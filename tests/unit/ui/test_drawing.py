@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh import ops
-from mesh.replay.rejudge import load
+from mesh.replay.export import load
 from mesh.ui.drawing.graph import Edge, Node, graph
 from mesh.ui.drawing.request import PART_ROWS, course, parts, sequence, strip
 from mesh.ui.drawing.scene import Scene, mermaid, scene

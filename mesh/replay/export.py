@@ -1,0 +1,249 @@
+"""An exported log: one event a line, the very bytes that are stored, in the log's order.
+
+An export may also hold the steps of journals, each a line of its own that names its subject. Such a line is
+no event.
+
+Requests do not depend on each other. So a large file is shared among the machine's cores: each process reads
+all of it, passes over what is another's without decoding it, and works on the rest.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from mesh.errors import Malformed
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+T = TypeVar("T")
+
+
+class StoredStep(NamedTuple):
+    """A step of a journal, as it is stored."""
+
+    subject: str
+    data: bytes
+
+
+class _Line(msgspec.Struct, frozen=True):
+    request: str = ""
+    n: int = -1
+    step: str = ""
+    """The subject of a step; empty for an event."""
+    body: msgspec.Raw = msgspec.Raw()
+    base64: str = ""
+    """The bytes of a step that are no JSON on one line."""
+
+
+_LINE = msgspec.json.Decoder(_Line)
+
+
+def step_line(stored: StoredStep) -> bytes:
+    """Return a step as one line of an export, from which `steps_in` reads the very bytes again."""
+    named = b'{"step":' + msgspec.json.encode(stored.subject)
+    line = named + b',"body":' + stored.data + b"}"
+    if not _stands_alone(line) or _LINE.decode(line).body != stored.data:
+        line = named + b',"base64":"' + base64.b64encode(stored.data) + b'"}'
+    return line
+
+
+def _stands_alone(line: bytes) -> bool:
+    """Return True for JSON on one line that any reader of JSON takes."""
+    try:
+        json.loads(line)
+        _LINE.decode(line)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return False
+    return not set(b"\r\n") & set(line)
+
+
+def steps_in(path: Path) -> list[StoredStep]:
+    """Return the steps of journals that an export holds. Raises Malformed with the line's number."""
+    found = []
+    for head, _ in _lines(path.read_bytes().splitlines()):
+        if head.step:
+            data = base64.b64decode(head.base64) if head.base64 else bytes(head.body)
+            found.append(StoredStep(head.step, data))
+    return found
+
+
+def load(path: Path) -> dict[str, list[bytes]]:
+    """Return each request's events in order of their numbers. Raises Malformed with the line's number.
+
+    A file without any event is Malformed, too: it would otherwise pass every check.
+    """
+    found = sort(path.read_bytes().splitlines())
+    if not found:
+        raise Malformed(f"{path} holds no event")
+    return found
+
+
+def sort(lines: Iterable[bytes]) -> dict[str, list[bytes]]:
+    """Return stored events by request, each request's in order of their numbers. Raises Malformed."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for head, line in _lines(lines):
+        if not head.step:
+            found.setdefault(head.request, []).append((head.n, line))
+    return {
+        request: [line for _, line in sorted(numbered, key=lambda item: item[0])]
+        for request, numbered in found.items()
+    }
+
+
+class _Read(NamedTuple):
+    head: _Line
+    line: bytes
+
+
+def _lines(lines: Iterable[bytes]) -> Iterable[_Read]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _Read(_head_of(line, number), line)
+
+
+def _head_of(line: bytes, number: int) -> _Line:
+    """Return how an event or a step begins. Raises Malformed for any other line."""
+    try:
+        head = _LINE.decode(line)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as broken:
+        raise Malformed(f"line {number} is no event") from broken
+    if not head.step and (not head.request or head.n < 0):
+        raise Malformed(f"line {number} is no event")
+    return head
+
+
+# --- shared among processes -------------------------------------------------------------------------
+
+SHARE_BYTES = 1 << 20
+"""Bytes of a file for which a process is worth starting: verifying them takes 15 ms, a process about 10."""
+_REQUEST = b'"request":"'
+_BUFFER_BYTES = 1 << 20
+
+
+async def of_each(path: Path, work: Callable[[list[bytes]], T]) -> list[T]:
+    """Return the result of `work` on each request's events, in the order in which requests begin.
+
+    The results of several processes are those of one. If a process meets anything unusual (a line that is not
+    as a guard writes it, an error, its own end), all is done again in this one, which raises what is to be
+    raised.
+
+    Args:
+        work: gets the events in order of their numbers. Its result must be picklable.
+
+    Raises Malformed with the line's number, and as `work`.
+    """
+    processes = _processes_for(path)
+    found = await _shared(path, work, processes) if processes > 1 else None
+    return [work(bodies) for bodies in load(path).values()] if found is None else found
+
+
+def _processes_for(path: Path) -> int:
+    """Return how many processes a file is worth; 1 where forking is not safe."""
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return 1
+    return min(len(os.sched_getaffinity(0)), path.stat().st_size // SHARE_BYTES)
+
+
+async def _shared(path: Path, work: Callable[[list[bytes]], T], processes: int) -> list[T] | None:
+    """Return the results of all processes in their order; None if one has none. They end with this call."""
+    from multiprocessing import get_context  # a small file needs none of it
+
+    forking = get_context("fork")
+    with contextlib.ExitStack() as stack:
+        pipes = []
+        for index in range(processes):
+            receiving, sending = forking.Pipe(duplex=False)
+            stack.enter_context(receiving)
+            with sending:
+                arguments = (sending, os.getpid(), path, work, index, processes)
+                process = forking.Process(target=_send_share, args=arguments)
+                process.start()
+            stack.callback(process.join)
+            stack.callback(process.kill)
+            pipes.append(receiving)
+        found: list[tuple[int, T]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                shares = [group.create_task(_received(each)) for each in pipes]
+            found = [each for share in shares for each in share.result()]
+        except* OSError:
+            pass  # one has no results, and the others need not go on
+    return [result for _, result in sorted(found, key=lambda each: each[0])] or None
+
+
+async def _received(pipe: "Connection") -> list[tuple[int, Any]]:
+    """Return a process's results when they are there. Raises OSError if it ended without any."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pipe.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(pipe.fileno())
+    try:
+        share: list[tuple[int, Any]] = pipe.recv()
+    except EOFError:
+        raise OSError("a process ended without results") from None
+    return share
+
+
+def _send_share(
+    pipe: "Connection", parent: int, path: Path, work: Callable[[list[bytes]], object], index: int, of: int
+) -> None:
+    """Send the results on one share with the number of each request's first line; nothing if it has none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal: the parent ends this process
+    results = []
+    with contextlib.suppress(Exception):  # whatever it is: the parent meets it, too, and raises it
+        for first, bodies in _share(path, index, of):
+            if os.getppid() != parent:
+                return  # nobody waits any more
+            results.append((first, work(bodies)))
+        pipe.send(results)
+
+
+class _Place(NamedTuple):
+    """Where an event stands in a file."""
+
+    n: int
+    line: int
+    begin: int
+    end: int
+
+
+def _share(path: Path, index: int, of: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the events of each request in one share, with the number of its first line.
+
+    A line belongs to the share that the first request's id in it falls to, found without decoding. Whose it
+    is checks it like `load`, and that the id was the event's. Only the places of events are kept in memory.
+    Raises Malformed.
+    """
+    places: dict[bytes, list[_Place]] = {}
+    with path.open("rb", buffering=_BUFFER_BYTES) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+        end = 0
+        for number, line in enumerate(file, start=1):
+            begin, end = end, end + len(line)
+            start = line.find(_REQUEST) + len(_REQUEST)
+            request = line[start : line.find(b'"', start)]
+            if crc32(request) % of != index or not line.strip():
+                continue
+            head = _head_of(line, number)
+            if head.step:
+                continue
+            if head.request.encode() != request or b"\r" in line:
+                raise Malformed(f"line {number} is not as a guard writes it")
+            places.setdefault(request, []).append(_Place(head.n, number, begin, end))
+        for found in places.values():
+            in_order = sorted(found, key=lambda place: place.n)
+            yield found[0].line, [text[place.begin : place.end].removesuffix(b"\n") for place in in_order]

@@ -1,0 +1,179 @@
+"""An exported log shared among processes: what comes of it is what one process makes of it."""
+
+import asyncio
+import functools
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from mesh.errors import Malformed
+from mesh.ops.log import chains_of
+from mesh.replay import export
+from mesh.replay.export import StoredStep, of_each, step_line
+from mesh.replay.rejudge import rejudge
+from protocol.wire.config import Policy
+from tests.servers import PATIENCE_S, until
+from tests.unit.cli.conftest import STORY, Mesh, here, mesh
+
+__all__ = ["here", "mesh"]
+
+T = TypeVar("T")
+
+LINES = STORY.read_bytes().splitlines()
+REQUEST = b"c1_01HF7YAT00040G2081040G2081"
+REQUESTS = [b"c1_01HF7YAT000000000000000%03d" % number for number in range(20)]
+STEP = step_line(
+    StoredStep(f"mesh.step.a.{REQUESTS[3].decode()}.t.1", b'{"request":"' + REQUESTS[3] + b'","n":7}')
+)
+OTHER_ORDER = b'{"work":{"request":"' + REQUESTS[5] + b'"},"n":0,"request":"' + REQUESTS[6] + b'"}'
+TWICE = b'{"request":"' + REQUESTS[5] + b'","n":0,"request":"' + REQUESTS[6] + b'"}'
+
+
+def written(path: Path, *more: bytes) -> Path:
+    """Write twenty requests that were under way at once, and one after them whose chain holds."""
+    lines = [line.replace(REQUEST, request) for line in LINES for request in REQUESTS]
+    path.write_bytes(b"\n".join([STEP, b"", *lines, STEP, *more, *LINES]) + b"\n")
+    return path
+
+
+def in_processes(
+    count: int, path: Path, work: Callable[[list[bytes]], T], monkeypatch: pytest.MonkeyPatch
+) -> list[T]:
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "_processes_for", lambda _: count)
+        try:
+            return asyncio.run(of_each(path, work))
+        finally:
+            assert not multiprocessing.active_children()
+
+
+def checked(bodies: list[bytes]) -> tuple[object, ...]:
+    chains = chains_of(bodies)
+    return chains.events, chains.requests, chains.breaks
+
+
+def own_id(bodies: list[bytes]) -> int:
+    return os.getpid()
+
+
+def alone(parent: int, bodies: list[bytes]) -> int:
+    """Be killed in any process but one."""
+    if os.getpid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return len(bodies)
+
+
+def breaks_off(bodies: list[bytes]) -> int:
+    if REQUESTS[7] in bodies[0]:
+        raise Malformed("the eighth cannot be")
+    return len(bodies)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 30])
+@pytest.mark.parametrize(
+    "work", [rejudge, functools.partial(rejudge, policy=Policy(max_depth=1)), checked, b"".join]
+)
+def test_several_processes_find_what_one_finds_in_its_order(
+    work: Callable[[list[bytes]], object], processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "log.jsonl")
+    found = in_processes(1, file, work, monkeypatch)
+    assert len(found) == len(REQUESTS) + 1
+    assert in_processes(processes, file, work, monkeypatch) == found
+
+
+def test_requests_are_shared_among_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_work = set(in_processes(2, written(tmp_path / "log.jsonl"), own_id, monkeypatch))
+    assert len(at_work) == 2
+    assert os.getpid() not in at_work
+
+
+@pytest.mark.parametrize("line", [OTHER_ORDER, TWICE, LINES[0].replace(b",", b",\r")], ids=str)
+def test_a_line_that_no_guard_wrote_so_is_told_as_by_one_process(
+    line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "log.jsonl", line)
+    told = []
+    for processes in (1, 2):
+        try:
+            told.append(str(in_processes(processes, file, rejudge, monkeypatch)))
+        except Malformed as wrong:
+            told.append(str(wrong))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "line", [LINES[3][:-40], b"rubbish", b'{"request":"a","n":-1}', b'{"request":"\xff","n":0}'], ids=str
+)
+def test_a_broken_line_is_named_by_its_number(
+    line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "log.jsonl", line)
+    number = 2 + len(LINES) * len(REQUESTS) + 2
+    for processes in (1, 2):
+        with pytest.raises(Malformed, match=f"line {number} is no event"):
+            in_processes(processes, file, checked, monkeypatch)
+
+
+def test_a_file_without_events_is_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(STEP + b"\n")
+    for processes in (1, 2):
+        with pytest.raises(Malformed, match="holds no event"):
+            in_processes(processes, file, checked, monkeypatch)
+
+
+def test_an_error_of_the_work_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "log.jsonl")
+    for processes in (1, 2):
+        with pytest.raises(Malformed, match="the eighth cannot be"):
+            in_processes(processes, file, breaks_off, monkeypatch)
+
+
+def test_this_process_does_the_work_of_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = functools.partial(alone, os.getpid())
+    found = in_processes(2, written(tmp_path / "log.jsonl"), work, monkeypatch)
+    assert found == [len(LINES)] * (len(REQUESTS) + 1)
+
+
+def test_processes_end_with_a_call_that_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = tmp_path / "begun"
+    file = written(tmp_path / "log.jsonl")
+    monkeypatch.setattr(export, "_processes_for", lambda _: 2)
+
+    def hang(bodies: list[bytes]) -> None:
+        begun.touch()
+        time.sleep(10 * PATIENCE_S)
+
+    async def cancelled() -> None:
+        working = asyncio.create_task(of_each(file, hang))
+        await until(begun.exists)
+        working.cancel()
+        await asyncio.wait([working])
+        assert working.cancelled()
+
+    asyncio.run(cancelled())
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("command", [("replay",), ("log", "verify")])
+@pytest.mark.parametrize("more", [(), (b"rubbish",)], ids=["whole", "broken"])
+def test_commands_print_the_same_however_many_processes_work(
+    mesh: Mesh, command: tuple[str, ...], more: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    file = written(here / "log.jsonl", *more)
+    said = []
+    for processes in (1, 2):
+        monkeypatch.setattr(export, "_processes_for", lambda _, count=processes: count)
+        said += [
+            (each.exit_code, each.output) for each in (mesh(*command, file), mesh(*command, file, "--json"))
+        ]
+    assert said[:2] == said[2:]
