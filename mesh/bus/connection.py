@@ -172,7 +172,7 @@ class Bus:
         self._require_size(data)
         number = self._mux.next_number()
         chunk = encode(subject, data, f"{self.inbox}{number}", headers)
-        self._wire.write(chunk)
+        self._wire.write(chunk, last=True)
         try:
             answer: Incoming | list[Incoming] = await self._mux.expect(subject, number, many, timeout_s)
         except OutcomeUnknown as unknown:

@@ -3,8 +3,8 @@
 `NatsProtocol` is nats-py's client, which connects, authenticates, reconnects, keeps alive and speaks TLS. Two
 parts are replaced. Reading finds a message by its stated length and calls a *sink* in the very callback that
 has read it. Writing joins what all sinks of one read have said, or else all messages of one pass of the event
-loop, into one system call. nats-py itself needs a stream, a task, a queue and regular expressions for each
-message.
+loop, into one system call; one that waits alone for an answer writes at once. nats-py itself needs a stream,
+a task, a queue and regular expressions for each message.
 
 A sink runs inside that callback. It must not block and must not raise; an exception is logged.
 """
@@ -238,14 +238,22 @@ class NatsProtocol(Client):
             self._pongs_received += 1
             self._pings_outstanding = 0
 
-    def write(self, chunk: bytes) -> None:
-        """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks."""
+    def write(self, chunk: bytes, *, last: bool = False) -> None:
+        """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks.
+
+        Args:
+            last: True if the caller waits now. Where nobody else is to run in this pass, this is its end.
+        """
         self._out.append(chunk)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(chunk)
-        if not self._flushing:
+        loop = asyncio.get_running_loop()
+        to_run = getattr(loop, "_ready", None)  # of asyncio's own loops; our own writing is among them
+        if last and to_run is not None and len(to_run) <= self._flushing:
+            self._write_out()
+        elif not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._write_out)
+            loop.call_soon(self._write_out)
 
     def take(self, data: bytes) -> None:
         """Dispatch what was read, and write what came of it. Raises ProtocolError."""

@@ -1,4 +1,4 @@
-"""What a connection reads: from one socket at a time, to the last byte, and never twice."""
+"""What a connection reads, to the last byte and never twice, and when it writes."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mesh.bus.connection import Bus, connect
-from mesh.bus.nats_protocol import Incoming, NatsProtocol
+from mesh.bus.nats_protocol import Incoming, NatsProtocol, encode
 from mesh.local.server import EmbeddedServer
 from tests.servers import until
 from tests.trouble.proxy import Frame, Proxy
@@ -88,3 +88,34 @@ async def test_what_comes_with_the_end_of_the_greeting_is_read_and_an_end_there_
         await wire.connect(f"nats://{host}:{port}", allow_reconnect=False)
         await until(lambda: wire.is_closed)
     assert got == [b"hi"]
+
+
+async def test_who_waits_alone_is_written_at_once_and_all_of_one_pass_together() -> None:
+    written: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1048576}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        await reader.read()
+        writer.close()
+
+    async def ask(word: bytes) -> None:
+        wire.write(encode("x", word), last=True)
+
+    wire = NatsProtocol(lambda operation, subject: None)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        await wire.connect(f"nats://{host}:{port}", allow_reconnect=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wire._transport, "write", written.append)
+            for _ in range(5):  # nobody else is left to run
+                await asyncio.sleep(0)
+            await ask(b"1")
+            wire.write(encode("x", b"2"))
+            await ask(b"3")
+            assert written == [encode("x", b"1"), encode("x", b"2") + encode("x", b"3")]
+            await asyncio.gather(ask(b"4"), ask(b"5"))
+            await until(lambda: len(written) > 2)
+            assert written[2:] == [encode("x", b"4") + encode("x", b"5")]
+        await wire.close()
