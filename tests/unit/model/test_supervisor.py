@@ -240,15 +240,36 @@ async def test_a_flaw_has_its_step_done_again_with_feedback_and_what_rests_on_it
     assert tasks["write~2"].uses == ("find~2", "look", "write")
 
 
-async def test_a_step_is_revised_three_times_and_then_its_flaw_is_told_to_the_synthesizer() -> None:
+@pytest.mark.parametrize(("most", "delegated"), [({}, 4), ({"most_revisions": 1}, 2)])
+async def test_a_step_is_revised_so_often_and_then_its_flaw_is_told_to_the_synthesizer(
+    most: dict[str, int], delegated: int
+) -> None:
     async def check(turn: Turn, results: Mapping[str, Result]) -> list[Flaw]:
         return [Flaw("find", "still wrong")]
 
-    rounds = Rounds(supervisor(check=check), WORKERS, done)
+    rounds = Rounds(supervisor(check=check, **most), WORKERS, done)
     with driven_by(models([calls(plan(FIND))], [says("So.")])) as cast:
         await rounds.go()
-    assert [names for names, _ in shape(rounds.delegates)] == [["find"], ["find~2"], ["find~3"], ["find~4"]]
+    names = ["find", "find~2", "find~3", "find~4"][:delegated]
+    assert [tasks for tasks, _ in shape(rounds.delegates)] == [[name] for name in names]
     assert "Not settled:\n- find: still wrong" in cast["lead-synthesizer"].prompts[0].brief
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_a_step_may_go_to_a_second_agent_only_if_the_supervisor_says_so(may: bool) -> None:
+    rounds = Rounds(supervisor(second_agent=may), WORKERS, done)
+    with driven_by(models([calls(plan(LOOK))], [says("So.")])):
+        await rounds.go()
+    assert [task.fallback for each in rounds.delegates for task in each.tasks] == [may]
+
+
+async def test_the_planner_may_have_a_model_of_its_own() -> None:
+    plans, answers = StrictModel(calls(plan(FIND))), StrictModel(says("So."))
+    await Rounds(supervisor(model=answers, planner_model=plans), WORKERS, done).go()
+    assert [[prompt.instructions for prompt in each.prompts] for each in (plans, answers)] == [
+        ["Plan."],
+        ["Answer."],
+    ]
 
 
 async def test_a_flaw_of_the_plan_goes_to_the_planner_who_may_say_that_nothing_is_left() -> None:
