@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
 from tests.servers import PATIENCE_S
 
@@ -42,7 +42,9 @@ class _Closing:
 
 
 class Tab:
-    """One tab, which fails its test for whatever the page says is wrong.
+    """The browser's one tab, as new, which fails its test for whatever the page says is wrong.
+
+    A tab of each test's own would be a process of each test's own, which compiles all of axe-core anew.
 
     Args:
         address: of the page that is served.
@@ -50,32 +52,45 @@ class Tab:
 
     def __init__(self, browser: Browser, address: str, *, width: int = 1280, scheme: Any = "light") -> None:
         self._browser, self.address = browser, address
-        self._how: dict[str, Any] = {
-            "viewport": {"width": width, "height": 900},
-            "color_scheme": scheme,
-            "reduced_motion": "reduce",
-        }
+        self._width, self._scheme = width, scheme
         self.wrong: list[str] = []
         self.expected: tuple[str, ...] = ()
         """Parts of what the console may say: the browser tells of each answer that is an error."""
+        self._listens: dict[Any, Callable[[Any], None]] = {
+            "pageerror": lambda error: self.wrong.append(f"error: {error}"),
+            "console": self._hear,
+            "dialog": lambda dialog: self.wrong.append(f"dialog: {dialog.message}"),
+        }
 
     async def __aenter__(self) -> Self:
-        self._context = await self._browser.new_context(**self._how)
-        self.page: Page = await self._context.new_page()
-        self.page.set_default_timeout(PATIENCE_S * 1000)
-        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        self.page.on(
-            "console",
-            lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else None,
-        )
-        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
+        if self._browser.contexts:
+            (self._context,) = self._browser.contexts
+            (self.page,) = self._context.pages
+        else:
+            self._context = await self._browser.new_context()
+            self.page = await self._context.new_page()
+            self.page.set_default_timeout(PATIENCE_S * 1000)
+        await self.page.set_viewport_size({"width": self._width, "height": 900})
+        await self.page.emulate_media(color_scheme=self._scheme, reduced_motion="reduce")
+        for what, heard in self._listens.items():
+            self.page.on(what, heard)
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._context.close()
-        if error[0] is None:
-            left = [said for said in self.wrong if not any(part in said for part in self.expected)]
-            assert not left, left
+        if error[0] is not None:
+            await self._context.close()
+            return
+        await self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        await self.page.goto("about:blank")
+        await self._context.clear_cookies()
+        for what, heard in self._listens.items():
+            self.page.remove_listener(what, heard)
+        left = [said for said in self.wrong if not any(part in said for part in self.expected)]
+        assert not left, left
+
+    def _hear(self, said: ConsoleMessage) -> None:
+        if said.type in ("error", "warning"):
+            self.wrong.append(said.text)
 
     async def open(self, path: str) -> Page:
         """Go to a view and return it once it is shown."""
@@ -84,7 +99,8 @@ class Tab:
 
     async def check_accessible(self) -> None:
         """Assert that axe-core finds nothing serious in what is shown."""
-        await self.page.evaluate(AXE.read_text())
+        if await self.page.evaluate("!window.axe"):
+            await self.page.evaluate(AXE.read_text())
         found = await self.page.evaluate("axe.run({resultTypes: ['violations']})")
         serious = [
             f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes']][:3]}"
