@@ -7,7 +7,6 @@ A share is max-min fair (water-filling: Bertsekas and Gallager, Data Networks, 6
 processes, the processes take turns. No verdict rests on any of this.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -108,13 +107,17 @@ def _fair(limit: int, wanted: Mapping[str, int], me: str, now: int) -> int:
     What remains below the next level goes to one process each: in turns, where the others have nothing.
     """
 
-    def used(level: int) -> int:
-        return sum(min(wants, level) for wants in wanted.values())
-
-    level = bisect_right(range(limit + 1), limit, key=used) - 1
+    left = limit
+    for above, wants in zip(range(len(wanted), 0, -1), sorted(wanted.values()), strict=True):
+        level, rest = divmod(left, above)
+        if wants > level:
+            break
+        left -= wants
+    else:
+        return wanted[me]
     fuller = sorted(name for name, wants in wanted.items() if wants > level)
     if me not in fuller:
         return wanted[me]
     turn = 0 if level else now // TURN_US
     place = (fuller.index(me) + turn) % len(fuller)
-    return level + (place < limit - used(level))
+    return level + (place < rest)
