@@ -38,8 +38,6 @@ from protocol.wire.subjects import parse_evt, prop
 
 FLAT = Target("at most", 1.2)
 _AT_ONCE = 16
-_LONG_AT_ONCE = 3
-"""Long requests that grow together: at 1,000 events a guard's cache holds them beside the small ones."""
 _LONG = "long"
 _KEYS = 10
 """Keys of the facts that a long request brings again and again, each time with another value."""
@@ -327,7 +325,7 @@ async def _events(on: Stage, base: Callable[[], Awaitable[Cost]], sizes: Sizes) 
     """Grow some requests event by event; a sample is the tenth of their events before each size."""
     axis = Axis("events of a request", base)
     for _ in range(sizes.rounds):
-        played = [await on.player.open(submit(policy=_LONG)) for _ in range(_LONG_AT_ONCE)]
+        played = [await on.player.open(submit(policy=_LONG)) for _ in range(_AT_ONCE)]
         stories = [long_story() for _ in played]
         have = 1
         for size in sizes.events:

@@ -101,10 +101,11 @@ class CachedRequest:
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
-        ledger, first = self.ledger, self._loose_from
-        whole = {n for turn in ledger.open.values() for n in (turn.round_n, turn.since_n) if n < first}
-        facts = _FACT_BYTES * len(ledger.history)
-        return self._left + self._loose + facts + sum(self._weights[n] for n in whole)
+        ledger, weighs = self.ledger, self._left + self._loose
+        if first := self._loose_from:
+            whole = {n for turn in ledger.open.values() for n in (turn.round_n, turn.since_n) if n < first}
+            weighs += sum(self._weights[n] for n in whole)
+        return weighs + _FACT_BYTES * len(ledger.history)
 
     def wakes(self, at: int, now: int) -> bool:
         """Return True if the timer is known to wake the request by `at` (both UTC µs)."""
@@ -147,12 +148,12 @@ class Cache:
         return len(self._open) + len(self._over)
 
     def get(self, request: str) -> CachedRequest | None:
-        for among in (self._open, self._over):
-            found = among.get(request)
-            if found is not None:
-                among.move_to_end(request)
-                return found[0]
-        return None
+        among = self._open if request in self._open else self._over
+        found = among.get(request)
+        if found is None:
+            return None
+        among.move_to_end(request)
+        return found[0]
 
     def put(self, request: str, cached: CachedRequest) -> None:
         """Keep a request, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
@@ -174,9 +175,9 @@ class Cache:
         self.held -= weighed
 
     def drop(self, request: str) -> None:
-        for among in (self._open, self._over):
-            _, weighed = among.pop(request, (None, 0))
-            self.held -= weighed
+        found = self._open.pop(request, None) or self._over.pop(request, None)
+        if found is not None:
+            self.held -= found[1]
 
     def lock(self, request: str) -> asyncio.Lock:
         """Return the lock of `request`: this guard works on it alone. It exists while somebody uses it."""
