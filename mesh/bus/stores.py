@@ -177,6 +177,8 @@ async def store_dead_letter(
 ) -> DeadLetter | None:
     """Keep a message that came to nothing in a dead-letter list; None if it could not be kept.
 
+    A message that comes again before it is acknowledged is kept again; readers show one of its letters.
+
     Args:
         at: UTC µs.
         known: further fields of the letter.
@@ -190,6 +192,8 @@ async def store_dead_letter(
         data=message.data,
         headers=message.headers,
         delivered=message.delivered,
+        stream_seq=message.stream_seq,
+        stored_at=message.stored_us,
         **known,
     )
     try:

@@ -40,10 +40,31 @@ _IN_VAIN = {
 """Codes of letters that can only come back, and what to do instead."""
 
 
-async def letters(bus: Bus, from_seq: int = 1) -> AsyncIterator[tuple[int, DeadLetter]]:
-    """Yield all of them from `from_seq` on with their sequence numbers, the oldest first."""
+Buried = tuple[str, str, int, int]
+"""Which message a letter is about: its list, and the message's subject, sequence and time in its own stream.
+
+Every member writes its own list. So no letter hides one of another list.
+"""
+
+
+async def letters(
+    bus: Bus, from_seq: int = 1, told: set[Buried] | None = None
+) -> AsyncIterator[tuple[int, DeadLetter]]:
+    """Yield the first letter about each message with its sequence number, the oldest first.
+
+    A guard that dies after it has stored a letter leaves its message to another one, which stores a second.
+
+    Args:
+        from_seq: the first sequence to look at.
+        told: messages whose letters were yielded before; those of this call are added.
+    """
+    told = set() if told is None else told
     async for kept in every(bus, STREAM, SUBJECTS, from_seq):
-        yield kept.seq, _letter(kept)
+        letter = _letter(kept)
+        message = (kept.subject, letter.subject, letter.stream_seq, letter.stored_at)
+        if message not in told or not letter.stream_seq:
+            told.add(message)
+            yield kept.seq, letter
 
 
 async def letter_at(bus: Bus, seq: int) -> DeadLetter:

@@ -29,6 +29,7 @@ from mesh.errors import (
 )
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
+from mesh.ops.dead_letters import letters
 from mesh.ops.log import read_each
 from mesh.ops.queue import Waiting, queue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
@@ -202,7 +203,7 @@ async def _guards(look: Look) -> Results:
 
 
 async def _dead_letters(look: Look) -> Results:
-    count = int((await look.bus.api("STREAM.INFO.DEAD"))["state"]["messages"])
+    count = len([seq async for seq, _ in letters(look.bus)])
     if count:
         yield "found", f"there {'is' if count == 1 else 'are'} {counted(count, 'dead letter')}: mesh dead ls"
 

@@ -226,9 +226,10 @@ class Watch:
     # --- dead letters -----------------------------------------------------------------------------
 
     async def _buried(self, from_seq: int) -> AsyncIterator[tuple[int, Alarm]]:
+        told = set[dead_letters.Buried]()
         while True:
             try:
-                async for seq, letter in dead_letters.letters(self._bus, from_seq):
+                async for seq, letter in dead_letters.letters(self._bus, from_seq, told):
                     from_seq = seq + 1
                     yield seq, self._dead(seq, letter)
             except PASSING:

@@ -141,6 +141,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The original bytes, base64."""
     truncated: bool = False
     """True if some of the data or of the headers was too much to keep."""
+    stream_seq: int = 0
+    """The message's sequence in its stream, which `subject` tells; 0 in letters of older versions."""
+    stored_at: int = 0
+    """When it was stored there, UTC µs. Letters of a list that agree in all three are about one message."""
 
     @property
     def original(self) -> bytes:

@@ -1,7 +1,8 @@
 """An agent as a process of its own: `<url> <keys> <name> <behaviour> <grace>`. It says `began <request>`.
 
-Behaviours: `die-before-propose` and `die-after-propose` kill the process, as with -9, at that point;
-`wait:<file>` completes when the file is there; `block:<file>` waits for it without letting go of the loop.
+Behaviours: `die-before-propose`, `die-after-propose` and `die-after-burying` (a dead letter is stored, its
+event not given up) kill the process, as with -9, at that point; `wait:<file>` completes when the file is
+there; `block:<file>` waits for it without letting go of the loop.
 """
 
 import asyncio
@@ -58,12 +59,16 @@ def handler_of(behaviour: str) -> Any:
     return handle
 
 
-def die_after_proposing(bus: Bus) -> None:
+FATAL = {"die-after-propose": "mesh.prop.", "die-after-burying": "mesh.dead."}
+"""By behaviour: the subjects of what is the last thing that the process stores."""
+
+
+def die_after_storing(bus: Bus, fatal: str) -> None:
     inner = bus.publish_durable
 
     async def publish(subject: str, data: bytes, *rest: Any, **more: Any) -> PubAck:
         ack = await inner(subject, data, *rest, **more)
-        if subject.startswith("mesh.prop."):
+        if subject.startswith(fatal):
             die()
         return ack
 
@@ -75,8 +80,8 @@ def main() -> None:
     agent = Agent(name, handler_of(behaviour))
 
     def make(bus: Bus) -> Runtime:
-        if behaviour == "die-after-propose":
-            die_after_proposing(bus)
+        if behaviour in FATAL:
+            die_after_storing(bus, FATAL[behaviour])
         return Runtime(bus, agent)
 
     access = Access(url=url, name=name, credentials=seed_file(Path(keys), name))

@@ -15,6 +15,7 @@ from mesh.agent.turn import Turn
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Disconnected
+from mesh.ops import dead_letters
 from protocol.wire import subjects
 from protocol.wire.commands import Cancel, Move
 from protocol.wire.events import RequestCompleted
@@ -123,18 +124,26 @@ async def test_two_instances_share_the_work_and_each_turn_is_run_once(stage: Sta
 
 
 async def test_an_event_of_anothers_inbox_is_put_aside_and_its_code_does_not_run(stage: Stage) -> None:
-    """Even if its own consumer brings it: an agent works on what is addressed to it, and on nothing else."""
-    admin, name = await stage.bus("admin"), inbox_consumer("a")
+    """Even if its own consumer brings it: an agent works on what is addressed to it, and on nothing else.
+
+    A process that dies before it gives the event up leaves a second letter to the next one.
+    """
+    admin, name, after = await stage.bus("admin"), inbox_consumer("a"), await stage.last_seq("DEAD")
     config = (await admin.api(f"CONSUMER.INFO.LOG.{name}"))["config"]
     wider = {"stream_name": "LOG", "config": config | {"filter_subject": "mesh.evt.*.*"}}
     await admin.api(f"CONSUMER.CREATE.LOG.{name}", wider)
+    client = await stage.client()
+    async with process(stage, "die-after-burying") as doomed:
+        request = await client.submit("hello", to="b")
+        await doomed.ended()
     gate = Gate()
     gate.open.set()
     await stage.runtime(Agent("a", gate))
-    client = await stage.client()
-    await client.submit("hello", to="b")
-    letter = await stage.buried("protocol.malformed", by="a")
-    assert letter.subject.startswith("mesh.evt.b.")
+    await eventually(lambda: _left(stage, 0))
+    letters = await stage.dead_letters("a", after=after)
+    assert [(each.code, each.delivered) for each in letters] == [("protocol.malformed", n) for n in (1, 2)]
+    assert letters[0].subject == subjects.evt("b", request)
+    assert [each async for _, each in dead_letters.letters(admin, after + 1)] == letters[:1]
     assert gate.began == []
     await admin.api(f"CONSUMER.CREATE.LOG.{name}", {"stream_name": "LOG", "config": config})
 

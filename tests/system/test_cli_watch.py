@@ -193,13 +193,15 @@ async def test_a_bus_that_is_away_for_a_while_hides_no_dead_letter(
     request, tries = await office.escalated(), 0
     every_letter = dead_letters.letters
 
-    async def flaky(bus: Bus, from_seq: int = 1) -> AsyncIterator[tuple[int, DeadLetter]]:
+    async def flaky(
+        bus: Bus, from_seq: int = 1, told: set[dead_letters.Buried] | None = None
+    ) -> AsyncIterator[tuple[int, DeadLetter]]:
         nonlocal tries
         tries += 1
         if tries == 1:
             await stage.control(request, Resolve(id="x", turn="nothing"))  # type: ignore[arg-type]
             raise Unreachable("the bus is away")
-        async for each in every_letter(bus, from_seq):
+        async for each in every_letter(bus, from_seq, told):
             yield each
 
     monkeypatch.setattr(dead_letters, "letters", flaky)

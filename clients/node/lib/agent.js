@@ -125,7 +125,7 @@ class Serving {
 
   /** @param {Delivery} delivery */
   async #take(delivery) {
-    const age = Date.now() - delivery.storedMs;
+    const age = Date.now() - delivery.storedUs / 1_000;
     const event = readable(delivery, this.name);
     if (typeof event !== "string" && (event.v !== 1 || !ROUNDS.has(event.type)) && age < UNREADABLE_AFTER_MS) {
       return delivery.nak(NEWER_MS); // for a newer process of this agent
@@ -235,6 +235,7 @@ class Serving {
       at: Date.now() * 1_000, by: this.name, code: "unreadable_event", detail, subject: delivery.subject,
       request: delivery.subject.split(".").at(-1), delivered: delivery.count,
       data: Buffer.from(delivery.message.data.subarray(0, 256 * 1024)).toString("base64"),
+      stream_seq: delivery.seq, stored_at: delivery.storedUs,
     };
     await store(this.nc, `mesh.dead.${this.name}`, JSON.stringify(letter));
     delivery.term("unreadable");

@@ -18,10 +18,12 @@ export class Delivery {
     this.message = message;
     this.subject = message.subject;
     this.headers = message.headers;
-    const [count, , , storedNs] = (message.reply ?? "").split(".").slice(4); // $JS.ACK.<stream>.<consumer>.…
+    const [count, seq, , storedNs] = (message.reply ?? "").split(".").slice(4); // $JS.ACK.<stream>.<consumer>.…
     this.count = Number(count);
-    /** When it was stored, by the server's clock (ms). */
-    this.storedMs = Number(storedNs) / 1e6;
+    /** Its sequence in the stream. */
+    this.seq = Number(seq);
+    /** When it was stored, by the server's clock (µs). */
+    this.storedUs = Number(BigInt(storedNs ?? 0) / 1000n);
   }
 
   /** Six more seconds. */

@@ -1390,4 +1390,6 @@ export interface DeadLetter {
   };
   data?: string;
   truncated?: boolean;
+  stream_seq?: number;
+  stored_at?: number;
 }
