@@ -1,6 +1,7 @@
 """The Node.js package, installed into a directory of the tests' own."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
@@ -20,22 +21,33 @@ NOT_COPIED = shutil.ignore_patterns("node_modules", "package-lock.json", "types"
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`clients/node`, installed by its own package manager beside the published schema."""
+    """`clients/node`, installed beside the published schema by the first of a run's processes to need it."""
     for tool in ("node", "npm"):
         if shutil.which(tool) is None:
             pytest.fail(
                 f"{tool} is not installed: needed are Node.js 18 or newer and npm (.ci/run brings both)"
             )
-    root = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / PACKAGE, root / PACKAGE, ignore=NOT_COPIED)
-    shutil.copytree(ROOT / "protocol" / "schema", root / "protocol" / "schema")
+    own = tmp_path_factory.getbasetemp()
+    run = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    root = run / "checkout"
+    with (run / "checkout.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "installed").exists():
+            _install(root)
+            (root / "installed").touch()
+    return root / PACKAGE
+
+
+def _install(root: Path) -> None:
+    """Copy the package and the schema, and let the package's own manager bring what it needs."""
+    shutil.copytree(ROOT / PACKAGE, root / PACKAGE, ignore=NOT_COPIED, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "protocol" / "schema", root / "protocol" / "schema", dirs_exist_ok=True)
     command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
     installed = subprocess.run(
         command, cwd=root / PACKAGE, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     if installed.returncode:
         pytest.fail(f"npm install failed:\n{installed.stderr}")
-    return root / PACKAGE
 
 
 @pytest.fixture(scope="session")
