@@ -360,61 +360,61 @@ class Dice(Model):
         return ToolCall(id_, name, fits.get(name, {}) if dice.random() < 0.9 else {"wrong": 1})
 
 
-class World:
-    """What the tools did, over all deliveries."""
-
-    def __init__(self) -> None:
-        self.paid: Counter[str] = Counter()
-        """By idempotency key: how often the money moved."""
-
-        @tool
-        async def look(n: int) -> int:
-            """Look."""
-            return n
-
-        @tool
-        async def flaky() -> None:
-            """Break."""
-            raise ConnectionError("down")
-
-        @tool
-        async def refuse() -> None:
-            """Say no."""
-            raise ToolError("Not on a Sunday.")
-
-        @tool(effect="idempotent")
-        async def pay(cents: int, idempotency_key: str) -> str:
-            """Pay."""
-            if idempotency_key not in self.paid:  # as a bank does that knows the key
-                self.paid[idempotency_key] += 1
-            return f"paid {cents}"
-
-        self.tools = (look, flaky, refuse, pay)
+paid: Counter[str] = Counter()
+"""By idempotency key: how often the money moved, over all deliveries of a run."""
 
 
-async def run(seed: int, dies_at: int | None) -> tuple[Move, Report, World, Dice, int]:
+@tool
+async def look(n: int) -> int:
+    """Look."""
+    return n
+
+
+@tool
+async def flaky() -> None:
+    """Break."""
+    raise ConnectionError("down")
+
+
+@tool
+async def refuse() -> None:
+    """Say no."""
+    raise ToolError("Not on a Sunday.")
+
+
+@tool(effect="idempotent")
+async def pay(cents: int, idempotency_key: str) -> str:
+    """Pay."""
+    if idempotency_key not in paid:  # as a bank does that knows the key
+        paid[idempotency_key] += 1
+    return f"paid {cents}"
+
+
+async def run(seed: int, dies_at: int | None) -> tuple[Move, Report, Counter[str], Dice, int]:
     """Run one turn to its end, through a crash; `dies_at` counts twice for each step that is stored."""
-    world, dice, steps, first = World(), Dice(seed), Mortal(), True
+    dice, steps, first = Dice(seed), Mortal(), True
+    paid.clear()
     while True:
         steps.dies_at, steps.puts = (dies_at if first else None), 0
         given = turn(peers=["b"], steps=steps, prices=PRICES)
         try:
-            move = await drive(given, dice, instructions="Roll.", tools=world.tools, max_calls=6)
+            tools = (look, flaky, refuse, pay)
+            move = await drive(given, dice, instructions="Roll.", tools=tools, max_calls=6)
             await given.execution.journal.finish()
         except Crash:
             assert first
             first = False
             continue
-        return move, given.execution.report, world, dice, steps.puts
+        return move, given.execution.report, paid.copy(), dice, steps.puts
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_crash_at_any_step_changes_nothing(seed: int) -> None:
-    move, report, world, dice, puts = await run(seed, None)
+    move, report, moved, dice, puts = await run(seed, None)
     for dies_at in range(2 * puts):
         again = await run(seed, dies_at)
         assert again[:2] == (move, report), dies_at
-        assert again[2].paid == world.paid, dies_at
+        assert again[2] == moved, dies_at
         assert set(again[3].asked) == set(dice.asked), dies_at
         assert again[3].asked.total() <= dice.asked.total() + 1, "only what was in the air is asked again"
 
@@ -424,10 +424,10 @@ async def test_the_dice_roll_everything() -> None:
     ends: Counter[str] = Counter()
     deeds: Counter[str] = Counter()
     for seed in SEEDS:
-        move, report, world, dice, puts = await run(seed, None)
+        move, report, moved, dice, puts = await run(seed, None)
         ends[type(move).__name__] += 1
         deeds.update(report.actions)
-        deeds["paid"] += world.paid.total()
+        deeds["paid"] += moved.total()
         deeds["long"] += dice.asked.total() > 2 and puts > 4
     assert min(ends[kind] for kind in ("Complete", "Transfer", "Escalate")) > 2, ends
     assert min(deeds[what] for what in ("look", "flaky", "refuse", "pay", "paid", "long")) > 5, deeds
