@@ -1,29 +1,32 @@
 """docs/testing.md: its examples run, from top to bottom, in one process."""
 
 import asyncio
+import sys
 from pathlib import Path
+
+import pytest
 
 import mesh.testing
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
 from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
 from tests.docs.pages import blocks, codes, read, section, table, tables
-from tests.servers import ran
 
 PAGE = read("testing.md")
 BLOCKS = [block for block in blocks(PAGE) if block.language == "python"]
 
 
-def test_every_example_does_what_the_page_says(tmp_path: Path) -> None:
+def test_every_example_does_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (desk,) = [block for block in BLOCKS if block.kind == 'title="desk.py"']
     (tmp_path / "desk.py").write_text(desk.text)
     told = [block.text for block in BLOCKS if not block.kind]
     assert len(told) >= 6
     assert all("assert " in text or "= turn(" in text or "court.wait" in text for text in told)
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(told))
-    done = ran(script, folder=tmp_path, ANTHROPIC_API_KEY="sk-of-a-developer")
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "desk", raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-a-developer")
+    exec(compile("\n".join(told), "testing.md", "exec"), {"__name__": "page"})
 
 
 def test_the_bus_of_the_last_example_is_there(tmp_path: Path) -> None:

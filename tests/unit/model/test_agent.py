@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -39,7 +37,7 @@ from mesh.testing.claude_stub import says as stub_says
 from protocol.wire.config import Policy
 from tests.certain import is_
 from tests.logs import captured_logs
-from tests.servers import PATIENCE_S, ROOT
+from tests.servers import ran
 
 if TYPE_CHECKING:
     from pathlib import Path as Nowhere
@@ -247,16 +245,10 @@ assert Seen.by == {False}, Seen.by
 """
 
 
-def test_the_sdk_is_imported_in_a_thread() -> None:
-    told = {VARIABLE: "claude", KEY: "none is needed to import", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", LOOKED_AT],
-        env=told,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+def test_the_sdk_is_imported_in_a_thread(tmp_path: Path) -> None:
+    (tmp_path / "looked_at.py").write_text(LOOKED_AT)
+    told = {VARIABLE: "claude", KEY: "none is needed to import"}
+    done = ran(tmp_path / "looked_at.py", folder=tmp_path, **told)
     assert done.returncode == 0, done.stderr
 
 
