@@ -7,18 +7,19 @@ comparison. One request at a time.
 
 *The whole log* is what a reader of everything (an export, an index, a dashboard) can take in: from JetStream
 as a viewer does it, through its own audit consumer and out of the streams' account; and from an exported
-file, one event a line. Both decode each event and apply it to its request's ledger. A ledger is dropped when
-its request has ended, as a reader that keeps up with a live log would.
+file, one event a line, on all cores, as `mesh replay` reads it. Both decode each event and apply it to its
+request's ledger. A ledger is dropped when its request has ended, as a reader that keeps up with a live log
+would.
 """
 
 import asyncio
 import itertools
 import random
+import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
-from bench.crew import Crew
+from bench.crew import ROOT, Crew
 from bench.figures import Figure, Target, percentile, ratio, spread
 from bench.load import ANSWER
 from bench.place import CLIENT, FLEET, VIEWER, Place, place
@@ -28,7 +29,8 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet.setup import apply
-from protocol.domain import hash_chain
+from mesh.ops.log import chains_of
+from mesh.replay.export import of_each
 from protocol.domain.ledger import Ledger, fold_bodies
 from protocol.wire import codec
 from protocol.wire.commands import Complete, MoveProposed, Report, Usage
@@ -238,14 +240,16 @@ async def whole_log(directory: Path, *, events: int, rounds: int) -> list[Figure
             for _ in range(rounds):
                 folded.append(events / await _follow(log, Folding()))
                 bare.append(events / await _follow(log, None))
-    from_file = [events / _from_file(file, events) for _ in range(rounds)]
-    played = [[line.body for line in request] for request in originals(max(4, min(2000, events // 50)))]
-    verified = [_verify(played) for _ in range(rounds)]
+    played = directory / "played.jsonl"
+    count = max(4, min(2000, events // 50))
+    await asyncio.to_thread(_play, played, count)
+    from_file = [await _alone("fold", file) for _ in range(rounds)]
+    verified = [await _alone("verify", played) for _ in range(rounds)]
     return [
         Figure(f"{name} from JetStream, as a viewer", "1/s", spread(folded), target=FROM_JETSTREAM),
         Figure(f"{name}: reading alone, nothing decoded", "1/s", spread(bare)),
         Figure(f"{name} from a file", "1/s", spread(from_file), target=FROM_FILE),
-        Figure("chain verification, in memory", "1/s", spread(verified), target=VERIFIED),
+        Figure("chain verification from a file", "1/s", spread(verified), target=VERIFIED),
     ]
 
 
@@ -268,23 +272,40 @@ async def _follow(log: JetStreamLog, folding: Folding | None) -> float:
     return time.perf_counter() - started
 
 
-def _from_file(file: Path, events: int) -> float:
-    folding = Folding()
+def _play(file: Path, requests: int) -> None:
+    with file.open("wb") as export:
+        export.writelines(line.body + b"\n" for request in originals(requests) for line in request)
+
+
+async def _alone(what: str, file: Path) -> float:
+    """Return the events a second that a process of its own measures: one without threads shares a file."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.reading", what, str(file)), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    said, _ = await process.communicate()
+    return float(said)
+
+
+def _folded(bodies: list[bytes]) -> int:
+    return fold_bodies(bodies).n
+
+
+def _checked(bodies: list[bytes]) -> int:
+    chains = chains_of(bodies)
+    if chains.breaks:
+        raise RuntimeError("a chain that was just written does not verify")
+    return chains.events
+
+
+def _rate(what: str, file: Path) -> float:
+    """Return the events a second of folding, or of verifying, all requests in a file."""
     started = time.perf_counter()
-    with file.open("rb") as lines:
-        for line in lines:
-            folding.take(line)
+    events = sum(asyncio.run(of_each(file, {"fold": _folded, "verify": _checked}[what])))
     took = time.perf_counter() - started
-    if folding.events != events:
-        raise RuntimeError(f"{folding.events} events in the file, not {events}")
-    return took
+    if events != file.read_bytes().count(b"\n"):
+        raise RuntimeError(f"{events} events are not all that the file holds")
+    return events / took
 
 
-def _verify(requests: Iterable[list[bytes]]) -> float:
-    """Return events a second."""
-    started, events = time.perf_counter(), 0
-    for bodies in requests:
-        events += len(bodies)
-        if hash_chain.breaks(bodies):
-            raise RuntimeError("a chain that was just written does not verify")
-    return events / (time.perf_counter() - started)
+if __name__ == "__main__":
+    sys.stdout.write(str(_rate(sys.argv[1], Path(sys.argv[2]))))
