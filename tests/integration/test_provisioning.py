@@ -1,6 +1,7 @@
 """Provisioning: to the table, once, and never over somebody's data; prices from the file to new requests."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +46,26 @@ async def state(admin: Bus) -> dict[str, Any]:
     return seen
 
 
-async def update(admin: Bus, stream: str, **fields: object) -> None:
+@contextlib.asynccontextmanager
+async def updated(admin: Bus, stream: str, **fields: object) -> AsyncIterator[None]:
+    """Change a stream for the length of a block."""
     config: Mapping[str, Any] = (await admin.api(f"STREAM.INFO.{stream}"))["config"]
     await admin.api(f"STREAM.UPDATE.{stream}", {**config, **fields})
+    try:
+        yield
+    finally:
+        await admin.api(f"STREAM.UPDATE.{stream}", config)
 
 
-async def test_a_second_run_finds_nothing_to_do_and_changes_nothing(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin:
+async def test_a_second_run_finds_nothing_to_do_and_changes_nothing(server: LocalBus) -> None:
+    async with server.connected_as("admin") as admin:
         before = await state(admin)
         assert await provision(admin, FLEET) == []
         assert await state(admin) == before
 
 
-async def test_everything_in_the_table_is_there(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin:
+async def test_everything_in_the_table_is_there(server: LocalBus) -> None:
+    async with server.connected_as("admin") as admin:
         for name, wanted in stream_table(FLEET).items():
             stands = (await admin.api(f"STREAM.INFO.{name}"))["config"]
             assert stands["metadata"]["mesh.schema"] == str(SCHEMA)
@@ -119,14 +126,12 @@ async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: Lo
     ],
 )
 async def test_an_unsafe_change_is_refused_and_nothing_is_written(
-    own_server: LocalBus, stream: str, fields: dict[str, object], fleet_age: float, named: str
+    server: LocalBus, stream: str, fields: dict[str, object], fleet_age: float, named: str
 ) -> None:
     new = AgentEntry(name=AgentName("new"))  # something else there is to do
     age = FLEET.log_max_age_s * fleet_age
     fleet = msgspec.structs.replace(FLEET, agents={**FLEET.agents, "new": new}, log_max_age_s=age)
-    async with own_server.connected_as("admin") as admin:
-        if fields:
-            await update(admin, stream, **fields)
+    async with server.connected_as("admin") as admin, updated(admin, stream, **fields):
         before = await state(admin)
         with pytest.raises(UnsafeChange) as refused:
             await provision(admin, fleet)
@@ -134,16 +139,16 @@ async def test_an_unsafe_change_is_refused_and_nothing_is_written(
         assert await state(admin) == before
 
 
-async def test_what_could_erase_others_writes_is_switched_off_again(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin:
+async def test_what_could_erase_others_writes_is_switched_off_again(server: LocalBus) -> None:
+    async with server.connected_as("admin") as admin:
         before = await state(admin)
-        await update(admin, "PROP-a", allow_rollup_hdrs=True, duplicate_window=120 * 10**9)
-        assert [change.what for change in await provision(admin, FLEET)] == ["stream PROP-a"]
-        assert await state(admin) == before
+        async with updated(admin, "PROP-a", allow_rollup_hdrs=True, duplicate_window=120 * 10**9):
+            assert [change.what for change in await provision(admin, FLEET)] == ["stream PROP-a"]
+            assert await state(admin) == before
 
 
-async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin:
+async def test_a_consumer_whose_lease_was_changed_is_put_right(server: LocalBus) -> None:
+    async with server.connected_as("admin") as admin:
         stands = (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]
         body = {"stream_name": "LOG", "config": {**stands, "ack_wait": 60 * 10**9}, "action": "update"}
         await admin.api("CONSUMER.CREATE.LOG.in-a", body)
@@ -186,27 +191,27 @@ async def test_leases_are_the_fleets_and_follow_it(own_server: LocalBus) -> None
         assert await provision(admin, fleet) == []
 
 
-async def test_streams_of_a_newer_version_are_left_alone(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin:
-        await update(admin, "DEAD", metadata={"mesh.schema": str(SCHEMA + 1)})
+async def test_streams_of_a_newer_version_are_left_alone(server: LocalBus) -> None:
+    newer = {"mesh.schema": str(SCHEMA + 1)}
+    async with server.connected_as("admin") as admin, updated(admin, "DEAD", metadata=newer):
         with pytest.raises(NewerSchema):
             await provision(admin, FLEET)
 
 
-async def test_only_the_admin_provisions(own_server: LocalBus) -> None:
-    async with own_server.connected_as("guard") as guard:
+async def test_only_the_admin_provisions(server: LocalBus) -> None:
+    async with server.connected_as("guard") as guard:
         with pytest.raises(Exception, match="not allowed"):
             await provision(guard, FLEET)
 
 
-async def test_names_that_clash_are_refused_before_anything_is_written(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin:
+async def test_names_that_clash_are_refused_before_anything_is_written(server: LocalBus) -> None:
+    async with server.connected_as("admin") as admin:
         with pytest.raises(ValueError, match="named 'a'"):
             await provision(admin, msgspec.structs.replace(FLEET, clients=(AgentName("a"),)))
 
 
-async def test_more_replicas_than_servers_is_the_servers_refusal(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin:
+async def test_more_replicas_than_servers_is_the_servers_refusal(server: LocalBus) -> None:
+    async with server.connected_as("admin") as admin:
         with pytest.raises(ApiError):
             await provision(admin, FLEET, Storage(replicas=3))
 
@@ -223,9 +228,9 @@ async def test_limits_beyond_the_store_are_refused_and_say_what_to_do(own_server
                 await provision(admin, fleet, Storage(limits_of={agent: beyond}))
 
 
-async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(own_server: LocalBus) -> None:
+async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(server: LocalBus) -> None:
     requests = [fresh() for _ in range(4 * PARTITIONS)]
-    async with own_server.connected_as("c1") as client, own_server.connected_as("admin") as admin:
+    async with server.connected_as("c1") as client, server.connected_as("admin") as admin:
         for request in requests:
             await client.publish_durable(prop("c1", request), b"{}")
         info = await admin.api("STREAM.INFO.PROP-c1", {"subjects_filter": "mesh.prop.>"})
