@@ -25,12 +25,6 @@ from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually, until
 
 
-@pytest.fixture
-def stage(own_stage: Stage) -> Stage:
-    """A server of its own: the fleet changes here, and presence is everybody's who is there."""
-    return own_stage
-
-
 @tool(effect="once")
 def pay(amount: int) -> None:
     """Pay."""
@@ -194,7 +188,7 @@ async def test_an_agent_without_a_fleet_begins_no_turn_until_there_is_one(
     asked_before = bus.counters.requests
     await until(lambda: bus.counters.requests >= asked_before + 3)
     assert await stage.types(request) == ["request.opened"]
-    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(stage.mesh.fleet))
     assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
     await runtime.drain(5.0)
     running.cancel()
@@ -217,7 +211,7 @@ async def test_a_fleet_that_can_no_longer_be_read_leaves_the_last_good_one(
     await until(lambda: bus.counters.requests >= reads + 3)
     assert runtime._around.fleet.name == "wider"
     assert stage.runs(runtime)
-    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(stage.mesh.fleet))
     await until(lambda: runtime._around.fleet.name == "stage")
     assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "done"
 
