@@ -65,6 +65,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="alone", turn_timeout_s=30.0, unattended_after_s=0.25),
         Policy(name="leisurely", turn_timeout_s=4.0, retry_backoff_s=0.02),
         Policy(name="lenient", turn_timeout_s=0.25, unattended_after_s=None),
+        Policy(name="queued", turn_timeout_s=2.0, unattended_after_s=None),
         Policy(name="short", deadline_s=0.4),
         Policy(name="swarm", topology="swarm"),
         Policy(name="tiered", escalation_sla_s=0.25, max_retries=0),
