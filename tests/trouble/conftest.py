@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from mesh.testing import LocalBus
@@ -11,8 +12,9 @@ from tests.trouble.wired import Wired
 
 
 @pytest_asyncio.fixture
-async def wired(tmp_path: Path) -> AsyncIterator[Wired]:
-    async with LocalBus(FLEET, tmp_path) as mesh:
+async def wired(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Wired]:
+    """Make the parts of a mesh of `FLEET`, or of the fleet that a test gives as this fixture's parameter."""
+    async with LocalBus(getattr(request, "param", FLEET), tmp_path) as mesh:
         await furnish(mesh)
         own = Wired(mesh)
         yield own

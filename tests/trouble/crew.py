@@ -39,6 +39,8 @@ FLEET = Fleet(
 )
 STEADY = msgspec.structs.replace(FLEET, lease_s=60.0, guard_lease_s=60.0)
 """For tests that count turns: on a busy machine a process may sleep through a lease of 2 s and begin anew."""
+PATIENT = msgspec.structs.replace(FLEET, lease_s=10.0, guard_lease_s=10.0)
+"""For a test that waits for leases to end, and counts what is said because of them."""
 KINDS = (
     *(link.DISCONNECTED, link.FULL, link.ABSENT, link.SILENT),
     *(consumer.PULL_REFUSED, consumer.PULL_SILENT),

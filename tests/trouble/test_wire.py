@@ -9,6 +9,7 @@ import pytest
 from mesh.client import Client, Outcome
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S, until
+from tests.trouble.crew import PATIENT
 from tests.trouble.proxy import Frame
 from tests.trouble.wired import Wired, finish
 
@@ -31,6 +32,7 @@ async def staffed(wired: Wired, *guards: str) -> Client:
     return await wired.client()
 
 
+@pytest.mark.parametrize("wired", [PATIENT], ids=["patient"], indirect=True)
 async def test_an_answer_that_is_lost_is_not_taken_for_a_no_and_nothing_happens_twice(wired: Wired) -> None:
     client = await staffed(wired, "g1")
     guard, a, b = wired.wires["g1"], wired.wires["a"], wired.wires["b"]
