@@ -66,12 +66,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put a file of `tests/unit` behind each two others: one computes, the others wait most of the time.
 
     The folders' own order lets the processors rest in the middle of a run, and puts all computing at its end.
+    What computes most, the protocol, comes first: it fills the longest waits, those of drills and turns.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
     order = [path for path in files if UNIT not in path.parents]
-    for number, path in enumerate(path for path in files if UNIT in path.parents):
+    computing = [path for path in files if UNIT in path.parents]
+    computing.sort(key=lambda path: UNIT / "protocol" not in path.parents)
+    for number, path in enumerate(computing):
         order.insert(3 * number + 2, path)  # behind the last one at the latest
     items[:] = [item for path in order for item in files[path]]
 

@@ -42,8 +42,9 @@ _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 ALL_COLD = sys.platform != "linux" or platform.machine() not in _SYS_CLONE or COLD in os.environ
 _PACKAGES = {"mesh", "tests", "bench", "pytest", "uvicorn"}
 """Modules that run warm: the product's, and those that import it or a user's file that does."""
-_READ_EARLY = ("PYTHON", "OTEL_PYTHON_", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", COLD)
-"""Variables, by how they begin, that are read before the program runs: by the interpreter or by imports."""
+_READ_EARLY = ("PYTHON", "OTEL_P", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", COLD)
+"""Variables, by how they begin, that are read before the program runs: by the interpreter or by imports. Of
+OpenTelemetry's these are `OTEL_PYTHON_…` and `OTEL_PROPAGATORS`."""
 _USUAL: dict[str, Any] = {
     "executable": None,
     "close_fds": True,
