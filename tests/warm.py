@@ -219,8 +219,11 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 # --- in the warm parent, and in its clones ----------------------------------------------------------
 
 
-def _serve(asked: socket.socket) -> tuple[Start, Sequence[int]] | None:
-    """Clone this process for every message until nobody can ask any more. Returns a `Start` in the clone."""
+def _serve(asked: socket.socket) -> tuple[Start, Sequence[int], int] | None:
+    """Clone this process for every message until nobody can ask any more.
+
+    In the clone, returns its `Start`, its streams, and what it closes when it has become what it is to be.
+    """
     while True:
         message, streams, _, _ = socket.recv_fds(asked, _LARGEST, 3)
         if not message:
@@ -232,12 +235,16 @@ def _serve(asked: socket.socket) -> tuple[Start, Sequence[int]] | None:
             continue
         start = Start(*wanted)
         _import(_IMPORTED_FOR.get(start.arguments[2] if "-m" in start.arguments[:2] else "", ()))
+        ready, becoming = os.pipe()
         pid = _clone()
         if pid == 0:
-            return start, streams
-        asked.send(str(pid).encode())
-        for each in streams:
+            os.close(ready)
+            return start, streams, becoming
+        for each in (*streams, becoming):
             os.close(each)
+        os.read(ready, 1)  # until the clone has its session: signals to its group reach it from now on
+        os.close(ready)
+        asked.send(str(pid).encode())
 
 
 def _import(modules: Iterable[str]) -> None:
@@ -359,12 +366,13 @@ def _main() -> None:
             if os.fork() > 0:
                 own_parent = ours
             else:  # it holds nothing of what the launcher was given, and clones children of the launcher
-                for each in (ours.detach(), *given[1]):
+                for each in (ours.detach(), *given[1], given[2]):
                     os.close(each)
                 given = _serve(theirs)
     if given is not None:
-        start, streams = given
+        start, streams, becoming = given
         _become(start, streams)
+        os.close(becoming)
         if own_parent is not None:
             popen: Any = subprocess.Popen
             popen._execute_child = WarmParent(own_parent).serve(popen._execute_child)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,22 @@ async def test_a_launchers_warm_parent_ends_with_it(tmp_path: Path) -> None:
     process.kill()
     await process.wait()
     await until(lambda: not alive(parent))
+
+
+def test_a_clone_is_there_with_its_session_when_its_start_returns(tmp_path: Path) -> None:
+    """Who signals its group at once would find none, and then wait for ever."""
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = subprocess.Popen(
+        [sys.executable, "sleeper.py"],
+        cwd=tmp_path,
+        stdout=PIPE,
+        start_new_session=True,
+        preexec_fn=partial(os.mkdir, tmp_path / "before"),
+    )
+    with process:
+        was_ready = (tmp_path / "before").is_dir() and os.getsid(process.pid) == process.pid
+        os.killpg(process.pid, signal.SIGKILL)
+    assert was_ready
 
 
 async def test_a_clone_is_stopped_continued_and_killed_like_any_process(tmp_path: Path) -> None:
