@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from mesh.bus.connection import Bus
-from mesh.bus.consumer import Handler, Message, Puller
+from mesh.bus.consumer import Handler, Message, Puller, spread
 from mesh.bus.streams import LOG, inbox_consumer
 from mesh.errors import Malformed
 from mesh.service.failpoints import failpoint
@@ -31,7 +31,7 @@ from protocol.wire.subjects import intent_inbox
 _log = get_logger(__name__)
 
 AGAIN_S = 1.0
-"""After so long an offer that is given back comes again, and a claim without a word is stored again."""
+"""After about so long an offer that is given back comes again; so long a claim waits for a word at first."""
 BUSY = "busy"
 """What a guard says while the agent has another task of the same lead: it may claim again."""
 FROZEN = "move.deferred"
@@ -71,7 +71,7 @@ class Claims:
         if now >= _ends_at(event):
             message.ack()
         elif offer in self._refused or self._is_busy():
-            message.nak(AGAIN_S)
+            message.nak(spread(AGAIN_S))
         else:
             await self._claim(message, event)
 
@@ -96,7 +96,7 @@ class Claims:
             heart.cancel()
             del self._digests[digest]
         if said == BUSY:
-            message.nak(AGAIN_S)
+            message.nak(spread(AGAIN_S))
         elif said in REFUSED:
             self._refused[offer] = _ends_at(event)
             message.nak()

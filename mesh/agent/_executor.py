@@ -27,7 +27,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded, TurnError
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
-from mesh.bus.consumer import Message
+from mesh.bus.consumer import Message, spread
 from mesh.bus.reader import get
 from mesh.bus.stores import JetStreamSteps
 from mesh.errors import ApiCode, ApiError, Malformed, MeshError, TooLarge
@@ -99,7 +99,7 @@ class Executor:
                 begun = await self._was_begun(message, request, work)
             round_ = self._round(request, work, attempts, live, fresh=not begun)
             if begun and await self._is_anothers(round_):
-                message.nak(VERSION_AGAIN_S)
+                message.nak(spread(VERSION_AGAIN_S))
                 return
             proposal: Proposal | None
             if begun and await attempts.is_crash_loop():

@@ -18,7 +18,7 @@ from mesh.agent.definition import Agent, put_away, unpacked_in_time
 from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
-from mesh.bus.consumer import Message, Puller
+from mesh.bus.consumer import Message, Puller, spread
 from mesh.bus.stores import store_dead_letter
 from mesh.bus.streams import inbox_consumer, offers_to
 from mesh.errors import BusError, Malformed, MeshError, UnknownEvent
@@ -125,7 +125,7 @@ class Runtime:
         except UnknownEvent as error:
             _log.error("event_unknown", code=error.code, subject=message.subject)
             if time.time() - message.stored_us / 1e6 < UNKNOWN_S:
-                message.nak(LATER_S)  # a newer instance of this agent may know it
+                message.nak(spread(LATER_S))  # a newer instance of this agent may know it
             else:
                 await self._bury(message, error)
             return
@@ -148,7 +148,7 @@ class Runtime:
             await self._executor.claims.on_offer(message)
         except UnknownEvent as error:
             _log.error("event_unknown", code=error.code, subject=message.subject)
-            message.nak(LATER_S)  # another agent may know it
+            message.nak(spread(LATER_S))  # another agent may know it
         except Malformed as error:
             await self._bury(message, error)
 

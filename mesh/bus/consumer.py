@@ -13,6 +13,7 @@ other message is dropped, counted and logged, and its reply subject is never use
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from random import uniform
 
 import msgspec
 
@@ -48,6 +49,14 @@ _QUIET_STATUSES = (404, 408)
 """Nothing there; time is up. Every idle pull ends with one of these."""
 _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
 """409, 423: the consumer or its leader changed. 503: no leader. 400: a bad request."""
+
+
+def spread(delay_s: float) -> float:
+    """Return a fifth to twice of a delay, by chance: for messages given back that others are to take.
+
+    Pulls are served in turn. Two messages that come again in step would always meet their takers of before.
+    """
+    return uniform(0.2, 2.0) * delay_s
 
 
 class Message:

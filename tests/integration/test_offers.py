@@ -4,7 +4,7 @@ import asyncio
 
 from mesh.agent._claims import OfferPullers
 from mesh.bus.connection import Bus
-from mesh.bus.consumer import Message
+from mesh.bus.consumer import Handler, Message, spread
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import provision
 from mesh.testing import LocalBus
@@ -70,6 +70,36 @@ async def test_an_offer_that_one_gives_back_comes_to_another(connect_as: Connect
     for taker in (d, e):
         await taker.pullers.drain()
     assert set(d.taken) == set(e.taken) == {evt(REVIEW, request)}
+
+
+async def test_two_offers_that_are_given_back_in_step_come_to_others_in_the_end(
+    connect_as: ConnectAs,
+) -> None:
+    """Each may have the offer that the other one gets: served in turn, both would get theirs for ever."""
+    first: dict[str, str] = {}
+    settled: set[str] = set()
+
+    def taker(name: str) -> Handler:
+        async def take(message: Message) -> None:
+            if first.setdefault(message.subject, name) != name:
+                await message.ack_sync()
+                settled.add(message.subject)
+                return
+            if message.subject == min(first):  # its verdict takes a moment longer than the other's
+                await asyncio.sleep(0.02)
+            message.nak(spread(0.2))
+
+        return take
+
+    pullers = [
+        OfferPullers(await connect_as(name), taker(name), slots=1, expires_s=lambda: 4.0) for name in "de"
+    ]
+    for each in pullers:
+        await each.follow(["review"])
+    subjects = await offered(await connect_as("guard"), REVIEW, 2)
+    await until(lambda: settled == set(subjects))
+    for each in pullers:
+        await each.drain()
 
 
 async def test_pulling_follows_what_an_agent_lists_and_what_is_in_hand_goes_on(own_server: LocalBus) -> None:

@@ -247,8 +247,8 @@ async def test_clones_and_their_parent_go_with_the_process_that_started_them(tmp
         *(sys.executable, "-c", PARENT), cwd=tmp_path, stdout=PIPE, start_new_session=True
     )
     output = known(process.stdout)
-    said = {await output.readline(), await output.readline()}
-    assert b"True\n" in said
+    said = await output.readline() + await output.readline()  # of two processes, which may mix
+    assert b"True" in said
     children = [pid for pid, parent in parents().items() if parent == process.pid]
     assert len(children) == 2  # the warm parent and its clone
     process.kill()

@@ -57,6 +57,7 @@ class Delivery:
     def __init__(self, data: bytes, inbox: str = "any-read") -> None:
         self.data, self.subject = data, subjects.evt(inbox, REQUEST)
         self.ended: list[str] = []
+        self.again_s: list[float] = []
         self.held = 0
 
     def ack(self) -> None:
@@ -64,6 +65,7 @@ class Delivery:
 
     def nak(self, after_s: float = 0.0) -> None:
         self.ended.append("nak")
+        self.again_s.append(after_s)
 
     def in_progress(self) -> None:
         self.held += 1
@@ -182,6 +184,10 @@ async def test_nobody_claims_what_is_over_nor_while_busy() -> None:
     crowded = Scene(busy=True)
     await crowded.offer(busy)
     assert (busy.ended, crowded.stored) == (["nak"], [])
+    for _ in range(20):
+        await crowded.offer(busy)
+    assert len(set(busy.again_s)) > 1, "in step, it would come to the same agent each time"
+    assert all(0.2 <= again_s <= 2.0 for again_s in busy.again_s)
 
 
 async def test_an_offer_that_is_over_while_it_is_held_is_done_with() -> None:
