@@ -24,9 +24,12 @@ from zlib import crc32
 import msgspec
 
 from mesh.errors import Malformed
+from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -205,12 +208,14 @@ def _send_share(
     """Send the results on one share with the number of each request's first line; nothing if it has none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal: the parent ends this process
     results = []
-    with contextlib.suppress(Exception):  # whatever it is: the parent meets it, too, and raises it
+    try:
         for first, bodies in _share(path, index, of):
             if os.getppid() != parent:
                 return  # nobody waits any more
             results.append((first, work(bodies)))
         pipe.send(results)
+    except Exception as failed:  # whatever it is: the parent, which does all again, meets it and raises it
+        _log.debug("share_given_up", path=str(path), index=index, error=type(failed).__name__)
 
 
 class _Place(NamedTuple):

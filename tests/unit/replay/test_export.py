@@ -151,7 +151,7 @@ def test_processes_end_with_a_call_that_is_cancelled(tmp_path: Path, monkeypatch
 
     def hang(bodies: list[bytes]) -> None:
         begun.touch()
-        time.sleep(10 * PATIENCE_S)
+        time.sleep(10 * PATIENCE_S)  # it outlasts the test: only the cancelled call's kill ends it
 
     async def cancelled() -> None:
         working = asyncio.create_task(of_each(file, hang))
