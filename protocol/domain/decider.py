@@ -167,17 +167,20 @@ class RequestDecider:
         found = admission(ledger, command)
         if not isinstance(found, Accepted):
             return found
+        world = yield from self._world(command, fleet)
+        rejection = rejection_of(ledger, command, world)
+        if rejection is not None:
+            return rejection
         while True:
-            world = yield from self._world(command, fleet)
-            rejection = rejection_of(ledger, command, world)
-            if rejection is not None:
-                return rejection
-            event = decide(ledger, command, world)
-            stored = yield from self._append(event, command)
+            stored = yield from self._append(decide(ledger, command, world), command)
             if stored is None:
                 return Rejected(EVENT_TOO_LARGE, "what would be recorded of it is more than the bus takes")
             if type(stored) is not FactsWithheld:
                 return Decided(stored)
+            # Both events are of one verdict: only their moments differ, whatever has changed in between.
+            moment = yield from self._moment()
+            trace = trace_of(stored.trace, command.trace)
+            world = replace(world, now=moment.now, salt=moment.salt, trace=trace)
 
     def _world(self, command: Command, fleet: Fleet) -> Steps[World]:
         what, ledger = command.what, self.ledger

@@ -24,6 +24,8 @@ from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestI
 E = TypeVar("E", bound=Event)
 _NOTHING_BENEATH = Beneath()
 _NOTHING_TOLD = {"report": Report(), "grounds": Grounds(), "move": None, "facts": (), "remembered": ()}
+_NOTHING_KEPT = _NOTHING_TOLD | {"grounds": None, "artifacts": (), "must_carry": ()}
+"""What `facts.withheld` says by default."""
 _ENDS = Ended.__args__
 
 
@@ -113,20 +115,19 @@ class Draft:
             reader: as the fleet file has them; by default the target of the grounds.
             results: those that a task is given to use, as its reader may see them.
         """
-        target, kept = reader or self.world.grounds.target, self.ledger.kept_back(self.cause)
+        target = reader or self.world.grounds.target
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
         shown, withheld, rest = show(handoff, load, marks, clearance)
         places = tuple(at for at, fact in enumerate(rest.facts) if fact.key in remembered)
-        if (kept is not None or withheld is not None) and not _is_kept(rest, kept, places):
-            return self.event(
-                FactsWithheld,
-                NOBODY,
-                target=handoff.to_agent,
-                facts=rest.facts,
-                artifacts=rest.artifacts,
-                must_carry=rest.must_carry,
-                remembered=places,
-            )
+        keeps = {
+            "facts": rest.facts,
+            "artifacts": rest.artifacts,
+            "must_carry": rest.must_carry,
+            "remembered": places,
+        }
+        first = self._keeping(handoff.to_agent, keeps, is_needed=withheld is not None)
+        if first is not None:
+            return first
         if remembered:
             payload["remembered"] = tuple(fact.key for fact in shown.facts if fact.key in remembered)
         turn = payload.pop("id", None) or self._id(kind)  # the event's own id
@@ -170,12 +171,26 @@ class Draft:
             remembered: which of them it remembers already, by their place.
         """
         to, grounds = to or str(self.ledger.client), self.world.grounds
+        keeps = {"report": report, "grounds": grounds, "move": move, "facts": facts, "remembered": remembered}
+        is_nothing = keeps == _NOTHING_TOLD and equal(keeps, _NOTHING_TOLD)
+        first = self._keeping(to, keeps, is_needed=not is_nothing)
+        return self.event(kind, to, **payload) if first is None else first
+
+    def _keeping(self, target: str, keeps: dict[str, Any], *, is_needed: bool) -> FactsWithheld | None:
+        """Return the event that has to come first, or None if it stands in the log or none is needed.
+
+        One that stands there may be a dead guard's, of another verdict. It is this one's only if it says the
+        very same; else it is followed by another, even by an empty one.
+        """
         kept = self.ledger.kept_back(self.cause)
-        said = {"report": report, "grounds": grounds, "move": move, "facts": facts, "remembered": remembered}
-        told = _NOTHING_TOLD if kept is None else {name: getattr(kept, name) for name in said}
-        if (kept is not None or told == said) and equal(told, said):
-            return self.event(kind, to, **payload)
-        return self.event(FactsWithheld, NOBODY, target=to, **said)
+        if kept is None and not is_needed:
+            return None
+        if kept is not None and kept.target == target:
+            wanted = _NOTHING_KEPT | keeps
+            told = {name: getattr(kept, name) for name in wanted}
+            if told == wanted and equal(told, wanted):
+                return None
+        return self.event(FactsWithheld, NOBODY, target=target, **keeps)
 
     def _id(self, kind: type[Event]) -> EventId:
         type_ = type_of(kind)
@@ -185,14 +200,6 @@ class Draft:
 def due_draft(kind: type[Event], ledger: Ledger, world: World, about: str, n: int) -> Draft:
     """Return the draft of a consequence: `n` is the number of the event that it follows from."""
     return Draft(ledger, world, due_cause(str(ledger.request), type_of(kind), about, n))
-
-
-def _is_kept(rest: Beneath, kept: FactsWithheld | None, remembered: tuple[int, ...]) -> bool:
-    """Return True if what a reader does not see the whole of stands in the log already."""
-    return kept is not None and equal(
-        (kept.facts, kept.artifacts, kept.must_carry, kept.remembered),
-        (rest.facts, rest.artifacts, rest.must_carry, remembered),
-    )
 
 
 def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] | None) -> HandoffView:
