@@ -1,4 +1,4 @@
-"""Claims: an offered task is wanted, and the offer held until it is known who has the task.
+"""Claims: an agent asks for an offered task, and holds the offer until it knows who got the task.
 
 An offer lies in the inbox of its intent, and one of the agents that list the intent gets it. It claims it, by
 a proposal that is stored before anything else. The guard's word on that comes as a notice; the task itself,

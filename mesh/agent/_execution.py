@@ -1,4 +1,4 @@
-"""A round as the runtime runs it: its journal, its tool and model calls, and its report.
+"""One round as the runtime runs it: its journal, its tool and model calls, and its report.
 
 The journal decides if a call runs at all. Here stands what running, asking and running again mean for each
 kind of call.

@@ -1,4 +1,4 @@
-"""An agent among the others: what it shows of itself, and what it knows of the mesh around it.
+"""An agent's presence: the card that it shows, the pings that it answers, and the fleet that it knows.
 
 The card is a running agent's own word; no verdict rests on it. An agent answers NATS micro
 (`$SRV.PING|INFO|STATS`) in the shapes of NATS's service API (ADR-32, `io.nats.micro.v1.*`), so that `nats

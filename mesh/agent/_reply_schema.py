@@ -1,4 +1,4 @@
-"""Replies to asks, held against the JSON Schema that the asking agent gave.
+"""Replies to asks, checked against the JSON Schema that the asking agent gave.
 
 The guard does not look: the sender of a reply checks it first, so that a wrong one is refused where somebody
 can still mend it. A schema is an agent's text: nothing that it refers to is ever fetched. If nobody can

@@ -1,4 +1,4 @@
-"""The rounds that this process works on, if they are still open, and those left to another version."""
+"""The rounds that run in this process, the watch on their ends, and rounds left to another version."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A round's part in a tree of tasks: what its tasks came to, recorded for the rounds after it; and its posts.
+"""A round in a tree of tasks: the results of its tasks, kept for later rounds, and its posts to the board.
 
 A lead's round is told only of the tasks that ended since the last one. The journal keeps what each round
 was told, so that every later round, of whatever instance, has it all. A round that is not a lead's

@@ -1,4 +1,4 @@
-"""A turn as its code sees it: what is known, what was refused, the tools, and the moves.
+"""A turn as its code sees it: its facts, earlier refusals, tools and moves.
 
 A `Turn` is one *round* of a turn. After a refusal, a retry, a reply or the join of its tasks the same code
 runs again from the top with a new one, in which `refusals`, `failures`, `reply` or `results` say what

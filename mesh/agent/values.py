@@ -1,4 +1,4 @@
-"""Python values as the JSON that travels: an author's objects as facts, and facts and results read back.
+"""Python values as JSON: an author's objects become facts; facts and results are read back as objects.
 
 pydantic objects, dataclasses and msgspec structs become JSON objects; a date, a decimal or an enum becomes
 what JSON has. pydantic is imported when a value is first read as a type.

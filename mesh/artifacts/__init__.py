@@ -1,4 +1,4 @@
-"""What is too large for a handoff: saved under its digest in the fleet's store, and checked when it is read.
+"""Artifacts: what is too large for a handoff, saved under its digest and checked when it is read.
 
     store = ArtifactStore.from_env()
     scan = await store.save("scan", Path("scan.pdf"), media_type="application/pdf")

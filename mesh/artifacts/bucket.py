@@ -1,4 +1,4 @@
-"""A bucket as store: S3, Google Cloud Storage and Azure, by obstore (extra `artifacts`).
+"""A bucket as the fleet's store: S3, Google Cloud Storage or Azure, by obstore (extra `artifacts`).
 
 Endpoint, region and credentials are obstore's own business: it takes them from the environment, as the
 vendors' tools do. An upload of several parts becomes visible when its last part is there.

@@ -1,4 +1,4 @@
-"""The store of a fleet: artifacts saved under their digest, and read back only if the digest matches.
+"""The fleet's store: artifacts are saved under their digest, and read only if the digest matches.
 
 A URI is `mesh-artifact:sha256/<64 hex digits>`. It names no folder and no bucket, so it comes to nothing but
 an object of the configured store, and it outlives a move of that store.

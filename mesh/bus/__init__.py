@@ -1,1 +1,1 @@
-"""The one edge that speaks NATS and JetStream. Nothing outside this package imports `nats`."""
+"""The only room that speaks NATS and JetStream. Nothing outside it imports `nats`."""

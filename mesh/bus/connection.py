@@ -1,4 +1,4 @@
-"""One connection to the bus, in our own words: request, publish, subscribe, and typed errors.
+"""One connection to the bus: request, publish and subscribe, with typed errors.
 
 A message is never sent twice without the caller's knowledge. Without a connection a call fails at once
 (`Unreachable`). When the connection breaks, every call that still waits ends as `Disconnected`.

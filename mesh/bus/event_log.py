@@ -1,4 +1,4 @@
-"""The log of events: append with a compare-and-set, read a request up to its head, follow everything.
+"""The log of events, and the only code that writes one: append by compare-and-set, read, follow.
 
 Every append of every writer carries the same filter, `mesh.evt.*.<request>`: on a replicated stream a
 compare-and-set is only safe against writers that use the very same filter string. That is why nothing

@@ -1,4 +1,4 @@
-"""The state of a connection: up, broken and coming back by itself, or ended for good; and what it lacks."""
+"""The state of a connection: up, reconnecting or ended; and the faults that it reports as conditions."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The NATS protocol on the hot path: bytes in, callbacks out; calls in, bytes out.
+"""The NATS protocol on the hot path: bytes become callbacks, and calls become bytes.
 
 `NatsProtocol` is nats-py's client, which connects, authenticates, reconnects, keeps alive and speaks TLS. Two
 parts are replaced. Reading finds a message by its stated length and calls a *sink* in the very callback that

@@ -1,4 +1,4 @@
-"""`mesh setup` on the server: bring streams and consumers to the table.
+"""`mesh setup` on the server: create and update streams and consumers as the table says.
 
 `provision` creates what lacks and updates what may be updated. It deletes nothing but the consumers of
 intents that no agent lists any more: what waits there is offered to nobody. It refuses what would lose data

@@ -1,4 +1,4 @@
-"""How fast one process asks one model, so that all processes together keep to the model's limits.
+"""A process's pace in asking a model, so that all processes together keep to the model's limits.
 
 The fleet file gives the limits (`[models.<id>]`). Processes share them by one entry per model on the bus
 (protocol/domain/rate_limit.py): each renews its share every few seconds while it asks, and a single call

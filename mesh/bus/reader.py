@@ -1,4 +1,4 @@
-"""Reading streams by gets, which leave no state on the server.
+"""Reading streams by single gets, which leave no state on the server.
 
 No consumer is made or moved, so any number of readers can work under one name. Any replica may answer a
 direct get, and it may lag behind the leader. Use it to show something; to decide, ask the leader (`last`).

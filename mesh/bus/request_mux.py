@@ -1,4 +1,4 @@
-"""Answers: each comes back to its call, and a JetStream acknowledgement says where a message was stored.
+"""Request and reply: each answer comes back to its call, and an acknowledgement says where a message is.
 
 Many requests share one inbox; each answer comes back under its request's number. The inbox's name holds 96
 random bits. A member who knew it could name it as a reply subject, and so forge answers.

@@ -1,4 +1,4 @@
-"""Roles: who may publish and subscribe where. One table, and the server's configuration generated from it.
+"""Roles: who may publish and subscribe where. The server's configuration is generated from one table.
 
 Three rules keep it safe. Everybody but guards and the admin is alone in an account: the server checks the
 subject of a message, never its *reply* subject, but the answer to a service import is delivered in the

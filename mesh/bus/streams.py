@@ -1,4 +1,4 @@
-"""The table of streams and consumers: what every mesh has on its server.
+"""The table of streams and consumers: what every mesh has on its server, and which subjects each keeps.
 
 **Queues** hold what agents, clients and operators want of guards. Each sender has a stream of its own with
 limits of its own, so that a flood fills its sender's queue and the broker refuses the rest. Guards take from

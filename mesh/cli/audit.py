@@ -1,4 +1,4 @@
-"""What a log tells afterwards: `mesh why` a verdict, `mesh replay` it, and `mesh cost`."""
+"""Looking back at a log: `mesh why` a verdict, `mesh replay` it, and `mesh cost`."""
 
 import functools
 from pathlib import Path

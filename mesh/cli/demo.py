@@ -1,4 +1,4 @@
-"""`mesh demo`: a whole mesh and a reference fleet on sample requests."""
+"""`mesh demo`: runs a whole mesh and a reference fleet on sample requests."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""How a command ends: one exit status for each way, and errors as one clear line, never a traceback.
+"""Exit statuses: one for each way a command ends, and errors as one clear line, never a traceback.
 
 The statuses are API: scripts branch on them. Which error means which status is decided here alone, by
 the errors' stable codes, so that knowing it costs no import of what raises them.

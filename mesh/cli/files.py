@@ -1,4 +1,4 @@
-"""What needs no bus: `mesh init`, `completion`, `schema`, `artifact` and `bench`."""
+"""Commands that need no bus: `mesh init`, `completion`, `schema`, `artifact` and `bench`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The mesh as a whole: `mesh setup`, `mesh doctor`, `mesh freeze` and `mesh thaw`, and `mesh guard run`."""
+"""The mesh as a whole: `mesh setup`, `doctor`, `freeze` and `thaw`, and `mesh guard run`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`mesh human …` and `mesh doubt …`: what waits for people, and what they decide."""
+"""`mesh human …` and `mesh doubt …`: list what waits for people, and decide it."""
 
 import contextlib
 import functools

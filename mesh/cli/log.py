@@ -1,4 +1,4 @@
-"""`mesh log …`: follow, export and verify the log, make room beside it; `mesh dead …`; `mesh memory …`."""
+"""`mesh log …`: follow, export, verify and trim; `mesh dead …`; `mesh memory …`."""
 
 import contextlib
 import os

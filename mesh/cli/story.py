@@ -1,4 +1,4 @@
-"""What a submitter sees and is asked while it waits.
+"""A waiting request on the terminal: what happens to it, and the questions that its submitter answers.
 
 It sees everything if it follows its request, else what holds the request up. A question of an agent to the
 client is put at the terminal, or told with the command that replies to it.

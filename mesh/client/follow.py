@@ -1,4 +1,4 @@
-"""Following a request: its history so far, then each thing as it happens, and its end.
+"""Following a request: its history so far, each new event and live note, and its end.
 
 A client may know the events addressed to it, and hear the live notes of turns. With a viewer's
 connection beside its own it reads the log and the journals, too. Log and live notes travel by different ways

@@ -1,4 +1,4 @@
-"""Journals of turns, as viewers and operators read them: what was done, step by step.
+"""Journals of turns for viewers and operators: what was done, step by step.
 
 Each agent's journals are a stream of their own. A request's events tell which agents had a turn in it.
 

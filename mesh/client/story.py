@@ -1,4 +1,4 @@
-"""A request told to people: who held it, what was handed over, every verdict with its rule.
+"""Events as text for people: who held the request, what was handed over, every verdict with its rule.
 
 The words come from `protocol.views.timeline` alone: a person and a program are told the same. Whatever
 a model, an agent, a client or a person wrote is within its line: none of it can look like a line of ours.

@@ -1,4 +1,4 @@
-"""The stage for a check: a scratch mesh, the process of the agent under test, and all that it says."""
+"""The stage of a check: a scratch mesh, the agent's process, and all that it says on the bus."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Keys of the fleet file that nobody knows, and the known ones that they may have been meant to be."""
+"""Unknown keys of the fleet file, and the known keys that they were probably meant to be."""
 
 import re
 from collections.abc import Iterable, Sequence

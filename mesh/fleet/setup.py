@@ -1,4 +1,4 @@
-"""Setting a mesh up: keys, the server's configuration, and what the server must hold.
+"""Setting a mesh up: keys, the server's configuration, and the documents that the server must hold.
 
 Two halves, each idempotent. `prepare` needs no bus: it makes keys that lack and writes the accounts
 that go into a server's configuration. `apply` needs a server that runs with it: it creates streams,

@@ -1,4 +1,4 @@
-"""Which agents can be given work: since when each is served, and the breakers of those that fail.
+"""Which agents can get work: since when each is served, and the breakers of those that fail.
 
 The clock of a round stands while nobody serves its agent, and while the round waits in a queue that moves.
 One look when the time is up tells neither, so a guard looks at every agent again and again. It counts only

@@ -1,4 +1,4 @@
-"""Cached requests: what a guard keeps of them in memory, what that weighs, and what goes when it is too much.
+"""The requests that a guard keeps in memory, their weight, and which one goes when it is too much.
 
 A request that is not cached is read and folded from its first event on: 12 µs an event, for every event that
 follows. So the cache counts what a ledger really keeps, and lets those go first that are over.

@@ -1,4 +1,4 @@
-"""What a verdict rests on besides the request's log, kept current from CONF and the clock.
+"""The inputs of a verdict besides the request's log, kept current from CONF and the clock.
 
 A guard holds copies of the fleet, the policies, the prices and the breakers. Each write to CONF is
 followed by a wake-up; since a wake-up can be lost, everything is read again now and then.

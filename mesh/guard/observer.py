@@ -1,4 +1,4 @@
-"""What a guard tells of its work: a span for each verdict and each consequence, counts, and log lines.
+"""A guard's telemetry: a span for each verdict and each consequence, counts, and log lines.
 
 Names, ids and codes alone go into it: of a move its kind, of a refusal its rule. Where nothing is traced no
 span's code runs.

@@ -1,4 +1,4 @@
-"""What a queued message asks for, and what is rejected before any log is read."""
+"""Queued messages as commands, and the rejection of those that no log is needed to reject."""
 
 from typing import Any, NamedTuple
 

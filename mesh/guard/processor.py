@@ -1,4 +1,4 @@
-"""The request processor: read, let the decider decide, append, arm the timer.
+"""The request processor: read the log, drive the decider, append, arm the timer.
 
 A message is acknowledged by the caller only after `process` or `wake` returns. They return only when the
 verdict is in the log, nothing else is due, and the request's timer stands no later than its next due time.

@@ -1,4 +1,4 @@
-"""A whole mesh on this machine: bus, guards and agents, each in its own process, and all gone at the end.
+"""A whole mesh on this machine: bus, guards and agents, each a process, and all gone at the end.
 
 What runs here runs as it would anywhere: the same commands, the same credentials, the same permissions.
 Nothing is known to be up because time has passed; a guard is ready when it waits for work at the bus,

@@ -1,4 +1,4 @@
-"""The project here: which fleet is meant, and a new one that is a start.
+"""The project in this directory: which fleet a command means, and the template of a new one.
 
 A fleet is the file here, a named one, a reference fleet, or just these agents. The starter is a small fleet
 of one's own, which runs and passes its tests as it is written; `template/` is that project, under the names

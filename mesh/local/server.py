@@ -1,4 +1,4 @@
-"""A nats-server of our own: one child process on one store; and what ends a child with its parent.
+"""An embedded nats-server: one child process on one store; and what ends a child with its parent.
 
 The server promises that nobody else works on the store meanwhile, that the server answers before `start`
 returns, and that it does not outlive this process, however this process ends. It is stopped by the

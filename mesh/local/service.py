@@ -1,4 +1,4 @@
-"""A service's process, a guard or an agent: started, watched, started again; and what it writes."""
+"""The process of a guard or an agent: started, watched and started again, with its output."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a call of an MCP tool comes to: a value that can be journaled, or an error.
+"""Results of MCP tools: a value that can be journaled, or an error.
 
 Structured content is the value where there is some; else the text. Of other content the value has only its
 kind and size. The errors, by what is known of the call:

@@ -1,4 +1,4 @@
-"""An MCP server whose tools an agent has.
+"""An MCP server as a toolbox: an agent mounts it and gets its tools.
 
 files = McpServer("files", command=["mcp-files", "/srv/papers"], prefix="files_", only=["read", "write"])
 

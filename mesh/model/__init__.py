@@ -1,4 +1,4 @@
-"""Models behind a port: what a model is shown, what it may answer, and the loop between it and the tools."""
+"""Models behind a port: their prompts and answers, and the loop between a model and its tools."""
 
 from mesh.model.agent import ClaudeAgent
 from mesh.model.anthropic import HARD, ROUTING, WORK

@@ -1,4 +1,4 @@
-"""An agent that a model drives: instructions, tools, peers; and the choice of that model.
+"""An agent that a model drives: instructions, tools and peers; and the choice of that model.
 
 agent = ClaudeAgent(
     "triage",

@@ -1,4 +1,4 @@
-"""Claude behind the port: a prompt as the Messages API takes it, its streamed reply as ours, and the SDK.
+"""Claude behind the port: prompts for the Messages API, its streamed replies read back, and the SDK.
 
 A request is stable, so that the vendor's prompt cache helps: the system text first, then the tools sorted by
 name, then the brief. One marker ends the part that is the same for every turn of an agent, another one the

@@ -1,4 +1,4 @@
-"""What a model fills in, moves and plans: pydantic forms, and the JSON schemas made of them."""
+"""Forms that a model fills in for moves and plans: pydantic classes and their JSON schemas."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""A context window: what of a task, a plan and many results fits into one prompt, and what had to stay out.
+"""A context window: it fits a task, a plan and many results into one prompt, and names what it left out.
 
 The task and the plan are always there. Of each result there is its summary; the full text is there only of
 those in hand. Whatever does not fit is left out whole and named: a model is never shown half of something

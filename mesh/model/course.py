@@ -1,4 +1,4 @@
-"""The course of a turn over its rounds: code that awaits what came of a move, as if its process lived on.
+"""A turn's code over its rounds: it awaits the outcome of a move, as if its process lived on.
 
 No process does. Each round runs the code from the top; a move that was made in an earlier round is not made
 again, its outcome is handed back at once, and the journal answers each model call on the way. The first move

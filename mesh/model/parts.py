@@ -1,4 +1,4 @@
-"""What every vendor's requests are put together with, and its replies read with.
+"""Parts that vendors share: a prompt as a dialogue, a streamed reply, and values read from strangers' bytes.
 
 Strangers' bytes become calls, texts and counts to keep.
 """

@@ -1,4 +1,4 @@
-"""The cost of replies, by the prices that a turn was given. No model without a price is taken to be free.
+"""The cost of replies, by the prices that a turn was given. A model without a price is never free.
 
 Telemetry counts tokens and money of fresh replies alone: a recorded reply was counted when it was paid for.
 """

@@ -1,4 +1,4 @@
-"""All that a model is shown: an agent's instructions, and the brief, one round of a turn as text.
+"""Prompts: an agent's instructions, and the brief, which is one round of a turn as text.
 
 In the brief, text that others wrote stands on one line, and values are JSON: a customer's text cannot begin
 a section of its own. One fact, one peer, one refusal a line, so that the brief can be read back.

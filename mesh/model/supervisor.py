@@ -1,4 +1,4 @@
-"""A supervisor: plans, delegates, checks, and puts together what came out.
+"""A supervisor: it plans, delegates, checks the results, and writes the answer from them.
 
     lead = Supervisor(
         "lead",

@@ -1,4 +1,4 @@
-"""A vendor's model behind the port, through the vendor's own SDK, which is imported for the first reply.
+"""A model behind its vendor's SDK: retries, time limits and errors. The first reply imports the SDK.
 
 The SDK's own retries are off: it would sleep while a lease runs. A failure that another attempt may cure
 becomes `Retry` with the server's own pause, and the guard's failure policy does the rest. The SDKs known here

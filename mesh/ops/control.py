@@ -1,4 +1,4 @@
-"""Control messages, and what came of them: the event that one brought about, or why there is none.
+"""Control messages, and the event that each one caused, or why there is none.
 
 What was stored is not yet obeyed. So each order here waits until the log (for the whole mesh: CONF) shows
 it, or until the guard says that it will not.

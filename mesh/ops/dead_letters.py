@@ -1,4 +1,4 @@
-"""Dead letters: as they are kept, and put back into the queue that they came from.
+"""Dead letters: listed, shown, and put back into the queue that they came from.
 
 Every member writes its own letters, so their content is not believed. The admin alone publishes under a
 sender's name. So only what a guard kept is put back: its letters name the subject under which the broker

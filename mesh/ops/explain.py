@@ -1,4 +1,4 @@
-"""Why a verdict came out as it did: what it rested on, and what would have been allowed.
+"""The text of `mesh why`: what a verdict rested on, and what would have been allowed.
 
 Everything is read from the log; nothing is judged again here.
 """

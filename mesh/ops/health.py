@@ -1,4 +1,4 @@
-"""A mesh looked over: bus, durability, limits, guards, dead letters and clocks; its fleet, and what waits.
+"""`mesh doctor`: checks of bus, durability, limits, guards, dead letters, clocks, fleet and what waits.
 
 A check never guesses: what these credentials or this server cannot tell is `unknown`.
 """

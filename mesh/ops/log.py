@@ -1,4 +1,4 @@
-"""Requests as the streams hold them: read, exported, checked; and room made among their journals.
+"""Requests as the streams hold them: read, export and check them; make room among their journals.
 
 Everything is read as a viewer may, by direct gets. They leave nothing at the server and move no consumer, so
 that any number of people can look at once under one name. The stored bytes are returned.

@@ -1,4 +1,4 @@
-"""What conversations remember: which there are, their facts, and orders to forget.
+"""The memories of conversations: list them, show their facts, order them forgotten.
 
 Viewers and operators see those of every client; a client sees only its own.
 """

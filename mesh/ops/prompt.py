@@ -1,4 +1,4 @@
-"""What a turn's model was sent, built again from the journal by the agent's own code, and held against it.
+"""A turn's prompt: built again from the journal by the agent's own code, and compared with the journal.
 
 The code runs over the recorded steps, and stops where they end: no tool is called, no model is asked,
 nothing is written. A prompt that comes out with the digest that was recorded is the one that was sent, to the

@@ -1,4 +1,4 @@
-"""What waits for people: escalations, questions to them, effects in doubt; and what people decide about it.
+"""Work that waits for people (escalations, questions, effects in doubt), and their decisions.
 
 The log is the only list.
 """

@@ -1,4 +1,4 @@
-"""A rehearsal: sample requests sent through a running fleet, and what came of each held against its sample.
+"""A rehearsal: sample requests go through a running fleet, and each result is compared with its sample.
 
 Nobody is asked how it went: outcome, path, refusals and answer are read from the log by a viewer, the
 same events that anybody could export.

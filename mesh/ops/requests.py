@@ -1,4 +1,4 @@
-"""Requests, many and one: those in which something happened last, and one as it grows.
+"""Requests: the latest ones as a list, and one of them as it grows.
 
 The list is found by reading the log backwards, a piece at a time. It costs as much as one has to look back,
 however long the log is. Each listed request is read: its last event alone does not tell who has to act, that

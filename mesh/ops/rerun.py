@@ -1,4 +1,4 @@
-"""A request done again, from the handoff at which it failed: what the new submit says, taken from the log.
+"""A rerun: a new submit, taken from the log at the handoff where the old request failed.
 
 Its effects would happen again under new keys. They are read from the journals, which are the agents' own
 records; what cannot be read there is left out.

@@ -1,4 +1,4 @@
-"""The fleet, its agents' cards, the instances that answer at this moment; and freezes."""
+"""The fleet, its agents' cards, the instances that answer now, and freezes."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The servers beneath a mesh: what their monitoring says, and which messages a crash can lose.
+"""The nats-servers beneath a mesh: their monitoring, and which messages a crash can lose.
 
 A stream keeps a message on so many servers (`num_replicas`), and a majority of them acknowledges it. Each
 server's own `sync_interval` says when it puts a message on its disk; only its monitoring shows that. The word

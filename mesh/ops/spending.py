@@ -1,4 +1,4 @@
-"""What model calls cost, as the agents' own reports say, and their journals where no report does.
+"""The cost of model calls, by the agents' reports, and by their journals where a report is missing.
 
 What turns have reported counts, and on the bus, of those that run or were ended by somebody else (a cancel, a
 deadline, a timeout), what their journals hold: so it is what has been spent until now.

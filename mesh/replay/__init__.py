@@ -1,1 +1,1 @@
-"""Replay: a log judged again by the live code, from a file or a request. It never writes to the bus."""
+"""Replay: the live code judges a log again, from a file or the bus. It never writes to the bus."""

@@ -1,4 +1,4 @@
-"""Rejudging: every recorded event derived anew from what went before it, by the code that guards run.
+"""Rejudging: the guard's code derives each recorded event anew from the events before it.
 
 With the recorded policy and the recorded world an event must come out the same to the letter, id,
 number and digest included. With another policy only verdicts are compared: which would have been

@@ -1,4 +1,4 @@
-"""Alarms: calls that come after one and the same delay, unless they are cancelled, as nearly all are.
+"""Alarms: many calls that share one delay, nearly all of which are cancelled.
 
 The event loop keeps its timers sorted, and those that were cancelled too. Two timers of its own would cost a
 quick turn as much as its journal does. Here one timer serves all.

@@ -1,4 +1,4 @@
-"""Conditions that keep a process from its work, and the probes that tell of them over HTTP.
+"""Conditions that keep a process from its work, and the HTTP probes that report them.
 
 Each condition is logged once as it begins and once as it ends. Code that meets a failure calls `raise_`; code
 that finds the same thing working calls `clear`. A condition ends when it was cleared and nobody raised it

@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, with the request it is about.
+"""Structured logs: one line an event, bound to its request.
 
 What an exception says of itself may hold anything that its code had in hand: a customer's address, a prompt,
 a key. So a traceback is written without it: types, files, lines and functions are all that is kept.

@@ -1,4 +1,4 @@
-"""Text fit for a terminal and a log: that of strangers made harmless, times and counts in words."""
+"""Text that is safe for a terminal and a log: strangers' text made harmless, times and counts in words."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""A service's process: wait for the bus, work, and on SIGTERM or SIGINT finish what is in hand and go.
+"""The life of a service's process: wait for the bus, work, and drain on SIGTERM or SIGINT.
 
 Where it is asked to, it answers probes meanwhile (`mesh.service.conditions`). The second signal does not make
 it faster; SIGKILL does, and costs nothing but a redelivery.

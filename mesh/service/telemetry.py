@@ -1,4 +1,4 @@
-"""What is counted and timed, and telemetry switched on where the environment asks for it.
+"""Metrics: what is counted and timed, and their export where the environment asks for it.
 
 Labels of metrics are names of agents, models, rules and codes: a small, known number.
 

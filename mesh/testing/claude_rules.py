@@ -1,4 +1,4 @@
-"""What the Claude Messages API demands of a request, for a stand-in to refuse what the vendor would refuse.
+"""The rules of the Claude Messages API: a stand-in refuses what the vendor would refuse.
 
 Thoughts are signed and bound: a `thinking` block may come back only as it was made, for the same model,
 under the same system text and tools, and after the very messages that it was made after. Its signature

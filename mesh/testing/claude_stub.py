@@ -1,4 +1,4 @@
-"""A stand-in for the Claude Messages API on loopback: the vendor's own SDK is driven without a key.
+"""A stand-in for the Claude Messages API on loopback, for the vendor's own SDK without a key.
 
     async with StubClaude([says("Hello"), fails(529)]) as claude:
         client = AsyncAnthropic(base_url=claude.url, api_key="stub")

@@ -1,4 +1,4 @@
-"""A guard in memory: the verdicts are those of a real one, without a bus, for one request.
+"""A guard in memory for one request: it needs no bus, and its verdicts are those of a real one.
 
     guard = InMemoryGuard(fleet)
     guard.submit("Where is my parcel?")                                   # given

@@ -1,4 +1,4 @@
-"""A model that says exactly what a test wrote down, and how it is put behind an agent.
+"""A model that says exactly what a test wrote down, and how a test puts it behind an agent.
 
 with driven_by(StrictModel(calls(("find", {"what": "x"})), says("found"))):
     move = await librarian(turn(agent="librarian", summary="x"))

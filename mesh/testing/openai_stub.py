@@ -1,4 +1,4 @@
-"""A stand-in for OpenAI's Chat Completions API on loopback: the vendor's own SDK is driven without a key.
+"""A stand-in for OpenAI's Chat Completions API on loopback, for the vendor's own SDK without a key.
 
     async with StubOpenAI([says("Hello"), fails(503)]) as openai:
         model = OpenAIModel("gpt-6-astra", base_url=openai.url, api_key="stub")

@@ -1,4 +1,4 @@
-"""From the log into the list: each event in its order, once, over any number of restarts.
+"""From the log into the list of requests: each event in its order, once, over any number of restarts.
 
 Each request that grows is folded. The folds of those that are open are kept at hand; one that is not there
 any more is read again. One process feeds a file; others read it meanwhile, and take over if it goes.

@@ -1,4 +1,4 @@
-"""The agents of the mesh, and the mesh as a whole."""
+"""Views: the agents of the mesh, and the mesh as a whole."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What waits for people, and what they decide.
+"""Views: what waits for people, and the forms by which they decide.
 
 A form names the event that its visitor looked at. If something else waits by the time it is sent, nothing is
 done: a yes is for what was shown, and for nothing else.

@@ -1,4 +1,4 @@
-"""The list of all requests, projected from the log into SQLite, so that any page of it answers at once.
+"""The list of all requests in SQLite, projected from the log, so that every page of it is quick.
 
 It is never a source of truth. It holds how far it has read, and goes on from there; it is made anew from the
 log where it is missing, damaged, of another form, or of another log. A request's row is a function of its

@@ -1,4 +1,4 @@
-"""Requests: all of them as a list, filtered and up to date; one with what happened, why, and what comes.
+"""Views: the list of requests, filtered and live; and one request, with what happened and why.
 
 What happens now are server-sent events: `note`, a live note of the running turn (its steps, and the model's
 text as it comes); `grown`, the number of the newest event in the log; `ended`, how the request ended, and

@@ -1,4 +1,4 @@
-"""Who may open the page, and what a browser may be made to do with it.
+"""The page's gate: who may open it, and which forms it accepts.
 
 Five things keep other pages and other people out. The server answers under its own names only, so that no
 stranger's DNS name can be rebound to it. A visitor shows the token once, in the printed address or in a form,

@@ -1,4 +1,4 @@
-"""The page's web server: started in the caller's event loop, and gone with its block. Routes and errors."""
+"""The page's web server, its routes and its errors. It runs in the caller's event loop."""
 
 import asyncio
 import contextlib

@@ -1,1 +1,1 @@
-"""What a request adds up to and what follows from it: the state, the rules, the verdict, the consequences."""
+"""The pure domain: a request's state, the rules, the verdict and its consequences."""

@@ -1,4 +1,4 @@
-"""The circuit breaker of an agent: an agent that failed too often of late gets no work for a while.
+"""The circuit breaker of an agent: one that failed too often lately gets no work for a while.
 
 *Closed*: work is admitted, and failed turns are counted. `failures` different turns that failed within
 `window_s` open it. *Open*: nothing is admitted for `open_s`. Then one handoff is let through on trial

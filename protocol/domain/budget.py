@@ -1,4 +1,4 @@
-"""Budgets as ceilings: what a frame may bring the request's total spending up to.
+"""Budgets as ceilings: the total to which a frame may bring the request's spending.
 
 A grant of 100 tokens at a moment when the request has spent 40 is the ceiling 140. Then what is
 left is always ceiling minus spent, by all agents together: a hand-back finds its own grant less the money

@@ -1,4 +1,4 @@
-"""A case: one move before the rules, and what all rules say alike."""
+"""A case: one move with all that a rule looks at, and the refusals that several rules share."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""What a control message does: people's and clients' words become events, judged by no rule.
+"""The verdict on a control message: a person's or client's order becomes an event, by no rule.
 
 Whether the sender may say it was settled before (`protocol.domain.admission`).
 """

@@ -1,4 +1,4 @@
-"""Labels by key: what the fleet file says of every fact of a key, besides what its bringer says."""
+"""Labels by key: what the fleet file adds to the labels of every fact under a key."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The verdict: one message in, one event out. Pure and total.
+"""The verdict on a move, a failure or a doubt: one message in, one event out. Pure and total.
 
     decide(ledger, command, world) -> event
 

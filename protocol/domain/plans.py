@@ -1,4 +1,4 @@
-"""Plans: who would get each task, with what, and how much each may spend; and what follows from one.
+"""Plans: who gets each task, with what, and how much it may spend; and the events that follow.
 
 Before the rules nothing here refuses: what cannot be had is left empty, and the rules say so. Once a plan is
 admitted its tasks open, joins close, and what is called off or left over ends.

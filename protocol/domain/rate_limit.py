@@ -1,4 +1,4 @@
-"""How processes share a model's rate limits: who has how much, and who gets what next.
+"""A model's rate limits, shared among processes: who has how much, and who gets what next.
 
 One entry per model stands on the bus. Every process that asks the model changes the entry by compare-and-set,
 now and then and never for a single call. All shares together never exceed the model's limits.

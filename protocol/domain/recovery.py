@@ -1,4 +1,4 @@
-"""Recovering: which message an event answered, read back from the log alone.
+"""Recovery: which message an event answered, read back from the log alone.
 
 An admitted handoff does not repeat its proposal (it would tell its reader of what is withheld from
 them). What the proposal brought and dropped is the difference between what was carried before and

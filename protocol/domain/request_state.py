@@ -1,4 +1,4 @@
-"""What a request's events add up to: its turns, its spending, what was decided; and the changes to it.
+"""The state of a request: its turns, its spending, its verdicts; and each change that an event makes.
 
 Only the ledger's folding changes a state (`protocol.domain.ledger`). Every turn holds its own work: the path
 that led to it, and what its reader does not see the whole of. So several turns may be open at once.

@@ -1,4 +1,4 @@
-"""The rules: a table of what may refuse a move, in the order in which it is tried.
+"""The rules (depth, cycle, budget and the rest): a table of what may refuse a move, in its order.
 
 Each rule is a function from a `Case` to a `Refusal` or None. The first that refuses names the
 refusal. `RULES_FOR` says which rules judge which move; docs and tests read the same table.

@@ -1,4 +1,4 @@
-"""The rules on tasks: what may refuse a plan, a result, and an answer that leaves tasks open.
+"""The rules on tasks: what may refuse a plan, a result, or an answer that leaves tasks open.
 
 A refusal that is about one task of a plan names it in `numbers["task"]`.
 """

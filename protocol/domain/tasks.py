@@ -1,4 +1,4 @@
-"""Tasks: what a lead gave out, what each may spend, when the lead runs again, and what it is told of them.
+"""Tasks: what a lead gave out, what each may spend, and when the lead runs again with which results.
 
 Budgets of a tree are *accounts*. A task reserves its grant until it ends; what it did not use returns then.
 What a lead has left is its own grant less what it and its tasks have spent and less what its open tasks

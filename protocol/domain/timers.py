@@ -1,4 +1,4 @@
-"""Consequences: what follows from an earlier event or from time, without anybody proposing it.
+"""Consequences: events that follow from an earlier event or from time, without a proposal.
 
 `due` returns the next one that is due, `next_due` when to look again. The guard that has the request in hand
 appends what is due before any new decision, so that any guard finishes another's work.

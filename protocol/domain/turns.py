@@ -1,4 +1,4 @@
-"""A turn as the log tells it, its next round, and the path that a request's turns have taken.
+"""A turn as the log tells it, its next round, and the path that a request has taken.
 
 Earlier rounds pile up in every inbox event of a turn, and an event can be no larger than the bus takes. The
 event that ended a round holds everything. Later rounds are told (`remembered`) cut texts, and a large move

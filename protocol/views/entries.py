@@ -1,4 +1,4 @@
-"""What each event says as an entry of a timeline: who did what to whom, and with which verdict."""
+"""Each event as an entry of a timeline: who did what to whom, and with which verdict."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What requests cost: one line a turn, from its events alone, and sums of such lines.
+"""The cost of requests: one line a turn, from its events alone, and sums of such lines.
 
 A report is an agent's own word about its turn, summed up over its rounds; the newest one counts. What a turn
 has cost since then (all of it, where it never reported) stands in its journal alone, which is no part of the

@@ -1,4 +1,4 @@
-"""The tree of a request: its leads, the tasks that they gave out, what became of each, and what it cost.
+"""The tree of a request: its leads, their tasks, what became of each, and what it cost.
 
 It is derived from the ledger, as the timeline is: an error three levels down is told with its origin and with
 the code of each level above it.

@@ -1,4 +1,4 @@
-"""Bytes in, values out: the one place where a message is read or written.
+"""Bytes to values and back: the one place where a message is read or written.
 
 Reading is total: every message of a peer becomes a value or a typed error, never another exception.
 Writers emit the newest version. There is one yet, so readers know no other.

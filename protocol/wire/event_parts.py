@@ -1,4 +1,4 @@
-"""What events are made of: the assignment that a holder works with, and the grounds of a verdict.
+"""Parts of events: the assignment that a holder works with, and the grounds of a verdict.
 
 The holder of a *task* is told nothing of its siblings or of the plan. A lead is told what became of its
 tasks: structured results and typed errors, never a sentence that a model made of a failure.

@@ -1,4 +1,4 @@
-"""The handoff object: the only thing that travels between agents. And the refusal of one.
+"""The handoff object, the only thing that travels between agents; and the refusal of one.
 
 A handoff is frozen, small and self-describing. It carries facts and references, never a transcript. Large
 things stay where they are and travel as `Artifact` references. A refusal names its rule, the numbers that it

@@ -1,4 +1,4 @@
-"""Ids: what they look like, how they are derived, and which strings may be one.
+"""Ids: their forms, how each is derived, and which strings may be one.
 
 Everything but a request's id is *derived* from what it names, so that two guards that do the same
 work, or one guard that does it twice, write the same id. Nothing here reads a clock or makes a

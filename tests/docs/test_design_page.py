@@ -1,15 +1,17 @@
-"""The design page: what its walk of one request points to is there."""
+"""The design page: what it points to is there, and the page of files lists every module."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.docs.file_index import INDEX, index
 from tests.docs.pages import DOCS, codes, read, section, tables
 
 ROOT = DOCS.parent
 PAGE = read("design.md")
 [WALK] = tables(section(PAGE, "The walk of one request"))
+ORDER, PLACES = tables(section(PAGE, "Where to begin reading"))
 ROOMS = ("protocol/domain", "mesh", "mesh/bus", "mesh/guard", "mesh/agent")
 
 
@@ -22,6 +24,22 @@ def test_each_step_names_files_and_what_stands_in_them(row: list[str]) -> None:
     for name in named:
         if not name.endswith(".py"):
             assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text), name
+
+
+@pytest.mark.parametrize("row", ORDER, ids=[row[0] for row in ORDER])
+def test_each_order_of_reading_names_modules_of_its_room(row: list[str]) -> None:
+    room, *modules = codes(row[1])
+    assert modules
+    assert [name for name in modules if not (ROOT / room / f"{name}.py").is_file()] == []
+
+
+def test_each_place_names_a_file() -> None:
+    for row in PLACES:
+        assert any((ROOT / name).is_file() for name in codes(row[1])), row[0]
+
+
+def test_every_module_is_listed_as_it_describes_itself() -> None:
+    assert INDEX.read_text() == index(), "run: python -m tests.docs.file_index"
 
 
 def _found(name: str) -> Path:

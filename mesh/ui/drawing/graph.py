@@ -1,4 +1,4 @@
-"""The hand-over graph: agents in layers from the entry on, and who may give, gave and was refused to give."""
+"""The hand-over graph: agents in layers from the entry on, with hops allowed, made and refused."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""The scene of a request: lanes, and one row for each thing that passed between them or happened on one.
+"""The scene of a request: a lane for each member, a row for each thing that happened.
 
 A row is an entry of the timeline with its place. What repeats itself is folded: a request that went in
 circles a thousand times is as short as its circle. `mermaid` writes a scene as text.
