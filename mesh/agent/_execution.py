@@ -106,7 +106,7 @@ class Execution:
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
         self._ordinals: dict[tuple[str, str], int] = {}
-        self.tasks = Tasks(work, journal, self.require_open, send)
+        self.tasks = Tasks(work, journal, send)
         own = fleet.agents.get(self.agent)
         limits = (work.handoff.constraints.allowed_actions, () if own is None else own.actions)
         given = [frozenset(limit) for limit in limits if limit is not None]

@@ -73,15 +73,11 @@ class Tasks:
     """What one round knows of its tasks.
 
     Args:
-        require_open: raises Superseded if the turn was ended.
         send: stores a proposal that does not end the round.
     """
 
-    def __init__(
-        self, work: Assignment, journal: Journal, require_open: Callable[[], Awaitable[None]], send: Send
-    ) -> None:
-        self._work, self._journal = work, journal
-        self._require_open, self._send = require_open, send
+    def __init__(self, work: Assignment, journal: Journal, send: Send) -> None:
+        self._work, self._journal, self._send = work, journal, send
         self._now = Told(work.results, work.board, work.waiting)
         self._posts = itertools.count()
         self.told: Mapping[int, Told] = {work.round: self._now}
@@ -121,8 +117,12 @@ class Tasks:
         for part in self._now.parts():
             await self._journal.step((_KIND, "", digest_of(part)), partial(_said, part))
 
-    async def post(self, facts: tuple[Fact, ...]) -> None:
-        """Put facts on the board, once. Raises PostUnusable."""
+    async def post(self, facts: tuple[Fact, ...], require_open: Callable[[], Awaitable[None]]) -> None:
+        """Put facts on the board, once. Raises PostUnusable.
+
+        Args:
+            require_open: raises Superseded if the turn was ended.
+        """
         work = self._work
         if work.topology != "swarm":
             raise PostUnusable(f"topology {work.topology!r} has no board")
@@ -133,7 +133,7 @@ class Tasks:
             raise PostUnusable(f"nobody could read these facts: {wrong}") from wrong
 
         async def put() -> None:
-            await self._require_open()
+            await require_open()
             await self._send(post)
             failpoint("post.stored")
 

@@ -191,7 +191,7 @@ class Turn(Moves):
         It is done once, however often this code runs. A key that this agent posted before is replaced.
         Raises PostUnusable where there is no board, and for facts that nobody could read.
         """
-        await self.execution.tasks.post(facts_of(facts))
+        await self.execution.tasks.post(facts_of(facts), self.execution.require_open)
 
     async def remark(self, text: str) -> None:
         """Put a line into the journal, for people who read it later."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -60,6 +61,16 @@ async def test_a_tool_call_is_reported() -> None:
     assert await given.call(look, key="x") == "found x"
     await given.call(look, key="y")
     assert given.execution.report.actions == ("look",)
+
+
+async def test_a_round_that_is_over_is_freed_at_once() -> None:
+    """Its parts do not refer in circles: what does waits for the collector, a fifth of an agent's CPU."""
+    given = turn()
+    await given.call(look, key="x")
+    execution, journal = weakref.ref(given.execution), weakref.ref(given.execution.journal)
+    del given
+    assert execution() is None
+    assert journal() is None
 
 
 async def test_a_tool_that_is_not_allowed_is_not_run() -> None:
