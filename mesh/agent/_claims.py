@@ -1,14 +1,14 @@
 """Claims: an agent asks for an offered task, and holds the offer until it knows who got the task.
 
-An offer lies in the inbox of its intent, and one of the agents that list the intent gets it. It claims it, by
-a proposal that is stored before anything else. The guard's word on that comes as a notice; the task itself,
-if it is ours, comes as `task.opened` into the agent's own inbox. Notices can be lost. So a claim without a
-word is stored again, and the guard, which knows it for the first, says once more what came of it.
+An offer lies in the inbox of its intent, and one of the agents that list the intent gets it. The agent claims
+it by a proposal, stored before anything else. The guard answers the claim by a notice, and sends the task
+itself as `task.opened` into the winner's own inbox. Notices can be lost. So a claim without an answer is
+stored again; the guard recognises it and repeats its answer.
 
-An offer that this agent may not have goes back, for another agent. One that is taken, or over, is done with.
-While the request is frozen, the claim waits for its verdict, and its claimant holds the offer: is it refused
-after the thaw, the offer goes back. The time to claim stands meanwhile, as only the guard knows. So an offer
-is over by its deadline, or by the guard's word.
+An offer that this agent may not have goes back, for another agent. One that is taken or over is acknowledged.
+While the request is frozen, the claim waits for its verdict, and its claimant holds the offer. If the claim
+is refused after the thaw, the offer goes back. Only the guard knows for how long the clock of a claim stood.
+So an offer ends at its deadline, or when the guard says so.
 """
 
 import asyncio

@@ -234,8 +234,9 @@ class Journal:
             allow: called before the effect is begun for the first time. It raises a `Recorded` no, which is
                 the outcome then, or a TurnError that stops the round.
 
-        An attempt that raises anything but a `Recorded` no leaves its intent without a result, and ends
-        the round: no code goes on as if it had not happened. Raises InDoubt, and the TurnError that it is.
+        An attempt that raises anything but a `Recorded` no leaves its intent without a result and ends the
+        round. No code goes on as if the attempt had not happened. Raises InDoubt, and the TurnError that it
+        is.
         """
         await self._begin()
         nth = next(self._called)

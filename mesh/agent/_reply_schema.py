@@ -1,8 +1,8 @@
 """Replies to asks, checked against the JSON Schema that the asking agent gave.
 
-The guard does not look: the sender of a reply checks it first, so that a wrong one is refused where somebody
-can still mend it. A schema is an agent's text: nothing that it refers to is ever fetched. If nobody can
-foresee its work, a process of its own judges by it, which is killed when its time is up.
+The guard does not check replies. Their sender does, so that a wrong one is refused where somebody can still
+mend it. A schema is an agent's text: nothing that it refers to is ever fetched. A schema whose work nobody
+can foresee is judged in a process of its own, which is killed when its time is up.
 """
 
 import sys

@@ -116,8 +116,8 @@ class StoredSteps:
     async def close(self, round_: int) -> dict[str, Record]:
         """Fence an earlier round, and return the steps that it had come to by then. Raises BusError.
 
-        The fence stands before the last read, so nothing is missed: an effect whose intent came later is not
-        begun, since its writer looks at the free places below it first.
+        The fence stands before the last read, so nothing is missed. An effect whose intent comes later never
+        begins, because its writer first looks at the free places below it.
         """
         found = await self.read(round_)
         while not _is_closed(found):

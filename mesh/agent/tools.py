@@ -70,9 +70,9 @@ class NoThread(Exception):
 class Threads:
     """The threads of one function that is not async: one for each call, which no other function takes up.
 
-    A thread cannot be stopped. In a pool that everybody shares, as `asyncio.to_thread` has one, a few calls
-    that never come back would in the end leave no thread for anything else. They are daemons: a process that
-    leaves does not wait for them.
+    A thread cannot be stopped. In a shared pool, such as that of `asyncio.to_thread`, a few calls that never
+    return would in the end leave no thread for anything else. They are daemons: a process that leaves does
+    not wait for them.
     """
 
     def __init__(self, most: int = MOST) -> None:

@@ -1,8 +1,7 @@
 """A turn as its code sees it: its facts, earlier refusals, tools and moves.
 
-A `Turn` is one *round* of a turn. After a refusal, a retry, a reply or the join of its tasks the same code
-runs again from the top with a new one, in which `refusals`, `failures`, `reply` or `results` say what
-happened.
+A `Turn` is one *round* of a turn. After a refusal, a retry, a reply or a join, the same code runs again from
+the top with a new one. Its `refusals`, `failures`, `reply` or `results` say what happened.
 """
 
 import os
@@ -160,11 +159,10 @@ class Turn(Moves):
     async def call(self, tool: Tool[P, Any], /, *args: P.args, **arguments: P.kwargs) -> Any:
         """Run a tool and return its result, as JSON makes it; a step that was recorded is not run again.
 
-        Raises ActionNotAllowed before anything is run, ToolArgumentsInvalid for arguments that do not
-        fit, ToolRefused for the tool's own no and for an approval that was not given, Superseded when the
-        turn was ended meanwhile, ApprovalNeeded to suspend the turn, and any other error of the tool.
-        The code does not catch an error that stops the round (`mesh.agent.errors`): an effect that broke is
-        one.
+        Raises ActionNotAllowed before anything is run, and ToolArgumentsInvalid for arguments that do not
+        fit. Raises ToolRefused if the tool says no, or an approval was not given. Raises Superseded if the
+        turn was ended meanwhile, ApprovalNeeded to suspend it, and any other error of the tool. The code must
+        not catch an error that stops the round (`mesh.agent.errors`), such as that of a broken effect.
         """
         return await self.execution.call(tool, tool.named(args, arguments), for_model=False)
 

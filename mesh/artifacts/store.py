@@ -1,10 +1,10 @@
 """The fleet's store: artifacts are saved under their digest, and read only if the digest matches.
 
-A URI is `mesh-artifact:sha256/<64 hex digits>`. It names no folder and no bucket, so it comes to nothing but
-an object of the configured store, and it outlives a move of that store.
+A URI is `mesh-artifact:sha256/<64 hex digits>`. It names no folder and no bucket. So it can only mean an
+object of the configured store, and it outlives a move of that store.
 
-The digest has to be known before the first byte is stored, so a file is read twice. What comes as a stream is
-written to a temporary file first, which has no name: nothing is left of it when the process is killed.
+The digest has to be known before the first byte is stored, so a file is read twice. A stream is written to a
+temporary file first. That file has no name, so a killed process leaves nothing behind.
 """
 
 import asyncio

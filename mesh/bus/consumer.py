@@ -1,12 +1,12 @@
 """Continuous pulling: work comes in as fast as slots are free, and never faster.
 
-Two rules hold. Messages requested and messages in hand together never exceed the slots, because nobody else
-can take a message that waits in our memory. Few slots keep a sender who floods from filling that memory; more
-of them, while no flood waits, let messages travel together. And a pull ends at the server before a lease
-does: a frozen process would otherwise get back, again and again, the messages it has just lost. An idle pull
-may last longer, since it asks for one message while nothing is in hand.
+Two rules hold. First, messages requested and messages in hand never exceed the slots together, because nobody
+else can take a message that waits in our memory. Few slots keep a flood from filling that memory; more of
+them, while no flood waits, let messages travel together. Second, a pull ends at the server before a lease
+does. Otherwise a frozen process would get back, again and again, the messages that it has just lost. An idle
+pull may last longer, since it asks for one message while nothing is in hand.
 
-An inbox does not prove who sent a message. In a delivery, our own consumer wants an acknowledgement. Every
+An inbox does not prove who sent a message. A delivery of our own consumer asks for an acknowledgement. Every
 other message is dropped, counted and logged, and its reply subject is never used.
 """
 

@@ -1,9 +1,9 @@
 """The log of events, and the only code that writes one: append by compare-and-set, read, follow.
 
-Every append of every writer carries the same filter, `mesh.evt.*.<request>`: on a replicated stream a
-compare-and-set is only safe against writers that use the very same filter string. That is why nothing
-but this file publishes to `mesh.evt.`. The log knows nothing of what events mean; the one thing it reads
-in a body is `n`, the event's number within its request.
+Every append of every writer carries the same filter, `mesh.evt.*.<request>`. On a replicated stream a
+compare-and-set is only safe against writers that use the very same filter string. So nothing but this file
+publishes to `mesh.evt.`. The log does not know what events mean. In a body it reads only `n`, the event's
+number within its request.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """A process's pace in asking a model, so that all processes together keep to the model's limits.
 
 The fleet file gives the limits (`[models.<id>]`). Processes share them by one entry per model on the bus
-(protocol/domain/rate_limit.py): each renews its share every few seconds while it asks, and a single call
-costs no round trip. Without a bus a process has the whole limit. Without limits nothing is
-shared, read or written.
+(protocol/domain/rate_limit.py). Each renews its share every few seconds while it asks; a single call costs no
+round trip. Without a bus a process has the whole limit. Without limits nothing is shared, read or written.
 
 A vendor's "slow down" holds back every request of this process to that model until the vendor's pause is
 over; and a little longer, by chance, so that not all processes come back at once.

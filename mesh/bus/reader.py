@@ -137,9 +137,9 @@ async def ahead(
     """Yield all messages of a stream from `from_seq` to its present end, in order, in batches.
 
     The stream must lose messages at its beginning only, as the log does. The next batches are on their way
-    while the caller works on one. A batch that is incomplete (too large, too late, or from a replica that
-    lags) is asked for again from where it ended, in smaller pieces. This waits for a bus that is away.
-    Raises errors that do not pass by themselves, and LogCutShort.
+    while the caller works on one. A batch may be incomplete: too large, too late, or from a replica that
+    lags. The rest is asked for again, in smaller pieces. This waits for a bus that is away. Raises errors
+    that do not pass by themselves, and LogCutShort.
     """
     first, last = await bus.retry_unavailable(lambda: bounds(bus, stream))
     following = asking = max(from_seq, first)

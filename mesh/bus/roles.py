@@ -1,10 +1,10 @@
 """Roles: who may publish and subscribe where. The server's configuration is generated from one table.
 
-Three rules keep it safe. Everybody but guards and the admin is alone in an account: the server checks the
-subject of a message, never its *reply* subject, but the answer to a service import is delivered in the
-asker's own account, and from there nowhere else. So a reply subject reaches only the member that named it.
-Nobody has `allow_responses`, which would let an answer go anywhere a question names. And a sender's name in
-a subject is the one that the broker knows, at a place fixed by the account's imports.
+Three rules keep it safe. First, every member but guards and the admin is alone in an account. The server
+checks the subject of a message, never its *reply* subject. But it delivers the answer to a service import in
+the asker's own account alone. So a reply subject reaches only the member that named it. Second, nobody has
+`allow_responses`, which would let an answer go anywhere a question names. Third, the account's imports fix
+the place of a sender's name in a subject, so that the broker vouches for it.
 
 Nothing here is secret: users are known by public keys.
 """

@@ -1,9 +1,9 @@
 """The table of streams and consumers: what every mesh has on its server, and which subjects each keeps.
 
-**Queues** hold what agents, clients and operators want of guards. Each sender has a stream of its own with
-limits of its own, so that a flood fills its sender's queue and the broker refuses the rest. Guards take from
-all queues, so that nobody waits behind another. Operators share one queue for control messages: freeze and
-thaw have one order, and nobody else is in front of them. Each agent also has a stream for its journals.
+**Queues** hold what agents, clients and operators want of guards. Each sender has a stream and limits of its
+own. So a flood fills only its sender's queue, and the broker refuses the rest. Guards take from all queues,
+so that nobody waits behind another. Operators share one queue for control messages: freeze and thaw have one
+order, and nobody else is in front of them. Each agent also has a stream for its journals.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

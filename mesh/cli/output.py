@@ -1,8 +1,8 @@
 """What commands print: results on standard output, everything else on standard error.
 
-On a terminal a table fits its width: one line a row, times as ages, ids as prefixes, long text cut with `…`,
-and columns left out where there is no room. Elsewhere a table is one tab-separated line a row, and nothing is
-wrapped or cut: ids are printed whole, times as UTC ISO-8601. Colour appears on a terminal only.
+On a terminal a table fits its width. It has one line a row, ages for times, prefixes for ids, long text cut
+with `…`, and no columns that lack room. Elsewhere a row is one tab-separated line, and nothing is wrapped or
+cut: ids are whole, times are UTC ISO-8601. Colour appears on a terminal only.
 
 Every command writes through this file. Strangers wrote much of what is shown, so every text is made
 `printable` here; JSON and stored bytes keep their value, and on a terminal escape what could steer it.

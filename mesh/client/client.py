@@ -292,9 +292,9 @@ class Client:
                 cancelled when the request ends meanwhile, or something else is asked: its question is over.
                 (Only these show that another process of this name has replied.)
 
-        Raises TimeoutError, SubmitRejected when the guard said that it cannot take the request up,
-        ReplyInvalid when `on_question` returns what its question's schema does not allow, and AnswerInvalid
-        for an answer that is not of the submit's `answer_type`.
+        Raises TimeoutError, and SubmitRejected if the guard cannot take the request up. Raises ReplyInvalid
+        if a question's schema does not allow what `on_question` returns, and AnswerInvalid for an answer that
+        is not of the submit's `answer_type`.
         """
         async with asyncio.timeout(timeout_s), aclosing(self.addressed(request)) as addressed:
             event = await anext(addressed)

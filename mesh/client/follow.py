@@ -1,9 +1,9 @@
 """Following a request: its history so far, each new event and live note, and its end.
 
 A client may know the events addressed to it, and hear the live notes of turns. With a viewer's
-connection beside its own it reads the log and the journals, too. Log and live notes travel by different ways
-and are given out as they arrive: an event may come after the first notes of the round that it opened. Each
-item has its time (`at`), by which a reader can sort them. The end is always the last item.
+connection beside its own it reads the log and the journals, too. Events and live notes travel on different
+ways, and arrive in any order. An event may come after the first notes of the round that it opened. Each item
+has its time (`at`), by which a reader can sort them. The end is always the last item.
 """
 
 import asyncio

@@ -3,9 +3,8 @@
 Each agent's journals are a stream of their own. A request's events tell which agents had a turn in it.
 
 Names of steps are those of `mesh.agent._journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
-What lies there under another name (an attempt's mark) is no step. An agent writes its own
-journal and may write anything: a step that cannot be read, or cannot be true, is passed over, and the caller
-is told where.
+What lies there under another name (an attempt's mark) is no step. An agent writes its own journal and may
+write anything. A step that cannot be read, or cannot be true, is skipped, and the caller learns which.
 """
 
 import re

@@ -1,13 +1,13 @@
 """Which agents can get work: since when each is served, and the breakers of those that fail.
 
 The clock of a round stands while nobody serves its agent, and while the round waits in a queue that moves.
-One look when the time is up tells neither, so a guard looks at every agent again and again. It counts only
-what it has seen: at its first look, and after a gap in its looks, each span begins anew. So a round may get
-more time than its policy says, never less; and no span without service grows out of one missed ping.
+One look when the time is up shows neither, so a guard looks at every agent again and again. It counts only
+what it has seen: each span begins anew at its first look, and after a gap in its looks. So a round may get
+more time than its policy says, never less. One missed ping makes no span without service.
 
-A guard judges by its own copies of the circuit breakers, which the wake-ups of CONF keep current, and changes
-an entry by compare-and-set. It does so as well as it can and never longer than a few attempts: what cannot be
-written is lost, and no decision waits for it or fails because of it.
+A guard judges by its own copies of the circuit breakers, which the wake-ups of CONF keep current. It changes
+an entry by compare-and-set, in a few attempts. A count that it cannot write is lost: no decision waits for it
+or fails because of it.
 """
 
 import asyncio

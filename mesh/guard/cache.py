@@ -127,9 +127,9 @@ class CachedRequest:
 class Cache:
     """Requests up to so many bytes of memory; a lock for each in hand.
 
-    Of those that are over, the longest unused goes first. Of those under way, an old one goes by chance:
-    if always the longest unused went, requests in turns that together are a little too large would all go
-    before they are used again, every time.
+    Of those that are over, the longest unused goes first. Of those under way, an old one goes by chance.
+    Requests used in turn may be a little too large together. If the longest unused always went, each of them
+    would go just before its next use.
 
     Args:
         chance: returns a number from 0 to 1.

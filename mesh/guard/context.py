@@ -280,8 +280,8 @@ async def freeze_or_thaw(
     """Do what `control` says to the whole mesh; return why not, if it may not be done. Idempotent.
 
     A control message may come again long after it was obeyed, when the guard that obeyed it died before it
-    acknowledged. So the entry says which message it is from, and only a newer one replaces it: an old
-    freeze must not undo the thaw that came after it.
+    acknowledged. So the entry names its message, and only a newer message replaces it. An old freeze must not
+    undo the thaw after it.
 
     Args:
         seq: the message's place in CTL.

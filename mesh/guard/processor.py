@@ -1,8 +1,8 @@
 """The request processor: read the log, drive the decider, append, arm the timer.
 
 A message is acknowledged by the caller only after `process` or `wake` returns. They return only when the
-verdict is in the log, nothing else is due, and the request's timer stands no later than its next due time.
-If a guard dies before that, the next guard that takes a message of the request finishes its work.
+verdict is in the log, nothing else is due, and the timer stands no later than the next due time. If a guard
+dies before that, the next guard that takes a message of the request finishes its work.
 """
 
 import asyncio

@@ -296,7 +296,7 @@ IDLE_PULLS_PER_S = 100
 class Queues:
     """Takes from every queue once `find` has found it, until `drain`: one for each sender, and fired timers.
 
-    Each queue has slots of its own, and fewer of them while it has a backlog: a flood keeps only its own
+    Each queue has slots of its own, and fewer of them while it has a backlog. So a flood keeps only its own
     sender's few slots busy.
 
     Args:

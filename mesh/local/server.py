@@ -1,8 +1,7 @@
 """An embedded nats-server: one child process on one store; and what ends a child with its parent.
 
-The server promises that nobody else works on the store meanwhile, that the server answers before `start`
-returns, and that it does not outlive this process, however this process ends. It is stopped by the
-process id that we hold, never by name.
+Nobody else works on the store meanwhile. The server answers before `start` returns. It does not outlive this
+process, however this process ends. It is stopped by the process id that we hold, never by name.
 """
 
 import asyncio

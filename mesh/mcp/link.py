@@ -1,10 +1,10 @@
 """One open connection to an MCP server: to a process of its own by its standard streams, or by HTTP.
 
-The SDK's scopes have to be left by the task that entered them, so a connection is a task: it opens, lists
-the tools, and stays until it is told to close or the server ends. Callers only wait for answers.
+The task that entered the SDK's scopes must leave them, so a connection is a task. It opens, lists the tools,
+and stays until it is asked to close or the server ends. Callers only wait for answers.
 
-The SDK tears a whole connection down when one HTTP request of many does not get through. `_http` answers
-such a request in the server's place, so that the others go on and each caller learns of its own.
+When one HTTP request of many does not get through, the SDK tears the whole connection down. So `_http`
+answers such a request in the server's place. The others go on, and each caller learns of its own failure.
 """
 
 import asyncio

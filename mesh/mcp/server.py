@@ -267,8 +267,8 @@ _NEVER_STRICTER = ("not", "disallow", "if", "contains", "unevaluatedItems", "une
 class McpTool(Tool):
     """A tool of a server: its schema is the server's, and jsonschema checks arguments by it.
 
-    Regular expressions are for the server alone. They are written in another dialect than Python's, and one
-    of them can take longer over a few dozen letters than any turn lasts, while nothing else runs.
+    Regular expressions are for the server alone. Their dialect is not Python's. One of them can also take
+    longer over a few dozen letters than any turn lasts, and nothing else runs meanwhile.
     """
 
     input_schema: dict[str, Any] = field(hash=False)

@@ -8,8 +8,8 @@ In a conversation the two sides alternate, and every call is answered in the nex
 else. A call without a result gets an error as its result. A reply that nothing followed is asked to go on,
 unless it stopped among the vendor's own tools: then it goes on by itself.
 
-A reply goes back as it came, without the blocks that the API refuses: an empty text, an unknown block, and
-thoughts that are unsigned, last, another model's, or moved. Thoughts are bound to all that was said before
+A reply goes back as it came, without the blocks that the API refuses. These are empty texts, unknown blocks,
+and thoughts that are unsigned, last, moved or another model's. Thoughts are bound to all that was said before
 them: once a block of a reply is left out or changed, later thoughts of that reply are left out, too.
 """
 

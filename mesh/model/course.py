@@ -1,9 +1,9 @@
 """A turn's code over its rounds: it awaits the outcome of a move, as if its process lived on.
 
-No process does. Each round runs the code from the top; a move that was made in an earlier round is not made
-again, its outcome is handed back at once, and the journal answers each model call on the way. The first move
-without an outcome is what this round returns. So the code must come to the same moves again: it rests on the
-journal, on results and on the board alone.
+No process does. Each round runs the code from the top. A move of an earlier round is not made again: its
+outcome is returned at once, and the journal answers each model call before it. The first move without an
+outcome is what this round returns. So the code must reach the same moves again, by the journal, the results
+and the board alone.
 """
 
 from collections import deque

@@ -1,7 +1,8 @@
 """The moves as tools: how a model asks for a move. Which there are depends on the request's topology.
 
-A move is checked twice. Here pydantic and the guard's own reader check that it is a move: if not, the model
-is told and may try again in the same round. The guard alone decides if it may happen, and that costs a round.
+A move is checked twice. Here pydantic and the guard's own reader check the move. If it is none, the model
+learns why and may try again in the same round. The guard alone decides if it may happen, and that costs a
+round.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -3,10 +3,10 @@
 In the brief, text that others wrote stands on one line, and values are JSON: a customer's text cannot begin
 a section of its own. One fact, one peer, one refusal a line, so that the brief can be read back.
 
-A round after a refusal goes on where the last one ended: the recorded replies are used again, and the
-refusal is the result of the call that asked for the move. That needs the same prompt to the letter, as a
-vendor binds a model's thoughts to it. So the first reply is recorded with everything that may change between
-rounds (`PromptContext`).
+A round after a refusal goes on where the last one ended. It uses the recorded replies again, and the refusal
+is the result of the call that asked for the move. That needs the same prompt to the letter, as a vendor binds
+a model's thoughts to it. So the first reply is recorded with everything that may change between rounds
+(`PromptContext`).
 """
 
 import datetime as dt

@@ -77,8 +77,8 @@ async def order_mesh(
 ) -> T:
     """Send a control message about the whole mesh; return what `look` finds once it is obeyed.
 
-    Raises ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`: then
-    the order is stored all the same, and the first guard that runs obeys it.
+    Raises ControlRefused if a guard does not obey. Raises TimeoutError if none has obeyed within `within_s`;
+    the order stays stored, and the first guard that runs obeys it.
     """
     late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
     return await _ordered(bus, MESH_WIDE, control, look, within_s, late)

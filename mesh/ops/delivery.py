@@ -1,7 +1,7 @@
 """Delivering alarms: to a command of the user's own, or to a URL.
 
-What an alarm says was written by strangers: it reaches the command in its environment and on its standard
-input, never on the command line, where a shell would read it.
+Strangers write the text of an alarm. It reaches the command in its environment and on its standard input,
+never on the command line, where a shell would read it.
 
 A URL gets signed posts, repeated until they are taken, and none is lost over a restart. The form is that of
 Standard Webhooks (https://www.standardwebhooks.com): `webhook-id` is the same each time that an alarm is

@@ -357,8 +357,8 @@ async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) ->
     """Take the steps of ended requests out of the journals; yield what went, or with `dry_run` would go.
 
     Steps of requests that the log does not hold, no longer or never, go too. The events of a request stay,
-    and so do the marks that end its turns. A process that hung since before a request ended finds no step of
-    its own turn any more, so that only what ended a while ago is trimmed.
+    and so do the marks that end its turns. Only what ended a while ago is trimmed: a process that has hung
+    since before the end would find no step of its own turn.
 
     Args:
         bus: the admin's.

@@ -1,7 +1,6 @@
 """A rehearsal: sample requests go through a running fleet, and each result is compared with its sample.
 
-Nobody is asked how it went: outcome, path, refusals and answer are read from the log by a viewer, the
-same events that anybody could export.
+A viewer reads outcome, path, refusals and answer from the log. No agent is asked how it went.
 """
 
 import asyncio

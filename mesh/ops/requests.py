@@ -1,8 +1,8 @@
 """Requests: the latest ones as a list, and one of them as it grows.
 
 The list is found by reading the log backwards, a piece at a time. It costs as much as one has to look back,
-however long the log is. Each listed request is read: its last event alone does not tell who has to act, that
-it is frozen, or which conversation it belongs to.
+however long the log is. Each listed request is read whole. Its last event alone does not show who has to act,
+if it is frozen, or its conversation.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The cost of model calls, by the agents' reports, and by their journals where a report is missing.
 
-What turns have reported counts, and on the bus, of those that run or were ended by somebody else (a cancel, a
-deadline, a timeout), what their journals hold: so it is what has been spent until now.
+Reports of turns count. A turn that still runs has not reported all, nor has one that a cancel, a deadline or
+a timeout ended. On the bus its journal adds the rest, so that the sum is what has been spent until now.
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,8 @@
 An export may also hold the steps of journals, each a line of its own that names its subject. Such a line is
 no event.
 
-Requests do not depend on each other. So a large file is shared among the machine's cores: each process reads
-all of it, passes over what is another's without decoding it, and works on the rest.
+Requests do not depend on each other. So the machine's cores share a large file. Each process reads all of it,
+decodes only its own requests, and works on these.
 """
 
 import asyncio
@@ -139,9 +139,8 @@ _BUFFER_BYTES = 1 << 20
 async def of_each(path: Path, work: Callable[[list[bytes]], T]) -> list[T]:
     """Return the result of `work` on each request's events, in the order in which requests begin.
 
-    The results of several processes are those of one. If a process meets anything unusual (a line that is not
-    as a guard writes it, an error, its own end), all is done again in this one, which raises what is to be
-    raised.
+    Several processes give the same results as one. If one of them meets an odd line, fails or dies, this
+    process does all the work again, and raises the error itself.
 
     Args:
         work: gets the events in order of their numbers. Its result must be picklable.

@@ -3,10 +3,10 @@
 What an exception says of itself may hold anything that its code had in hand: a customer's address, a prompt,
 a key. So a traceback is written without it: types, files, lines and functions are all that is kept.
 
-Every module gets its logger here. structlog is loaded with the first line that is written: a command logs
-nothing unless asked to, and loading structlog would be a third of its work. structlog in turn
-loads rich, where it finds it, for tracebacks that we do not use. That is a quarter of what a guard loads, so
-it does not find it.
+Every module gets its logger here. structlog is loaded with the first line that is written. A command logs
+nothing unless asked to, and loading structlog would be a third of its work. structlog in turn loads rich,
+where it finds it, for tracebacks that we do not use. That is a quarter of what a guard loads, so it does not
+find it.
 """
 
 import importlib

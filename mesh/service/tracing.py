@@ -1,14 +1,14 @@
 """Spans: their names and attributes, and the W3C `traceparent` that carries them between processes.
 
-A request is one trace through all processes: each message's header names the span that it came from, and
-each event holds the same in its body, since headers are lost when a log is exported.
+A request is one trace through all processes. The header of each message names the span that it came from.
+Each event repeats it in its body, because an exported log has no headers.
 
-`look` finds out once, when a client, a guard or an agent begins, if this process traces. A guard would
-otherwise spend more time on asking than on all else that telemetry costs it when it is off.
-A process in which nobody has loaded OpenTelemetry's API does not trace, and does not load it either.
+`look` finds out once if this process traces, when a client, a guard or an agent begins. With telemetry off,
+asking each time would be a guard's largest cost of telemetry. A process traces only if somebody else has
+loaded OpenTelemetry's API.
 
-GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development: those of a transfer
-are as proposed in its pull request 447 (read in September 2026) and may move. Messaging names follow the
+GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development. The names of a
+transfer are those of its pull request 447 (read in September 2026) and may move. Messaging names follow the
 semantic conventions 1.44. What begins with `mesh.` is ours and will not move.
 """
 

@@ -1,9 +1,9 @@
 """The rules of the Claude Messages API: a stand-in refuses what the vendor would refuse.
 
-Thoughts are signed and bound: a `thinking` block may come back only as it was made, for the same model,
-under the same system text and tools, and after the very messages that it was made after. Its signature
-says all of that, so that one stand-in can judge what another one signed. In one thing this is stricter than
-the vendor, which lets the first thoughts of a conversation be left out while later ones stay.
+Thoughts are signed. A `thinking` block may come back only unchanged, to the same model, under the same system
+text and tools, and after the same messages. Its signature covers all of that, so that one stand-in can judge
+what another one signed. One rule is stricter than the vendor's: the vendor lets a caller leave out the first
+thoughts of a conversation and keep later ones.
 """
 
 import hashlib

@@ -1,12 +1,11 @@
 """Views: what waits for people, and the forms by which they decide.
 
 A form names the event that its visitor looked at. If something else waits by the time it is sent, nothing is
-done: a yes is for what was shown, and for nothing else.
+done. A yes counts only for what was shown.
 
-A question's form is made from its JSON Schema, with fields for what a browser has fields for: text, numbers,
-yes or no, a choice, a list of these, an object of them. For anything else there is one field for JSON. The
-schema is an agent's text, so that nothing here follows a reference or trusts a type; the whole schema judges
-the value afterwards.
+A question's form is made from its JSON Schema. It has fields for texts, numbers, yes or no, choices, lists
+and objects of these; anything else gets one field for JSON. The schema is an agent's text, so nothing here
+follows a reference or trusts a type. The whole schema judges the value afterwards.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Budgets as ceilings: the total to which a frame may bring the request's spending.
 
-A grant of 100 tokens at a moment when the request has spent 40 is the ceiling 140. Then what is
-left is always ceiling minus spent, by all agents together: a hand-back finds its own grant less the money
-spent since without any book-keeping, and a narrower grant can never be more than the one it is from.
+A grant of 100 tokens at a moment when the request has spent 40 is the ceiling 140. What is left is always the
+ceiling less what all agents together have spent. So a hand-back needs no book-keeping: its giver finds its
+own grant, less what was spent since. And a narrower grant never exceeds the one that it is cut from.
 """
 
 import operator

@@ -3,8 +3,8 @@
     steps = RequestDecider(ledger).handle(command, fleet)
     outcome = drive(steps, answer)
 
-The order is: label the facts, append what is due, ask who may speak, take the context, decide, append the
-verdict and what follows from it, say when to wake. Each step asks its caller for context or for bytes to be
+The order is: label the facts, append what is due, check admission, take the context, decide, append the
+verdict and its consequences, say when to wake. Each step asks its caller for context or for bytes to be
 stored. The caller sends the answer, and the ledger changes only by what is stored. A caller that meets
 another head drops the steps and hands the same command to a decider of the newer events.
 """
@@ -124,8 +124,8 @@ class RequestDecider:
     def handle(self, command: Command, fleet: Fleet, *, mesh_frozen: bool = False) -> Steps[Outcome]:
         """Yield the steps of one command and return what came of it.
 
-        While the whole mesh is frozen, a control message appends its own event and nothing else: what is due
-        is for the timers, which wait until the thaw.
+        While the whole mesh is frozen, a control message appends only its own event. What is due is left to
+        the timers, which wait until the thaw.
 
         Raises BrokenLog for a log that no guard could have written.
         """

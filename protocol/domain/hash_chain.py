@@ -1,20 +1,20 @@
 """The hash chain: each event names the digest of the one before it.
 
-The digest is taken over a canonical form in which everything that a person or a model wrote (fact
-values, answers, summaries, reasons) stands as a *salted commitment*. Such a value can later be
-removed and its commitment left in its place without breaking the chain.
+The digest is taken over a canonical form. In it a *salted commitment* replaces everything that a person or a
+model wrote (fact values, answers, summaries, reasons). Such a value can later be removed and its commitment
+left in its place, and the chain holds.
 
     field salt   = SHA-256(event salt ‖ 0x1f ‖ path)            path like `.work.handoff.summary`
     commitment   = SHA-256(field salt ‖ 0x1f ‖ canonical JSON of the value), hex
     canonical    = JSON with sorted keys, no white space, UTF-8
     digest       = SHA-256(canonical form of the event), hex
 
-In that form the event's salt, too, stands as a hash: as the field salt of the empty path. So a redacted
-event needs its salt no longer. It keeps the field salts of the values that it still shows, and a short value
-that was removed cannot be guessed from its commitment.
+In that form the event's salt is a hash, too: the field salt of the empty path. So a redacted event no longer
+needs its salt. It keeps the field salts of the values that it still shows. Nobody can guess a short removed
+value from its commitment.
 
-Each event is vouched for by the one after it. Nothing vouches for a request's last event, nor says that none
-came after it: that takes the digest of the last event, held outside the log.
+Each event vouches for the one before it. Nothing in the log vouches for a request's last event, or shows that
+none came after it. That takes the digest of the last event, kept outside the log.
 """
 
 import hashlib

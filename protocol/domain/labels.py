@@ -27,8 +27,8 @@ Labels = Mapping[str, tuple[str, ...]]
 def labelled(command: Command, labels: Labels) -> Command:
     """Return a message with the labels that the fleet file gives its facts' keys, besides those it says.
 
-    A guard labels a message before it decides it. So the event holds the labels, and the message that is
-    recovered from it is the labelled one: a log is judged again without the fleet file.
+    A guard labels a message before it decides it. So the event holds the labels, and the message recovered
+    from it is labelled. A log is judged again without the fleet file.
     """
     if not labels:
         return command

@@ -1,7 +1,7 @@
 """Plans: who gets each task, with what, and how much it may spend; and the events that follow.
 
-Before the rules nothing here refuses: what cannot be had is left empty, and the rules say so. Once a plan is
-admitted its tasks open, joins close, and what is called off or left over ends.
+Nothing here refuses. A plan leaves empty what it cannot have, and the rules refuse it for that. Once a plan
+is admitted, its tasks open, joins close, and tasks that were cancelled or left over end.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -186,9 +186,9 @@ def claimants(task: Task, lead: TurnState, grounds: Grounds) -> list[AgentName]:
 def chosen(task: Task, lead: TurnState, grounds: Grounds) -> tuple[Candidate | None, str]:
     """Return who gets a task, and why where the guard had to choose.
 
-    That is the first in the fleet's order that takes the intent, is served, has a breaker that lets work
-    through, and is not in the lineage. Where all lack one of these, it is one that at least is outside the
-    lineage: what comes of it is the task's failure, not the plan's.
+    It is the first in the fleet's order that takes the intent, is served, is not in the lineage, and has a
+    breaker that lets work through. If none has all of these, one outside the lineage gets it. A failure is
+    then the task's, not the plan's.
     """
     if task.to_agent is not None:
         return next((one for one in grounds.candidates if one.entry.name == task.to_agent), None), ""

@@ -25,8 +25,9 @@ MAX_SUMMARY_CHARS = 200
 def stale_id(command: Command, world: World) -> Rejected | None:
     """Object to a new request whose id is too old to be sure that it is new, or from the future.
 
-    An id may be half as old as a request may take, a quarter of what the log keeps: what ran under it is then
-    still in the log. A submit whose request is there is not new, so that its id's age counts for nothing.
+    An id may be half as old as a request may take, which is a quarter of what the log keeps. So what ran
+    under it is still in the log. A submit whose request is there is not new, so that its id's age counts for
+    nothing.
     """
     longest = world.grounds.longest_s
     if longest is None:

@@ -1,9 +1,9 @@
 """Tasks: what a lead gave out, what each may spend, and when the lead runs again with which results.
 
 Budgets of a tree are *accounts*. A task reserves its grant until it ends; what it did not use returns then.
-What a lead has left is its own grant less what it and its tasks have spent and less what its open tasks
-still have reserved. So no tree spends more than its root was given. A level that has no limit has none below
-it either, unless a task asks for one.
+A lead has left its own grant, less what it and its tasks have spent, less what its open tasks still reserve.
+So no tree spends more than its root was given. A level without a limit has none below it either, unless a
+task asks for one.
 """
 
 from collections.abc import Collection, Iterable, Iterator

@@ -1,8 +1,8 @@
 """The cost of requests: one line a turn, from its events alone, and sums of such lines.
 
-A report is an agent's own word about its turn, summed up over its rounds; the newest one counts. What a turn
-has cost since then (all of it, where it never reported) stands in its journal alone, which is no part of the
-log: `Spending.unreported` says where to look, `Spending.add` takes what was found there.
+A report is an agent's own account of its turn, summed up over its rounds. The newest one counts. What a turn
+has cost since then is in its journal alone, which is no part of the log. `Spending.unreported` says where to
+look, and `Spending.add` takes what was found there.
 """
 
 from collections.abc import Callable, Iterable, Mapping

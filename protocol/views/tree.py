@@ -1,7 +1,7 @@
 """The tree of a request: its leads, their tasks, what became of each, and what it cost.
 
-It is derived from the ledger, as the timeline is: an error three levels down is told with its origin and with
-the code of each level above it.
+It is derived from the ledger, as the timeline is. An error three levels down is shown with its origin and the
+code of each level above it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """What agents, clients and operators *ask for*: submits, proposals and control messages.
 
-Everything here is a claim. The guard believes none of it that the log or the broker can answer:
-the sender is what the subject says, the turn is what the ledger says.
+Everything here is a claim. The guard believes no claim that the log or the broker can answer. The subject
+says who the sender is, and the ledger says which turn it is.
 """
 
 from collections.abc import Mapping
@@ -39,8 +39,8 @@ Short = Annotated[str, msgspec.Meta(max_length=128)]
 class _Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Base of every message: unknown fields are ignored, so that peers may be newer.
 
-    On a hop's way messages and events are told apart by their exact type, or by a table of types: for a class
-    that msgspec made, an `isinstance` that says no takes ten times as long.
+    The hot path tells messages and events apart by their exact type, or by a table of types. For a class that
+    msgspec made, an `isinstance` that says no takes ten times as long.
 
     `kw_only` holds only for the class that says it, so every class here says it.
     """
@@ -126,8 +126,8 @@ class Complete(_Message, tag_field="move", tag="complete", frozen=True, kw_only=
 
 
 Join = Literal["all", "any"] | Annotated[int, msgspec.Meta(ge=1, le=1_000)]
-"""When a lead runs again: at the first success that it was not told yet (`any`), at so many of them
-(a number), or once no task is open (`all`, and all others too)."""
+"""When a lead runs again: at the first new success (`any`), at so many of them (a number), or once no task is
+open (`all`). The first two also end once no task is open."""
 
 
 class Task(_Message, frozen=True, kw_only=True):

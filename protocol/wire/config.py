@@ -109,8 +109,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     tiers: tuple[str, ...] = ()
     """The people who get an escalation: the first tier at first, the next each time it is raised again."""
     log_max_age_s: SomeSeconds = 30 * 86_400.0
-    """How long the log keeps events. A request's deadline is at most half of it, and a request id
-    older than a quarter is refused, since its first run may have been forgotten."""
+    """How long the log keeps events. A request's deadline is at most half of it. A request id older than a
+    quarter is refused, since the log may have lost its first run."""
     lease_s: Lease = LEASE_S
     """How long an agent's turn stays its own after its last sign of life; then another instance gets it."""
     guard_lease_s: Lease = GUARD_LEASE_S
@@ -199,8 +199,8 @@ class Policy(
     escalation_sla_s: SomeSeconds | None = None
     """How long people have before an escalation is raised again, one tier up; None: no limit."""
     on_budget: Literal["escalate", "fail"] = "escalate"
-    """What becomes of a request when a turn has used up its budget, or asks for more than it has left
-    until it has no round left: a person gets it, or it ends `failed` with `budget_exhausted`."""
+    """What happens when a turn has used up its budget, or asks for more until it has no round left. Either a
+    person gets the request, or it ends `failed` with `budget_exhausted`."""
     budget: Budget | None = None
     """What a request may spend if its submit does not say."""
     max_levels: Hops = 3

@@ -1,8 +1,8 @@
 """Ids: their forms, how each is derived, and which strings may be one.
 
-Everything but a request's id is *derived* from what it names, so that two guards that do the same
-work, or one guard that does it twice, write the same id. Nothing here reads a clock or makes a
-random number: callers pass the time and the entropy in.
+Every id but a request's is *derived* from what it names. So two guards that do the same work, or one that
+does it twice, write the same id. Nothing here reads a clock or makes a random number: callers pass the time
+and the entropy in.
 """
 
 import hashlib

@@ -3,8 +3,8 @@
 A type that has a range is refused out of it, wherever it is read. Costs are integer nano-dollars. A request
 carries its price list from its beginning.
 
-Prices are nano-dollars for a *million* tokens, so that every price on a vendor's list is an integer, and a
-sum is rounded once, at its end. Some models cost more for every token of a prompt that is long: `long`.
+Prices are nano-dollars for a *million* tokens. So every price on a vendor's list is an integer, and a sum is
+rounded once, at its end. Some models cost more for every token of a prompt that is long: `long`.
 """
 
 import operator
@@ -104,8 +104,8 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 def unsaid(anew: int) -> dict[str, int]:
     """Return what tokens of a vendor's cache are taken to cost, by kind, where a price list does not say it.
 
-    None of it is less than what vendors take: to read is as dear as `input` (they take a part of that), to
-    write 1.25 times, for an hour twice.
+    It never falls below a vendor's price: reading costs as much as `input` (vendors take a part of that),
+    writing 1.25 times as much, and for an hour twice.
 
     Args:
         anew: what `input` costs.

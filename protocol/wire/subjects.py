@@ -1,7 +1,7 @@
 """Subjects: the only place where one is built or taken apart.
 
-Every subject begins with `mesh.`. Tokens are checked on the way in, so that a name with a dot, a
-space or a wildcard in it can never widen what a message addresses.
+Every subject begins with `mesh.`. Tokens are checked on the way in. A name with a dot, a space or a wildcard
+can never widen what a message addresses.
 """
 
 from typing import NamedTuple
@@ -203,8 +203,8 @@ def parse_dead(subject: str) -> str:
 def parse_queued(subject: str) -> Addressed:
     """Return sender and request of a stored proposal or control, `mesh.prop.<p>.<from>.<request>`.
 
-    The sender is what the broker let through under the publisher's own permissions, so it is the
-    one statement about a message's origin that can be believed.
+    The broker checked the sender against the publisher's permissions. So it is the one statement about a
+    message's origin that can be believed.
     """
     match subject.split("."):
         case ["mesh", "prop" | "ctl", _, sender, request]:

@@ -1,8 +1,8 @@
 """Pictures of requests and of a fleet: pure functions from what happened to SVG and to mermaid's text.
 
 Everything here is drawn with classes and without a colour: the style sheet of the page gives them, light and
-dark. What all pictures share are elements of SVG, built as a tree, so that every text, which is a stranger's,
-is escaped where it is written out. `mermaid` writes texts as character codes.
+dark. All pictures are trees of SVG elements. Every text is a stranger's, and is escaped where it is written
+out. `mermaid` writes texts as character codes.
 """
 
 import unicodedata
