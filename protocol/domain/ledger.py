@@ -239,7 +239,7 @@ class Ledger(RequestState):
         if worker is None and not again:
             self._end_task(task, "failed", event)
             return
-        task.state, task.worker, task.since_n, task.fell_back = "planned", worker, event.n, True
+        task.state, task.worker, task.since_n, task.fell_back = "planned", worker, event.n, event.turn
         task.turn = (offer_id if again else task_turn)(event.request, task.lead, event.n)
 
     def _on_task_cancelled(self, event: events.TaskCancelled) -> None:

@@ -15,7 +15,7 @@ from protocol.wire import commands, events
 from protocol.wire.commands import Command, Control, Move, Proposal, Submit
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT
-from protocol.wire.ids import AgentName
+from protocol.wire.ids import AgentName, claim_id
 
 
 def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
@@ -43,7 +43,12 @@ def _proposer(ledger: Ledger, event: AnyEvent, proposal: Proposal) -> AgentName:
     if isinstance(event, events.MoveDeferred):
         return event.sender
     entry = None if event.grounds is None else event.grounds.sender
-    return AgentName("") if entry is None else entry.name
+    if entry is not None:
+        return entry.name
+    # Refused, for its claimant had left the fleet. Only the cause proves the name in the refusal.
+    name = "" if event.refusal is None else str(event.refusal.numbers.get("agent", ""))
+    proven = str(event.cause) == claim_id(event.request, proposal.turn, name)
+    return AgentName(name if proven else "")
 
 
 def _submit(ledger: Ledger, event: events.RequestOpened) -> Submit:

@@ -181,11 +181,11 @@ class RequestState:
         return budget.left(left, reserved(turn.tasks.values())) if turn.tasks else left
 
     def task_of(self, turn: TurnId) -> TaskState | None:
-        """Return the task that a turn does, or would do once it is opened; None for a root turn."""
+        """Return the task that a turn does, or would do if it is opened; None for a root turn."""
         known = self.turns.get(turn)
         if known is not None:
             return known.task
-        return next((task for task in self.tasks if task.turn == turn), None)
+        return next((task for task in self.tasks if turn in (task.turn, task.fell_back)), None)
 
     # --- what events are made of ----------------------------------------------------------------
 

@@ -57,8 +57,8 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
     """Rounds that were begun, by all of them."""
     spent: Usage = budget.NOTHING
     """By all its turns and all below them."""
-    fell_back: bool = False
-    """True once a guard gave it to another agent after a failure."""
+    fell_back: TurnId | None = None
+    """Its turn, opened or not, after whose failure a guard gave it to another agent."""
     called_off: bool = False
     """True once its lead called it off."""
     told: bool = False

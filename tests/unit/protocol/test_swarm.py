@@ -134,6 +134,15 @@ def test_an_agent_that_the_lead_may_not_give_work_to_cannot_claim() -> None:
     assert isinstance(play.claim("one", "c"), TaskOpened)
 
 
+def test_a_claim_of_an_agent_that_has_left_the_fleet_is_refused_and_judged_again() -> None:
+    play = Swarm()
+    play.delegate(task("one"))
+    play.guard.fleet = _fleet({name: one for name, one in FLEET.agents.items() if name != "b"})
+    said = known(play.claim("one", "b").refusal).numbers
+    assert (said["agent"], said["intent"]) == ("b", "read")
+    play.same()
+
+
 def _fleet(agents: dict[str, Any]) -> Fleet:
     return Fleet(name="swarm", entry=AgentName("a"), agents=agents, clients=FLEET.clients, human=True)
 

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from mesh.testing import InMemoryGuard
+from protocol.views.timeline import timeline
 from protocol.wire.commands import Doubt, Fail, Freeze, ReportInDoubt, Settle, Thaw
+from protocol.wire.config import BreakerEntry, Fleet
 from protocol.wire.event_parts import TaskError
 from protocol.wire.events import (
     FactsWithheld,
@@ -18,6 +21,7 @@ from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
 from tests.certain import is_, known
 from tests.unit.protocol.trees import (
+    SUPERVISED,
     breaks,
     delegate,
     deliver,
@@ -169,6 +173,32 @@ def test_an_open_breaker_falls_back_at_once() -> None:
     fleet = {name: agent(name, intents=("x",)) for name in "abc"}
     play = tree(task("one", "b", intent="x", fallback=True), fleet=fleet, breakers={"b": "open"})
     assert opened_tasks(play) == [("one", "c")]
+
+
+def test_a_task_that_falls_back_before_it_was_opened_is_told() -> None:
+    fleet = {name: agent(name, intents=("x",)) for name in "abc"}
+    play = tree(task("one", "b", intent="x", fallback=True), fleet=fleet, breakers={"b": "open"})
+    told = next(move for move in timeline(play.events).moves if move.move == "task_failed")
+    assert (told.from_, told.to, told.detail) == ("b", "a", "one: agent_available")
+
+
+def test_the_trial_of_an_agent_that_a_fallback_passes_over_is_given_back() -> None:
+    trusted = Fleet(
+        name="trees",
+        entry=AgentName("a"),
+        agents={name: agent(name, intents=("x",)) for name in "abcd"},
+        clients=(AgentName("c1"),),
+    )
+    breakers = {"b": BreakerEntry(state="open"), "c": BreakerEntry(state="open", opened_at=0)}
+    guard = InMemoryGuard(
+        trusted, {"default": SUPERVISED}, breakers=breakers, served=lambda name: name != "c"
+    )
+    guard.submit("go")
+    guard.move(delegate(task("one", "b", intent="x", fallback=True)))
+    failed = next(event for event in guard.events if isinstance(event, TaskFailed))
+    assert [one.breaker for one in known(failed.grounds).candidates] == ["half_open", "closed"]
+    assert [turn.agent for turn in guard.ledger.open.values()] == ["a", "d"]
+    assert guard.breakers["c"].trial is None
 
 
 # --- freeze, doubt, ask -------------------------------------------------------------------------------
