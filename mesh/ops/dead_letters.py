@@ -33,6 +33,8 @@ SUBJECTS = subjects.DEAD_LETTERS
 _PROPOSAL_S = 20.0
 _ORDER_S = 45.0
 """A guard keeps trying an order for a request that is not there, for a while, before it gives it up."""
+_BACK = 100
+"""So many letters at most lie between the two of a message, mostly: the second comes a lease later."""
 _IN_VAIN = {
     "unusable_id": "its request id cannot be one, and never will",
     "request_exists": "its id belongs to another request; the same work needs a new id: mesh request submit",
@@ -55,16 +57,17 @@ async def letters(
     A guard that dies after it has stored a letter leaves its message to another one, which stores a second.
 
     Args:
-        from_seq: the first sequence to look at.
+        from_seq: the first sequence to yield. Those shortly before it are read, too, while `told` is empty.
         told: messages whose letters were yielded before; those of this call are added.
     """
     told = set() if told is None else told
-    async for kept in every(bus, STREAM, SUBJECTS, from_seq):
+    async for kept in every(bus, STREAM, SUBJECTS, from_seq if told else max(1, from_seq - _BACK)):
         letter = _letter(kept)
         message = (kept.subject, letter.subject, letter.stream_seq, letter.stored_at)
         if message not in told or not letter.stream_seq:
             told.add(message)
-            yield kept.seq, letter
+            if kept.seq >= from_seq:
+                yield kept.seq, letter
 
 
 async def letter_at(bus: Bus, seq: int) -> DeadLetter:
@@ -113,7 +116,7 @@ async def resend(bus: Bus, seq: int) -> AnyEvent:
     before = None if cause is None else await caused(cause)
     if before is not None:
         raise Impossible(f"it was decided before, by event {before.n} of {request}: nothing to do")
-    dead_from = (await bounds(bus, STREAM))[1] + 1
+    dead_from, seen = (await bounds(bus, STREAM))[1] + 1, set[Buried]()
     within_s = _ORDER_S if is_order else _PROPOSAL_S
     late = f"it is back in its queue, and no guard has taken it up within {within_s:g} s"
     async with noticed(bus, sender, request, within_s, late) as notices:
@@ -122,7 +125,7 @@ async def resend(bus: Bus, seq: int) -> AnyEvent:
             event = None if cause is None else await caused(cause)
             if event is not None:
                 return event
-            async for number, dead in letters(bus, dead_from):
+            async for number, dead in letters(bus, dead_from, seen):
                 same = (dead.by, dead.sender, dead.request) == (GUARD, sender, request)
                 if same and dead.original == body:
                     raise ControlRefused(request, dead.code, f"{dead.detail} (dead letter {number})")

@@ -6,6 +6,7 @@ import pytest
 from mesh.bus.reader import get
 from mesh.bus.roles import GET
 from mesh.ops import dead_letters
+from mesh.ops.watch import Place, Watch
 from protocol.wire import events
 from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
 from protocol.wire.config import FreezeEntry
@@ -116,10 +117,14 @@ async def test_between_a_dead_letter_and_its_acknowledgement(stage: Stage) -> No
     await stage.drained()
     letters = await stage.dead_letters(after=after)
     assert [(letter.code, letter.original) for letter in letters] == [("protocol.malformed", b"{")] * 2
-    viewer, told = await stage.bus("audit"), set[dead_letters.Buried]()
+    viewer, told = await stage.bus("op"), set[dead_letters.Buried]()
     ((seq, letter),) = [each async for each in dead_letters.letters(viewer, after + 1, told)]
     assert letter == letters[0]
     assert not [each async for each in dead_letters.letters(viewer, seq + 1, told)]
+    restarted = Watch(viewer, "nats://").alarms(
+        after=Place(log=await stage.last_seq("LOG"), dead=seq), goes_on=False
+    )
+    assert not [alarm async for alarm in restarted if alarm.what == "dead_letter"]
 
 
 async def test_a_freeze_that_comes_again_does_not_undo_the_thaw_that_came_after_it(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from mesh.errors import ControlRefused, NotFound, UsageWrong
 from mesh.ops import control, health, log, queue, requests, spending
 from mesh.ops.health import CHECKS, Look
 from protocol.wire import events
-from protocol.wire.commands import Complete
+from protocol.wire.commands import Complete, Resolve
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import until
@@ -116,6 +116,17 @@ async def test_every_check_answers_an_operator_and_is_unknown_to_a_client(stage:
         assert all(each.text for each in found)
     denied = await health.run("dead letters", Look(await stage.bus("c1")))
     assert [each.state for each in denied] == ["unknown"]
+
+
+async def test_of_many_dead_letters_none_is_read_to_count_them(
+    office: Office, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.control(await office.escalated(), Resolve(id="x", turn="nothing"))  # type: ignore[arg-type]
+    await stage.buried("unknown_turn")
+    monkeypatch.setattr(health, "MOST_LETTERS", 0)
+    monkeypatch.setattr(health, "letters", None)
+    [finding] = await health.run("dead letters", Look(await op(stage)))
+    assert "dead letter" in finding.text
 
 
 async def test_a_request_that_spent_nothing_costs_nothing_and_one_that_is_not_there_is_named(
