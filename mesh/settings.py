@@ -8,7 +8,7 @@ named by their path here.
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -162,12 +162,12 @@ _ALLOWED = {"log_format": get_args(LogFormat), "log_level": get_args(LogLevel)}
 _PATHS = ("credentials", "tls_ca", "tls_cert", "tls_key")
 
 
-def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+def load_settings() -> Settings:
     """Return the settings in the environment. Raises SettingsInvalid."""
     said: dict[str, Any] = {}
     for field in Settings._fields:
         variable = "NATS_URL" if field == "url" else f"MESH_{field.upper()}"
-        value = environ.get(variable, "")
+        value = os.environ.get(variable, "")
         allowed = _ALLOWED.get(field, (value,))
         if value and value not in allowed:
             raise SettingsInvalid(f"the environment: {variable}: {value!r} is none of {', '.join(allowed)}")
@@ -213,9 +213,9 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context:
+def _read_context(name: str) -> Context:
     """Return a context that the nats command line saved. Raises ContextUnusable."""
-    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config")
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~").expanduser() / ".config")
     path = home / "nats" / "context" / f"{name}.json"
     try:
         said: dict[str, Any] = json.loads(path.read_bytes())

@@ -31,7 +31,8 @@ from protocol.wire.subjects import intent_inbox
 _log = get_logger(__name__)
 
 AGAIN_S = 1.0
-"""After about so long an offer that is given back comes again; so long a claim waits for a word at first."""
+"""Pause before an offer that was given back comes again, and before a claim without an answer is first stored
+again."""
 BUSY = "busy"
 """What a guard says while the agent has another task of the same lead: it may claim again."""
 FROZEN = "move.deferred"
@@ -54,7 +55,7 @@ class Claims:
     def __init__(self, store: Store, is_busy: Callable[[], bool], heartbeat_s: Callable[[], float]) -> None:
         self._store, self._is_busy, self._heartbeat_s = store, is_busy, heartbeat_s
         self._words: dict[str, asyncio.Future[str]] = {}
-        """By offer: the guard's word on our claim."""
+        """By offer: the guard's answer to our claim."""
         self._digests: dict[str, str] = {}
         """By the digest of a claim: its offer. A rejected claim is known by nothing else."""
         self._refused: dict[str, int] = {}
@@ -125,7 +126,8 @@ class Claims:
             message.in_progress()
 
     def on_notice(self, notice: Notice) -> None:
-        """Take a guard's word on an offer in hand: a hint, which others can forge. It gives nobody a task."""
+        """Take a guard's answer about an offer in hand. It is a hint, which others can forge, and gives
+        nobody a task."""
         if notice.ended is not None:
             self._say(notice.ended.turn, notice.ended.why)
         elif notice.error is not None:

@@ -175,7 +175,7 @@ class Execution:
         return ""
 
     def _key(self, tool: str, digest: str) -> str:
-        """Return the key under which this call's effect happens once, in whatever round it is made.
+        """Return the key under which this call's effect happens once, in any round.
 
         The ordinal tells calls with equal arguments apart; the round is no part of the key.
         """

@@ -1,9 +1,9 @@
 """Executes rounds: one delivery of one round, from its lease to its stored proposal.
 
-One order holds: the inbox event is acknowledged only after the proposal is stored. A process that dies in
-between gets the event again, and the guard knows its second proposal as the first. While the code runs, the
-lease is extended every third of it, so that one lost heartbeat costs nothing; and the end of its turn is
-looked up, of which a note may be lost. The code runs in its delivery's own task.
+One order holds: the inbox event is acknowledged only after the proposal is stored. If the process dies in
+between, the event comes again, and the guard recognises the second proposal. While the code runs, each third
+of the lease brings a heartbeat, so that a lost one costs nothing. The executor also looks up the end of the
+turn, since a note of it may be lost. The code runs in its delivery's own task.
 """
 
 import asyncio

@@ -402,7 +402,7 @@ class Journal:
 
 
 def _to_an_end(action: str, again: Produce) -> Produce:
-    """Return another attempt at an effect, of which a no that came before it began is no outcome."""
+    """Return another attempt at an effect. A no before it began is no outcome of the effect."""
 
     async def attempt() -> Any:
         try:

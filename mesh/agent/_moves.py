@@ -149,8 +149,8 @@ class Moves:
         Args:
             tasks: from `turn.task`. None: wait for those that are open.
             join: `all`: no task is open. `any`: the first success that this turn was not told yet. A number:
-                so many of them. Whatever is asked for, the turn runs again once no task is open.
-            within_s: seconds after which it runs again whatever is there; `turn.waiting` names the rest.
+                so many of them. In any case the turn runs again once no task is open.
+            within_s: seconds after which it runs again with what there is; `turn.waiting` names the rest.
             cancel: open tasks of this turn that are called off.
         """
         return Delegate(tasks=tuple(tasks), join=join, within_s=within_s, cancel=tuple(cancel))

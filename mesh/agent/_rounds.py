@@ -116,7 +116,7 @@ class RunningRounds:
 
 
 LOOK_S = 0.005
-"""How long after its beginning the answer of a look counts that was begun ahead: some ten round trips on one
+"""How long the answer of a look that began ahead counts, from its beginning: some ten round trips on one
 machine, one over a network. A look that is waited for may be as old when its answer comes."""
 
 

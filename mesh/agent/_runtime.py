@@ -153,7 +153,7 @@ class Runtime:
             await self._bury(message, error)
 
     async def _bury(self, message: Message, error: MeshError) -> None:
-        """Keep an unreadable message in this agent's own dead-letter list, and have done with it."""
+        """Keep an unreadable message in this agent's own dead-letter list, and acknowledge it."""
         kept = await store_dead_letter(
             self._bus,
             subjects.dead(self._agent.name),

@@ -234,7 +234,7 @@ class Places:
             return place
 
     async def ended(self) -> None:
-        """Take note that a step which ran at its place has come to its end, whatever that was."""
+        """Note that a step which ran at its place has ended, in any way."""
         self._running -= 1
         async with self._moved:
             self._moved.notify_all()

@@ -60,7 +60,7 @@ class FactUnusable(Permanent, code="fact_unusable"):
 
 
 class PostUnusable(Permanent, code="post_unusable"):
-    """Facts cannot be put on the board: there is none in this topology, or nobody could read them."""
+    """Facts cannot be put on the board: this topology has none, or nobody could read them."""
 
 
 class JournalFull(Permanent, code="journal_full"):
@@ -68,7 +68,7 @@ class JournalFull(Permanent, code="journal_full"):
 
 
 class ToolsUnusable(Permanent, code="tools.unusable"):
-    """A model cannot be told an agent's tools: one lacks a name of its own, a schema, or a description."""
+    """A model cannot use an agent's tools: one lacks a name of its own, a schema, or a description."""
 
 
 class EffectUnknown(TurnError, code="effect_unknown"):
@@ -200,7 +200,7 @@ class ToolTimedOut(ToolError, code="tool.timed_out"):
 
 
 class NotBegun(ToolError, code="tool.not_begun"):
-    """Nothing was run, this time. What became of an effect that was tried before, it does not say."""
+    """Nothing was run, this time. It does not say what an earlier attempt at the effect did."""
 
 
 class ToolBusy(NotBegun, code="tool.busy"):

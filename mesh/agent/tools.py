@@ -1,4 +1,4 @@
-"""Tools: functions of an agent that a model can be told about and that leave a trace.
+"""Tools: functions of an agent that a model can call and that leave a trace.
 
 A tool's signature is its contract: the JSON schema that a model reads and the check that its arguments
 pass come from the same annotations. What a tool does to the world is declared, never guessed.
@@ -158,7 +158,7 @@ class Tool(Generic[P, R]):
     effect: Effect | None
     fn: Callable[P, R]
     reconcile: Callable[[str], Any] | None = None
-    """Of a reconcilable effect: what became of the one with this key; `NOT_DONE` if it did not happen."""
+    """Of a reconcilable effect: returns what the one with this key did; `NOT_DONE` if it did not happen."""
     approve: Approver | None = None
     """Who has to say yes before the effect happens; None: nobody."""
     approve_within_s: float | None = None
@@ -274,9 +274,9 @@ class Tool(Generic[P, R]):
 
 
 async def _to_its_end(name: str, answer: Awaitable[Any]) -> Any:
-    """Return what a function comes to; what its wrapper gives to be awaited, too.
+    """Return the result of a function; an awaitable that its wrapper returns is awaited, too.
 
-    Neither `sys.exit` nor somebody's cancelled task, deep within a tool, is for this process or this turn.
+    A `sys.exit` or a cancelled task deep within a tool ends neither this process nor this turn.
     """
     try:
         value = await answer

@@ -256,7 +256,7 @@ class NatsProtocol(Client):
             loop.call_soon(self._write_out)
 
     def take(self, data: bytes) -> None:
-        """Dispatch what was read, and write what came of it. Raises ProtocolError."""
+        """Dispatch what was read, and write the answers to it. Raises ProtocolError."""
         if self._flushing:  # a pass of the loop has begun to collect; it writes
             self._ps.feed(data)
             return

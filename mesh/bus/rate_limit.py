@@ -47,7 +47,7 @@ RENEW_S = 2.0
 EACH_S = 0.03
 """Room for each process's write: with many processes in an entry, renewals come as much less often."""
 IDLE_S = 10.0
-"""A process gives its share back so long after its last call."""
+"""How long after its last call a process gives its share back."""
 SKEW_S = 3.0
 """How far clocks may differ. A share is used that much shorter than its lease."""
 _LEAVE_S = 1.0
@@ -335,7 +335,8 @@ _limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, RateLimiter]] 
 
 
 def limiter_of(model: str) -> RateLimiter:
-    """Return this process's limiter of a model: one for each event loop, of which a process has one."""
+    """Return this process's limiter of a model. There is one for each event loop, and a process has one
+    loop."""
     known = _limiters.setdefault(asyncio.get_running_loop(), {})
     if model not in known:
         known[model] = RateLimiter(model)

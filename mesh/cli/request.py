@@ -182,7 +182,7 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
     with … when it begins) and the replies of models. Only the request's own client hears a model while it
     speaks: mesh send --follow.
     """
-    from mesh.cli.story import INDENT, step_in_words
+    from mesh.cli.waiting import INDENT, step_in_words
     from mesh.client.story import Teller, ending
 
     if follow and as_json:

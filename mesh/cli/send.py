@@ -16,7 +16,7 @@ from mesh.service.printable import one_line, short
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
-    from mesh.cli.story import Questions
+    from mesh.cli.waiting import Questions
     from mesh.client import Client, Outcome
     from protocol.wire.commands import Submit
     from protocol.wire.ids import RequestId
@@ -46,7 +46,7 @@ async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, a
     """
     import asyncio
 
-    from mesh.cli.story import Questions
+    from mesh.cli.waiting import Questions
 
     questions, stored, outcome = Questions(where), False, None
     async with await where.client() as client:
@@ -91,7 +91,7 @@ async def _followed(
     """
     import asyncio
 
-    from mesh.cli.story import Shown, tell_trouble
+    from mesh.cli.waiting import Shown, tell_trouble
 
     if not wanted:
         telling = asyncio.create_task(tell_trouble(client, request, lambda: _viewer(where, client)))
@@ -124,7 +124,7 @@ async def _what_now(where: Where, client: "Client", request: "RequestId", questi
     """
     import contextlib
 
-    from mesh.cli.story import asked_in_a_line
+    from mesh.cli.waiting import asked_in_a_line
 
     waits = ""
     if (asked := questions.open) is not None:
@@ -140,7 +140,7 @@ async def _what_now(where: Where, client: "Client", request: "RequestId", questi
 async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
     """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
     from mesh.bus.event_log import JetStreamLog
-    from mesh.cli.story import asked_in_a_line
+    from mesh.cli.waiting import asked_in_a_line
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
     happened = ops.log.decoded(each.data for each in stored)

@@ -111,7 +111,7 @@ class Client:
         self._rejections: dict[str, list[tuple[str, SubmitRejected]]] = {}
         """By request: what the guard could not take up, with the digest of its bytes."""
         self._silent: dict[str, bool] = {}
-        """Requests that this client has made and of which nothing was heard: none can have an answer yet."""
+        """Requests that this client has submitted and heard nothing of: none can have an answer yet."""
         self._answer_types: dict[str, Any] = {}
         """By request: the type of its answer, if its submit named one."""
 

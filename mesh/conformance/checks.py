@@ -74,7 +74,7 @@ def _round(do: str, answer: str, by: type[events.Event] | None = None, *, fact: 
 
 
 async def _fails(stage: Stage, do: str, *, or_outline: bool = False) -> None:
-    """Try a request that does `do`: the turn has to fail by the agent's own word.
+    """Try a request that does `do`: the agent itself has to report that the turn failed.
 
     Args:
         or_outline: an outline of the move, which the guard refuses by its size, will do.

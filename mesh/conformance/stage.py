@@ -37,7 +37,7 @@ FOUND = "found by the counterpart"
 READY_S = 60.0
 """How long an agent may take to start, at least."""
 COMES_S = 10.0
-"""How long anything may take that an agent does at once, unless whoever tries it has more patience."""
+"""How long an agent may take for what it does at once, unless the caller allows more."""
 _ENDS_S = 5.0
 """How much longer an agent may take to end."""
 _LOOK_S = 0.05

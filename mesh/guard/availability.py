@@ -58,7 +58,7 @@ class Queue:
             return
         self._seqs.append(delivered)
         self._times.append(at)
-        if len(self._seqs) > _MOST_MARKS:  # of old times a coarser record will do: it errs to later
+        if len(self._seqs) > _MOST_MARKS:  # old times need only a coarse record, which errs to later
             half = _MOST_MARKS // 2
             del self._seqs[:half:2], self._times[:half:2]
 

@@ -65,7 +65,7 @@ class Timer:
     """The schedule of a request as this guard last saw it."""
 
     seq: int | None
-    """What the next compare-and-set on it must name; 0 where none stands, None to replace whatever does."""
+    """What the next compare-and-set on it must name; 0 if there is none, None to replace any."""
     at: int | None
     """UTC µs; None where none stands."""
 

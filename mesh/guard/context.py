@@ -300,7 +300,7 @@ async def freeze_or_thaw(
             stands = FreezeEntry() if found is None else parse_conf(found, config.read_freeze)
         except ConfUnreadable:
             stands = FreezeEntry()  # this order takes its place
-        # Places tell which is newer. A queue that was made anew begins with 1 again: then times tell it.
+        # Places show which is newer. A queue that was made again begins with 1: then the times show it.
         if seq <= stands.seq and stored_us <= stands.at + SKEW_US:
             return None
         entry = FreezeEntry(

@@ -246,7 +246,7 @@ class Guard:
     # --- what came to nothing ---------------------------------------------------------------------
 
     async def _bury(self, message: Message, rejection: Rejected) -> None:
-        """End a message that comes to nothing: acknowledged only once it is kept elsewhere."""
+        """End a rejected message: it is acknowledged only once it is kept elsewhere."""
         if await self._keep(message, rejection):
             message.ack()
         else:

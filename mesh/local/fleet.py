@@ -60,8 +60,8 @@ class LocalFleet(Lifecycle):
         environment: added to the environment of every service.
         agent_environment: the same for agents alone; None takes a variable away.
         search: directories in which services look for agents' modules.
-        on_trouble: told in one line whenever a service dies, or cannot be started again.
-        on_ready: told of each service, and of the server, as it is ready while everything starts.
+        on_trouble: called with one line whenever a service dies or cannot be started again.
+        on_ready: called for the server and for each service when it is ready, while everything starts.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class Reload:
     Args:
         paths: the project's folders.
         read: reads the fleet file again. Raises FleetFileError, UsageWrong.
-        tell: told in a line what was taken up, or why not.
+        tell: called with one line on what was taken up, or why not.
         started: set once the mesh has started; what is saved before is taken up then.
     """
 

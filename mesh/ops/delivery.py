@@ -41,7 +41,7 @@ class Outbox(ABC):
     """Delivers alarms one after the other, beside all else that goes on: `run` until it is cancelled.
 
     Args:
-        reached: told of a place when everything up to it is delivered.
+        reached: called with a place once everything up to it is delivered.
     """
 
     _LAST: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class Hook(Outbox):
 
     Args:
         within_s: how long one run may take; then it is killed, with everything that it started.
-        on_trouble: told of each run that failed.
+        on_trouble: called for each run that failed.
     """
 
     _LAST = ("dead_letter",)
@@ -224,7 +224,7 @@ def retry_after_s(said: str, *, now_s: float) -> float | None:
 
 
 class _NotTaken(NamedTuple):
-    """What came of a post that was not taken: why, in words, and when to come again if that was said."""
+    """Why a post was not taken, in words, and when to try again if the receiver said so."""
 
     wrong: str
     again_s: float | None = None
@@ -275,7 +275,7 @@ class Webhook(Outbox):
         url: `http://…` or `https://…`.
         key: of the signature.
         within_s: how long it may take in the end to deliver what is left; the next run begins there.
-        on_trouble: told of an alarm that is not taken, once, and of its delivery then.
+        on_trouble: called once for an alarm that is not taken, and once it is delivered.
 
     Raises UsageWrong for another URL. ReceiverGone ends the deliveries: the answer was 410.
     """

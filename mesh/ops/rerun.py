@@ -48,7 +48,7 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
     """Return a request's rerun: from its last agent turn, as that turn was given the work.
 
     Facts (those withheld from that agent too, with their labels), artifacts, intent, allowed actions, keys
-    that must be carried, policy and conversation stay; the deadline begins anew, and so does the budget.
+    that must be carried, policy and conversation stay; the deadline and the budget begin again.
 
     Args:
         happened: all events of the old request.

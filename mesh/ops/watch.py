@@ -148,7 +148,7 @@ class Watch:
     async def _begin(self, stream: str, subject: str, since: str | None, after: int | None) -> int:
         """Return the sequence to begin with: of the first message since a time, else of the next one.
 
-        A place beyond the stream's end is of another stream, one that was there before it was made anew.
+        A place beyond the stream's end belongs to an earlier stream of that name, since replaced.
         """
         start, last = await bounds(self._bus, stream)
         if after is not None:

@@ -25,7 +25,7 @@ from mesh.service.logs import get_logger
 _log = get_logger(__name__)
 
 FORGET_S = 30.0
-"""A condition that nobody raised for so long has ended, though nobody cleared it: there was no more to do."""
+"""A condition that nobody raised for so long has ended. Nobody cleared it, because there was no more work."""
 _MOST_HELD = 10_000
 
 

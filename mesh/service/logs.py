@@ -99,22 +99,21 @@ def silence() -> None:
 _log = Logger("")
 
 
-def configure_logging(
-    style: str = "auto", level: str = "info", *, for_good: bool = False, values: bool | None = None
-) -> None:
+def configure_logging(style: str = "auto", level: str = "info", *, for_good: bool = False) -> None:
     """Send structlog's and the standard library's records to standard error.
+
+    What exceptions say may be anybody's data. It is written only if MESH_LOG_VALUES says so.
 
     Args:
         style: `console`, `json`, or `auto` (console on a terminal).
         level: a name of the standard library's levels. Lines below it cost next to nothing.
-        for_good: nobody configures it again in this process: each line then costs less, and what nobody
-            catches, in whatever thread, is logged like everything else.
-        values: write what exceptions say, which may be anybody's data; None: as MESH_LOG_VALUES says.
+        for_good: nobody configures it again in this process. Each line then costs less, and uncaught
+            exceptions of any thread are logged, too.
     """
     structlog = _structlog()
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     as_console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    told = os.environ.get(VALUES, "").lower() in _YES if values is None else values
+    told = os.environ.get(VALUES, "").lower() in _YES
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         tracing.add_ids,

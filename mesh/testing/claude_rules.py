@@ -22,7 +22,7 @@ _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _NEVER = ("temperature", "top_p", "top_k")
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-# Said anew, and not taken from what is tested: a mistake in there is not to be one in here, too.
+# Written again, not imported from the code under test: a mistake there must not be one here, too.
 _OWN_TOOLS = frozenset(
     {
         "server_tool_use",

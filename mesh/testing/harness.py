@@ -233,7 +233,7 @@ def unanswered(ask: Move, *, round_: int = 0) -> RoundOutcome:
 
 
 JOINED = RoundOutcome(round=0, how="joined")
-"""How a round ended that delegated tasks, of which so many ended as its join wanted."""
+"""How a round ended that delegated tasks and whose join is reached."""
 
 
 def delivered(name: str, summary: str = "", facts: Facts = None, *, agent: str = "worker") -> TaskResult:

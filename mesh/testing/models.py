@@ -44,7 +44,7 @@ class StrictModel(Model):
     def done(self) -> None:
         """Raise AssertionError if a step is left over, or one was lacking or wrong.
 
-        Whatever became of that error: in a request's way it is one more turn that failed.
+        It raises the error even if a fleet has swallowed it, as one more turn that failed.
         """
         assert not self._wrong, self._wrong
         assert not self._steps, f"{len(self._steps)} of the model's steps left over: {self._steps}"

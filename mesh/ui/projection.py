@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 _FORM = 4
-"""Of the tables; another one is made anew."""
+"""The form of the tables. A file of another form is made again."""
 _FEW = 20_000
 """Rows that are looked at one by one where no filter has fewer: tens of milliseconds."""
 COSTS = (0, 6, 7, 8, 9, 10, 11)
 """Powers of ten, of nano-dollars, that have a tag; 0 is any cost at all."""
 _WORD = re.compile(r"[^\W_]+")
 _PREFIX = 3
-"""Letters from which on the beginning of a word is enough: shorter ones stand in most texts."""
+"""The least letters that find words by their beginning. Fewer are in most texts."""
 _AN_ID = re.compile(r"[a-z][a-z0-9-]*_[0-9A-Z]{3,26}")
 _TABLES = """
 CREATE TABLE place (form INTEGER, log TEXT, seq INTEGER);
@@ -121,7 +121,7 @@ class Projection:
     """The tables, in a file. It may be used from any thread."""
 
     def __init__(self, path: Path, log: str) -> None:
-        """Open the file, made anew unless it goes on from a place in this very log.
+        """Open the file. It is made again unless it goes on from a place in this very log.
 
         Args:
             log: what tells the log from any other one.

@@ -67,7 +67,7 @@ T = TypeVar("T")
 _GIVES_WORK = frozenset({Submit, commands.Transfer, commands.HandBack, commands.OfferClaimed})
 _REFUSALS = frozenset({events.MoveRefused, events.RequestRefused})
 _TRIALS = frozenset({*_REFUSALS, events.TurnDelegated, events.TaskFailed})
-"""What may give a trial of a breaker back."""
+"""Events that may free a breaker's trial for another handoff."""
 _ASKS_WHO_COULD = frozenset({commands.Delegate, commands.Fail})
 _MOVES = frozenset(
     {
@@ -82,7 +82,7 @@ _MOVES = frozenset(
         events.TaskFailed,
     }
 )
-"""What comes of a turn that came to a move. (All but the first two may come without one, too.)"""
+"""Events that answer a turn's move. (All but the first two may come without a move, too.)"""
 
 
 def drive(steps: Steps[T], answer: Callable[[Step], Any]) -> T:

@@ -130,12 +130,12 @@ def to_remember(
 def unfit(
     move: Complete, shown: Iterable[Fact], known: Iterable[Fact], max_handoff_bytes: int
 ) -> Refusal | None:
-    """Refuse an answer that would have more remembered than it may, or what it was not handed.
+    """Refuse an answer that asks to remember too much, or facts that it was not handed.
 
     Args:
         shown: the facts that the turn was handed.
-        known: what the request began with of its conversation, as far as the agent may see it: nothing that
-            is withheld from it may show by its size.
+        known: the conversation's facts at the request's beginning that the agent may see. The size of the
+            others must not show.
     """
     handed = {fact.key: fact for fact in shown if fact.key in move.remember_keys}
     missing = sorted(set(move.remember_keys) - handed.keys())

@@ -223,7 +223,7 @@ def _against(one: Candidate, lead: TurnState) -> str:
 def task_work(
     ledger: Ledger, lead: TurnState, plan: PlannedTask, agent: AgentName, giver: AgentEntry | None
 ) -> TaskWork:
-    """Return what a task gets to work with: what its lead carries, as far as it says, and what it brings.
+    """Return what a task works with: what the plan carries of its lead's facts, and what it brings.
 
     A lead leaves out what it sees. What is withheld from it goes along, as it does with a transfer.
     """

@@ -1,4 +1,4 @@
-"""The steps of a decision: what the decider needs, what follows, and what comes of a command.
+"""The steps of a decision: what the decider needs, what it appends, and the outcome of a command.
 
 Each step is answered by its caller, as its docstring says. `Steps` is the decider's side of it.
 """

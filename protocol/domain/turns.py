@@ -321,7 +321,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     sealed: bool = False
     """It was opened with `no_return`: nothing goes back beneath it."""
     intent: str | None = None
-    """What it was given the work for; a hand-back to it is for the same."""
+    """The intent that it got the work for. A hand-back to it has the same one."""
     marks: Marks = frozenset()
 
     @classmethod

@@ -108,7 +108,7 @@ def unsaid(anew: int) -> dict[str, int]:
     writing 1.25 times as much, and for an hour twice.
 
     Args:
-        anew: what `input` costs.
+        anew: the price of `input`.
     """
     return {"cache_read": anew, "cache_write": (5 * anew + 3) // 4, "cache_write_1h": 2 * anew}
 

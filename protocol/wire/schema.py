@@ -30,7 +30,7 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 """The tagged unions by name, and what comes before a member's tag to make the name of its definition."""
 
 BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, RateLimitEntry, MemoryRecord)
-"""What is neither asked for nor true: hints, what is kept for people, what guards, or agents, share."""
+"""Documents beside requests and facts: hints, records for people, and what guards or agents share."""
 
 _EVENTS = tuple(map(type_of, AnyEvent.__args__))
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from mesh.cli.story import Shown
+from mesh.cli.waiting import Shown
 from mesh.client.follow import Following, Heard, Journaled
 from protocol.wire.records import LiveNote, Record
 

@@ -17,7 +17,7 @@ import pytest
 from mesh.cli.exits import Exit
 from mesh.cli.options import Where
 from mesh.cli.send import _somebody
-from mesh.cli.story import Typed
+from mesh.cli.waiting import Typed
 from mesh.ops.queue import reply_command
 from mesh.settings import NO_FLAGS
 from protocol.wire.commands import Ask, Complete

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import mesh.cli
 from mesh.cli import output
 from mesh.cli.output import emit, table
-from mesh.service.logs import configure_logging
+from mesh.service.logs import VALUES, configure_logging
 from mesh.service.printable import printable, printable_json, short, when
 from tests.logs import kept_logging
 
@@ -171,8 +171,9 @@ def test_the_check_sees_who_prints() -> None:
 def test_no_log_line_steers_a_terminal(monkeypatch: pytest.MonkeyPatch, style: str, values: bool) -> None:
     logged = Screen()
     monkeypatch.setattr(sys, "stderr", logged)
+    monkeypatch.setenv(VALUES, str(int(values)))
     with kept_logging():
-        configure_logging(style, "info", values=values)
+        configure_logging(style, "info")
         try:
             raise ValueError(STEERING)
         except ValueError:

@@ -107,7 +107,8 @@ def test_it_is_there_for_whoever_asks_for_it(
     configure_logging(style)
     logged(how, caused)
     assert f"no row for {CANARY}" in capfd.readouterr().err
-    configure_logging(style, values=False)
+    monkeypatch.delenv(VALUES)
+    configure_logging(style)
     logged(how, caused)
     assert CANARY not in capfd.readouterr().err
 
