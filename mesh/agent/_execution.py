@@ -128,8 +128,8 @@ class Execution:
 
         Args:
             for_model: True if a model reads the outcome, and rests its next words on it. So a reading tool
-                that broke, a result that is too large and a tool that is not allowed are recorded as
-                ToolRefused too, and told again in every round.
+                that broke, a result that is too large and a forbidden tool are recorded as ToolRefused, too.
+                Every round gets the same error.
         """
         told = self.forbids(tool)
         allowed = not told
@@ -351,8 +351,7 @@ class Execution:
     def _stretch(self) -> int:
         """The number of what only this round knows, such as its time: an earlier round's is not this one's.
 
-        After an approval all goes on as before: its yes must find the very call that asked, so that rounds
-        which asked do not count.
+        Rounds that asked for an approval do not count, for the yes must find the very call that asked.
         """
         return self.work.round - sum(bool(past.asked) for past in self.work.past)
 

@@ -106,7 +106,6 @@ def agent(
 
     Raises ValueError for a name that cannot be one.
     """
-
     named = None if name is None else checked_name(name)
 
     def make(handler: "Handler") -> Agent:

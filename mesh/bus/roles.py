@@ -295,8 +295,8 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
 class _Core:
     """The account of streams and guards, as it grows with every member that is described.
 
-    Each export is the very subject that is imported, for the accounts that import it and no other: of
-    several exports that match an import, the server takes any.
+    Each export is the very subject that is imported, for the accounts that import it and no other. If several
+    exports match an import, the server takes any of them.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Exit statuses: one for each way a command ends, and errors as one clear line, never a traceback.
 
-The statuses are API: scripts branch on them. Which error means which status is decided here alone, by
-the errors' stable codes, so that knowing it costs no import of what raises them.
+The statuses are API: scripts branch on them. This file alone decides which error means which status. It goes
+by the errors' stable codes, so that it need not import what raises them.
 """
 
 import contextlib

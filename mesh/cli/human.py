@@ -76,7 +76,6 @@ async def show(where: Where, *, request: str, as_json: bool) -> None:
 
 def _choices(waiting: "ops.queue.Waiting") -> list[str]:
     """Return the commands by which a person can decide this."""
-
     request = waiting.request
     if waiting.what == "ask":
         schema = waiting.schema
@@ -198,7 +197,6 @@ def _read_json(value: str) -> Any:
 
 def _check_verdict(schema: Any, said: Any) -> None:
     """Raise ReplyInvalid unless a question wants yes or no."""
-
     from mesh.agent._reply_schema import ReplyInvalid
 
     if not (isinstance(schema, dict) and schema.get("type") == "boolean"):

@@ -387,9 +387,9 @@ class Client:
     def _raise_if_rejected(self, request: str, *, answered: bool) -> None:
         """Raise what the guard said of this client's own submit.
 
-        A notice names the bytes that it is about: another's submit under the same id, or a control
-        message that came to nothing, says nothing about ours. Of a request that was submitted
-        elsewhere, a notice is believed as long as nothing else is known.
+        A notice names the bytes that it is about. One about another's submit under the same id, or about a
+        rejected control message, says nothing about ours. Of a request that was submitted elsewhere, a notice
+        is believed as long as nothing else is known.
         """
         own = self._submitted.get(request)
         for digest, rejected in self._rejections.get(request, ()):

@@ -60,8 +60,8 @@ class Journaled(NamedTuple):
 class Following:
     """`async for item in client.follow(request)`: the last item is an `Outcome`, and then it ends.
 
-    As `async with client.follow(request) as feed:` it listens from the beginning of the block, so that it
-    misses nothing of a request that is submitted in the block.
+    As `async with client.follow(request) as feed:` it listens from the beginning of the block. So it misses
+    nothing of a request that is submitted in the block.
     """
 
     def __init__(self, client: "Client", bus: Bus, request: str, viewer: Bus | None) -> None:

@@ -1,7 +1,7 @@
 """Events as text for people: who held the request, what was handed over, every verdict with its rule.
 
-The words come from `protocol.views.timeline` alone: a person and a program are told the same. Whatever
-a model, an agent, a client or a person wrote is within its line: none of it can look like a line of ours.
+The words come from `protocol.views.timeline` alone, so that a person and a program read the same. Text of a
+model, an agent, a client or a person stays within its line. It cannot look like a line of ours.
 """
 
 from collections.abc import Iterator, Sequence

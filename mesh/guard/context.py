@@ -3,10 +3,10 @@
 A guard holds copies of the fleet, the policies, the prices and the breakers. Each write to CONF is
 followed by a wake-up; since a wake-up can be lost, everything is read again now and then.
 
-It fails closed on an entry that cannot be read. While that is the fleet or the prices, new requests are
-refused, and those that are under way go on by the last good one; a policy, and requests under it are
-refused; the freeze, and the mesh is taken for frozen; a breaker, and it is taken for open. A guard that
-never read a fleet waits for one.
+It fails closed on an entry that cannot be read. Without the fleet or the prices it refuses new requests, and
+decides those under way by the last good entry. Without a policy it refuses the requests under it. Without the
+freeze it takes the mesh for frozen, and without a breaker's entry the breaker for open. A guard that never
+read a fleet waits for one.
 """
 
 import asyncio

@@ -5,9 +5,8 @@ files = McpServer("files", command=["mcp-files", "/srv/papers"], prefix="files_"
 clerk = ClaudeAgent("clerk", instructions=…, tools=[files, look_up])
 
 The server is started, or connected to, when it is first needed in a process; again after it ended; and
-closed with the agent. What a tool does to the world is the admin's word (`effects`). Without one, a tool of
-which the server says that it only reads does that, and any other is an effect that nobody can ask about
-later: `once`.
+closed with the agent. What a tool does to the world is the admin's word (`effects`). Without one, a tool only
+reads if the server says so. Any other is an effect that nobody can ask about later: `once`.
 
 Four things can be known of a call that goes wrong: the server said no; it never heard of the call; it ran the
 tool and the result is of no use; or nothing. For a tool that only reads, nothing is lost in any case. For an

@@ -10,7 +10,7 @@ unless it stopped among the vendor's own tools: then it goes on by itself.
 
 A reply goes back as it came, without the blocks that the API refuses. These are empty texts, unknown blocks,
 and thoughts that are unsigned, last, moved or another model's. Thoughts are bound to all that was said before
-them: once a block of a reply is left out or changed, later thoughts of that reply are left out, too.
+them. Once a block of a reply is left out or changed, its later thoughts are left out.
 """
 
 import os
@@ -156,9 +156,9 @@ def _block_back(block: Mapping[str, Any]) -> Block | None:
 class StreamedMessage(parts.Streamed):
     """The events of one reply, added up to its message.
 
-    The SDK adds up, too. But it takes a stream that ends early for a whole message, and loses the whole reply
-    over one call whose arguments are no JSON. Here a message is whole only after its `message_stop`, and the
-    pieces of a call's arguments are read when all of them are there.
+    The SDK adds up, too. But it takes a stream that ends early for a whole message. And it loses the whole
+    reply over one call whose arguments are no JSON. Here a message is whole only after its `message_stop`,
+    and the pieces of a call's arguments are read when all of them are there.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """A context window: it fits a task, a plan and many results into one prompt, and names what it left out.
 
 The task and the plan are always there. Of each result there is its summary; the full text is there only of
-those in hand. Whatever does not fit is left out whole and named: a model is never shown half of something
-as if it were all of it.
+those in hand. What does not fit is left out whole and named. A model never sees half of something as if it
+were all of it.
 """
 
 from bisect import bisect_left
@@ -85,8 +85,8 @@ class ContextWindow:
         """Return what fits: task and plan, then summaries, then the full text of what is in hand.
 
         Where not all summaries fit, those in hand come first, and then the newest. The text keeps the order
-        of `passages`. It ends with a line that names what was left out. Where all those names would leave no
-        room for a single summary it counts them, and it is not there if even that does not fit.
+        of `passages`. It ends with a line that names what was left out. If all those names would leave no
+        room for a single summary, it counts them. It is left out if even that does not fit.
 
         Raises ContextTooSmall if task and plan alone take more than `limit`.
         """

@@ -1,4 +1,4 @@
-"""`mesh watch`: finds what people must act on, in the log as it grows and in DEAD.
+"""`mesh human watch`: finds what people must act on, in the log as it grows and in DEAD.
 
 Everything is told at least once for each watch, in the order of the log; a broker that restarts costs
 time and nothing else. An alarm shows its request as it was when the event was written.

@@ -376,7 +376,6 @@ def cut(text: str) -> list[str]:
 
 def _pieces(block: Block) -> tuple[Block, list[Block]]:
     """Return a block as a stream begins it, and what then fills it."""
-
     match block["type"]:
         case "text":
             return {**block, "text": ""}, [

@@ -11,8 +11,8 @@ out what is the caller's own fault (Nygard, "Release It!"; resilience4j's ignore
 `speaks_of_the_agent`. What is neither a success nor such a failure changes nothing. A turn that was
 under way when its agent's breaker opened goes on, with its retries; it is not counted either way.
 
-The state of each agent is one entry of CONF that guards change by compare-and-set, as well as they
-can: a lost count harms nothing.
+The state of each agent is one entry of CONF, which guards change by compare-and-set. They may lose a count,
+which harms nothing.
 """
 
 from typing import Literal, NamedTuple
@@ -59,9 +59,9 @@ def speaks_of_the_agent(error: Failure) -> bool:
     """Return True if a failure counts.
 
     A failure that may pass (`permanent` is false) does: a bug, a tool or model that does not answer, a round
-    that took too long. Of permanent failures only `AGENTS_OWN` do. The others are about this one request: the
-    handoff's own deadline, its budget, an action that is not allowed, a case that the agent calls hopeless.
-    An agent that nobody serves (`unattended`) does not fail: work waits for it.
+    that took too long. Of permanent failures only `AGENTS_OWN` do. Other failures are about this one request:
+    its deadline, its budget, a forbidden action, or a case that the agent calls hopeless. An agent that
+    nobody serves (`unattended`) does not fail: work waits for it.
     """
     return not error.permanent or error.code in AGENTS_OWN
 

@@ -3,8 +3,8 @@
     steps = RequestDecider(ledger).handle(command, fleet)
     outcome = drive(steps, answer)
 
-The order is: label the facts, append what is due, check admission, take the context, decide, append the
-verdict and its consequences, say when to wake. Each step asks its caller for context or for bytes to be
+The order is: label the facts, append what is due, check admission, take the context, decide. Then append the
+verdict and its consequences, and say when to wake. Each step asks its caller for context or for bytes to be
 stored. The caller sends the answer, and the ledger changes only by what is stored. A caller that meets
 another head drops the steps and hands the same command to a decider of the newer events.
 """

@@ -34,8 +34,9 @@ class Ledger(RequestState):
         """Take in the next event.
 
         Args:
-            body: the stored bytes that it was read from: the chain is computed over them, for a newer guard's
-                have fields that this build does not know. Empty where they were made from this very object.
+            body: the stored bytes that it was read from. The chain is computed over them, for a newer guard
+                may have written fields that this build does not know. Empty where they were made from this
+                very object.
 
         Raises BrokenLog when it cannot be the next one; the ledger is of no use then.
         """

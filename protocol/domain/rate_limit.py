@@ -106,7 +106,6 @@ def _fair(limit: int, wanted: Mapping[str, int], me: str, now: int) -> int:
 
     What remains below the next level goes to one process each: in turns, where the others have nothing.
     """
-
     left = limit
     for above, wants in zip(range(len(wanted), 0, -1), sorted(wanted.values()), strict=True):
         level, rest = divmod(left, above)
