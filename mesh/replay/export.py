@@ -164,25 +164,25 @@ async def _shared(path: Path, work: Callable[[list[bytes]], T], processes: int) 
     from multiprocessing import get_context  # a small file needs none of it
 
     forking = get_context("fork")
-    with contextlib.ExitStack() as stack:
-        pipes = []
-        for index in range(processes):
-            receiving, sending = forking.Pipe(duplex=False)
-            stack.enter_context(receiving)
-            with sending:
-                arguments = (sending, os.getpid(), path, work, index, processes)
-                process = forking.Process(target=_send_share, args=arguments)
-                process.start()
-            stack.callback(process.join)
-            stack.callback(process.kill)
-            pipes.append(receiving)
-        found: list[tuple[int, T]] = []
-        try:
+    found: list[tuple[int, T]] = []
+    try:
+        with contextlib.ExitStack() as stack:
+            pipes = []
+            for index in range(processes):
+                receiving, sending = forking.Pipe(duplex=False)
+                stack.enter_context(receiving)
+                with sending:
+                    arguments = (sending, os.getpid(), path, work, index, processes)
+                    process = forking.Process(target=_send_share, args=arguments)
+                    process.start()
+                stack.callback(process.join)
+                stack.callback(process.kill)
+                pipes.append(receiving)
             async with asyncio.TaskGroup() as group:
                 shares = [group.create_task(_received(each)) for each in pipes]
             found = [each for share in shares for each in share.result()]
-        except* OSError:
-            pass  # one has no results, and the others need not go on
+    except* OSError:
+        pass  # one cannot begin, or has no results; the others need not go on
     return [result for _, result in sorted(found, key=lambda each: each[0])] or None
 
 
@@ -238,6 +238,8 @@ def _share(path: Path, index: int, of: int) -> Iterator[tuple[int, list[bytes]]]
         end = 0
         for number, line in enumerate(file, start=1):
             begin, end = end, end + len(line)
+            if end > len(text):
+                raise Malformed(f"line {number} was not there before")
             start = line.find(_REQUEST) + len(_REQUEST)
             request = line[start : line.find(b'"', start)]
             if crc32(request) % of != index or not line.strip():

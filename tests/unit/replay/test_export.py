@@ -1,12 +1,14 @@
 """An exported log shared among processes: what comes of it is what one process makes of it."""
 
 import asyncio
+import errno
 import functools
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
 from typing import TypeVar
 
@@ -142,6 +144,30 @@ def test_this_process_does_the_work_of_one_that_was_killed(
     work = functools.partial(alone, os.getpid())
     found = in_processes(2, written(tmp_path / "log.jsonl"), work, monkeypatch)
     assert found == [len(LINES)] * (len(REQUESTS) + 1)
+
+
+def test_where_no_process_can_be_started_this_one_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork, forked = os.fork, list[int]()
+
+    def once() -> int:
+        if forked:
+            raise BlockingIOError(errno.EAGAIN, "too many processes")
+        forked.append(fork())
+        return forked[0]
+
+    monkeypatch.setattr(os, "fork", once)
+    found = in_processes(2, written(tmp_path / "log.jsonl"), own_id, monkeypatch)
+    assert forked, "one process was there, and ended with the call"
+    assert found == [os.getpid()] * (len(REQUESTS) + 1)
+
+
+def test_of_a_file_that_grows_no_event_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "log.jsonl")
+    before = file.stat().st_size - len(LINES[-1])
+    monkeypatch.setattr(export, "mmap", lambda number, _, access: mmap(number, before, access=access))
+    assert in_processes(2, file, b"".join, monkeypatch) == in_processes(1, file, b"".join, monkeypatch)
 
 
 def test_processes_end_with_a_call_that_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
