@@ -109,10 +109,9 @@ class ClaudeAgent(Agent):
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
 
-    Raises ValueError for an invalid name or label, a fallback of another vendor, and for instructions without
-    a version or a text;
-    ToolsUnusable for tools without a description, or with the name of a move. Boxes of tools, and types
-    without a JSON schema, raise it as the agent starts.
+    Raises ValueError for an invalid name or label, a fallback of another vendor, and instructions without a
+    version or a text. Raises ToolsUnusable for tools without a description, or with the name of a move;
+    toolboxes, and types without a JSON schema, raise it as the agent starts.
     """
 
     def __init__(

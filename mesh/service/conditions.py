@@ -30,7 +30,7 @@ _MOST_HELD = 10_000
 
 
 class Kind(NamedTuple):
-    """A kind of condition."""
+    """A kind of condition: its events in the log, its text, and when it ends."""
 
     begins: str
     """The event that is logged when it begins; also its code."""
@@ -169,7 +169,7 @@ class ProbesUnusable(MeshError, code="health.unusable"):
 
 
 class ProbeAnswer(NamedTuple):
-    """An answer."""
+    """What a probe answers over HTTP."""
 
     status: int
     body: bytes

@@ -53,7 +53,7 @@ class StepEntry(_Entry, frozen=True, kw_only=True):
 
 
 class TurnEntry(_Entry, frozen=True, kw_only=True):
-    """The turn that an entry is about."""
+    """The turn that an entry is about, as it stands now."""
 
     id: str
     agent: str

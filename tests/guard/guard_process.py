@@ -8,8 +8,6 @@ the next one's is not), `remembered` (the first fact of a conversation is), a fa
 """
 
 import asyncio
-import os
-import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping, MutableMapping
@@ -23,23 +21,17 @@ from mesh.bus import stores
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.request_mux import PubAck
 from mesh.guard import processor, service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
+from tests.dying import die, die_after_storing
 
 FATAL = {"buried": "mesh.dead.", "frozen": FREEZE, "remembered": "mesh.mem.", "told": "mesh.end."}
 """By point: the subjects of what is the last thing that the guard writes."""
-
-
 STORED = Counter[str]()
 """By type: how many events this guard appended."""
 PASSED = Counter[str]()
 """By failpoint: how often this guard came by."""
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FatalLog(JetStreamLog):
@@ -56,22 +48,6 @@ class FatalLog(JetStreamLog):
         if self.point in (f"append:{type_}", f"append:{type_}#{STORED[type_]}"):
             die()
         return seq
-
-
-class FatalBus:
-    """What a guard's dead letters and its entries of CONF go through."""
-
-    @staticmethod
-    def watch(bus: Bus, fatal: str) -> None:
-        inner = bus.publish_durable
-
-        async def publish(subject: str, data: bytes, *rest: Any, **more: Any) -> PubAck:
-            ack = await inner(subject, data, *rest, **more)
-            if subject.startswith(fatal):
-                die()
-            return ack
-
-        bus.publish_durable = publish  # type: ignore[method-assign]
 
 
 def die_at(point: str) -> None:
@@ -109,7 +85,7 @@ async def main() -> None:
         stores.arm_schedule = armed
     async with await connect(url, name="guard", seed=read_key(seed_file(Path(keys), "guard")).seed) as bus:
         if point in FATAL:
-            FatalBus.watch(bus, FATAL[point])
+            die_after_storing(bus, FATAL[point])
         await Guard(bus, identity=identity).run()
 
 

@@ -7,7 +7,6 @@ there; `block:<file>` waits for it without letting go of the loop.
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -18,10 +17,10 @@ from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import seed_file
-from mesh.bus.request_mux import PubAck
 from mesh.cli.options import serve
 from mesh.settings import Access
 from protocol.wire.commands import Move
+from tests.dying import die, die_after_storing
 
 _LOOK_S = 0.01
 
@@ -29,10 +28,6 @@ _LOOK_S = 0.01
 def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def block_until(path: Path) -> None:
@@ -61,18 +56,6 @@ def handler_of(behaviour: str) -> Any:
 
 FATAL = {"die-after-propose": "mesh.prop.", "die-after-burying": "mesh.dead."}
 """By behaviour: the subjects of what is the last thing that the process stores."""
-
-
-def die_after_storing(bus: Bus, fatal: str) -> None:
-    inner = bus.publish_durable
-
-    async def publish(subject: str, data: bytes, *rest: Any, **more: Any) -> PubAck:
-        ack = await inner(subject, data, *rest, **more)
-        if subject.startswith(fatal):
-            die()
-        return ack
-
-    bus.publish_durable = publish  # type: ignore[method-assign]
 
 
 def main() -> None:
