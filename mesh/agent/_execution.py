@@ -11,6 +11,7 @@ another effect, which nobody has approved. The guard names the digest that a rep
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -79,6 +80,7 @@ class Execution:
         live: shows the client the round's work.
         send: stores a proposal that does not end the round.
         store: of artifacts; None for the one that the fleet names.
+        open_at: when the turn was open for certain (monotonic seconds).
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Execution:
         live: LiveOutput = SILENT,
         send: Send = nowhere,
         store: "ArtifactStore | None" = None,
+        open_at: float = -math.inf,
     ) -> None:
         self.request, self.work, self.fleet, self.journal = request, work, fleet, journal
         self.agent = work.handoff.to_agent
@@ -101,7 +104,7 @@ class Execution:
         """Prices of models' tokens, by model."""
         self.actions = set(work.reported.actions)
         self.effects = set(work.reported.effects)
-        self.ended = EndWatch(is_over)
+        self.ended = EndWatch(is_over, open_at=open_at)
         self._store = store
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
@@ -116,7 +119,8 @@ class Execution:
     async def require_open(self) -> None:
         """Raise Superseded if a guard ended this turn; asked before each call that counts or costs.
 
-        The loop with a model begins the look ahead: with the step before the call (`EndWatch`).
+        The loop with a model begins the look ahead: with the step before the call. A round that begins needs
+        none, as its event has just said it (`EndWatch`).
         """
         if await self.ended.is_over():
             raise self.journal.stop(Superseded("the turn was ended"))

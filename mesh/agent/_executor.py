@@ -9,6 +9,7 @@ turn, since a note of it may be lost. The code runs in its delivery's own task.
 import asyncio
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -91,13 +92,16 @@ class Executor:
             self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
         )
         try:
-            if not self._is_new(message, work):
+            open_at = -math.inf
+            if self._is_new(message, work):
+                open_at = open_since(message)
+            else:
                 if await self._is_over(message, request, work):
                     _log.info("turn_over")
                     message.ack()
                     return
                 begun = await self._was_begun(message, request, work)
-            round_ = self._round(request, work, attempts, live, fresh=not begun)
+            round_ = self._round(request, work, attempts, live, fresh=not begun, open_at=open_at)
             if begun and await self._is_anothers(round_):
                 message.nak(spread(VERSION_AGAIN_S))
                 return
@@ -200,6 +204,7 @@ class Executor:
         live: LiveOutput,
         *,
         fresh: bool,
+        open_at: float,
     ) -> Execution:
         fleet = self._around.fleet
         journal = Journal(
@@ -223,6 +228,7 @@ class Executor:
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=live,
             send=partial(self._store, request),
+            open_at=open_at,
         )
 
     async def _propose(self, round_: Execution) -> Proposal | None:
@@ -271,6 +277,15 @@ class Executor:
         elif isinstance(proposal, ReportInDoubt):
             _log.warning("effect_in_doubt", step=proposal.effect.step, action=proposal.effect.action)
         return proposal
+
+
+def open_since(message: Message) -> float:
+    """Return when a turn was open for certain: as the event that gives its round was stored (monotonic s).
+
+    Never, for an event from the future: the server's clock is ahead of ours.
+    """
+    age_s = time.time() - message.stored_us / 1e6
+    return time.monotonic() - age_s if age_s >= 0 else -math.inf
 
 
 class _Heart:

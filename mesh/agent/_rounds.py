@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from mesh.bus.nats_protocol import Incoming
 from mesh.errors import BusError
+from mesh.service.eager import eager
 from mesh.service.logs import get_logger
 from protocol.wire import codec
 from protocol.wire.event_parts import Assignment
@@ -118,35 +120,41 @@ class RunningRounds:
 LOOK_S = 0.005
 """How long the answer of a look that began ahead counts, from its beginning: some ten round trips on one
 machine, one over a network. A look that is waited for may be as old when its answer comes."""
+NEXT_LOOK_S = LOOK_S / 2
+"""How long after its beginning a look is taken to be in time for the next call, too."""
 
 
 class EndWatch:
-    """Looks if a guard ended a turn. A look can be begun ahead, so that the call it is for need not wait.
+    """Looks if a guard ended a turn. A look can be begun ahead, so that the calls it is for need not wait.
 
     Args:
         was_ended: returns True if a guard ended the turn.
+        open_at: when it was open for certain (monotonic seconds): a look could have said so then.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, was_ended: Callable[[], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
+        self,
+        was_ended: Callable[[], Awaitable[bool]],
+        *,
+        open_at: float = -math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._was_ended, self._clock = was_ended, clock
+        self._open_at = open_at
+        """When the latest look began that was begun ahead and found no end."""
+        self._is_awaited = False
+        """True if `look_ahead` was called for the next call: any other call looks anew."""
         self._begun_at = 0.0
         self._ahead: asyncio.Future[bool] | None = None
 
-    async def begin(self) -> None:
-        """Begin a look for the next call and let it leave, to be under way while that call is made."""
-        self.look_ahead()
-        for _ in range(2):  # passes of the loop: one says the look, the next one writes it out
-            await asyncio.sleep(0)
-
     def look_ahead(self) -> None:
-        """Begin a look for the next call, unless one is begun. It leaves with the step stored next."""
-        if self._ahead is None:
-            self._begun_at = self._clock()
-            self._ahead = asyncio.ensure_future(self._was_ended())
-            self._ahead.add_done_callback(_nobody_asks)
+        """Begin a look for the next call, unless one is begun, or the latest will serve that call, too."""
+        now = self._clock()
+        self._is_awaited = True
+        if self._ahead is None and now - self._open_at >= NEXT_LOOK_S:
+            self._begun_at = now
+            self._ahead = eager(self._look())
 
     async def is_over(self) -> bool:
         """Return True if the turn was ended.
@@ -155,8 +163,16 @@ class EndWatch:
         After that (the bus hung, the process stood still) it is looked anew. An end is for good.
         """
         begun, self._ahead = self._ahead, None
-        if begun is not None and (await begun or self._clock() - self._begun_at < LOOK_S):
-            return begun.result()
+        is_awaited, self._is_awaited = self._is_awaited, False
+        if begun is not None:
+            if await begun:
+                return True
+            self._open_at = self._begun_at
+        if is_awaited and self._clock() - self._open_at < LOOK_S:
+            return False
+        return await self._was_ended()
+
+    async def _look(self) -> bool:
         return await self._was_ended()
 
     def close(self) -> None:
@@ -164,12 +180,6 @@ class EndWatch:
         if self._ahead is not None:
             self._ahead.cancel()
             self._ahead = None
-
-
-def _nobody_asks(look: asyncio.Future[bool]) -> None:
-    """Take note of a look's error: the call that it was for may never come."""
-    if not look.cancelled():
-        look.exception()
 
 
 LOST_S = 60.0

@@ -110,7 +110,7 @@ async def drive(
             turn.execution.journal.take_up(began)
             return await going_on.until_a_move()
     # It begins: for the first time, or because prompt, model or handoff changed: the brief tells the past.
-    await turn.execution.ended.begin()
+    turn.execution.ended.look_ahead()
     return await conversation(context_now(turn, offered), is_new=True).until_a_move()
 
 

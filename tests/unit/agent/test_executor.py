@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from mesh.agent._executor import open_since
 from mesh.agent._journal import Journal
-from mesh.agent._rounds import LOOK_S, LOST_S, EndWatch, ForeignRounds
+from mesh.agent._rounds import LOOK_S, LOST_S, NEXT_LOOK_S, EndWatch, ForeignRounds
 from mesh.agent._runtime import Runtime, Watchdog
 from mesh.agent._step_store import WINDOW, Attempts, Call
 from mesh.agent.definition import Agent
@@ -221,7 +222,6 @@ async def test_a_look_that_was_begun_ahead_serves_one_call_and_for_a_moment(
     asked, now = Looks(), 0.0
     watch = EndWatch(asked, clock=lambda: now)
     watch.look_ahead()
-    await asyncio.sleep(0)
     asked.ended = True
     over = asyncio.ensure_future(watch.is_over())
     await asyncio.sleep(0)
@@ -232,12 +232,59 @@ async def test_a_look_that_was_begun_ahead_serves_one_call_and_for_a_moment(
     assert asked.began == looks + 1
 
 
+async def test_a_look_serves_the_next_call_too_if_that_is_announced_in_time() -> None:
+    asked, now = Looks(), 0.0
+    asked.may_answer.set()
+    watch = EndWatch(asked, clock=lambda: now)
+    for _ in range(2):
+        watch.look_ahead()
+        assert not await watch.is_over()
+    assert asked.began == 1
+    asked.ended = True
+    watch.look_ahead()
+    now += LOOK_S
+    assert await watch.is_over(), "it came too late"
+    assert asked.began == 2
+
+
+async def test_a_round_whose_event_was_just_stored_needs_no_look() -> None:
+    asked, now = Looks(), 0.0
+    asked.ended = True
+    asked.may_answer.set()
+    watch = EndWatch(asked, open_at=now, clock=lambda: now)
+    watch.look_ahead()
+    assert not await watch.is_over()
+    assert asked.began == 0
+    now += LOOK_S
+    assert await watch.is_over()
+    assert asked.began == 1
+
+
+async def test_a_look_is_begun_ahead_where_the_latest_may_be_too_old_for_the_call() -> None:
+    asked = Looks()
+    watch = EndWatch(asked, open_at=0.0, clock=lambda: NEXT_LOOK_S)
+    watch.look_ahead()
+    assert asked.began == 1
+    watch.close()
+
+
+@pytest.mark.parametrize(
+    ("age_s", "counts"), [pytest.param(0.2, True, id="past"), pytest.param(-0.2, False, id="future")]
+)
+def test_a_turn_was_open_when_its_event_was_stored_unless_the_clocks_disagree(
+    age_s: float, counts: bool
+) -> None:
+    message = types.SimpleNamespace(stored_us=int((time.time() - age_s) * 1e6))
+    since = open_since(cast(Message, message))
+    assert (since <= time.monotonic() - age_s) if counts else (since == -math.inf)
+
+
 async def test_a_look_that_found_the_end_counts_however_late_and_is_not_repeated() -> None:
     asked, now = Looks(), 0.0
     asked.ended = True
     asked.may_answer.set()
     watch = EndWatch(asked, clock=lambda: now)
-    await watch.begin()
+    watch.look_ahead()
     now += LOOK_S
     watch.look_ahead()
     assert await watch.is_over()
@@ -251,7 +298,7 @@ async def test_a_look_that_no_call_asks_for_is_given_up_and_its_error_is_nobodys
     asked = Looks()
     for was_ended in (asked, breaks):
         watch = EndWatch(was_ended)
-        await watch.begin()
+        watch.look_ahead()
         watch.close()
         await asyncio.sleep(0)
     assert asked.began == 1

@@ -320,6 +320,7 @@ async def test_the_loop_looks_while_it_stores_and_asks_nobody_once_the_turn_is_o
 ) -> None:
     """A look that is begun with the storing of a step comes after what that step waited for."""
     monkeypatch.setattr(_rounds, "LOOK_S", math.inf)
+    monkeypatch.setattr(_rounds, "NEXT_LOOK_S", 0.0)
     looked_at: list[int] = []
     ended = False
 
