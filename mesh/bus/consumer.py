@@ -238,7 +238,7 @@ class Puller:
         """End all pulls at once, and wait for running handlers. Call `close` afterwards."""
         await self.stop()
         while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+            await self._ended()
 
     async def close(self) -> None:
         """End all pulls, and cancel running handlers; again where one took it for another's. Idempotent."""
@@ -246,7 +246,12 @@ class Puller:
         while self._tasks:
             for task in tuple(self._tasks):
                 task.cancel()
-            await asyncio.wait(tuple(self._tasks), timeout=_DEAF_S)
+            await self._ended(_DEAF_S)
+
+    async def _ended(self, timeout_s: float | None = None) -> None:
+        """Wait for the handlers of now. Those that were cancelled before they began are forgotten here."""
+        ended, _ = await asyncio.wait(tuple(self._tasks), timeout=timeout_s)
+        self._tasks -= ended
 
     async def stop(self) -> None:
         """End all pulls at once; handlers go on. Messages sent before are given back. Idempotent."""
@@ -393,7 +398,6 @@ class Puller:
             self._pull()  # an idle pull asked for this one alone
         task = self._loop.create_task(self._handle(message))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _handle(self, message: Message) -> None:
         try:
@@ -407,3 +411,4 @@ class Puller:
             _log.exception("handler_failed", consumer=self._name)
         finally:
             message.done()
+            self._tasks.discard(asyncio.current_task(self._loop))  # a callback costs a turn of the loop

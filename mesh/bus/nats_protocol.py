@@ -100,6 +100,9 @@ class NatsProtocol(Client):
     def __init__(self, on_denied: Callable[[str, str], None]) -> None:
         """Make a client that calls `on_denied(operation, subject)` at each permission violation."""
         super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._to_run = getattr(self._loop, "_ready", None)
+        """What is to run in this pass of the loop, our own writing too; None if the loop is not asyncio's."""
         self.sinks: dict[int, Sink] = {}
         self.on_denied = on_denied
         self.tls = NO_FILES
@@ -247,13 +250,11 @@ class NatsProtocol(Client):
         self._out.append(chunk)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(chunk)
-        loop = asyncio.get_running_loop()
-        to_run = getattr(loop, "_ready", None)  # of asyncio's own loops; our own writing is among them
-        if last and to_run is not None and len(to_run) <= self._flushing:
+        if last and self._to_run is not None and len(self._to_run) <= self._flushing:
             self._write_out()
         elif not self._flushing:
             self._flushing = True
-            loop.call_soon(self._write_out)
+            self._loop.call_soon(self._write_out)
 
     def take(self, data: bytes) -> None:
         """Dispatch what was read, and write the answers to it. Raises ProtocolError."""

@@ -79,6 +79,7 @@ class RequestMux:
     """The calls that wait for an answer. `take` is the sink of the inbox."""
 
     def __init__(self, prefix: str) -> None:
+        self._loop = asyncio.get_running_loop()
         self.inbox = f"{prefix}.{secrets.token_hex(12)}."
         """Prefix of reply subjects; the number follows."""
         self.requests = 0
@@ -106,12 +107,11 @@ class RequestMux:
         An answer that comes after this call is never missed. It raises NoResponders, TimedOut, Denied or
         Disconnected. Call `forget` when nobody waits for it any more.
         """
-        loop = asyncio.get_running_loop()
         self.requests += 1
-        future = loop.create_future()
-        self._waiting[number] = _Waiting(subject, future, many, loop.time(), timeout_s)
+        future = self._loop.create_future()
+        self._waiting[number] = _Waiting(subject, future, many, self._loop.time(), timeout_s)
         if self._clock is None:
-            self._clock = loop.call_later(min(_SWEEP_S, timeout_s), self._sweep)
+            self._clock = self._loop.call_later(min(_SWEEP_S, timeout_s), self._sweep)
         return future
 
     def forget(self, number: int) -> None:
@@ -138,12 +138,11 @@ class RequestMux:
 
     def _sweep(self) -> None:
         """Fail calls that timed out. One timer serves all, since nearly every request is answered in time."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._loop.time()
         for waiting in tuple(self._waiting.values()):
             if waiting.until(self._heard) <= now and not waiting.future.done():
                 waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
-        self._clock = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
+        self._clock = self._loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
 
 
 # --- JetStream --------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ _TURN_BYTES, _NAME_BYTES, _MODEL_BYTES, _FACT_BYTES = 1_500, 100, 400, 600
 """What is left of a turn that is over; of each name in its path; of what it spent on a model; of a fact."""
 _LOOSE_BYTES = 256 << 10
 """What the newest events may weigh before their facts are condensed to what tells new ones from old."""
+_BETWEEN = bytes(set(range(256)) - set(b",:[{"))
+"""Every byte but those that separate values. To drop them in one pass costs a third of four counts."""
 _SPARED = 0.75
 """How often a request under way is passed over when one has to go."""
 _KEPT = frozenset(
@@ -48,8 +50,9 @@ def weight(body: bytes) -> int:
 
     A list of empty lists takes twenty times its JSON. Counting what separates values needs no walk over them.
     """
-    values = body.count(b",") + body.count(b":") + body.count(b"[")
-    return 2 * len(body) + _OBJECT_BYTES * values + _MAP_BYTES * body.count(b"{")
+    separators = body.translate(None, _BETWEEN)
+    objects = separators.count(b"{")
+    return 2 * len(body) + _OBJECT_BYTES * (len(separators) - objects) + _MAP_BYTES * objects
 
 
 def _left_by(event: AnyEvent) -> int:

@@ -145,7 +145,7 @@ def test_nothing_that_breaks_the_framing_is_sent(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_however_the_bytes_are_cut_the_messages_are_the_same(size: int) -> None:
+async def test_however_the_bytes_are_cut_the_messages_are_the_same(size: int) -> None:
     """The scanner sees every boundary: within lines, headers, bodies and line ends."""
     wire, got = NatsProtocol(lambda operation, subject: None), []
     wire.sinks[7] = lambda m: got.append((m.subject, m.reply, m.status, m.headers, m.data))

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from mesh.bus.connection import connect
+from mesh.bus.nats_protocol import Incoming
 from mesh.errors import Unreachable
 from mesh.local.server import EmbeddedServer
+from tests.certain import known
 from tests.integration.pulling import Busy, Queue, until_waiting
 from tests.servers import eventually, until
 
@@ -44,6 +46,16 @@ async def test_close_cancels_what_is_in_hand(queue: Queue) -> None:
     await puller.close()
     assert await queue.left() == 1
     assert not [task for task in asyncio.all_tasks() if "Puller" in str(task.get_coro())]
+
+
+async def test_a_handler_that_is_cancelled_before_it_begins_is_not_waited_for(queue: Queue) -> None:
+    busy = Busy()
+    puller = queue.puller(busy)
+    came = Incoming("mesh", f"{puller._sender}1.1.1.1.0", b"", b"")
+    puller._on_delivery(came, known(puller._numbers(came.reply)))
+    await puller.close()
+    assert not busy.messages
+    assert not puller._tasks
 
 
 async def test_a_closed_puller_leaves_no_pull_behind_that_others_would_starve_by(queue: Queue) -> None:
