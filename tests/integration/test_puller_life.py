@@ -51,6 +51,7 @@ async def test_close_cancels_what_is_in_hand(queue: Queue) -> None:
 async def test_a_handler_that_is_cancelled_before_it_begins_is_not_waited_for(queue: Queue) -> None:
     busy = Busy()
     puller = queue.puller(busy)
+    puller._loop = asyncio.get_running_loop()  # as `start` does; to end a subscription would let it begin
     came = Incoming("mesh", f"{puller._sender}1.1.1.1.0", b"", b"")
     puller._on_delivery(came, known(puller._numbers(came.reply)))
     await puller.close()
