@@ -181,7 +181,7 @@ class Executor:
         return any(body is not None for body in found)
 
     async def _is_anothers(self, round_: Execution) -> bool:
-        """Return True if an instance of the version that began this round should have it back.
+        """Return True if this round should go back to an instance of the version that began it.
 
         After the grace this one goes on with it, and replays what the other recorded.
         """

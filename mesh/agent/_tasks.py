@@ -109,7 +109,7 @@ class Tasks:
         self.told = dict(sorted({**told, self._work.round: self._now}.items()))
 
     async def pass_on(self, move: Move) -> None:
-        """Record what a task was given to use, where its own tasks' results come in the place of that."""
+        """Record the results that a task was given to use, before those of its own tasks replace them."""
         if isinstance(move, Delegate) and self._now.results and not self._is_resumed:
             await self._record()
 

@@ -165,7 +165,7 @@ def load(reference: str) -> Agent:
 
 
 def _agents_in(module_name: str, names: Mapping[str, object]) -> str:
-    """Return by which references a module's agents are to be had."""
+    """Return the references of a module's agents."""
     found = [f"{module_name}:{name}" for name, each in names.items() if isinstance(each, Agent)]
     return f"say which agent, MODULE:NAME: {', '.join(found)}" if found else "there is no agent in it"
 

@@ -213,7 +213,7 @@ class Turn(Moves):
 
         Args:
             name: by which the next ones ask for it.
-            data: bytes, a `Path`, or an async iterator of bytes, for what shall not be in memory at once.
+            data: bytes, a `Path`, or an async iterator of bytes, for what should not be in memory at once.
             labels: what an agent must be cleared for to be shown the reference.
 
         Raises ArtifactError: ArtifactDenied, StoreUnreachable, StoreUnusable.

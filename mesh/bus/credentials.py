@@ -74,7 +74,7 @@ def write_key(directory: Path, name: str, key: KeyPair) -> Path:
 
 
 def replace_private(path: Path, body: bytes) -> None:
-    """Write a file that only its owner can read, in the place of an old one; readers see one or the other."""
+    """Write a file that only its owner can read, in place of an old one; readers see one or the other."""
     part = path.with_suffix(".new")
     part.unlink(missing_ok=True)
     _write_private(part, body)

@@ -1,8 +1,8 @@
 """`mesh setup` on the server: create and update streams and consumers as the table says.
 
-`provision` creates what lacks and updates what may be updated. It deletes nothing but the consumers of
-intents that no agent lists any more: what waits there is offered to nobody. It refuses what would lose data
-or change what stored data means. Nothing else in this software creates a stream or a consumer, and only the
+`provision` creates what is missing and updates what may be updated. It deletes only the consumers of intents
+that no agent lists any more: work that waits there is offered to nobody. It refuses what would lose data or
+change what stored data means. Nothing else in this software creates a stream or a consumer, and only the
 admin may.
 """
 

@@ -217,7 +217,7 @@ _AGAIN_S = 0.02
 async def read_memory(bus: Bus, client: str, conversation: str | None = None) -> list[MemoryRecord]:
     """Return all records of a client's conversation, or of all its conversations. Raises BusError.
 
-    What cannot be read is left out: nothing but guards writes here.
+    What cannot be read is left out: only guards write here.
     """
     stored = every(bus, memory_of(client), subjects.memories(client, conversation))
     found = [codec.readable(each.data, MemoryRecord) async for each in stored]

@@ -22,7 +22,7 @@ from protocol.wire.prices import READ_ERRORS
 
 
 class Sent(NamedTuple):
-    """A message as it lies in its sender's queue."""
+    """A message as its sender's queue holds it."""
 
     sender: str
     """As the broker says, in the subject."""

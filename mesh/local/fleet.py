@@ -41,7 +41,7 @@ _NOT_INHERITED = (
     "MESH_HEALTH",
     *TLS_VARIABLES,
 )
-"""What is of one process: nobody can share a name, or a port to answer probes on."""
+"""Settings of a single process: processes cannot share a name, or a port for probes."""
 
 
 class LocalFleet(Lifecycle):

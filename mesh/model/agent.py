@@ -51,7 +51,7 @@ KEY = "ANTHROPIC_API_KEY"
 
 Mode = Literal["scripted", "claude", "openai", "pinned"]
 PINNED: Mode = "pinned"
-"""Lets each agent ask the vendor that its own model is of."""
+"""Lets each agent ask the vendor of its own model."""
 OPENAI = "openai:"
 """Begins the pinned id of a model of OpenAI's, or of a server that speaks its API: `openai:gpt-…`."""
 

@@ -261,7 +261,7 @@ class _Conversation:
         return told(past, self.turn.execution.tasks.told.get(past.round + 1))
 
     def _cut_off(self, reply: Reply) -> Move | None:
-        """Tell the model that its reply was too long. Nothing of it is done, as its end is missing."""
+        """Tell the model that its reply was too long. None of it is done, because its end is missing."""
         self.so_far.clear()
         if self._take():
             self.transcript += [_error(call, _CUT_OFF) for call in reply.calls] or [_remark(_CUT_OFF)]

@@ -1,4 +1,4 @@
-r"""The scripted model: rules from a TOML file in the place of a language model.
+r"""The scripted model: rules from a TOML file in place of a language model.
 
 It sees the `Prompt` and nothing else, reads the brief back from its text, and acts only through tools that
 the prompt offers. It follows the first rule that fits, or the agent's fallback where none does.

@@ -337,7 +337,7 @@ class Conduct:
     # --- the planner --------------------------------------------------------------------------------
 
     async def _extend(self, flaws: list[Flaw]) -> bool:
-        """Ask the planner for (more) steps, in the place of those that were not begun.
+        """Ask the planner for (more) steps, in place of those that were not begun.
 
         Returns False if it says that no more is to be done. Raises PlanInvalid.
         """

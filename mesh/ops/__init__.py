@@ -1,7 +1,7 @@
 """The operator's API, without a terminal.
 
-A module of it is imported when it is first used, so that `from mesh import ops` costs nothing: no command
-pays for another.
+A module of it is imported when it is first used. So `from mesh import ops` costs nothing, and no command pays
+for another.
 """
 
 from importlib import import_module

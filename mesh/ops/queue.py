@@ -276,7 +276,7 @@ async def resolve(
     Args:
         to: the agent that gets it. A name of none is refused here: a guard would keep it as a dead letter.
         again: the agent whose turn was ended goes on.
-        note: what the next to have it should know.
+        note: what the next holder should know.
         budget: what it may spend from here on.
         n: number of the event that was looked at, as for `turn_in`.
 

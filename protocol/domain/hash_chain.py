@@ -98,7 +98,7 @@ def digest_of_document(event: dict[str, Any], facts: tuple[Fact, ...] = ()) -> s
 
 
 def _commit(node: Any, salt: bytes, path: str) -> None:
-    """Put commitments in the place of what an object or a list commits to, at whatever depth.
+    """Replace what an object or a list commits to by commitments, at any depth.
 
     Args:
         salt: the event's, and 0x1f.
