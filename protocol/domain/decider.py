@@ -303,10 +303,12 @@ class RequestDecider:
                     follows = due(ledger, world, deciding, looks)
                     assert follows is not None
             if not (yield from self._follow(follows, fleet)):
-                end = yield from self._append(too_large(ledger, world, follows), None)
-                while isinstance(end, FactsWithheld):
-                    world = replace(world, salt=(yield from self._moment()).salt)
+                while True:  # half of a verdict may stand there, with the moment of this look
+                    moment = yield from self._moment()
+                    world = replace(world, now=moment.now, salt=moment.salt)
                     end = yield from self._append(too_large(ledger, world, follows), None)
+                    if not isinstance(end, FactsWithheld):
+                        break
                 if end is None:
                     raise BrokenLog(f"not even the end of {ledger.request} can be stored")
             now = None

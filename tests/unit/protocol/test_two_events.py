@@ -11,9 +11,9 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import fold
 from protocol.domain.steps import Stored
-from protocol.wire.commands import Command
+from protocol.wire.commands import Command, Freeze, Thaw
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened
+from protocol.wire.events import AnyEvent, FactsWithheld, HandoffAdmitted, RequestFailed, RequestOpened
 from protocol.wire.handoff import Constraints
 from tests.unit.protocol.worlds import Play, agent, complete, fact, transfer
 
@@ -138,6 +138,18 @@ def test_an_admission_after_a_dead_guards_refusal_keeps_nothing_of_it() -> None:
     assert [type(event) for event in play.events] == [FactsWithheld, FactsWithheld, RequestOpened]
     assert play.events[0].grounds is not None
     assert play.events[1].grounds is None
+
+
+def test_what_ends_a_request_after_half_a_verdict_has_a_salt_of_its_own() -> None:
+    """Of two events with one salt, who reads one could guess what the other commits to."""
+    play = Changing(too_large=(HandoffAdmitted,))
+    submitted(play)
+    play.control(Freeze)
+    play.move(transfer("b"))
+    play.control(Thaw)
+    assert [type(event) for event in play.events[-3:]] == [FactsWithheld, FactsWithheld, RequestFailed]
+    assert len({event.salt for event in play.events}) == len(play.events)
+    assert rejudge(play.bodies).same
 
 
 def test_a_dead_guards_event_is_not_said_twice() -> None:
