@@ -260,6 +260,7 @@ class Ledger(RequestState):
     ) -> None:
         task.state, task.ended = how, by
         self.live.pop((task.lead, task.name), None)
+        self.forget(self.turns[task.lead])
 
     def _charge_unaccounted(self, turn: TurnState, began: bool) -> None:
         """Charge a turn all that it had left if nobody said what a round of it cost that had begun."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
 from protocol.domain.layers import NO_LOAD, NO_STASH, FactHistory, Load, Marks, Stash, is_cleared
-from protocol.domain.tasks import TaskState, reserved
+from protocol.domain.tasks import TaskState, open_of, reserved
 from protocol.domain.turns import (
     NO_REPORT,
     Board,
@@ -203,13 +203,21 @@ class RequestState:
             task = self.turns[task.lead].task
 
     def close(self, turn_id: TurnId, by: AnyEvent) -> TurnState:
-        """End a turn, and drop what it was given: a request of many turns would keep it of every one."""
+        """End a turn."""
         turn = self.turns[turn_id]
         turn.state, turn.end = "ended", TurnEnd.of(by)
-        if not turn.tasks:  # a lead's is its tasks' source, until they are over, too
-            turn.given, turn.stash, turn.past = None, NO_STASH, ()
         self.open.pop(turn_id, None)
+        self.forget(turn)
         return turn
+
+    @staticmethod
+    def forget(turn: TurnState) -> None:
+        """Drop what a turn was given that is over: a request of many turns would keep it of every one.
+
+        A lead's is its tasks' source, until they are over, too.
+        """
+        if turn.state == "ended" and not open_of(turn.tasks.values()):
+            turn.given, turn.stash, turn.past = None, NO_STASH, ()
 
     def begin(
         self,

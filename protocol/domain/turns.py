@@ -64,7 +64,7 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     id: TurnId
     agent: AgentName
     given: Assignment | None
-    """What its newest round was given. None once it is over, but for a lead's: the log has it."""
+    """What its newest round was given. None once it is over, and all its tasks: the log has it."""
     path: tuple[AgentName, ...]
     """Its lineage: holders from the entry agent to its own."""
     journal_id: TurnId

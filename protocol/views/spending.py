@@ -95,14 +95,16 @@ class Spending:
         self._turns: dict[TurnId, _Turn] = {}
         self._prices: dict[RequestId, Mapping[str, Price]] = {}
         self._kept: dict[RequestId, events.FactsWithheld] = {}
-        """What the newest event of each request keeps back from the reader of the next."""
+        """By request: what is kept back from a reader, until a turn is opened or the request ends."""
 
     def take(self, event: AnyEvent) -> None:
         if isinstance(event, events.RequestOpened) and event.prices:
             self._prices[event.request] = price_list(event.prices)
-        kept = self._kept.pop(event.request, None)
+        kept = self._kept.get(event.request)
         if isinstance(event, events.FactsWithheld):
             self._kept[event.request] = event
+        elif event.opens_turn or isinstance(event, events.Ended):
+            self._kept.pop(event.request, None)
         if kept is not None and kept.cause != event.cause:
             kept = None
         report = _report(event, kept)

@@ -123,6 +123,23 @@ def test_the_weight_of_a_tree_is_no_less_than_the_memory_that_it_takes() -> None
     assert takes <= cached.weight
 
 
+def test_the_weight_of_leads_that_are_over_is_no_less_than_the_memory_that_they_take() -> None:
+    """What a lead was given is the source of its tasks, and goes with the last of them."""
+    guard = InMemoryGuard(fleet_of("a", "b", "c"), {"default": Policy(topology="supervised", max_tasks=99)})
+    script = Script(guard)
+    script.submit(sender=guard.client, facts=(Fact(key="whole", value="x" * 40_000),))
+    for lead in map(str, range(20)):
+        script.of("", plan(task(lead, "b", facts=(Fact(key="part", value=lead),))))
+        script.of(lead, plan(task(f"{lead} below", "c")))
+        script.of(f"{lead} below", DELIVERED)
+        script.of(lead, DELIVERED)
+    cached, takes = folded(guard.bodies)
+    assert takes <= cached.weight
+    over = [turn for turn in cached.ledger.turns.values() if turn.state == "ended"]
+    assert len(over) == 2 * 20
+    assert not any(turn.given for turn in over)
+
+
 def test_a_long_request_takes_little_more_for_each_turn_that_is_over() -> None:
     """What a turn was given goes with it: a request of 1,000 events would else take 7 KB for each of them."""
     guard = InMemoryGuard(fleet_of("a", "b"), {"default": Policy(max_depth=1_000)})

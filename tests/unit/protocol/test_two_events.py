@@ -11,11 +11,21 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import fold
 from protocol.domain.steps import Stored
+from protocol.views.spending import Spending
 from protocol.wire.commands import Command, Freeze, Thaw
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, FactsWithheld, HandoffAdmitted, RequestFailed, RequestOpened
+from protocol.wire.events import (
+    AnyEvent,
+    FactsWithheld,
+    HandoffAdmitted,
+    RequestCompleted,
+    RequestFailed,
+    RequestFrozen,
+    RequestOpened,
+    RequestThawed,
+)
 from protocol.wire.handoff import Constraints
-from tests.unit.protocol.worlds import Play, agent, complete, fact, transfer
+from tests.unit.protocol.worlds import Play, agent, complete, fact, transfer, usage
 
 
 class Died(Exception):
@@ -150,6 +160,25 @@ def test_what_ends_a_request_after_half_a_verdict_has_a_salt_of_its_own() -> Non
     assert [type(event) for event in play.events[-3:]] == [FactsWithheld, FactsWithheld, RequestFailed]
     assert len({event.salt for event in play.events}) == len(play.events)
     assert rejudge(play.bodies).same
+
+
+def test_the_cost_is_found_where_others_came_between_the_two_events() -> None:
+    play, found = Changing(dies=True), Spending()
+    play.submit()
+    play.change = lambda _: None
+    with pytest.raises(Died):
+        play.move(complete(), usage(tokens=5))
+    command = play.heard_last
+    assert command is not None
+    play.decider = RequestDecider(fold(play.events))
+    for kind in (Freeze, Thaw):
+        play.control(kind)
+    play.process(command)
+    kinds = [type(event) for event in play.events[1:]]
+    assert kinds == [FactsWithheld, RequestFrozen, RequestThawed, RequestCompleted]
+    for event in play.events:
+        found.take(event)
+    assert [line.usage.tokens for line in found.lines] == [5]
 
 
 def test_a_dead_guards_event_is_not_said_twice() -> None:
