@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from mesh.agent import Agent, Task, Turn, agent, tool
+from mesh.agent import Agent, Permanent, Task, Turn, agent, tool
 from mesh.agent._runtime import Runtime
 from mesh.bus.connection import connect
 from mesh.model import Hear, Model, Prompt, Reply, Supervisor, Swarm, ToolCall
@@ -68,8 +68,12 @@ def readers() -> set[str]:
 async def read(turn: Turn) -> Move:
     """Read beside another reader, and post what was seen: one who is quick would take both reads."""
     note(f"read {turn.task_name} {turn.agent}")
-    while len(readers()) < 2:  # noqa: ASYNC110 - another process writes it
-        await asyncio.sleep(0.01)
+    try:
+        async with asyncio.timeout(60.0):
+            while len(readers()) < 2:  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise Permanent(f"nobody reads beside {turn.agent}") from None
     await turn.post({"saw": turn.task_name})
     return turn.deliver(f"read {turn.task_name}")
 
