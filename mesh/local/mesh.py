@@ -106,7 +106,7 @@ class LocalBus(Lifecycle):
 
 
 _LOOK_S = 0.01
-_READY_S = 30.0
+_READY_S = 60.0
 _GRACE_S = 5.0
 
 

@@ -6,8 +6,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from mesh.guard import availability
 from mesh.testing import LocalBus
 from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
+from tests.servers import PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a guard wait for the bus: it gives up a look, and the count of a failure, after a second."""
+    monkeypatch.setattr(availability, "_ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(availability, "WAIT_S", PATIENCE_S)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

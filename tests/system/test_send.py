@@ -36,7 +36,12 @@ class Seat:
 
     def __init__(self, terminal: int, process: "subprocess.Popen[bytes]") -> None:
         self._terminal, self._process = terminal, process
-        self.shown = ""
+        self._got = b""
+
+    @property
+    def shown(self) -> str:
+        """All that was shown; a look may end within a character, or within the end of a line."""
+        return self._got.decode(errors="replace").replace("\r\n", "\n")
 
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
@@ -60,7 +65,7 @@ class Seat:
     def _look(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):  # nothing now; nobody is at the other end
             while part := os.read(self._terminal, 4_096):
-                self.shown += part.decode().replace("\r\n", "\n")
+                self._got += part
 
 
 @contextlib.contextmanager
