@@ -122,8 +122,14 @@ class Execution:
         The loop with a model begins the look ahead: with the step before the call. A round that begins needs
         none, as its event has just said it (`EndWatch`).
         """
+        await self.journal.settled()  # before the look, which may not be old when the call is made
         if await self.ended.is_over():
             raise self.journal.stop(Superseded("the turn was ended"))
+
+    def close(self) -> None:
+        """Give up what was begun ahead. Idempotent."""
+        self.ended.close()
+        self.journal.close()
 
     # --- tools ------------------------------------------------------------------------------------
 
@@ -131,7 +137,8 @@ class Execution:
         """Return a tool's result, recorded or new. Raises as `Turn.call` does.
 
         Args:
-            for_model: True if a model reads the outcome, and rests its next words on it. So a reading tool
+            for_model: True if a model reads the outcome, and rests its next words on it: nothing else is done
+                with it before the next step, so that it is had ahead of its record. So a reading tool
                 that broke, a result that is too large and a forbidden tool are recorded as ToolRefused, too.
                 Every round gets the same error.
         """
@@ -162,7 +169,8 @@ class Execution:
 
         try:
             if tool.effect is None:
-                return await self.journal.step(("call", tool.name, digest), run, refusals=for_model)
+                call = ("call", tool.name, digest)
+                return await self.journal.step(call, run, refusals=for_model, ahead=for_model)
             await self.require_open()
             again = self._again(tool, run, key) if allowed else None
             call = ("effect", tool.name, digest)
@@ -275,6 +283,7 @@ class Execution:
         *,
         cost: Callable[[T], Usage] | None = None,
         began: Any = None,
+        ahead: bool = False,
     ) -> tuple[T, bool]:
         """Return a model's reply to `prompt`, and True if this round is the one that pays for it.
 
@@ -284,6 +293,7 @@ class Execution:
             cost: returns the cost of a reply. It is recorded with the reply, so that a process that dies
                 afterwards takes nothing of the bill with it.
             began: of a conversation's first call: its beginning, for `journal.begun`.
+            ahead: as for `Journal.step`.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
         """
@@ -302,7 +312,7 @@ class Execution:
         priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
         call = ("model", name, digest_of(prompt))
         kept = None if began is None else plain(began)
-        value = await self.journal.step(call, ask, cost=priced, on_reuse=reused, began=kept)
+        value = await self.journal.step(call, ask, cost=priced, on_reuse=reused, began=kept, ahead=ahead)
         return msgspec.convert(value, kind), paid
 
     def knows(self, name: str, prompt: Any) -> bool:

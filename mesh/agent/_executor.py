@@ -237,7 +237,7 @@ class Executor:
             await round_.journal.load()  # the turn's cost is known before its code asks
         round_.live.began(self._beginnings)
         with (
-            contextlib.closing(round_.ended),
+            contextlib.closing(round_),
             self.running.holding(round_.request, round_.work) as running,
         ):
             try:

@@ -1,9 +1,10 @@
 """The journal: what a turn did, step by step, so that a turn delivered again repeats nothing.
 
-A step is recorded before its value is used. When the same round runs again, each step returns its record, in
-the order of the calls. A *later* round takes over the successful steps of earlier ones wherever it makes an
-equal call. Before its first own step it closes each earlier round with a fence, which stops an instance that
-still runs one. Only then it reads the steps of that round.
+A step is recorded before its value is used; a loop with a model may read it meanwhile, and no more. When the
+same round runs again, each step returns its record, in the order of the calls. A *later* round takes over the
+successful steps of earlier ones wherever it makes an equal call. Before its first own step it closes each
+earlier round with a fence, which stops an instance that still runs one. Only then it reads the steps of that
+round.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from mesh.agent._step_store import Call, Earlier, Named, Place, Places, Recorded
 from mesh.agent._telemetry import replayed
 from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError
 from mesh.bus.stores import StepStore
+from mesh.service.eager import eager
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import RoundOutcome
@@ -79,6 +81,8 @@ class Journal:
         self._loading: asyncio.Task[None] | None = None
         self._effects_running = 0
         self._closed = False
+        self._ahead: deque[asyncio.Future[None]] = deque()
+        """Steps on their way, whose values are had already."""
         self._called = itertools.count()
         self.tally = Tally()
         self.with_effect = False
@@ -172,6 +176,7 @@ class Journal:
         round to which its code did not come again.
         """
         self._closed = True
+        await self.settled()
         if self._effects_running:
             await self._places.until(lambda: self._effects_running == 0)
         if self.broken is not None:
@@ -189,6 +194,7 @@ class Journal:
         on_reuse: Callable[[], None] | None = None,
         began: Any = None,
         refusals: bool = False,
+        ahead: bool = False,
     ) -> Any:
         """Return a step's value: as recorded, or freshly produced and recorded.
 
@@ -200,6 +206,8 @@ class Journal:
             on_reuse: called when the value is an earlier round's: it was reported then.
             began: recorded with a fresh value, for `begun`.
             refusals: True if an earlier round's refusal is taken over like a value; else it is tried anew.
+            ahead: True for a caller that only computes with the value until its next step, or `settled`. It
+                has the value while its record is on its way.
         """
         await self._begin()
         nth = next(self._called)
@@ -212,7 +220,11 @@ class Journal:
         async def run(place: Place) -> Record:
             record = await self._produced(call, produce, cost=cost, began=began)
             failpoint("step.ran")
-            return await self._write(place.name, record, nth)
+            if not ahead:
+                return await self._write(place.name, record, nth)
+            self._places.goes_on()
+            self._ahead.append(eager(self._written(place.name, record, nth)))
+            return record
 
         return await self._at_its_place(call, nth, run)
 
@@ -253,7 +265,26 @@ class Journal:
 
         return await self._at_its_place(call, nth, run)
 
+    async def settled(self) -> None:
+        """Wait until the steps whose values were had ahead are stored. Raises what prevents it, each time."""
+        while self._ahead:
+            await asyncio.shield(writing := self._ahead[0])
+            if self._ahead and self._ahead[0] is writing:
+                self._ahead.popleft()
+
+    def close(self) -> None:
+        """Give up storing what was had ahead. Idempotent."""
+        for writing in self._ahead:
+            writing.cancel()
+
+    async def _written(self, name: str, record: Record, nth: int) -> None:
+        try:
+            await self._write(name, record, nth)
+        finally:
+            await self._places.ended()
+
     async def _begin(self) -> None:
+        await self.settled()
         await self.load()
         if self.broken is not None:
             raise self.broken

@@ -233,6 +233,10 @@ class Places:
                 self._running += 1
             return place
 
+    def goes_on(self) -> None:
+        """Take note that a step is under way beyond its run: until `ended` is called once more for it."""
+        self._running += 1
+
     async def ended(self) -> None:
         """Note that a step which ran at its place has ended, in any way."""
         self._running -= 1

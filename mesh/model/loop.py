@@ -143,6 +143,17 @@ class _Conversation:
         self.pricing = Pricing(self.turn, self.model)
 
     async def until_a_move(self) -> Move:
+        """Return the move. Whatever comes of the conversation, its steps are stored by then."""
+        journal = self.turn.execution.journal
+        try:
+            move = await self._until_a_move()
+        except Exception:
+            await journal.settled()
+            raise
+        await journal.settled()
+        return move
+
+    async def _until_a_move(self) -> Move:
         while True:
             reply = await self._ask()
             if reply.stop == PAUSED:
@@ -183,6 +194,7 @@ class _Conversation:
             hear=self.hear,
             began=self.begins,
             goes_on=lambda reply: any(call.name in self.tools for call in reply.calls),
+            ahead=True,
         )
         self.begins = None
         self.said_before = not is_paid_now
@@ -328,11 +340,13 @@ async def replied(
     hear: Hear | None = None,
     began: PromptContext | None = None,
     goes_on: Callable[[Reply], bool] = lambda reply: False,
+    ahead: bool = False,
 ) -> tuple[Reply, bool]:
     """Return a model's reply, fresh or recorded, and True if this round is the one that pays for it.
 
     Args:
         goes_on: returns True for a reply after which a tool is called as soon as it is stored.
+        ahead: as for `Journal.step`.
 
     Raises ModelGaveUp for one that stopped for a reason which no answer of ours can mend.
     """
@@ -344,7 +358,7 @@ async def replied(
         return reply
 
     reply, is_paid_now = await turn.execution.model(
-        model.mode, prompt, ask, Reply, cost=pricing.cost, began=began
+        model.mode, prompt, ask, Reply, cost=pricing.cost, began=began, ahead=ahead
     )
     pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
     if reply.stop in FATAL:
