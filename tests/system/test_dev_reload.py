@@ -49,6 +49,13 @@ def said_since(dev: Running, before: str, text: str) -> str:
     return dev.said[len(before) :]
 
 
+def sent(folder: Folder, *asked: str) -> str:
+    """Send, and return the answer."""
+    done = folder.mesh("send", *asked)
+    assert done.status == Exit.DONE, done
+    return done.out
+
+
 def test_each_service_has_its_line_as_it_is_ready(shop: tuple[Folder, Running]) -> None:
     _, dev = shop
     started = dev.said.partition("nats-server at")[0]
@@ -89,7 +96,7 @@ def test_a_bug_is_shown_with_the_readers_own_line_first(shop: tuple[Folder, Runn
     before = dev.said
     edit(code, 'number = turn.facts["order"] + 1', 'number = turn.facts["order"]')
     said_since(dev, before, "orders.py changed: orders started again")
-    assert "1042" in folder.mesh("send", "Where is order 1042?").out
+    assert "1042" in sent(folder, "Where is order 1042?")
 
 
 def test_what_is_no_python_is_told_once_and_the_old_code_goes_on(shop: tuple[Folder, Running]) -> None:
@@ -99,13 +106,13 @@ def test_what_is_no_python_is_told_once_and_the_old_code_goes_on(shop: tuple[Fol
     code.write_text(good + "\ndef (\n")
     told = said_since(dev, before, "invalid syntax")
     assert f"{code}:{len(good.splitlines()) + 2}: invalid syntax: def (" in told
-    assert "1042" in folder.mesh("send", "Where is order 1042?").out
+    assert "1042" in sent(folder, "Where is order 1042?")
     assert dev.said[len(before) :].count("invalid syntax") == 1
     code.write_text("import nothing_of_that_name\n" + good)
     said_since(dev, before, "orders cannot start with it; its old process goes on")
     said_since(dev, before, "no module 'nothing_of_that_name'")  # its log is shown a moment later
     assert dev.said[len(before) :].count("no module 'nothing_of_that_name'") == 1
-    assert "1042" in folder.mesh("send", "Where is order 1042?").out
+    assert "1042" in sent(folder, "Where is order 1042?")
     before = dev.said
     code.write_text(good)
     said_since(dev, before, "orders.py changed: orders started again")
@@ -136,14 +143,14 @@ def test_rules_and_the_fleet_file_are_taken_up(shop: tuple[Folder, Running]) -> 
     before, fleet = dev.said, folder.path / "mesh.toml"
     edit(folder.path / "shop" / "rules.toml", "Please write its number.", "Its number, please.")
     said_since(dev, before, "rules.toml changed: front started again")
-    assert folder.mesh("send", "my order").out == "Which order is it? Its number, please.\n"
+    assert sent(folder, "my order") == "Which order is it? Its number, please.\n"
     (folder.path / "shop" / "late.py").write_text(LATE)
     good = fleet.read_text()
     fleet.write_text(good + "\n[agents.late]\nmodul = 'shop.late:late'\n")
     said_since(dev, before, f"{fleet}: agents.late.modul: unknown key; did you mean `module`?; what ran")
     fleet.write_text(good + "\n[agents.late]\nmodule = 'shop.late:late'\n")
     said_since(dev, before, "mesh.toml changed: ")
-    assert folder.mesh("send", "hello", "--to", "late").out == "better late\n"
+    assert sent(folder, "hello", "--to", "late") == "better late\n"
     said_since(dev, before, "│ late got hello")
 
 
