@@ -52,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(ROOT / room, quiet=2)
         if "TMPDIR" not in os.environ and _usable(MEMORY):
             os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+    warm = contextlib.ExitStack()
+    warm.enter_context(warm_starts())  # of the workers, too
+    config.add_cleanup(warm.close)
 
 
 def _usable(folder: Path) -> bool:
@@ -86,14 +89,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def warm() -> Iterator[None]:
-    """Start Python processes quickly; see `tests.warm`."""
-    with warm_starts():
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_outlives_the_tests(warm: None) -> Iterator[None]:
+def nothing_outlives_the_tests() -> Iterator[None]:
     """Fail the run whose tests have left a process behind; here, when everything else is put away."""
     before = set(children())
     yield

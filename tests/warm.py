@@ -4,8 +4,9 @@ Most of what a short Python process costs is its imports. Within `warm_starts`, 
 asyncio, asks a warm parent for what would run `python -m MODULE` or `python FILE`. The warm parent has one
 thread and no loop. It clones itself as a child of the process that asks: process ids, signals, waits, exit
 statuses and parent-death signals are real. The clone takes arguments, directory, environment, streams and
-session, and then runs the program as its `__main__`. A command that starts services (`_LAUNCHERS`) finds a
-warm parent of its own: a fork of the first, before that command begins.
+session, and then runs the program as its `__main__`. What itself starts processes (`_LAUNCHERS`), a command
+that starts services or a worker of pytest-xdist, finds a warm parent of its own: a fork of the first, before
+that begins.
 
 A start is cold, an interpreter of its own, wherever a program could tell the difference: with options of the
 interpreter, or with another environment where an import reads it. `MESH_TEST_COLD`, set for a process or for
@@ -13,6 +14,7 @@ the whole run, makes starts cold. So they are on other systems than Linux.
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -29,7 +31,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +43,10 @@ _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 ALL_COLD = sys.platform != "linux" or platform.machine() not in _SYS_CLONE or COLD in os.environ
 _PACKAGES = {"mesh", "tests", "bench", "pytest", "uvicorn"}
 """Modules that run warm: the product's, and those that import it or a user's file that does."""
-_READ_EARLY = ("PYTHON", "OTEL_P", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", COLD)
+_READ_EARLY = (
+    *("PYTHON", "OTEL_P", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", COLD),
+    *("ANTHROPIC_LOG", "OPENAI_LOG", "DEFER_PYDANTIC_BUILD"),
+)
 """Variables, by how they begin, that are read before the program runs: by the interpreter or by imports. Of
 OpenTelemetry's these are `OTEL_PYTHON_…` and `OTEL_PROPAGATORS`."""
 _USUAL: dict[str, Any] = {
@@ -58,11 +62,16 @@ _IMPORTED = (
     *("mesh.cli.request", "mesh.cli.send", "mesh.agent._runtime", "mesh.guard.service", "mesh.service.run"),
     *("mesh.local.fleet", "mesh.testing", "mesh.ops.watch"),
 )
-_IMPORTED_FOR = {"tests.mcp_server": ("mcp.server.mcpserver",)}
-"""By module: what is imported when it is first started, since few tests need it."""
 _MAKES_WAY = re.compile(r"exec( [\w./:-]+)+")
-_LAUNCHERS = {"dev", "demo", "tests.drill"}
-"""Commands that start Python processes: their clones have a warm parent of their own."""
+_WORKER = "import sys;exec(eval(sys.stdin.readline()))"
+"""What pytest-xdist starts its workers with, by execnet: `python -u -c` and this program."""
+_IMPORTED_FOR = {
+    "tests.mcp_server": ("mcp.server.mcpserver",),
+    _WORKER: ("anthropic.resources.beta.messages", "mcp", "openai"),  # three seconds, else of each worker
+}
+"""What is imported when a module, or a worker, is first started."""
+_LAUNCHERS = {"dev", "demo", "tests.drill", _WORKER}
+"""What starts Python processes: their clones have a warm parent of their own."""
 _READS_ENVIRONMENT = "mesh.service.failpoints"
 """The one module of the product that reads the environment as it is imported: each clone runs it anew."""
 _LARGEST = 1 << 17
@@ -100,6 +109,8 @@ class WarmParent:
         match start.arguments:
             case [sys.executable, "-m", module, *_]:
                 known = module.partition(".")[0] in _PACKAGES
+            case [sys.executable, "-u", "-c", program]:
+                known = program == _WORKER
             case [sys.executable, file, *_]:
                 known = file.endswith(".py")
             case _:
@@ -155,6 +166,7 @@ class WarmParent:
             pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
             process._close_pipe_fds(*(asked[each] for each in pipes))
 
+        execute_child.warm = True  # type: ignore[attr-defined]
         return execute_child
 
 
@@ -177,13 +189,14 @@ def read_early(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-@contextmanager
+@contextlib.contextmanager
 def warm_starts() -> Iterator[None]:
     """Let Python processes that this process starts be clones of a warm parent, where that can be done.
 
-    Enter it in the main thread: parent-death signals follow a thread.
+    Enter it in the main thread: parent-death signals follow a thread. A launcher has one already.
     """
-    if ALL_COLD:
+    popen: Any = subprocess.Popen
+    if ALL_COLD or hasattr(popen._execute_child, "warm"):
         yield
         return
     ours, theirs = _pair()
@@ -195,7 +208,6 @@ def warm_starts() -> Iterator[None]:
             env=environment | {"ROOM": "-" * 65_536},  # and for their environments
             pass_fds=(theirs.fileno(),),
         )
-    popen: Any = subprocess.Popen
     try:
         with mock.patch.object(popen, "_execute_child", WarmParent(ours).serve(popen._execute_child)):
             yield
@@ -234,14 +246,15 @@ def _serve(asked: socket.socket) -> tuple[Start, Sequence[int], int] | None:
             asked.send(b"0")
             continue
         start = Start(*wanted)
-        _import(_IMPORTED_FOR.get(start.arguments[2] if "-m" in start.arguments[:2] else "", ()))
+        for each in start.arguments[2:4]:
+            _import(_IMPORTED_FOR.get(each, ()))
         ready, becoming = os.pipe()
         pid = _clone()
         if pid == 0:
             os.close(ready)
             return start, streams, becoming
-        for each in (*streams, becoming):
-            os.close(each)
+        for stream in (*streams, becoming):
+            os.close(stream)
         os.read(ready, 1)  # until the clone has its session: signals to its group reach it from now on
         os.close(ready)
         asked.send(str(pid).encode())
@@ -260,22 +273,6 @@ def _import(modules: Iterable[str]) -> None:
     sys.path[:] = path
     gc.collect()
     gc.freeze()
-    _keep(sys.modules)
-
-
-def _keep(modules: Mapping[str, Any]) -> None:
-    """Let the clones' ends not take these modules apart: that costs more than all else about a clone.
-
-    It copies every page of theirs. What a program itself has imported or made is taken apart as ever.
-    """
-    kept = dict(modules)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-
-    def leave() -> None:
-        for name in kept:
-            sys.modules.pop(name, None)
-
-    atexit.register(leave)
 
 
 def _clone() -> int:
@@ -341,13 +338,47 @@ def _run(arguments: Sequence[str], path: Sequence[str]) -> None:
         sys.argv[:] = arguments[2:]
         sys.path[:] = [str(Path.cwd()), *search, *path]
         runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+    elif arguments[1] == "-u":
+        sys.argv[:] = ["-c"]
+        sys.path[:] = ["", *search, *path]
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(arguments[3], vars(main))
     else:
         sys.argv[:] = arguments[1:]
         sys.path[:] = [str(Path(arguments[1]).resolve().parent), *search, *path]
-        main = ModuleType("__main__")
+        sys.modules["__main__"] = main = ModuleType("__main__")
         main.__file__ = str(Path(arguments[1]).absolute())
-        sys.modules["__main__"] = main
         exec(compile(Path(arguments[1]).read_bytes(), arguments[1], "exec"), vars(main))
+
+
+def _run_to_its_end(arguments: Sequence[str], path: Sequence[str]) -> None:
+    """Run it, and end with its status; the interpreter tells of an error, and of a word said in the end."""
+    status = 0
+    try:
+        _run(arguments, path)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        status = end.code or 0
+    _end(status)
+    sys.exit(status)
+
+
+def _end(status: int) -> None:
+    """End this process as an interpreter does, but leave what was imported as it is.
+
+    To take that apart costs more than all else about a clone: it copies every page. What the program itself
+    has made is taken apart as ever. Returns if the output cannot be written: the interpreter says so.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.modules.pop("__main__", None)
+    gc.collect()
+    with contextlib.suppress(OSError):
+        for each in (sys.stdout, sys.stderr):
+            if each is not None and not each.closed:
+                each.flush()
+        os._exit(status)
 
 
 def _main() -> None:
@@ -360,15 +391,16 @@ def _main() -> None:
         os.set_inheritable(int(own), False)
         given = _serve(asked)
     own_parent = None
-    if given is not None and _LAUNCHERS.intersection(given[0].arguments[2:4]):
+    while given is not None and _LAUNCHERS.intersection(given[0].arguments[2:4]):
         ours, theirs = _pair()
         with theirs:
             if os.fork() > 0:
                 own_parent = ours
-            else:  # it holds nothing of what the launcher was given, and clones children of the launcher
-                for each in (ours.detach(), *given[1], given[2]):
-                    os.close(each)
-                given = _serve(theirs)
+                break
+            # It holds nothing of what the launcher was given, and clones children of the launcher.
+            for each in (ours.detach(), *given[1], given[2]):
+                os.close(each)
+            given = _serve(theirs)
     if given is not None:
         start, streams, becoming = given
         _become(start, streams)
@@ -377,7 +409,9 @@ def _main() -> None:
             popen: Any = subprocess.Popen
             popen._execute_child = WarmParent(own_parent).serve(popen._execute_child)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _run(start.arguments, path)
+        _run_to_its_end(start.arguments, path)
+    else:
+        os._exit(0)  # nobody can ask any more
 
 
 if __name__ == "__main__":

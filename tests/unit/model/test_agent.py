@@ -38,6 +38,7 @@ from protocol.wire.config import Policy
 from tests.certain import is_
 from tests.logs import captured_logs
 from tests.servers import ran
+from tests.warm import COLD
 
 if TYPE_CHECKING:
     from pathlib import Path as Nowhere
@@ -247,7 +248,7 @@ assert Seen.by == {False}, Seen.by
 
 def test_the_sdk_is_imported_in_a_thread(tmp_path: Path) -> None:
     (tmp_path / "looked_at.py").write_text(LOOKED_AT)
-    told = {VARIABLE: "claude", KEY: "none is needed to import"}
+    told = {VARIABLE: "claude", KEY: "none is needed to import", COLD: "1"}
     done = ran(tmp_path / "looked_at.py", folder=tmp_path, **told)
     assert done.returncode == 0, done.stderr
 
