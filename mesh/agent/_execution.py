@@ -301,6 +301,7 @@ class Execution:
 
         async def ask() -> Any:
             await self.require_open()
+            await self.journal.require_held(self.journal.progressed_at)
             self._require_budget()
             with self.live.doing("model", name):
                 return plain(await produce())

@@ -83,6 +83,8 @@ class Journal:
         self._closed = False
         self._ahead: deque[asyncio.Future[None]] = deque()
         """Steps on their way, whose values are had already."""
+        self.progressed_at = time.monotonic()
+        """When the latest step of this process was stored, or the round began (monotonic seconds)."""
         self._called = itertools.count()
         self.tally = Tally()
         self.with_effect = False
@@ -374,10 +376,11 @@ class Journal:
 
         An instance that finds an intent without a result waits for a lease before it asks what became of it.
         So an effect may begin within that time of its intent. Where a bus in trouble or a stopped process
-        took half of that, we look for another instance: it says so before anything else.
+        took half of that, we look for another instance: it says so before anything else. So we do before a
+        model call, which the other one pays for.
 
         Args:
-            since: when the writing of the intent began (monotonic seconds); never, to look in any case.
+            since: when the intent began, or the latest step stood (monotonic s); never: look in any case.
         """
         while time.monotonic() - since > self._lease_s / 2:
             since = time.monotonic()
@@ -424,6 +427,7 @@ class Journal:
             raise self.stop(JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}"))
         if not await self._steps.put(name, body):
             raise self.stop(Fenced(f"another instance wrote step {name}"))
+        self.progressed_at = time.monotonic()
         self._places.stands(name)
         self.tally.spend(record)
         if record.kind != "intent":

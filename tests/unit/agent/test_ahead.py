@@ -1,6 +1,7 @@
 """A loop reads what a step brought while that is being stored, and does nothing with it before it is."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -107,3 +108,20 @@ async def test_a_round_that_is_over_gives_up_a_step_on_its_way() -> None:
     given.execution.close()
     await passes()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize(("held_s", "asked"), [(3.1, 0), (2.0, 1)])
+async def test_no_model_is_asked_after_half_a_lease_by_an_instance_whose_turn_another_has(
+    held_s: float, asked: int
+) -> None:
+    given, model = turn(), StrictModel(says("done"))
+    journal = given.execution.journal
+
+    async def is_overtaken() -> bool:
+        return True
+
+    journal._lease_s, journal._is_overtaken = 6.0, is_overtaken
+    journal.progressed_at -= held_s
+    with pytest.raises(Fenced) if not asked else contextlib.nullcontext():
+        await drive(given, model, instructions="", tools=())
+    assert len(model.prompts) == asked
