@@ -36,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let every module be compiled once: each worker and hundreds of processes would compile it again.
 
     Some environments forbid bytecode (`PYTHONDONTWRITEBYTECODE`); a run then takes far more processor time.
+    Others let nothing be buffered (`PYTHONUNBUFFERED`), which hides that a print comes late.
     Garbage is not looked for while tests are collected: there is none, and it takes a third of that time.
 
     A script's background jobs ignore Ctrl-C (SIGINT), and so would all processes that such a run starts.
@@ -45,7 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     gc.disable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
+        os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     if not hasattr(config, "workerinput"):
         for room in ("mesh", "protocol"):

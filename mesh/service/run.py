@@ -7,7 +7,9 @@ it faster; SIGKILL does, and costs nothing but a redelivery.
 import asyncio
 import contextlib
 import gc
+import io
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -123,6 +125,9 @@ def run_service(
     Raises AuthenticationFailed, TlsFailed, ProbesUnusable, TelemetryUnavailable, and as `Worker.run`.
     """
     configure_logging(log_format, log_level, for_good=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # what an author prints is read as it comes, also from a pipe
+        sys.stdout.reconfigure(line_buffering=True)
     service = _Service(connect, make)
 
     async def serve() -> None:
