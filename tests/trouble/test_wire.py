@@ -57,18 +57,20 @@ async def test_an_answer_that_is_lost_is_not_taken_for_a_no_and_nothing_happens_
 
 async def test_connections_that_break_all_the_time_cost_nothing_but_time(wired: Wired) -> None:
     client = await staffed(wired, "g1", "g2")
+    outcomes: list[Outcome] = []
+    cuts = 0
     with captured_logs() as lines:
-        work = asyncio.ensure_future(finish(client, 60))
-        cuts = 0
-        while not work.done():
-            wire = list(wired.wires.values())[cuts % len(wired.wires)]
-            cuts += 1
-            before = wire.connections
-            wire.cut_after(15)
-            await until(lambda: wire.connections > before or work.done())  # noqa: B023
-    await wired.audit(await work)
+        while cuts <= 8:  # a wire that takes long to come back leaves the others time to do it all
+            work = asyncio.ensure_future(finish(client, 60))
+            while not work.done():
+                wire = list(wired.wires.values())[cuts % len(wired.wires)]
+                cuts += 1
+                before = wire.connections
+                wire.cut_after(15)
+                await until(lambda: wire.connections > before or work.done())  # noqa: B023
+            outcomes += await work
+    await wired.audit(outcomes)
     said = Counter((line["event"], line.get("name")) for line in lines if line["log_level"] == "warning")
-    assert cuts > 8
     assert max(said.values()) <= cuts / 2, said
 
 
