@@ -147,7 +147,7 @@ class _Conversation:
         journal = self.turn.execution.journal
         try:
             move = await self._until_a_move()
-        except Exception:
+        except Exception:  # raised on below; a cancellation passes, since it may not wait for the bus
             await journal.settled()
             raise
         await journal.settled()

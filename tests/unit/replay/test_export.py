@@ -6,7 +6,6 @@ import functools
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
@@ -20,7 +19,7 @@ from mesh.replay import export
 from mesh.replay.export import StoredStep, of_each, step_line
 from mesh.replay.rejudge import rejudge
 from protocol.wire.config import Policy
-from tests.servers import PATIENCE_S, until
+from tests.servers import until
 from tests.unit.cli.conftest import STORY, Mesh, here, mesh
 
 __all__ = ["here", "mesh"]
@@ -174,10 +173,12 @@ def test_processes_end_with_a_call_that_is_cancelled(tmp_path: Path, monkeypatch
     begun = tmp_path / "begun"
     file = written(tmp_path / "log.jsonl")
     monkeypatch.setattr(export, "_processes_for", lambda _: 2)
+    ends, ours = os.pipe()  # nobody writes: a reader waits until this process closes its end, or dies
 
     def hang(bodies: list[bytes]) -> None:
+        os.close(ours)
         begun.touch()
-        time.sleep(10 * PATIENCE_S)  # it outlasts the test: only the cancelled call's kill ends it
+        os.read(ends, 1)
 
     async def cancelled() -> None:
         working = asyncio.create_task(of_each(file, hang))
@@ -186,8 +187,12 @@ def test_processes_end_with_a_call_that_is_cancelled(tmp_path: Path, monkeypatch
         await asyncio.wait([working])
         assert working.cancelled()
 
-    asyncio.run(cancelled())
-    assert not multiprocessing.active_children()
+    try:
+        asyncio.run(cancelled())
+        assert not multiprocessing.active_children()
+    finally:
+        os.close(ours)
+        os.close(ends)
 
 
 @pytest.mark.parametrize("command", [("replay",), ("log", "verify")])
