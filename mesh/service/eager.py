@@ -5,7 +5,6 @@ maker waits for something, too. (Tasks of Python 3.12 can begin so by themselves
 """
 
 import asyncio
-import types
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ def eager(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
     except Exception as error:
         result.set_exception(error)
     else:
-        result = asyncio.ensure_future(_rest(work, awaited))
+        result = asyncio.get_running_loop().create_task(_Rest(work, awaited))
     result.add_done_callback(_nobody_asks)
     return result
 
@@ -36,21 +35,28 @@ def _nobody_asks(result: asyncio.Future[Any]) -> None:
         result.exception()
 
 
-async def _rest(work: Coroutine[Any, Any, T], awaited: Any) -> T:
-    return await _going_on(work, awaited)
+class _Rest(Coroutine[Any, Any, T]):
+    """A coroutine that waits for something already.
 
+    An object and no generator: a task that is cancelled before its first step throws into what never ran. The
+    work would not hear of that.
+    """
 
-@types.coroutine
-def _going_on(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, None, T]:
-    while True:
-        try:
-            yield awaited
-        except BaseException as error:  # what it waited for failed, or the task is cancelled
-            resume, given = work.throw, error
-        else:
-            resume, given = work.send, None  # type: ignore[assignment]
-        try:
-            awaited = resume(given)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+    def __init__(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
+        self._work, self._awaited, self._has_begun = work, awaited, False
+
+    def send(self, value: Any) -> Any:
+        if self._has_begun:
+            return self._work.send(value)
+        self._has_begun = True
+        return self._awaited
+
+    def throw(self, *error: Any) -> Any:
+        self._has_begun = True
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._work.__await__()

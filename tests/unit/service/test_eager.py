@@ -53,6 +53,15 @@ async def test_what_it_waited_for_may_be_done_before_its_task_begins() -> None:
         await result
 
 
+async def test_it_hears_of_being_cancelled_before_its_task_begins() -> None:
+    work = Work(asyncio.get_running_loop().create_future())
+    result = eager(work.run())
+    result.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await result
+    assert work.did == ["began", "cancelled"]
+
+
 async def test_an_error_of_its_first_part_is_the_results() -> None:
     async def breaks() -> int:
         raise ValueError("no")
