@@ -31,7 +31,7 @@ drill: $(ENV) ## Break a scratch mesh on purpose and check every promise; ARGS='
 	@$(BIN)/python -m tests.drill $(ARGS)
 
 nightly: $(ENV) ## Play 20,000 arbitrary stories and 16,000 of trees and swarms, and replay each (STORIES=…); over an hour
-	@MESH_TEST_STORIES=$(or $(STORIES),20000) $(BIN)/pytest --timeout=0 tests/unit/protocol/test_any_story.py tests/unit/protocol/test_any_tree.py tests/unit/protocol/test_any_swarm.py tests/unit/protocol/test_any_carrying.py tests/unit/protocol/test_rate_limit.py
+	@MESH_TEST_STORIES=$(or $(STORIES),20000) $(BIN)/pytest --timeout=0 tests/unit/protocol/test_any_story.py tests/unit/protocol/test_any_tree.py tests/unit/protocol/test_any_swarm.py tests/unit/protocol/test_any_carrying.py tests/unit/protocol/test_any_death.py tests/unit/protocol/test_rate_limit.py
 
 check: format lint types imports ## Formatting, lint, types, import contracts; make -k check goes on after a failure
 
