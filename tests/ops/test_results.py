@@ -126,7 +126,7 @@ async def test_of_many_dead_letters_none_is_read_to_count_them(
     monkeypatch.setattr(health, "MOST_LETTERS", 0)
     monkeypatch.setattr(health, "letters", None)
     [finding] = await health.run("dead letters", Look(await op(stage)))
-    assert "dead letter" in finding.text
+    assert (finding.state, finding.text) == ("found", "there is 1 dead letter: mesh dead ls")
 
 
 async def test_a_request_that_spent_nothing_costs_nothing_and_one_that_is_not_there_is_named(
