@@ -131,9 +131,10 @@ class Page:
         """Return the form that asks for the token; `wrong`: another one was shown."""
         return self.render(request, "login.html", status=403 if wrong else 200, next=goes_on, wrong=wrong)
 
-    def error(self, request: Request, status: int, text: str, code: str) -> Response:
-        """Return the page that says what went wrong."""
-        return self.render(request, "error.html", status=status, status_code=status, text=text, code=code)
+    def error(self, request: Request, status: int, text: str, code: str, *, awaits: str = "") -> Response:
+        """Return the page that says what went wrong; it looks for the request that it `awaits`."""
+        said = {"status_code": status, "text": text, "code": code, "awaits": awaits}
+        return self.render(request, "error.html", status=status, **said)
 
 
 def is_piece(request: Request) -> bool:

@@ -142,7 +142,11 @@ def request_routes(page: Page) -> list[Route]:
     stories = Stories(page.bus)
 
     async def one(request: Request) -> Response:
-        story = await stories.read(request.path_params["request"])
+        name = request.path_params["request"]
+        try:
+            story = await stories.read(name)
+        except NotFound as missing:  # it was sent this moment, perhaps
+            return page.error(request, 404, str(missing), missing.code, awaits=name)
         at = number(request.query_params, "at", None)
         at = None if at is None or at >= len(story.happened) - 1 else at
         told = await stories.told(story, at)
@@ -164,6 +168,11 @@ def request_routes(page: Page) -> list[Route]:
             last_part=last,
             waiting=queue.waiting_in(story.happened),
         )
+
+    async def arrival(request: Request) -> Response:
+        """Load the page that waits for its request anew once that is in the log; nothing until then."""
+        head = await JetStreamLog(page.bus, leader=False).head(log.checked_id(request.path_params["request"]))
+        return Response(status_code=204, headers={} if head is None else {"hx-refresh": "true"})
 
     async def event(request: Request) -> Response:
         story = await stories.read(request.path_params["request"])
@@ -216,6 +225,7 @@ def request_routes(page: Page) -> list[Route]:
     one_path = "/requests/{request}"
     return [
         Route(one_path, one),
+        Route(one_path + "/arrival", arrival),
         Route(one_path + "/events/{n:int}", event),
         Route(one_path + "/live", live_notes),
         Route(one_path + "/download/{form}", download),

@@ -156,9 +156,12 @@ class Shop:
         )
         await self.stage.buried("protocol.malformed")
 
-    async def begun(self, text: str, *facts: Fact, policy: str = "default") -> str:
+    async def begun(self, text: str, *facts: Fact, to: str | None = None, policy: str = "default") -> str:
+        """Return a request that is in the log."""
         client = await self.stage.client("webshop")
-        return await client.submit(text, facts=facts, policy=policy)
+        request = await client.submit(text, to=to, facts=facts, policy=policy)
+        await self.stage.reaches(request, "request.opened")
+        return request
 
     async def hop(
         self,

@@ -158,6 +158,22 @@ async def test_an_open_request_grows_before_the_reader_and_says_when_it_has_ende
         await expect(page.locator("#answer + pre")).to_have_text("Yes.")
 
 
+async def test_a_request_that_is_not_in_the_log_yet_appears_by_itself(
+    browser: Browser, shop_page: str, shop: Shop
+) -> None:
+    client = await shop.stage.client("webshop")
+    request = client.new_id()
+    async with Tab(browser, shop_page) as tab:
+        tab.expected = ("404 (Not Found)",)
+        page = await tab.open(f"/requests/{request}")
+        await expect(page.get_by_role("alert")).to_contain_text("there is no request")
+        await expect(page.get_by_role("status")).to_contain_text("appears here by itself")
+        await tab.check_accessible()
+        await client.submit("Am I early?", request=request)
+        await expect(page.locator(".sequence .row")).to_have_count(1)
+        await expect(page.locator("#live-mark")).not_to_have_class(re.compile("off"))
+
+
 async def test_the_words_of_a_model_are_there_while_its_turn_runs(
     browser: Browser, shop_page: str, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,8 +181,7 @@ async def test_the_words_of_a_model_are_there_while_its_turn_runs(
     async with advice.claude, Tab(browser, shop_page) as tab:
         ask_at(advice.claude.url, monkeypatch)
         await shop.stage.runtime(advice.agent)
-        client = await shop.stage.client("webshop")
-        request = await client.submit("Which colour has the sky?", to="advice", policy="unpriced")
+        request = await shop.begun("Which colour has the sky?", to="advice", policy="unpriced")
         page = await tab.open(f"/requests/{request}")
         live = page.get_by_label("What happens now")
         await expect(live.locator(".says")).to_contain_text("Let me look it up, I said.")

@@ -69,6 +69,20 @@ async def test_every_event_has_its_json_and_each_verdict_its_grounds(serve: Serv
         assert (await browser.get(f"/requests/{request}/events/99")).status_code == 404
 
 
+async def test_only_the_page_of_a_whole_request_waits_for_it(serve: Serve, office: Office) -> None:
+    there = await office.escalated("hello")
+    early = (await office.stage.client()).new_id()
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        answer = await browser.get(f"/requests/{early}")
+        assert answer.status_code == 404
+        assert f'data-hx-get="/requests/{early}/arrival"' in answer.text
+        for path in (f"/requests/{early}/events/0", f"/requests/{there}/events/99", "/requests/nobody"):
+            assert "arrival" not in (await browser.get(path)).text, path
+        for request, refresh in ((early, None), (there, "true")):
+            looked = await browser.get(f"/requests/{request}/arrival")
+            assert (looked.status_code, looked.headers.get("hx-refresh")) == (204, refresh)
+
+
 async def test_a_request_is_downloaded_as_its_documented_json(serve: Serve, office: Office) -> None:
     request = await office.escalated("hello")
     async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
