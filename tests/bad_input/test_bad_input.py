@@ -197,10 +197,7 @@ async def test_whatever_lies_in_an_inbox(scene: Scene, data: st.DataObject) -> N
         written[request] = drawn.replace(model.encode(), request.encode())
         await scene.forge(written[request], "a", request, after=0)
 
-    async def all_taken() -> bool:
-        return await scene.inbox_left("a") == 0
-
-    await eventually(all_taken)
+    await scene.inbox_drained("a")
     letters = await scene.dead_letters("a", after=after)
     assert {letter.request: letter.original for letter in letters}.items() <= written.items()
     proposed = await scene.last_seq("PROP") - proposed_before

@@ -254,18 +254,26 @@ class Stage:
         """Return how many messages of queues nobody has acknowledged."""
         return int((await self.state(*streams))["messages"])
 
-    async def drained(self, *streams: str, within_s: float = PATIENCE_S) -> None:
-        """Wait until nothing is left in these queues."""
+    async def drained(self, *streams: str, to: int = 0, within_s: float = PATIENCE_S) -> None:
+        """Wait until nothing is left in these queues, or as much as `to`."""
 
-        async def empty() -> bool:
-            return await self.waiting(*(streams or ("PROP", "CTL"))) == 0
+        async def drained() -> bool:
+            return await self.waiting(*(streams or ("PROP", "CTL"))) == to
 
-        await eventually(empty, within_s)
+        await eventually(drained, within_s)
 
     async def inbox_left(self, agent: str) -> int:
         """Return how many inbox events of an agent are waiting or in somebody's hands."""
         info = await (await self.bus("admin")).api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}")
         return int(info["num_pending"]) + int(info["num_ack_pending"])
+
+    async def inbox_drained(self, agent: str) -> None:
+        """Wait until an agent has acknowledged everything: that comes after what it did is seen."""
+
+        async def drained() -> bool:
+            return await self.inbox_left(agent) == 0
+
+        await eventually(drained)
 
     async def schedule(self, request: str) -> tuple[int, int] | None:
         """Return sequence and due time of a request's timer."""

@@ -108,6 +108,7 @@ async def test_work_for_an_agent_that_fails_is_refused_and_goes_to_another(
     with captured_logs() as lines:
         opened = await open_it(stage)
         await until(lambda: guard._context.breakers.state("b") == "open")
+        await until(lambda: any(line["event"] == "breaker_opened" for line in lines))
     assert [line["agent"] for line in lines if line["event"] == "breaker_opened"] == ["b"]
     request = await client.submit("hello")
     work = await a.work(request)

@@ -147,18 +147,19 @@ async def test_a_timer_is_looked_at_with_the_log_and_not_with_an_older_copy(stag
     assert (await stage.types(request))[-1] == "turn.resumed"
 
 
-async def test_a_hop_takes_two_durable_publishes_and_a_request_one_timer(stage: Stage) -> None:
-    await stage.guard()
-    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+async def test_a_hop_takes_two_durable_publishes_and_a_request_one_timer(own_stage: Stage) -> None:
+    """On a server of its own: timers that other tests left would be counted, too."""
+    await own_stage.guard()
+    client, a, b = await own_stage.client(), await own_stage.actor("a"), await own_stage.actor("b")
     streams = ("PROP", "LOG", "TIMER", "CTL", "STEPS", "ENDS", "DEAD", "CONF")
-    before = {stream: await stage.last_seq(stream) for stream in streams}
+    before = {stream: await own_stage.last_seq(stream) for stream in streams}
     request = await client.submit("hello")
     await a.propose(request, await a.work(request), TO_B)
     await b.propose(request, await b.work(request), HandBack(summary="here"))
     await a.propose(request, await a.work(request, nth=1), DONE)
     await client.wait(request, timeout_s=PATIENCE_S)
-    await stage.drained()
-    stored = {stream: await stage.last_seq(stream) - before[stream] for stream in streams}
+    await own_stage.drained()
+    stored = {stream: await own_stage.last_seq(stream) - before[stream] for stream in streams}
     # The end takes one event more: what its client is not told.
     assert stored == {**dict.fromkeys(streams, 0), "PROP": 4, "LOG": 5, "TIMER": 1}
 

@@ -59,7 +59,7 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
         await said(lines, "log_unreadable")
         await until(lambda: guard._bus.conditions.raised >= 3)  # it comes again and again, and is said once
         assert [line["about"] for line in lines if line["event"] == "log_unreadable"] == [newer]
-        assert await stage.waiting("PROP") == 1
+        await stage.drained("PROP", to=1)
         assert len(await stage.bodies(newer)) == 2
 
         monkeypatch.setattr(codec, "decode_event", _newer_build)
@@ -93,7 +93,7 @@ async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(s
             await a.propose(request, work, DONE)
         assert (await client.wait(plain, timeout_s=PATIENCE_S)).status == "completed"
         await said(lines, "log_unreadable")
-    assert await stage.waiting("PROP") == 1
+    await stage.drained("PROP", to=1)
 
 
 async def test_what_waits_for_room_asks_less_and_less_often_and_goes_on_once_there_is_some(

@@ -14,7 +14,7 @@ from protocol.wire.commands import Ask, Cancel, Move, Reply
 from protocol.wire.ids import HUMAN
 from tests.certain import is_
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import PATIENCE_S
 
 
 class Till:
@@ -68,7 +68,7 @@ async def test_people_see_what_they_approve_and_then_it_happens_once(stage: Stag
     asked = await suspended(stage, request)
     assert asked.to == HUMAN
     assert asked.ask.question == 'a asks for approval: pay {"amount":5}'
-    await eventually(lambda: _nothing_leased(stage))
+    await stage.inbox_drained("a")
     assert till.paid == []
     await says(stage, asked, True)
     completed = is_(await ends(stage, request), events.RequestCompleted)
@@ -85,10 +85,6 @@ async def test_people_see_what_they_approve_and_then_it_happens_once(stage: Stag
     resumed = is_((await stage.log(request))[3], events.TurnResumed)
     (past,) = resumed.work.past
     assert (past.asked, past.by, past.reply) == (asked.ask.digest, "Ada", True)
-
-
-async def _nothing_leased(stage: Stage) -> bool:
-    return await stage.inbox_left("a") == 0
 
 
 async def test_the_client_approves_what_is_the_clients(stage: Stage) -> None:

@@ -139,7 +139,7 @@ async def test_an_event_of_anothers_inbox_is_put_aside_and_its_code_does_not_run
     gate = Gate()
     gate.open.set()
     await stage.runtime(Agent("a", gate))
-    await eventually(lambda: _left(stage, 0))
+    await stage.inbox_drained("a")
     letters = await stage.dead_letters("a", after=after)
     assert [(each.code, each.delivered) for each in letters] == [("protocol.malformed", n) for n in (1, 2)]
     assert letters[0].subject == subjects.evt("b", request)
@@ -159,12 +159,8 @@ async def test_a_turn_that_a_guard_ended_stops_while_it_runs(stage: Stage) -> No
     await until(lambda: gate.running == 1)
     await client.cancel(request)
     await until(lambda: gate.running == 0)
-    await eventually(lambda: _left(stage, 0))
+    await stage.inbox_drained("a")
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
-
-
-async def _left(stage: Stage, count: int, agent: str = "a") -> bool:
-    return await stage.inbox_left(agent) == count
 
 
 async def test_a_note_that_says_a_turn_is_over_is_not_believed_without_the_guards_own_step(
@@ -200,7 +196,7 @@ async def test_a_turn_that_was_ended_while_nobody_ran_it_is_not_begun(stage: Sta
     await stage.drained("CTL")
     gate = Gate()
     await stage.runtime(Agent("a", gate))
-    await eventually(lambda: _left(stage, 0))
+    await stage.inbox_drained("a")
     assert gate.began == []
 
 
@@ -218,7 +214,7 @@ async def test_a_turn_that_was_ended_while_its_agent_was_busy_is_not_begun_howev
     opened, _ = await stage.reaches(second, "request.cancelled")
     await until(lambda: opened.id in runtime._executor.running.called_over)
     gate.open.set()
-    await eventually(lambda: _left(stage, 0))
+    await stage.inbox_drained("a")
     assert gate.began == [first]
 
 

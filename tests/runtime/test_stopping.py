@@ -20,7 +20,7 @@ from protocol.wire.commands import Move, Usage
 from protocol.wire.records import Record
 from tests.certain import is_, known
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, eventually, until
+from tests.servers import PATIENCE_S, until
 
 
 class Costly:
@@ -44,10 +44,6 @@ class Costly:
 
         said, _ = await turn.model("m", prompt, reply, str, cost=lambda _: Usage(tokens=10, model_calls=1))
         return said
-
-
-async def _empty(stage: Stage) -> bool:
-    return await stage.inbox_left("a") == 0
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["told", "notice-lost"])
@@ -75,7 +71,7 @@ async def test_a_cancel_stops_a_turn_that_sleeps_between_its_steps(
     await asleep.wait()
     await client.cancel(request)
     await until(lambda: ended == ["woken"])
-    await eventually(lambda: _empty(stage))
+    await stage.inbox_drained("a")
     assert costly.asked == 1
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
 
@@ -99,7 +95,7 @@ async def test_a_cancel_frees_a_turn_that_waits_for_an_effect_which_hangs(stage:
     request = await client.submit("hello")
     await hangs.wait()
     await client.cancel(request)
-    await eventually(lambda: _empty(stage))
+    await stage.inbox_drained("a")
     await until(lambda: runtime._executor.presence.handled == 1)
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
     left[0].cancel()
@@ -142,7 +138,7 @@ async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_its_next_ste
     await stage.drained("CTL")
     proposed = await stage.last_seq("PROP")
     go.set()
-    await eventually(lambda: _empty(stage))
+    await stage.inbox_drained("a")
     assert (costly.asked, costly.paid, read) == (0, 0, [])
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
     assert await stage.last_seq("PROP") == proposed
@@ -289,7 +285,7 @@ async def test_a_turn_that_was_stopped_leaves_its_task_as_it_was(stage: Stage) -
     request = await client.submit("hello")
     await started.wait()
     await client.cancel(request)
-    await eventually(lambda: _empty(stage))
+    await stage.inbox_drained("a")
     await until(left[0].done)
     assert not left[0].cancelled()
     assert left[0].cancelling() == 0

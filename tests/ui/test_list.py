@@ -36,7 +36,7 @@ async def test_a_request_is_listed_as_it_stands(serve: Serve, office: Office) ->
 async def test_what_is_not_new_is_not_sent_again(serve: Serve, office: Office) -> None:
     async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
         request = await office.escalated()
-        await eventually(shows(browser, request))
+        await eventually(shows(browser, request, status="human"))
         piece = (await browser.get("/requests", params={"text": request}, headers=HX)).text
         assert "<html" not in piece
         seen = piece.partition("seen=")[2].partition('"')[0]
