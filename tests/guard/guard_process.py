@@ -4,7 +4,8 @@ A point is `append:<event type>` (that event is stored, nothing after it is done
 the third), `armed` (the timer stands, the message is not acknowledged), `buried` (the dead letter is stored),
 `frozen` (the whole mesh is, the message is not acknowledged), `told` (one agent's turn is said to be over,
 the next one's is not), `remembered` (the first fact of a conversation is), a failpoint of the guard
-(`guard.heard#3`: as it is passed for the third time) or `never`.
+(`guard.heard#3`: as it is passed for the third time; `guard.armed@request.opened`: as soon as it is passed
+after such an event was stored, however often messages came twice before) or `never`.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ def die_at(point: str) -> None:
 
     def passed(name: str) -> None:
         PASSED[name] += 1
-        if point in (name, f"{name}#{PASSED[name]}"):
+        if point in (name, f"{name}#{PASSED[name]}", *(f"{name}@{type_}" for type_ in STORED)):
             die()
 
     vars(processor)["failpoint"] = passed

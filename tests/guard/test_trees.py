@@ -165,7 +165,7 @@ async def test_a_guard_is_killed_and_each_task_is_opened_and_told_once(stage: St
         ("told", 1),
         ("guard.ended#3", 2),
         ("guard.decided#4", 5),
-        ("guard.armed#4", 5),
+        ("guard.armed@request.cancelled", 5),
     ],
 )
 async def test_whoever_dies_while_many_turns_end_all_of_them_are_told(
