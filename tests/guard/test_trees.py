@@ -191,8 +191,12 @@ async def test_whoever_dies_while_many_turns_end_all_of_them_are_told(
     assert (await stage.types(request))[-1] == "request.cancelled"
     turns = {name: work.turn for name, work in cast.turns.items()}
     assert await ends(stage, request) == set(turns.values())
-    notices = [each.ended.turn for name in "abcde" for each in told[name] if each.ended]
-    assert set(notices) == set(turns.values())
+
+    def noticed() -> set[str]:
+        return {each.ended.turn for name in "abcde" for each in told[name] if each.ended}
+
+    await until(lambda: noticed() >= set(turns.values()))
+    assert noticed() == set(turns.values())
 
 
 @pytest.mark.parametrize("point", ["guard.fired", "guard.due#2", "append:turn.resumed", "guard.followed#2"])

@@ -325,6 +325,8 @@ async def test_what_comes_to_nothing_is_counted_by_its_code(stage: Stage, readin
 
 async def test_requests_and_turns_are_counted_where_they_happen(stage: Stage, readings: Readings) -> None:
     await completed(stage)
+    for name in "ab":
+        await stage.inbox_drained(name)
     assert readings.value("mesh.requests.opened") == readings.value("mesh.requests.ended") == 1
     assert readings.value("mesh.requests.ended", mesh__status="completed") == 1
     assert readings.value("mesh.requests.open") == 0
