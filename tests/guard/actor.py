@@ -10,16 +10,22 @@ from protocol.wire import codec, subjects
 from protocol.wire.commands import Move, MoveProposed, Proposal, Report
 from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
+from protocol.wire.ids import RequestId, submitted_ms
 from tests.servers import PATIENCE_S, until
 
 
 class Actor:
-    """An agent that does as the test tells it, under its own credentials and through its own inbox."""
+    """An agent that does as the test tells it, under its own credentials and through its own inbox.
 
-    def __init__(self, bus: Bus, name: str) -> None:
+    Args:
+        since_ms: when the test began, UTC ms.
+    """
+
+    def __init__(self, bus: Bus, name: str, since_ms: int) -> None:
         self.bus = bus
         self.name = name
         self.got: dict[str, list[AnyEvent]] = {}
+        self._since_ms = since_ms
         self._puller = Puller(bus, "LOG", inbox_consumer(name), self._take, slots=64, expires_s=4.0)
         self._presence = Presence(bus, Agent(name, _nobody), "actor")
 
@@ -37,6 +43,15 @@ class Actor:
         event = codec.decode_event(message.data)
         self.got.setdefault(event.request, []).append(event)
         message.ack()
+
+    async def first(self) -> RequestId:
+        """Return the first request that was submitted in this test; the inbox may hold one that is older."""
+
+        def new() -> list[str]:
+            return [request for request in self.got if submitted_ms(request) >= self._since_ms]
+
+        await until(lambda: bool(new()), PATIENCE_S)
+        return RequestId(new()[0])
 
     async def work(self, request: str, *, round_: int = 0, nth: int = 0) -> Assignment:
         """Return what the agent was given to do: the `nth` turn's `round_`, counted from 0."""

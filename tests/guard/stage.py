@@ -6,6 +6,7 @@ chain must hold, and no turn may have two successors. A test that spoils a log o
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,6 +113,7 @@ class Stage:
         self._clients: dict[str, Client] = {}
         self._runtimes: dict[Runtime, asyncio.Task[None]] = {}
         self._first = 1
+        self._began_ms = time.time_ns() // 1_000_000
 
     def at_end(self, end: Callable[[], Awaitable[object]]) -> None:
         """Call `end` before the connections are closed."""
@@ -166,7 +168,7 @@ class Stage:
     async def actor(self, name: str, *, served: bool = False) -> Actor:
         """Return the scripted agent `name`; `served` makes it answer who asks whether it is there."""
         if name not in self._actors:
-            self._actors[name] = Actor(await self.bus(name), name)
+            self._actors[name] = Actor(await self.bus(name), name, self._began_ms)
             await self._actors[name].start()
             if served:
                 await self._actors[name].announce()

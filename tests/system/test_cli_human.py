@@ -15,7 +15,7 @@ from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, RequestId
 from tests.certain import is_
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, until
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 
 COLOUR = {"type": "string", "enum": ["red", "blue"]}
@@ -188,8 +188,7 @@ async def test_a_client_at_its_terminal_is_asked_until_the_reply_is_what_was_ask
     a = await stage.actor("a")
     typing = asyncio.create_task(office.typed("maybe\ntrue\n", "send", "hello", who="c1"))
 
-    await until(lambda: bool(a.got))
-    request = RequestId(next(iter(a.got)))
+    request = await a.first()
     ask = Ask(to_agent=AgentName("c1"), question="may I?", schema={"type": "boolean"})
     await a.propose(request, await a.work(request), ask)
     work = await a.work(request, round_=1)

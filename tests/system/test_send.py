@@ -96,9 +96,7 @@ def seated(office: Office, *arguments: object, who: str = "c1") -> Iterator[Seat
 async def asked(stage: Stage, **ask: object) -> tuple[Actor, str]:
     """Have agent `a` ask the client of the next request; return the agent and the request."""
     a = await stage.actor("a")
-
-    await until(lambda: bool(a.got))
-    request = next(iter(a.got))
+    request = await a.first()
     move = Ask(to_agent=AgentName("c1"), question="which one?", **ask)  # type: ignore[arg-type]
     await a.propose(request, await a.work(request), move)
     return a, request
@@ -201,8 +199,7 @@ async def test_whoever_is_interrupted_knows_what_goes_on(
 ) -> None:
     a = await stage.actor("a")
     with seated(office, "send", "hello", *follow) as seat:
-        await until(lambda: bool(a.got))
-        request = next(iter(a.got))
+        request = await a.first()
         assert (await office.mesh("request", "show", request)).status == Exit.DONE
         if follow:
             await seat.shows(f"mesh: {request}\n")
