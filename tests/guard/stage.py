@@ -147,6 +147,10 @@ class Stage:
         await guard.drain(5.0)
         await _cancelled(task)
 
+    async def judges_by(self, fleet: str) -> None:
+        """Wait until every guard has read the fleet of that name."""
+        await until(lambda: all(guard._context.fleet.name == fleet for guard in self._guards))
+
     def alive(self, guard: Guard) -> bool:
         return not self._guards[guard].done()
 

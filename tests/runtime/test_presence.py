@@ -213,6 +213,7 @@ async def test_a_fleet_that_can_no_longer_be_read_leaves_the_last_good_one(
     assert stage.runs(runtime)
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(stage.mesh.fleet))
     await until(lambda: runtime._around.fleet.name == "stage")
+    await stage.judges_by("stage")
     assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "done"
 
 

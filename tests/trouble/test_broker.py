@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.bus.streams import Storage
+from mesh.bus.streams import QUEUE_CONSUMERS, Storage
 from mesh.errors import StreamFull
 from protocol.wire.subjects import step
 from tests.servers import PATIENCE_S, eventually, until
@@ -116,6 +116,17 @@ async def limit(own: Crew, stream: str, max_bytes: int) -> None:
         await admin.api(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": max_bytes})
 
 
+async def given_back(own: Crew, queue: str, count: int) -> None:
+    """Wait until so many messages of a queue came again: each of them was tried, and given back."""
+    admin = await own.bus("admin")
+
+    async def all_of_them() -> bool:
+        infos = [await admin.api(f"CONSUMER.INFO.{queue}.{name}") for name in QUEUE_CONSUMERS]
+        return bool(sum(info["num_redelivered"] for info in infos) >= count)
+
+    await eventually(all_of_them)
+
+
 async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Path) -> None:
     async with crew(tmp_path, storage=Storage(log_max_bytes=300_000)) as own:
         await limit(own, "STEPS-a", 300_000)
@@ -129,6 +140,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         await guard.stands(lambda status, codes: status == 503 and codes == ["stream_full"])
         assert (await guard.probe())[1]["reasons"][0]["text"] == "LOG is full"
         assert not any(request in line for line in own.world() for request in requests)
+        await given_back(own, "PROP-c1", len(requests))
         await limit(own, "LOG", -1)
         outcomes += [await client.wait(request, timeout_s=PATIENCE_S) for request in requests]
         await own.all_ready()
