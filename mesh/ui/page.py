@@ -133,8 +133,9 @@ class Page:
 
     def error(self, request: Request, status: int, text: str, code: str, *, awaits: str = "") -> Response:
         """Return the page that says what went wrong; it looks for the request that it `awaits`."""
-        said = {"status_code": status, "text": text, "code": code, "awaits": awaits}
-        return self.render(request, "error.html", status=status, **said)
+        return self.render(
+            request, "error.html", status=status, status_code=status, text=text, code=code, awaits=awaits
+        )
 
 
 def is_piece(request: Request) -> bool:

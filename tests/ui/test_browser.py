@@ -5,14 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from mesh.model.agent import close_models
 from protocol.wire.commands import Complete, Transfer
 from protocol.wire.ids import AgentName
 from tests import mermaid
 from tests.scripted_claude import ask_at
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, until
 from tests.ui.browser import PICTURES_FOLDER, Tab
 from tests.ui.shop import Advice, Shop
 
@@ -163,10 +163,20 @@ async def test_a_request_that_is_not_in_the_log_yet_appears_by_itself(
 ) -> None:
     client = await shop.stage.client("webshop")
     request = client.new_id()
+    looked = list[str]()
+
+    async def out_of_reach(route: Route) -> None:
+        looked.append(route.request.url)
+        await route.fulfill(status=503, content_type="text/html", body="<h1>503</h1>")
+
     async with Tab(browser, shop_page) as tab:
-        tab.expected = ("404 (Not Found)",)
+        tab.expected = ("404 (Not Found)", "503 (Service Unavailable)")
         page = await tab.open(f"/requests/{request}")
         await expect(page.get_by_role("alert")).to_contain_text("there is no request")
+        await page.route("**/arrival", out_of_reach)
+        await until(lambda: len(looked) >= 2)  # it goes on looking
+        await page.unroute("**/arrival")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("404")  # and shows no such answer
         await expect(page.get_by_role("status")).to_contain_text("appears here by itself")
         await tab.check_accessible()
         await client.submit("Am I early?", request=request)
