@@ -3,13 +3,15 @@
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import structlog
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
+
+from tests.servers import until
 
 _NATS = "nats"
 
@@ -90,6 +92,11 @@ def captured_logs() -> Iterator[list[EventDict]]:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
         with capture_logs() as lines:
             yield lines
+
+
+async def said(lines: Sequence[EventDict], event: str) -> None:
+    """Wait until a captured log has a line of an event."""
+    await until(lambda: any(line["event"] == event for line in lines))
 
 
 def _is_pytests(handler: logging.Handler) -> bool:

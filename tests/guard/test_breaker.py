@@ -20,7 +20,7 @@ from protocol.wire.handoff import Constraints, Rule
 from protocol.wire.ids import AgentName, Cause, RequestId
 from tests.certain import is_, known
 from tests.guard.stage import FLEET, Stage, furnished_mesh, human_turn, staged
-from tests.logs import captured_logs
+from tests.logs import captured_logs, said
 from tests.servers import PATIENCE_S, eventually, until
 
 OPEN_S, TRIAL_S = 300.0, 900.0
@@ -108,7 +108,7 @@ async def test_work_for_an_agent_that_fails_is_refused_and_goes_to_another(
     with captured_logs() as lines:
         opened = await open_it(stage)
         await until(lambda: guard._context.breakers.state("b") == "open")
-        await until(lambda: any(line["event"] == "breaker_opened" for line in lines))
+        await said(lines, "breaker_opened")
     assert [line["agent"] for line in lines if line["event"] == "breaker_opened"] == ["b"]
     request = await client.submit("hello")
     work = await a.work(request)
@@ -171,7 +171,7 @@ async def test_one_is_let_through_on_trial_and_its_success_closes(
         await b.propose(tried.request, await b.work(tried.request), DONE)
         assert (await client.wait(tried.request, timeout_s=PATIENCE_S)).status == "completed"
         assert await becomes(stage, "closed") == CLOSED
-        await until(lambda: any(line["event"] == "breaker_closed" for line in lines))
+        await said(lines, "breaker_closed")
     third = is_(await submitted(stage), events.RequestOpened)
     assert third.grounds.breaker == "closed"
 

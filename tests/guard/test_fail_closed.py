@@ -17,7 +17,7 @@ from protocol.wire.commands import Complete, Thaw, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from tests.guard.stage import FLEET, POLICIES, Stage, furnish
-from tests.logs import captured_logs
+from tests.logs import captured_logs, said
 from tests.servers import PATIENCE_S, eventually, until
 
 DONE = Complete(answer="done")
@@ -28,10 +28,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits looks again soon."""
     monkeypatch.setattr(service, "_AGAIN_S", 0.02)
     monkeypatch.setattr(context, "_AGAIN_S", 0.02)
-
-
-async def said(lines: list[Any], event: str) -> None:
-    await until(lambda: any(line["event"] == event for line in lines))
 
 
 async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_go_on(

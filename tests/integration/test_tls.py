@@ -19,7 +19,7 @@ from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable, Unreachabl
 from mesh.local.server import EmbeddedServer
 from tests.certain import known
 from tests.certificates import Authority
-from tests.logs import captured_logs
+from tests.logs import captured_logs, said
 from tests.servers import FLEET, PATIENCE_S, ROOT, until
 
 
@@ -131,7 +131,7 @@ async def test_a_connection_that_can_no_longer_be_secured_says_so_and_is_made_on
             Authority(tmp_path / "others").sign("x")
             authority.sign("changing", expired=True)
             await mine.server.start()
-            await until(lambda: any(line["event"] == "bus_not_secured" for line in lines))
+            await said(lines, "bus_not_secured")
         assert "bus_not_secured" in [reason.code for reason in bus.conditions.reasons()]
         await mine.server.kill()
         server.cert.write_bytes(good[0])
