@@ -1,15 +1,16 @@
 """Records of a reference fleet: one SQLite file that every process of the fleet opens for itself.
 
-The first process to come creates and fills it from `schema.sql` and `seed.sql` of the fleet's folder, under
-an exclusive transaction; the others wait. After that readers and one writer do not block each other
-(write-ahead log). The schema has a table `effects` (idempotency_key, tool, result), which `once` keeps.
+A process that finds no file makes one from `schema.sql` and `seed.sql` of the fleet's folder, out of the
+others' sight; the first to finish puts it in place. So a file that is there is whole, and readers and one
+writer do not block each other in it (write-ahead log). The schema has a table `effects` (idempotency_key,
+tool, result), which `once` keeps.
 """
 
 import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from mesh.agent import Retry, ToolError
 
 BUSY_S = 20.0
 """How long a connection waits for another's transaction."""
-_SEEDED = 1
 _WAITED_FOR_NOTHING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -52,11 +52,11 @@ class Records:
         """
         file = self.path()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not file.exists():
+            self._create(file)
         try:
             with closing(sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)) as db:
                 db.row_factory = sqlite3.Row
-                if _version(db) != _SEEDED:
-                    self._create(db)
                 db.execute("PRAGMA foreign_keys = ON")
                 yield db
         except sqlite3.OperationalError as error:
@@ -64,22 +64,26 @@ class Records:
                 raise Retry(f"the {self._fleet} database is busy") from error
             raise
 
-    def _create(self, db: sqlite3.Connection) -> None:
-        """Create and fill the tables, if no other process was faster; then switch to the write-ahead log."""
-        with transaction(db, "EXCLUSIVE"):
-            if _version(db) != _SEEDED:
+    def _create(self, file: Path) -> None:
+        """Make the database whole in a folder of its own, and link it into place unless one is there by now.
+
+        Switching to the write-ahead log turns a read into a write. While another connection is in the file,
+        SQLite refuses that at once, without waiting for `BUSY_S`; in this folder there is no other.
+        """
+        with tempfile.TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as directory:
+            made = Path(directory) / file.name
+            with closing(sqlite3.connect(made)) as db:
+                db.execute("PRAGMA journal_mode = WAL")
                 for name in ("schema.sql", "seed.sql"):
-                    script = files(self._package).joinpath(name).read_text(encoding="utf-8")
-                    for statement in _statements(script):
-                        db.execute(statement)
-                db.execute(f"PRAGMA user_version = {_SEEDED}")
-        db.execute("PRAGMA journal_mode = WAL")
+                    db.executescript(files(self._package).joinpath(name).read_text(encoding="utf-8"))
+            with suppress(FileExistsError):  # another process was faster
+                file.hardlink_to(made)
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """Make the block happen wholly or not at all."""
-    db.execute(f"BEGIN {kind}")
+    db.execute("BEGIN IMMEDIATE")  # a read that became a write in it would be refused at once, not wait
     try:
         yield
     except BaseException:
@@ -117,17 +121,3 @@ def the_row(db: sqlite3.Connection, missing: str, query: str, *values: Any) -> s
     if row is None:
         raise ToolError(missing)
     return row
-
-
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Yield a script's statements: `executescript` would commit before the first."""
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""

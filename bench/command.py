@@ -13,6 +13,7 @@ import msgspec
 from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
 from bench.growth import Sizes, growth
+from bench.limits import limits
 from bench.machine import machine
 from bench.members import members
 from bench.model_turn import model_turns
@@ -24,7 +25,18 @@ from bench.tree import Trees, trees
 from mesh.service.logs import configure_logging
 
 PARTS = (
-    *("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members", "flood"),
+    *(
+        "chain",
+        "fold",
+        "cold",
+        "recovery",
+        "first-decision",
+        "model-turn",
+        "limits",
+        "burst",
+        "members",
+        "flood",
+    ),
     *("growth", "page", "tree"),
 )
 
@@ -42,6 +54,8 @@ class Amount(NamedTuple):
     kills: int
     starts: int
     turns: int
+    askers: int
+    minutes: int
     large: int
     fleets: list[int]
     flood: int
@@ -61,6 +75,8 @@ FULL = Amount(
     kills=5,
     starts=7,
     turns=200,
+    askers=20,
+    minutes=4,
     large=500,
     fleets=[5, 500],
     flood=12_000,
@@ -86,6 +102,8 @@ QUICK = Amount(
     kills=1,
     starts=2,
     turns=20,
+    askers=3,
+    minutes=1,
     large=100,
     fleets=[5, 50],
     flood=2_000,
@@ -162,6 +180,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "recovery": lambda at: recovery(at, rounds=amount.kills),
         "first-decision": lambda at: first_decisions(at, sizes=amount.log_sizes, rounds=amount.starts),
         "model-turn": lambda at: model_turns(at, turns=amount.turns, rounds=amount.read_rounds),
+        "limits": lambda at: limits(at, processes=amount.askers, minutes=amount.minutes),
         "burst": lambda at: burst(at, messages=amount.large, rounds=few),
         "members": lambda at: members(at, sizes=amount.fleets, rounds=few),
         "flood": lambda at: floods(at, messages=amount.flood, rounds=few),

@@ -7,8 +7,9 @@ input does, so that none outlives the measurement that started it. A guard is
 
 import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -76,10 +77,15 @@ class Member:
 
 
 class Crew:
-    """`async with Crew(directory) as crew:`; its members end with it."""
+    """`async with Crew(directory) as crew:`; its members end with it.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        environment: of the members, besides this process's own.
+    """
+
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self._directory = directory
+        self._environment = {**os.environ, **(environment or {})}
         self.members: dict[str, Member] = {}
 
     async def start(self, name: str, module: str, *arguments: str) -> Member:
@@ -92,6 +98,7 @@ class Crew:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
+                env=self._environment,
                 limit=1 << 26,
             )
         member = self.members[name] = Member(name, process, errors)

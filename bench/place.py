@@ -14,7 +14,7 @@ from bench.crew import Crew, Member
 from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
-from mesh.fleet.file import FleetFile, Sender, parse_fleet
+from mesh.fleet.file import FleetFile, Submitter, parse_fleet
 from mesh.fleet.setup import KEYS, Prepared, apply, prepare
 from mesh.local.server import EmbeddedServer
 
@@ -30,12 +30,15 @@ FLEET: FleetFile = parse_fleet(
     [clients.{CLIENT}]
     [viewers.{VIEWER}]
     [human]
+    [quota]
+    open_requests = 10_000_000
+    mib_per_hour = 1_000_000
     """
 )
 
 LOUD, OPERATOR = "loud", "ops"
 FLOODED = FLEET.model_copy(
-    update={"clients": {**FLEET.clients, LOUD: Sender()}, "operators": {OPERATOR: Sender()}}
+    update={"clients": {**FLEET.clients, LOUD: Submitter()}, "operators": {OPERATOR: Submitter()}}
 )
 """The same fleet with a client who floods it, and an operator."""
 

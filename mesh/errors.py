@@ -77,6 +77,7 @@ class ApiCode(IntEnum):
     """Values of `err_code` that mean something here; the names are those of nats-server's errors.json."""
 
     ACCOUNT_RESOURCES_EXCEEDED = 10002
+    CLUSTER_NOT_AVAILABLE = 10008
     CONSUMER_NOT_FOUND = 10014
     INSUFFICIENT_RESOURCES = 10023
     NO_MESSAGE_FOUND = 10037

@@ -8,7 +8,7 @@ named by their path here.
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -47,6 +47,10 @@ class DevStopped(NoCredentials, code="bus.unreachable"):  # which it is to a scr
     """A `mesh dev` would have said who we are, and it has stopped."""
 
 
+class AnotherFleet(MeshError, code="settings.another_fleet"):
+    """The `mesh dev` that runs here or above serves another fleet than the one of this folder."""
+
+
 class ContextUnusable(MeshError, code="settings.context"):
     """A context of the nats command line that is missing or cannot be used here."""
 
@@ -71,6 +75,12 @@ class Settings(NamedTuple):
 class Dev(msgspec.Struct, frozen=True, kw_only=True):
     """How a running `mesh dev` describes itself in `.mesh/dev.json`."""
 
+    fleet: str = ""
+    """The name of what it serves."""
+    folder: Path = Path()
+    """Where it was started."""
+    page: str = ""
+    """The page's address, with its token."""
     pid: int
     url: str
     monitor: str = ""
@@ -177,23 +187,37 @@ def load_settings() -> Settings:
 
 
 def running_dev(here: Path) -> Dev | None:
-    """Return the `mesh dev` that runs in `here` or a directory above it; None if none does.
+    """Return the `mesh dev` that runs in this project; None if none does. See `project_of`."""
+    return _running(project_of(here))
+
+
+def project_of(here: Path) -> tuple[Path, ...]:
+    """Return `here` and the directories above it, up to the nearest fleet file.
+
+    Beyond it lies another project, whose `mesh dev` serves another fleet.
+    """
+    folders = (here, *here.parents)
+    return next((folders[: n + 1] for n, each in enumerate(folders) if (each / FILE_NAME).is_file()), folders)
+
+
+def _running(folders: Sequence[Path]) -> Dev | None:
+    """Return the `mesh dev` that runs in the first folder that has one.
 
     A file that another user could have written is not obeyed: in a folder such as /tmp it would lead to their
     server.
     """
-    for path in _dev_files(here):
+    for path in _dev_files(folders):
         if not _is_strangers(path):
             try:
                 dev = Dev.decode(path.read_bytes())
-            except msgspec.MsgspecError:
+            except (OSError, msgspec.MsgspecError):
                 return None
             return dev if _is_alive(dev.pid) else None  # one that was killed leaves its file behind
     return None
 
 
-def _dev_files(here: Path) -> Iterator[Path]:
-    paths = (directory / STATE / DEV_FILE for directory in (here, *here.parents))
+def _dev_files(folders: Sequence[Path]) -> Iterator[Path]:
+    paths = (directory / STATE / DEV_FILE for directory in folders)
     return (path for path in paths if path.is_file())
 
 
@@ -231,6 +255,14 @@ def _read_context(name: str) -> Context:
     return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None, TlsFiles(**files))
 
 
+def _read_toml(path: Path) -> dict[str, Any]:
+    """Return a fleet file; an empty one if it cannot be read: commands that need it name its mistakes."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+
+
 class Sources:
     """Everything that says how to get on the bus, each read once. Raises SettingsInvalid, ContextUnusable."""
 
@@ -238,17 +270,15 @@ class Sources:
         self._flags = flags
         self._settings = load_settings()
         self._here = Path.cwd()
-        self._dev = running_dev(self._here)
+        self._project = project_of(self._here)
+        self._dev = _running(self._project)
         self._context = _read_context(flags.context) if flags.context else Context()
-        try:
-            self._file = tomllib.loads((self._here / FILE_NAME).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-            self._file = {}  # commands that need the fleet file name its mistakes
+        self._file = _read_toml(self._here / FILE_NAME)
 
     @property
     def artifacts(self) -> str:
         """The store of artifacts: a URL, or a folder's whole path. Raises SettingsInvalid."""
-        named = self._settings.artifacts or (self._dev.artifacts if self._dev else "")
+        named = self._settings.artifacts or (self._own_dev.artifacts if self._own_dev else "")
         if named:
             return store_in(named, self._here)
         section = self._file.get("artifacts", {})
@@ -259,9 +289,31 @@ class Sources:
 
     @property
     def url(self) -> str | None:
-        """The bus's URL; None when nothing names it."""
-        dev = self._dev.url if self._dev else None
-        return self._flags.url or self._context.url or self._settings.url or dev or self._url_in_file
+        """The bus's URL; None when nothing names it. Raises AnotherFleet."""
+        if named := self._flags.url or self._context.url or self._settings.url:
+            return named
+        return self._own_dev.url if self._own_dev else self._url_in_file
+
+    @property
+    def _own_dev(self) -> Dev | None:
+        """The `mesh dev` that serves this project's fleet; None if none runs. Raises AnotherFleet."""
+        if self._dev is not None and self._dev.fleet not in ("", self._fleet or self._dev.fleet):
+            raise self._another_fleet(self._dev)
+        return self._dev
+
+    @property
+    def _fleet(self) -> str:
+        """The name in the project's fleet file; empty without one that says it."""
+        name = _read_toml(self._project[-1] / FILE_NAME).get("name")
+        return name if isinstance(name, str) else ""
+
+    def _another_fleet(self, dev: Dev) -> AnotherFleet:
+        project = self._project[-1]
+        return AnotherFleet(
+            f"the `mesh dev` that runs in {dev.folder} serves the fleet {dev.fleet!r}, and "
+            f"{project / FILE_NAME} is the fleet {self._fleet!r}: start `mesh dev` for it in {project}, "
+            f"or name the bus that you mean (--url {dev.url})"
+        )
 
     @property
     def _url_in_file(self) -> str | None:
@@ -292,7 +344,7 @@ class Sources:
     def access(self, roles: tuple[str, ...]) -> Access:
         """Return how to get on the bus as one of `roles`, the best first.
 
-        Raises NoCredentials, DevStopped among them, and SettingsInvalid.
+        Raises NoCredentials, DevStopped among them, AnotherFleet and SettingsInvalid.
         """
         url = self.url or DEFAULT_URL
         dev = self._dev if self._dev is not None and self._dev.url == url else None  # its keys open no other
@@ -327,7 +379,7 @@ class Sources:
         text = f"no key of {name!r}: set MESH_NAME={name} and MESH_CREDENTIALS to its {SEED_SUFFIX} file"
         raise self._without_dev(text)
 
-    def _nobody(self, roles: tuple[str, ...]) -> NoCredentials:
+    def _nobody(self, roles: tuple[str, ...]) -> NoCredentials | AnotherFleet:
         wanted = " or ".join(roles)
         article = "an" if wanted[:1] in "aeiou" else "a"
         return self._without_dev(
@@ -335,16 +387,19 @@ class Sources:
             "(and MESH_NAME, unless the file is called after it), or run this where `mesh dev` runs"
         )
 
-    def _without_dev(self, text: str) -> NoCredentials:
+    def _without_dev(self, text: str) -> NoCredentials | AnotherFleet:
         """Return the error that says `text`, and why no `mesh dev` helps where one might."""
-        folders = (self._here, *self._here.parents)
-        left = (each for each in folders if all((each / STATE / kept).is_dir() for kept in _DEV_KEPT))
+        if self._dev is None and self.url is None:
+            beyond = _running(self._project[-1].parents)
+            if beyond is not None and beyond.fleet:
+                return self._another_fleet(beyond)
+        left = (each for each in self._project if all((each / STATE / kept).is_dir() for kept in _DEV_KEPT))
         if self._dev is None and self.url is None and (folder := next(left, None)) is not None:
             return DevStopped(
                 f"no `mesh dev` runs in {folder} any more: start it again there, "
                 "or name another bus (NATS_URL) and a key for it (MESH_CREDENTIALS)"
             )
-        strangers = next(filter(_is_strangers, _dev_files(self._here)), None)
+        strangers = next(filter(_is_strangers, _dev_files(self._project)), None)
         if self._dev is None and strangers is not None:
             text += f"; {strangers} is not obeyed, since another user owns it or may write to it"
         return NoCredentials(text)

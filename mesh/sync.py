@@ -11,13 +11,16 @@ is async itself takes `mesh.Client`.
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from mesh.client import Client as AsyncClient
 from mesh.client import Outcome, Question
 from mesh.client.follow import Heard
+from mesh.client.outcome import Requested
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import RequestId
+
+__all__ = ["Client", "Heard", "Outcome", "Question"]
 
 T = TypeVar("T")
 _END = object()
@@ -55,27 +58,53 @@ class Client:
         """The name of the client's credentials."""
         return self._client.name
 
-    def submit(self, text: str, **more: Any) -> RequestId:
+    @overload
+    def submit(self, text: str, *, answer_type: type[T], **more: Any) -> Requested[T]: ...
+
+    @overload
+    def submit(self, text: str, *, answer_type: None = None, **more: Any) -> RequestId: ...
+
+    def submit(self, text: str, **more: Any) -> Any:
         """Store a request and return its id; `more` is that of `mesh.Client.submit`."""
         return self._run(self._client.submit(text, **more))
 
+    @overload
+    def wait(
+        self,
+        request: Requested[T],
+        *,
+        timeout_s: float | None = None,
+        on_question: Callable[[Question], Any] | None = None,
+    ) -> Outcome[T]: ...
+
+    @overload
     def wait(
         self,
         request: RequestId,
         *,
         timeout_s: float | None = None,
         on_question: Callable[[Question], Any] | None = None,
+    ) -> Outcome: ...
+
+    def wait(
+        self,
+        request: Any,
+        *,
+        timeout_s: float | None = None,
+        on_question: Callable[[Question], Any] | None = None,
     ) -> Outcome:
-        """Return how a request ended; `on_question` is a plain function, called in a thread."""
+        """Return how a request ended; `on_question` is a plain function, run in a thread, one at a time."""
+        one_by_one = asyncio.Lock()
 
         async def answer(question: Question) -> Any:
             assert on_question is not None
-            return await asyncio.to_thread(on_question, question)
+            async with one_by_one:
+                return await asyncio.to_thread(on_question, question)
 
         asked = None if on_question is None else answer
         return self._run(self._client.wait(request, timeout_s=timeout_s, on_question=asked))
 
-    def follow(self, request: RequestId) -> Iterator[Heard | Question | Outcome]:
+    def follow(self, request: str) -> Iterator[Heard | Question | Outcome]:
         """Yield what happens in a request as it happens, its `Outcome` last."""
 
         async def items() -> AsyncIterator[Any]:
@@ -100,6 +129,10 @@ class Client:
     def latest(self, request: str) -> AnyEvent | None:
         """Return the last event addressed to this client in a request; None if there is none yet."""
         return self._run(self._client.latest(request))
+
+    def questions(self, request: str) -> tuple[Question, ...]:
+        """Return what a request asks this client and has no reply yet, the oldest first."""
+        return self._run(self._client.questions(request))
 
     def reply(self, question: Question, value: Any, *, by: str = "") -> None:
         """Answer an ask."""

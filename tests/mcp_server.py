@@ -8,6 +8,8 @@ to WORLD/port.
 import asyncio
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +20,8 @@ from pydantic import BaseModel, Field
 
 WORLD = Path(sys.argv[1])
 READS = ToolAnnotations(read_only_hint=True)
+OUT = os.dup(1)
+"""The standard output itself: the SDK leads what a server prints to standard error."""
 server = MCPServer("test-server")
 
 
@@ -105,6 +109,31 @@ async def hang() -> str:
     done("hanging")
     await wait_for("gate")
     return "let through"
+
+
+@server.tool(annotations=READS)
+def pour(piece: str, times: int) -> str:
+    """Write a piece to the standard output many times, past the protocol, and note each time."""
+    for n in range(times):
+        rest = piece.encode()
+        while rest:
+            rest = rest[os.write(OUT, rest) :]
+        (WORLD / "poured").write_text(str(n + 1))
+    return "poured"
+
+
+@server.tool(annotations=READS)
+async def hang_and_pour(piece: str, times: int) -> str:
+    """Give no answer, and pour once the gate is open: even if the call is cancelled."""
+
+    def later() -> None:
+        while not (WORLD / "gate").exists():
+            time.sleep(0.01)
+        pour(piece, times)
+
+    threading.Thread(target=later, daemon=True).start()
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 @server.tool(annotations=READS)

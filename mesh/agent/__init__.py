@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         FactUnusable,
         Permanent,
         Retry,
+        Throttled,
         ToolError,
         ToolRefused,
     )
@@ -47,6 +48,7 @@ __all__ = [
     "Supervisor",
     "Swarm",
     "Task",
+    "Throttled",
     "Tool",
     "ToolError",
     "ToolRefused",

@@ -12,6 +12,7 @@ another effect, which nobody has approved. The guard names the digest that a rep
 import asyncio
 import hashlib
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,7 @@ from mesh.agent.errors import (
     NotAMove,
     NotBegun,
     Superseded,
+    Throttled,
     ToolError,
     ToolRefused,
     failure_of,
@@ -68,6 +70,8 @@ T = TypeVar("T")
 
 MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
 """Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""
+MOST_KEPT_S = 5.0
+"""Kept of a round's time, at most a tenth of it, to report that the round has waited in vain."""
 SHOWN_CHARS = 4_000
 """Of an effect's arguments, in the question that asks for its approval."""
 
@@ -109,6 +113,7 @@ class Execution:
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
         self._ordinals: dict[tuple[str, str], int] = {}
+        self._patient_until = time.monotonic() + work.timeout_s - min(MOST_KEPT_S, work.timeout_s / 10)
         self.tasks = Tasks(work, journal, send)
         own = fleet.agents.get(self.agent)
         limits = (work.handoff.constraints.allowed_actions, () if own is None else own.actions)
@@ -252,7 +257,8 @@ class Execution:
                     raise Recorded("approval_expired", f"nobody approved {tool.name} in time")
                 if ended.reply is True:
                     return
-                raise Recorded("not_approved", f"{ended.by or to} did not approve {tool.name}")
+                said = f": {ended.reason}" if ended.reason else ""
+                raise Recorded("not_approved", f"{ended.by or to} did not approve {tool.name}{said}")
             if isinstance(ended.move, Ask) and ended.move.digest == key:
                 why = ended.refusal
                 said = f"{why.rule}: {why.detail}" if isinstance(why, Refusal) else "the guard refused it"
@@ -296,15 +302,20 @@ class Execution:
             ahead: as for `Journal.step`.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
+        Raises Throttled when the round's time does not last until the model may be asked.
         """
         paid = True
 
         async def ask() -> Any:
-            await self.require_open()
-            await self.journal.require_held(self.journal.progressed_at)
-            self._require_budget()
-            with self.live.doing("model", name):
-                return plain(await produce())
+            while True:
+                await self.require_open()
+                await self.journal.require_held(self.journal.progressed_at)
+                self._require_budget()
+                try:
+                    with self.live.doing("model", name):
+                        return plain(await produce())
+                except Throttled as throttled:
+                    await self._wait_out(throttled)
 
         def reused() -> None:
             nonlocal paid
@@ -315,6 +326,16 @@ class Execution:
         kept = None if began is None else plain(began)
         value = await self.journal.step(call, ask, cost=priced, on_reuse=reused, began=kept, ahead=ahead)
         return msgspec.convert(value, kind), paid
+
+    async def _wait_out(self, throttled: Throttled) -> None:
+        """Wait until a model may be asked again. Raises `throttled` if the round's time ends before."""
+        pause_s, left_s = throttled.after_s or 0.0, self._patient_until - time.monotonic()
+        if pause_s >= left_s:
+            told = f"{throttled}; the round may take {self.work.timeout_s:g} s"
+            told += ", and they are used up" if left_s <= 0 else f", and {left_s:.0f} s of it are left"
+            throttled.args = (told,)
+            raise throttled
+        await asyncio.sleep(pause_s)
 
     def knows(self, name: str, prompt: Any) -> bool:
         """Return True if a reply to this prompt is recorded; asked after `journal.begun`."""
@@ -427,8 +448,8 @@ class Execution:
         match error:
             case ApprovalNeeded(ask=ask):
                 return self.moved(ask)
-            case InDoubt(step=step, action=action, key=key):
-                doubt = Doubt(step=step, action=action, key=key)
+            case InDoubt(step=step, action=action, key=key, why=why):
+                doubt = Doubt(step=step, action=action, key=key, message=why)
                 return ReportInDoubt(
                     turn=self.work.turn, round=self.work.round, effect=doubt, report=self.report
                 )

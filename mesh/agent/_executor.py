@@ -25,7 +25,7 @@ from mesh.agent._rounds import ForeignRounds, RunningRounds
 from mesh.agent._step_store import WINDOW, Attempts
 from mesh.agent._telemetry import BEGAN_S, LiveOutput
 from mesh.agent.definition import Agent
-from mesh.agent.errors import Fenced, Superseded, TurnError
+from mesh.agent.errors import Fenced, Superseded, TurnError, bug_behind
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, spread
@@ -218,13 +218,14 @@ class Executor:
             past=work.past,
             lease_s=fleet.lease_s,
             is_overtaken=attempts.is_overtaken,
+            is_over=partial(self._was_ended, request, work.turn),
         )
         return Execution(
             request,
             work,
             fleet,
             journal,
-            is_over=lambda: self._was_ended(request, work.turn),
+            is_over=partial(self._was_ended, request, work.turn),
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=live,
             send=partial(self._store, request),
@@ -273,9 +274,10 @@ class Executor:
             code = proposal.error.code
             self.presence.failed += 1
             self.presence.last_error = code
-            _log.warning("turn_failed", code=code, exc_info=error if code == "bug" else None)
+            _log.warning("turn_failed", code=code, exc_info=bug_behind(error))
         elif isinstance(proposal, ReportInDoubt):
-            _log.warning("effect_in_doubt", step=proposal.effect.step, action=proposal.effect.action)
+            doubt = proposal.effect
+            _log.warning("effect_in_doubt", step=doubt.step, action=doubt.action, exc_info=bug_behind(error))
         return proposal
 
 
@@ -320,7 +322,7 @@ _UNSOUND = (MeshError, *codec.UNWRITABLE)
 def sound(proposal: Proposal) -> tuple[Proposal, bytes]:
     """Return the proposal and its bytes; if no guard could read it, the failure that names the mistake."""
     try:
-        body = codec.encode(proposal)
+        body = codec.encode_whole(proposal)
         codec.parse_proposal(body)
     except _UNSOUND as error:
         reason = str(error) if isinstance(error, Malformed) else type(error).__name__

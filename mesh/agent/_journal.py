@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
+from mesh.agent import errors
 from mesh.agent._step_store import Call, Earlier, Named, Place, Places, Recorded, StoredSteps, Tally, value_of
 from mesh.agent._telemetry import replayed
-from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError
+from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError, effect_broke
 from mesh.bus.stores import StepStore
 from mesh.service.eager import eager
 from mesh.service.failpoints import failpoint
@@ -51,7 +52,7 @@ class Journal:
         fresh: the first delivery of a first round: there is nothing to read yet.
         past: how earlier rounds ended; a settled effect is in it.
         lease_s: after how long without a sign of life another instance may have the turn.
-        is_overtaken: returns True if another instance does.
+        is_overtaken, is_over: return True if another instance does; if a guard ended the turn.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class Journal:
         past: Iterable[RoundOutcome] = (),
         lease_s: float = math.inf,
         is_overtaken: Callable[[], Awaitable[bool]] = never,
+        is_over: Callable[[], Awaitable[bool]] = never,
     ) -> None:
-        self._lease_s, self._is_overtaken = lease_s, is_overtaken
+        self._lease_s, self._is_overtaken, self._is_over, self._nonce = lease_s, is_overtaken, is_over, nonce
         self._steps = StoredSteps(store, request=request, turn=turn, nonce=nonce, version=version)
         self._round = round_
         self._places = Places(round_)
@@ -354,10 +356,10 @@ class Journal:
             try:
                 record = await self._produced(call, attempt, key=key)
             except Exception as broken:  # like a crash: nobody knows how far it came
+                error = effect_broke(call[1], broken)
                 if again is None:
-                    raise self.stop(InDoubt(place.name, call[1], key)) from broken
-                unknown = EffectUnknown(f"{call[1]} broke: {type(broken).__name__}")
-                raise self.stop(broken if isinstance(broken, TurnError) else unknown) from broken
+                    error = InDoubt(place.name, call[1], key, error)
+                raise self.stop(error) from broken
         failpoint("effect.ran")
         return await self._write(f"{place.name}{DONE}", record, nth)
 
@@ -372,24 +374,22 @@ class Journal:
         return None
 
     async def require_held(self, since: float = -math.inf) -> None:
-        """Raise Fenced if another instance has taken this round over while this one was held up.
+        """Raise Fenced or Superseded if this round was taken over, or its turn ended, since (monotonic s).
 
-        An instance that finds an intent without a result waits for a lease before it asks what became of it.
-        So an effect may begin within that time of its intent. Where a bus in trouble or a stopped process
-        took half of that, we look for another instance: it says so before anything else. So we do before a
-        model call, which the other one pays for.
-
-        Args:
-            since: when the intent began, or the latest step stood (monotonic s); never: look in any case.
+        Within half a lease there is no look: who finds an intent without a result waits for a lease first.
         """
         while time.monotonic() - since > self._lease_s / 2:
             since = time.monotonic()
             if await self._is_overtaken() or await self._is_closed():
                 raise self.stop(Fenced("another instance took this turn over while this one was held up"))
+            if await self._is_over():
+                raise self.stop(errors.Superseded("the turn was ended while this instance was held up"))
 
     async def _is_closed(self) -> bool:
-        """Return True if a later round has fenced this one."""
-        return any(record.kind == FENCE for record in (await self._steps.read(self._round)).values())
+        """Return True if a later round has fenced this one, or another instance has written in it since."""
+        found, known = await self._steps.read(self._round), self._places.stored
+        strange = (each for name, each in found.items() if each.nonce != self._nonce and name not in known)
+        return any(strange) or any(each.kind == FENCE for each in found.values())
 
     async def _require_unfenced(self, n: int) -> None:
         """Raise Fenced if a later round has closed this one beneath place `n`.

@@ -209,7 +209,9 @@ class Moves:
         facts, keys = remembered_of(remember)
         for key in keys:
             self.facts[key]  # raises UnknownFact, with the keys that there are
-        return Complete(answer=jsonable(answer), cancel_open=cancel_open, remember=facts, remember_keys=keys)
+        return Complete(
+            answer=jsonable(answer, "answer"), cancel_open=cancel_open, remember=facts, remember_keys=keys
+        )
 
     def escalate(self, reason: str, *, facts: Facts = None) -> Move:
         """Give the work to a person."""

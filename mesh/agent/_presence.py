@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from mesh.agent import _rate_limit as rate_limit
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
-from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
@@ -207,7 +207,7 @@ class FleetWatcher:
             self._bus.conditions.raise_(UNREADABLE, subjects.FLEET, reason=str(invalid))
             return False
         self._bus.conditions.clear(UNREADABLE, subjects.FLEET)
-        rate_limit.configure(fleet.models, self._bus)
+        rate_limit.configure(fleet.models)
         own = fleet.agents.get(self._name)
         self._silent = [
             AgentName(name)

@@ -2,7 +2,8 @@
 
 The guard does not check replies. Their sender does, so that a wrong one is refused where somebody can still
 mend it. A schema is an agent's text: nothing that it refers to is ever fetched. A schema whose work nobody
-can foresee is judged in a process of its own, which is killed when its time is up.
+can foresee is judged in a process of its own, which may take so much of the processor and no more. What comes
+to no verdict lets no reply through. Its bound is work, not time, so a busy machine refuses no good reply.
 """
 
 import sys
@@ -16,16 +17,22 @@ from protocol.wire import codec
 
 CPU_S = 5
 """Processor time that judging by a schema may take (whole s), Python's own start included."""
-WITHIN_S = 60.0
-"""Time that it may take: on a busy machine far longer than it costs."""
+WITHIN_S = 600.0
+"""Time that it may take if it gets next to nothing of the processor, so that none waits for ever."""
 MEMORY_BYTES = 1 << 30
 """Address space of the process that judges."""
 MAX_SCHEMA_BYTES = 16 * 1024
 """Of a schema that an agent of this project asks by."""
 _PLAIN_BYTES = 4096
-_UNBOUNDED = frozenset({"pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef"})
-"""Keywords that make a small schema endless work: patterns backtrack, references multiply. ECMA 262's
-patterns allow what no engine matches in linear time, so that these are bounded by time and not by form."""
+_UNBOUNDED = frozenset(
+    {
+        *("pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef", "uniqueItems"),
+        *("unevaluatedItems", "unevaluatedProperties"),
+    }
+)
+"""Keywords that make a small schema endless work: patterns backtrack, references multiply, what is evaluated
+is evaluated again at each level, and each item is compared with each. ECMA 262's patterns allow what no
+engine matches in linear time, so that these are bounded by their work and not by their form."""
 _SHOWN_CHARS = 300
 
 
@@ -33,8 +40,12 @@ class ReplyInvalid(MeshError, code="client.reply_invalid"):
     """A reply does not fit the question's schema; nothing was sent."""
 
 
+class ReplyUnjudged(ReplyInvalid, code="client.reply_unjudged"):
+    """Judging a reply came to no verdict: it takes too much work, or no process could do it."""
+
+
 class SchemaUnusable(MeshError, code="client.schema_unusable"):
-    """The question's schema is no JSON Schema, refers to something that is not in it, or takes too long."""
+    """The question's schema is no JSON Schema, or refers to something that is not in it."""
 
 
 def check_reply(schema: Mapping[str, Any] | None, value: Any) -> None:
@@ -42,7 +53,7 @@ def check_reply(schema: Mapping[str, Any] | None, value: Any) -> None:
 
     It may take `WITHIN_S`: a coroutine calls it in a thread.
 
-    Raises ReplyInvalid, naming the place and the mistake, and SchemaUnusable.
+    Raises ReplyInvalid, naming the place and the mistake, ReplyUnjudged, and SchemaUnusable.
     """
     if schema is not None:
         (_judge if _is_plain(schema) else _judge_apart)(schema, value)
@@ -115,10 +126,16 @@ def _judge(schema: Any, value: Any) -> None:
         wrong = exceptions.best_match(kind(schema, registry=Registry()).iter_errors(value))
     except Unresolvable as unusable:
         raise SchemaUnusable(f"it refers to what is not in it: {_short(str(unusable))}") from unusable
-    except Exception as unusable:  # any other error that a stranger's pattern or reference can bring about
-        raise SchemaUnusable(f"it cannot be used: {type(unusable).__name__}") from unusable
+    except (
+        Exception
+    ) as unjudged:  # any other error that a stranger's reference or a deep value can bring about
+        raise _unjudged(f"judging it ends in {type(unjudged).__name__}") from unjudged
     if wrong is not None:
         raise ReplyInvalid(f"at {wrong.json_path}: {_short(wrong.message)}")
+
+
+def _unjudged(why: str) -> ReplyUnjudged:
+    return ReplyUnjudged(f"{why}; nobody knows if the reply fits its question, so nothing was sent")
 
 
 def _short(text: str) -> str:
@@ -144,16 +161,16 @@ def _judge_apart(schema: Any, value: Any) -> None:
             check=False,
         )
         if ended.returncode == -signal.SIGXCPU:
-            raise SchemaUnusable(f"judging by it takes more than {CPU_S} s of the processor")
+            raise _unjudged(f"judging it takes more than {CPU_S} s of the processor")
         code, told = msgspec.json.decode(ended.stdout, type=tuple[str, str])
     except subprocess.TimeoutExpired:
-        raise SchemaUnusable(f"judging by it takes longer than {WITHIN_S:g} s") from None
+        raise _unjudged(f"judging it takes longer than {WITHIN_S:g} s") from None
     except msgspec.MsgspecError:
-        raise SchemaUnusable("judging by it takes too much memory") from None
+        raise _unjudged("the process that judges it was ended, or ran out of memory") from None
     except (OSError, TypeError, ValueError, RecursionError) as wrong:
-        raise SchemaUnusable(f"it cannot be used: {type(wrong).__name__}") from wrong
+        raise _unjudged(f"no process can judge it: {type(wrong).__name__}") from wrong
     if code:
-        raise (ReplyInvalid if code == ReplyInvalid.code else SchemaUnusable)(told)
+        raise next(kind for kind in (ReplyInvalid, ReplyUnjudged, SchemaUnusable) if kind.code == code)(told)
 
 
 def _main() -> None:

@@ -16,7 +16,6 @@ from mesh.agent._presence import FleetWatcher, card_of, publish_card
 from mesh.agent._step_store import LEAVE_S
 from mesh.agent.definition import Agent, put_away, unpacked_in_time
 from mesh.agent.errors import ToolsUnusable, failure_of
-from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller, spread
 from mesh.bus.stores import store_dead_letter
@@ -106,7 +105,6 @@ class Runtime:
                 await asyncio.gather(self._puller.drain(), self._offers.drain())
         await self._offers.close()
         await self._puller.close()
-        await rate_limit.give_back(self._bus)
         with contextlib.suppress(BusError):
             await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
         await put_away(self._agent.tools)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.agent.errors import Fenced, JournalFull, JournalMismatch
+from mesh.agent.values import require_finite
 from mesh.bus.stores import StepStore, StepTaken
 from mesh.errors import BusError
 from protocol.domain.budget import NOTHING, plus
@@ -66,8 +67,11 @@ def as_json(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON makes it: the same the first time and when it is read from the journal."""
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=as_json))
+    """Return a value as JSON makes it: as it will be read from the journal. Raises NotFinite."""
+    body = msgspec.json.encode(value, enc_hook=as_json)
+    if b"null" in body:
+        require_finite(msgspec.to_builtins(value, str_keys=True, enc_hook=as_json), "result")
+    return msgspec.json.decode(body)
 
 
 def digest_of(value: Any) -> str:
@@ -169,7 +173,8 @@ class Places:
 
     def __init__(self, round_: int) -> None:
         self._round = round_
-        self._stored: dict[str, Record] = {}
+        self.stored: dict[str, Record] = {}
+        """What earlier deliveries of the round recorded, by name."""
         self._next = 0
         self._highest = -1
         """The highest place at which a step is stored."""
@@ -183,7 +188,7 @@ class Places:
 
     def fill(self, stored: dict[str, Record]) -> None:
         """Take in what earlier deliveries of the round recorded, by name."""
-        self._stored = stored
+        self.stored = stored
         self._highest = max(map(place_of, stored), default=-1)
 
     def stands(self, name: str) -> None:
@@ -194,17 +199,17 @@ class Places:
     @property
     def version(self) -> str | None:
         """The agent's version that recorded the first step; None if there was none to begin with."""
-        first = self._stored.get(f"{self._round}-0")
+        first = self.stored.get(f"{self._round}-0")
         return None if first is None else first.version
 
     def holds(self, call: Call) -> bool:
         """Return True if an equal step is recorded that the code has not come to again."""
-        ahead = (record for name, record in self._stored.items() if place_of(name) >= self._next)
+        ahead = (record for name, record in self.stored.items() if place_of(name) >= self._next)
         return any((record.kind, record.name, record.digest) == call for record in ahead)
 
     def require_effects_come_to(self) -> None:
         """Raise JournalMismatch where an effect is recorded that the code did not come to again."""
-        for name, record in self._stored.items():
+        for name, record in self.stored.items():
             if record.kind == "intent" and place_of(name) >= self._next:
                 raise JournalMismatch(name, f"effect {record.name}", "nothing more", with_effect=True)
 
@@ -253,7 +258,7 @@ class Places:
             raise JournalFull(f"a turn journals {MAX_STEPS} steps at most")
         n, self._next = self._next, self._next + 1
         name = f"{self._round}-{n}"
-        found = self._stored.get(name)
+        found = self.stored.get(name)
         if found is None:
             self._free.add(n)
             return Place(n, name, None, None)
@@ -264,7 +269,7 @@ class Places:
             recorded, called = (f"{what[0]} {what[1]}".strip() for what in ((kind, found.name), call))
             raise JournalMismatch(name, recorded, called, with_effect=with_effect)
         if found.kind == "intent":
-            return Place(n, name, self._stored.get(f"{name}{DONE}"), found)
+            return Place(n, name, self.stored.get(f"{name}{DONE}"), found)
         return Place(n, name, found, None)
 
 

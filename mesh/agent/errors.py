@@ -2,6 +2,7 @@
 
     TurnError               a round's end: a handler raises it, or the runtime does
     ├── Retry               the next round may not fail
+    │   └── Throttled       a model cannot be asked yet: the round waits for it
     ├── Permanent           no further round can help
     ├── EffectUnknown       nobody knows if an effect happened
     └── Superseded, Fenced, JournalMismatch, InDoubt, RoundOver, ApprovalNeeded
@@ -12,13 +13,16 @@ raises is a bug. An error that stops a round is not for the code: the journal ke
 every step.
 """
 
+import contextlib
 import functools
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import CodeType
 
 from mesh.errors import ArtifactError, MeshError
+from mesh.service.logs import shows_values
+from mesh.service.printable import short
 from protocol.wire.commands import Ask, Failure
 
 
@@ -27,6 +31,10 @@ class TurnError(MeshError, code="turn.error"):
 
     permanent = False
     """True if no further round can help."""
+    is_bug = False
+    """True if the place in the author's code is what its reader needs."""
+    bug: BaseException | None = None
+    """The exception of an author's code that led to it."""
 
 
 class Retry(TurnError, code="retry"):
@@ -41,6 +49,14 @@ class Retry(TurnError, code="retry"):
         self.after_s = after_s
 
 
+class Throttled(Retry, code="throttled"):
+    """A model is asked too fast. The runtime waits and asks again, for as long as the round may take.
+
+    Args:
+        after_s: when it may be asked again; at once if None.
+    """
+
+
 class Permanent(TurnError, code="permanent"):
     """No further round can help: the turn escalates at once."""
 
@@ -50,6 +66,8 @@ class Permanent(TurnError, code="permanent"):
 class ActionNotAllowed(Permanent, code="action_not_allowed"):
     """The turn's constraints do not allow this tool."""
 
+    is_bug = True
+
 
 class BudgetExhausted(Permanent, code="budget_exhausted"):
     """The turn has spent its grant: no further model call is made."""
@@ -58,9 +76,22 @@ class BudgetExhausted(Permanent, code="budget_exhausted"):
 class FactUnusable(Permanent, code="fact_unusable"):
     """A fact that the code asked for is not there, or is not of the type that it was asked as."""
 
+    is_bug = True
+
+
+class ResultUnusable(Permanent, code="result_unusable"):
+    """A tool's result is not of the type that its annotation says; the text names each mistake."""
+
+    is_bug = True
+
+    def __init__(self, tool: str, mistakes: Sequence[str]) -> None:
+        super().__init__(f"the result of {tool} is not what its annotation says: {'; '.join(mistakes)}")
+
 
 class PostUnusable(Permanent, code="post_unusable"):
     """Facts cannot be put on the board: this topology has none, or nobody could read them."""
+
+    is_bug = True
 
 
 class JournalFull(Permanent, code="journal_full"):
@@ -104,9 +135,11 @@ class JournalMismatch(TurnError, code="journal_mismatch"):
 class InDoubt(TurnError, code="effect_in_doubt"):
     """An effect has an intent and no result, and nobody but a person can say what became of it."""
 
-    def __init__(self, step: str, action: str, key: str) -> None:
+    def __init__(self, step: str, action: str, key: str, error: TurnError | None = None) -> None:
         super().__init__(f"{action} at step {step}")
         self.step, self.action, self.key = step, action, key
+        self.why = "" if error is None else str(error)
+        self.bug = None if error is None else error.bug
 
 
 class ApprovalNeeded(TurnError, code="approval_needed"):
@@ -161,16 +194,45 @@ def failure_of(error: BaseException) -> Failure:
         case Retry(after_s=after_s):
             return Failure(code=error.code, message=str(error), retry_after_s=after_s)
         case TurnError(permanent=permanent):
-            return Failure(code=error.code, message=str(error), permanent=permanent)
+            said = _at_its_place(str(error), error) if error.is_bug else str(error)
+            return Failure(code=error.code, message=said, permanent=permanent)
         case ToolRefused(reason=reason):
             said = f"a tool said no ({reason}), and the handler does not catch ToolRefused"
             return Failure(code=error.code, message=said)
         case MeshError():
             return Failure(code=error.code, message="the runtime could not go on")
     is_plain = isinstance(error, NotAMove | UnknownFact)
-    said = str(error) if is_plain else f"the handler raised {type(error).__name__}"
-    place = where_raised(error)
-    return Failure(code="bug", message=f"{said}, at {place}" if place else said)
+    said = _at_its_place(str(error), error) if is_plain else raised("the handler", error)
+    return Failure(code="bug", message=said)
+
+
+def raised(what: str, error: BaseException) -> str:
+    """Return that a handler or a tool raised an exception: its type, and the place in the author's code.
+
+    The exception's own text may hold anybody's data. It is quoted where `MESH_LOG_VALUES` allows that.
+    """
+    text = ""
+    if shows_values():
+        with contextlib.suppress(Exception):  # an author's `__str__` may raise, too
+            text = short(str(error), _TEXT_CHARS)
+    said = _at_its_place(f"{what} raised {type(error).__name__}", error)
+    return f"{said}: {text}" if text else said
+
+
+def effect_broke(action: str, error: Exception) -> TurnError:
+    """Return the error of a round whose effect raised: like a crash, for nobody knows how far it came."""
+    if isinstance(error, TurnError):
+        return error
+    unknown = EffectUnknown(raised(action, error))
+    unknown.bug = error
+    return unknown
+
+
+def bug_behind(error: Exception | None) -> BaseException | None:
+    """Return the exception whose traceback shows the mistake; None where the code said how it failed."""
+    if isinstance(error, TurnError):
+        return error if error.is_bug else error.bug
+    return None if isinstance(error, MeshError) else error
 
 
 # --- a tool's no ----------------------------------------------------------------------------------
@@ -218,6 +280,13 @@ class ToolArgumentsInvalid(ToolError, code="tool.arguments_invalid"):
 # --- places in an author's code ---------------------------------------------------------------------
 
 _INSTALLED = ("site-packages", "dist-packages")
+_TEXT_CHARS = 200
+"""Of an exception's own text in a message: what is longer stands in the log."""
+
+
+def _at_its_place(said: str, error: BaseException) -> str:
+    place = where_raised(error)
+    return f"{said}, at {place}" if place else said
 
 
 def where_raised(error: BaseException) -> str:
@@ -228,7 +297,9 @@ def where_raised(error: BaseException) -> str:
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = ((code, line) for code, line in reversed(frames) if _is_own(code.co_filename))
     code, line = next(own, (None, 0))
-    return "" if code is None else _place(code, line)
+    if code is None:  # a tool that wants to end the process, say: its error is the cause of ours
+        return "" if error.__cause__ is None else where_raised(error.__cause__)
+    return _place(code, line)
 
 
 def where_defined(function: object) -> str:

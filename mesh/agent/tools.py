@@ -14,18 +14,34 @@ pydantic is imported when a schema is first needed, not when an agent's module i
 """
 
 import asyncio
+import collections.abc
 import contextvars
 import inspect
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, get_args, get_type_hints, overload
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+    overload,
+)
 from weakref import WeakKeyDictionary
 
-from mesh.agent.errors import EffectUnknown, ToolArgumentsInvalid, ToolBusy, ToolTimedOut
+from mesh.agent.errors import EffectUnknown, ResultUnusable, ToolArgumentsInvalid, ToolBusy, ToolTimedOut
+from mesh.service.printable import one_line
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -33,10 +49,11 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)  # so that `Tool` alone is a tool of any signature
+    C = TypeVar("C", default=Any)
 else:
     from typing import ParamSpec, TypeVar
 
-    P, R = ParamSpec("P"), TypeVar("R")
+    P, R, C = ParamSpec("P"), TypeVar("R"), TypeVar("C")
 
 Effect = Literal["idempotent", "reconcilable", "once"]
 """How a tool changes the world; None for one that only reads."""
@@ -147,16 +164,17 @@ NOT_DONE = NotDone()
 
 
 @dataclass(frozen=True)
-class Tool(Generic[P, R]):
+class Tool(Generic[P, R, C]):
     """A function with what a model and the journal need to know of it. Calling it calls the function.
 
-    Type checkers know its parameters: `turn.call(add, a=1, c="2")` is a mistake before anything runs.
+    Type checkers know its parameters and its result: `turn.call(add, a=1, c="2")` is a mistake before
+    anything runs. `R` is the result, `C` what calling it returns: of an async function, a coroutine.
     """
 
     name: str
     description: str
     effect: Effect | None
-    fn: Callable[P, R]
+    fn: Callable[P, C]
     reconcile: Callable[[str], Any] | None = None
     """Of a reconcilable effect: returns what the one with this key did; `NOT_DONE` if it did not happen."""
     approve: Approver | None = None
@@ -166,7 +184,7 @@ class Tool(Generic[P, R]):
     timeout_s: float | None = None
     """How long one call may take; None: as long as the round."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.fn(*args, **kwargs)
 
     def named(self, given: tuple[Any, ...], by_name: dict[str, Any]) -> dict[str, Any]:
@@ -228,6 +246,26 @@ class Tool(Generic[P, R]):
         why = f"{self.name} gave no answer within {self.timeout_s:g} s"
         raise ToolTimedOut(why) if self.effect is None else EffectUnknown(why)
 
+    def result(self, value: Any) -> Any:
+        """Return a recorded result as the tool's annotation has it. Raises ResultUnusable."""
+        from mesh.agent.values import Unfit, read_as
+
+        if self._returns is None:
+            return value
+        try:
+            return read_as(self._returns, value)
+        except Unfit as wrong:
+            raise ResultUnusable(self.name, wrong.mistakes) from wrong
+
+    @cached_property
+    def _returns(self) -> Any:
+        """The type that results are read back as; None for what JSON has, and for what nobody can look up."""
+        try:
+            kind = get_type_hints(self.fn, include_extras=True).get("return")
+        except (NameError, TypeError, AttributeError):
+            return None
+        return None if _is_json(kind) else kind
+
     def is_under_way(self, key: str) -> bool:
         """Return True if a thread of this process is still at the effect with this key."""
         return key in self._threads.under_way
@@ -273,6 +311,22 @@ class Tool(Generic[P, R]):
         return create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
 
 
+_JSON = frozenset({str, int, float, bool, type(None), None, Any, object, dict, list, Mapping, Sequence})
+
+
+def _is_json(kind: Any) -> bool:
+    """Return True if values of a type are in JSON what they were before."""
+    if kind in _JSON or is_typeddict(kind):
+        return True
+    origin, given = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_json(given[0])
+    if origin is Literal:
+        return all(type(each) in (str, int, bool, type(None)) for each in given)
+    is_container = origin in (dict, list, Union, UnionType, collections.abc.Mapping, collections.abc.Sequence)
+    return is_container and all(map(_is_json, given))
+
+
 async def _to_its_end(name: str, answer: Awaitable[Any]) -> Any:
     """Return the result of a function; an awaitable that its wrapper returns is awaited, too.
 
@@ -303,8 +357,8 @@ def few(mistakes: Sequence[str]) -> tuple[str, ...]:
 
 
 def short(text: str, chars: int = _SHOWN_CHARS) -> str:
-    """Return a stranger's text as one line of bounded length."""
-    line = " ".join(text[: chars * 4].split())
+    """Return a stranger's text as one printable line of bounded length."""
+    line = one_line(text[: chars * 4])
     return line if len(line) <= chars and len(text) <= chars * 4 else f"{line[:chars]}…"
 
 
@@ -331,8 +385,22 @@ def untitled(schema: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+class _Making(Protocol):
+    """Makes a function a tool; a type checker tells an async one."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Tool[P, R, Coroutine[Any, Any, R]]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Tool[P, R, R]: ...
+
+
 @overload
-def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
+def tool(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Tool[P, R, Coroutine[Any, Any, R]]: ...
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> Tool[P, R, R]: ...
 
 
 @overload
@@ -345,7 +413,7 @@ def tool(
     timeout_s: float | None = None,
     name: str | None = None,
     description: str | None = None,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+) -> _Making: ...
 
 
 def tool(
@@ -359,7 +427,7 @@ def tool(
     timeout_s: float | None = None,
     name: str | None = None,
     description: str | None = None,
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
+) -> Any:
     """Make a function a tool. Every parameter must be annotated; the docstring is for the model.
 
     Args:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mesh.artifacts.store import Data
 
 T = TypeVar("T")
+R = TypeVar("R")
 P = ParamSpec("P")
 
 
@@ -156,15 +157,21 @@ class Turn(Moves):
 
     # --- doing ------------------------------------------------------------------------------------
 
-    async def call(self, tool: Tool[P, Any], /, *args: P.args, **arguments: P.kwargs) -> Any:
-        """Run a tool and return its result, as JSON makes it; a step that was recorded is not run again.
+    async def call(self, tool: Tool[P, R, Any], /, *args: P.args, **arguments: P.kwargs) -> R:
+        """Run a tool and return its result, of its own type; a step that was recorded is not run again.
+
+        The journal keeps the result as JSON. What JSON has no type for (an object, a date, a decimal) is read
+        back from it, the first time as well as later.
 
         Raises ActionNotAllowed before anything is run, and ToolArgumentsInvalid for arguments that do not
         fit. Raises ToolRefused if the tool says no, or an approval was not given. Raises Superseded if the
         turn was ended meanwhile, ApprovalNeeded to suspend it, and any other error of the tool. The code must
-        not catch an error that stops the round (`mesh.agent.errors`), such as that of a broken effect.
+        not catch an error that stops the round (`mesh.agent.errors`), such as that of a broken effect, or
+        ResultUnusable for a result that is not what the tool's annotation says.
         """
-        return await self.execution.call(tool, tool.named(args, arguments), for_model=False)
+        value = await self.execution.call(tool, tool.named(args, arguments), for_model=False)
+        result: R = tool.result(value)
+        return result
 
     async def model(
         self,

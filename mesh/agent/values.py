@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from mesh.agent.errors import FactUnusable, UnknownFact
+from protocol.wire.codec import non_finite
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import TaskError, TaskResult, TaskStatus
 from protocol.wire.handoff import Artifact, Fact
@@ -30,7 +31,7 @@ Remembered = Mapping[str, Any] | Iterable[Fact | str] | None
 """What a conversation is to remember: facts as above, or keys of facts that the turn was handed."""
 
 _KEPT = 256
-_AS_IT_IS = frozenset({str, int, float, bool, type(None)})
+_AS_IT_IS = frozenset({str, int, bool, type(None)})
 
 
 class KnownFacts(dict[str, Any]):
@@ -52,9 +53,26 @@ class Unfit(Exception):
         self.mistakes = mistakes
 
 
-def jsonable(value: Any) -> Any:
-    """Return an author's value as JSON values. Raises TypeError for an object that is none."""
-    return value if type(value) in _AS_IT_IS else msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped)
+class NotFinite(ValueError):
+    """A value has NaN or infinity in it, which JSON cannot hold; the text says where."""
+
+
+def jsonable(value: Any, where: str) -> Any:
+    """Return an author's value as JSON values; `where` names it in an error.
+
+    Raises TypeError for an object that is none, and NotFinite.
+    """
+    if type(value) in _AS_IT_IS:
+        return value
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped)
+    require_finite(plain, where)
+    return plain
+
+
+def require_finite(plain: Any, where: str) -> None:
+    """Raise NotFinite for JSON that holds NaN or infinity; `where` names the value in the error."""
+    if place := non_finite(plain, where):
+        raise NotFinite(f"{place}: NaN and infinity are no numbers in JSON; a number has to be finite")
 
 
 def _dumped(value: Any) -> Any:
@@ -66,13 +84,15 @@ def _dumped(value: Any) -> Any:
 
 
 def facts_of(given: Facts) -> tuple[Fact, ...]:
-    """Return facts as a handoff holds them. Raises TypeError for a value that is not JSON."""
+    """Return facts as a handoff holds them. Raises as `jsonable` for a value that is not JSON."""
     if given is None:
         return ()
     if isinstance(given, Mapping):
-        return tuple(Fact(key=key, value=jsonable(value)) for key, value in given.items())
+        return tuple(Fact(key=key, value=jsonable(value, f"facts.{key}")) for key, value in given.items())
     return tuple(
-        fact if (value := jsonable(fact.value)) is fact.value else msgspec.structs.replace(fact, value=value)
+        fact
+        if (value := jsonable(fact.value, f"facts.{fact.key}")) is fact.value
+        else msgspec.structs.replace(fact, value=value)
         for fact in given
     )
 

@@ -17,13 +17,14 @@ from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.link import Link
 from mesh.bus.nats_protocol import Incoming, NatsProtocol, Sink, encode
 from mesh.bus.request_mux import PubAck, RequestMux, read_ack
-from mesh.bus.roles import API, OUTSIDE_API, inbox_prefix
+from mesh.bus.roles import API, OUTSIDE_API, RESERVED, inbox_prefix
 from mesh.errors import (
     PASSING,
     ApiError,
     BusError,
     Denied,
     Disconnected,
+    NoResponders,
     OutcomeUnknown,
     StreamFull,
     TooLarge,
@@ -76,7 +77,7 @@ class Bus:
         self.inbox = self._mux.inbox
         self._wire = NatsProtocol(self._on_denied)
         self._link = Link(name, self._wire, self.conditions, self._mux.break_off)
-        self._api = API
+        self._api = API if name in RESERVED else OUTSIDE_API
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -206,18 +207,19 @@ class Bus:
     async def api_request(self, verb: str, data: bytes, *, timeout_s: float = TIMEOUT_S) -> Incoming:
         """Return the undecoded answer to an API call.
 
-        Viewers and operators call the API under another prefix. The first call shows which one applies.
+        Viewers and operators call the API under another prefix than guards and the admin do. The first call
+        shows if that is so, for keys with names of their own.
         """
         try:
             return await self.request(self._api + verb, data, timeout_s=timeout_s)
-        except Denied as denied:
-            if self._api != API:
+        except (Denied, NoResponders) as refused:
+            if self._api == API:
                 raise
             try:
-                answer = await self.request(OUTSIDE_API + verb, data, timeout_s=timeout_s)
-            except Denied:
-                raise denied from None
-            self._api = OUTSIDE_API
+                answer = await self.request(API + verb, data, timeout_s=timeout_s)
+            except Denied as denied:
+                raise (denied if isinstance(refused, Denied) else refused) from None
+            self._api = API
             return answer
 
     # --- publishing -------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from contextlib import aclosing
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.reader import StoredMessage, ahead, batch, bounds, last, up_to
+from mesh.bus.listing import bounds
+from mesh.bus.reader import StoredMessage, ahead, batch, last, up_to
 from mesh.errors import LogCutShort, LogUnreadable, Malformed
 from protocol.wire import codec
 from protocol.wire.subjects import evt, evt_of

@@ -1,10 +1,12 @@
-"""Presence: which instances serve an agent. Only the account of that name can answer.
+"""Presence: which instances serve an agent. Only the account of that name can answer. Guards answer, too.
 
 The server passes on the first answer to a ping, and mostly drops the rest. Each instance sends its own
 statistics; a caller takes at most `MOST_INSTANCES` of them.
 """
 
 import asyncio
+
+import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.errors import NoResponders, OutcomeUnknown
@@ -14,6 +16,17 @@ GATHER_S = 0.4
 """How long instances have to answer. Their number is unknown."""
 MOST_INSTANCES = 32
 """So many answers fit into a server's buffer for a slow connection (64 MiB), whatever their size."""
+
+
+class Clocks(msgspec.Struct, frozen=True, kw_only=True):
+    """What a guard measured of clocks: its statistics have it as the endpoint's `data`."""
+
+    machine_ahead_us: int
+    """How far its machine's clock is ahead of the server's; negative if it is behind."""
+    within_us: int
+    """How far `machine_ahead_us` may be wrong: half a round trip explains so much."""
+    servers_apart_us: int
+    """How far the clocks of the bus's servers are apart, beyond what round trips explain."""
 
 
 async def ping(bus: Bus, agent: str) -> bytes | None:
@@ -38,7 +51,10 @@ async def is_served(bus: Bus, agent: str) -> bool:
 
 
 async def statistics(bus: Bus, agent: str) -> list[bytes]:
-    """Return the statistics of each instance of `agent`. Raises Denied, Unreachable, Disconnected."""
+    """Return the statistics of each instance of `agent`, or of each guard.
+
+    Raises Denied, Unreachable, Disconnected.
+    """
     answers: list[bytes] = []
     heard = await bus.subscribe(
         bus.new_inbox(), lambda message: answers.append(message.data), most=MOST_INSTANCES

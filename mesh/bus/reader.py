@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.listing import bounds
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.request_mux import ApiFailure
 from mesh.bus.roles import GET
@@ -204,12 +205,25 @@ async def last(
     Args:
         leader: ask the stream's leader, which has the newest. False asks any replica.
     """
-    asked = msgspec.json.encode({"last_by_subj": subject})
-    if not leader:
-        message = await bus.request(f"{GET}{stream}", asked, timeout_s=timeout_s)
-        return None if message.status == _NO_MESSAGE else stored_message(message)
+    asked: dict[str, object] = {"last_by_subj": subject}
+    if leader:
+        return await _of_leader(bus, stream, asked, timeout_s)
+    message = await bus.request(f"{GET}{stream}", msgspec.json.encode(asked), timeout_s=timeout_s)
+    return None if message.status == _NO_MESSAGE else stored_message(message)
+
+
+async def following(
+    bus: Bus, stream: str, subject: str, from_seq: int, *, timeout_s: float = TIMEOUT_S
+) -> StoredMessage | None:
+    """Return the leader's first message of a subject from `from_seq` on; None if there is none."""
+    return await _of_leader(bus, stream, {"seq": from_seq, "next_by_subj": subject}, timeout_s)
+
+
+async def _of_leader(
+    bus: Bus, stream: str, asked: dict[str, object], timeout_s: float
+) -> StoredMessage | None:
     verb = f"STREAM.MSG.GET.{stream}"
-    got = _GOT.decode((await bus.api_request(verb, asked, timeout_s=timeout_s)).data)
+    got = _GOT.decode((await bus.api_request(verb, msgspec.json.encode(asked), timeout_s=timeout_s)).data)
     if got.message is not None:
         return StoredMessage(got.message.seq, got.message.subject, got.message.data, got.message.time)
     if got.error.err_code == ApiCode.NO_MESSAGE_FOUND:
@@ -228,12 +242,6 @@ async def first_since(bus: Bus, stream: str, subject: str, since: str) -> Stored
     asked = {"batch": 1, "start_time": since, "next_by_subj": subject}
     answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked))
     return stored_message(answers[0]) if answers else None
-
-
-async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
-    """Return the first and the last sequence number of a stream; the first is the larger when it is empty."""
-    state = (await bus.api(f"STREAM.INFO.{stream}"))["state"]
-    return max(1, int(state["first_seq"])), int(state["last_seq"])  # the server says 0 before anything came
 
 
 def stored_message(message: Incoming) -> StoredMessage:

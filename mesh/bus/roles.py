@@ -90,8 +90,6 @@ _AGENT = (
     Service(GET + "ENDS.mesh.end.{me}.*.*"),
     Service(GET + "CARDS.mesh.card.*"),
     Service(GET + "CONF.mesh.conf.fleet"),
-    Service("mesh.rate.*"),
-    Service(GET + "RATES.mesh.rate.*"),
     Service("mesh.live.*.*.{me}.*"),
 )
 OFFERS = (
@@ -107,7 +105,7 @@ _VIEWER = (
     Service(f"{GET}*", many=True),  # of each stream that allows direct gets: no queue, nor TIMER
     Service(f"{GET}*.>"),
     Service(f"{OUTSIDE_API}STREAM.MSG.GET.LOG"),
-    Service(f"{OUTSIDE_API}STREAM.INFO.*"),
+    Service(f"{OUTSIDE_API}STREAM.LIST"),  # `STREAM.INFO` lists subjects, too, at the server's cost
     Service(f"{OUTSIDE_API}CONSUMER.INFO.*.*"),
 )
 CALLS: dict[Role, tuple[Service, ...]] = {
@@ -116,6 +114,7 @@ CALLS: dict[Role, tuple[Service, ...]] = {
         _SUBMIT,
         _CONTROL,
         Service(GET + "LOG.mesh.evt.{me}.*"),
+        Service(GET + "ASKS.mesh.ask.{me}.*"),
         Service(GET + "MEM-{me}", many=True),
     ),
     Role.VIEWER: _VIEWER,
@@ -149,32 +148,38 @@ HEARS: dict[Role, tuple[str, ...]] = {
 }
 """Subjects published in CORE that each role outside it may hear."""
 
+ANSWER = "_R_.>"
+"""Subjects of answers to other accounts. The server leads each one back to its caller, and only there."""
+
 GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.evt.*.*",
     "mesh.timer.at.*",
     "mesh.note.*.*",
     "mesh.dead.guard.*",
     "mesh.end.*.*.*",
+    "mesh.ask.*.*",
     "mesh.conf.freeze",
     "mesh.conf.breaker.*",
     "mesh.mem.*.*.*",
     f"{API}STREAM.NAMES",
+    f"{API}STREAM.INFO.TIMER",  # which requests have a schedule
     *(f"{NEXT}*.{consumer}" for consumer in QUEUE_CONSUMERS),
     *(f"$JS.ACK.*.{consumer}.>" for consumer in QUEUE_CONSUMERS),
-    LEADER_GET + "LOG",
-    LEADER_GET + "TIMER",
+    LEADER_GET + "*",  # of the log, timers, questions, memory, and of what waits in the queues
     f"{API}CONSUMER.INFO.LOG.*",
+    f"{API}CONSUMER.INFO.TIMER.*",
     GET + "*",  # of the log, and of what each client's conversations remember
     GET + "LOG.>",
     GET + "*.mesh.mem.*.*.*",
     GET + "CONF.>",
     GET + "*.mesh.step.*.*.*.*",
     "$SRV.PING.*",
+    ANSWER,
+    f"{INBOX}.{ADMIN}.>",  # the admin is in the same account: what it asks a guard is answered directly
 )
-GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>")
-
-ANSWER = "_R_.>"
-"""Subjects of an agent's answers. The server leads each answer back to its caller, and only there."""
+GUARD_ANSWERS = tuple(f"$SRV.{verb}.{GUARD}" for verb in ("PING", "STATS"))
+"""What a guard answers operators and the admin. Nobody else can: no member may be named so."""
+GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>", *GUARD_ANSWERS)
 
 
 def inbox_prefix(name: str, *, anonymous: bool = False) -> str:

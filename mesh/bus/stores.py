@@ -1,27 +1,26 @@
-"""Small stores on the bus: entries of CONF, schedules, the steps of a turn, dead letters, memory.
+"""Small stores on the bus: entries of CONF, schedules, the steps of a turn, dead letters, questions.
 
 Each message stands under a subject of its own and is written under a condition: CONF and schedules by
 compare-and-set, a step once and for all.
 """
 
-import asyncio
+import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.reader import StoredMessage, every, get, last
-from mesh.bus.streams import memory_of, steps_of
+from mesh.bus.reader import StoredMessage, get, last
+from mesh.bus.streams import steps_of
 from mesh.errors import PASSING, BusError, MeshError, SequenceConflict, StreamFull, SubjectTaken
-from mesh.service import telemetry, tracing
+from mesh.service import tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
-from protocol.domain.memory import supersedes
 from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid
-from protocol.wire.records import DeadLetter, MemoryRecord, dead_letter
+from protocol.wire.records import Questions, dead_letter
 from protocol.wire.subjects import step, timer_at, timer_fire
 
 if TYPE_CHECKING:
@@ -173,15 +172,26 @@ class JetStreamSteps:
 
 
 async def store_dead_letter(
-    bus: Bus, subject: str, message: "Message", *, at: int, by: str, code: str, detail: str, **known: Any
-) -> DeadLetter | None:
-    """Keep a message that came to nothing in a dead-letter list; None if it could not be kept.
-
-    A message that comes again before it is acknowledged is kept again; readers show one of its letters.
+    bus: Bus,
+    subject: str,
+    message: "Message",
+    *,
+    at: int,
+    by: str,
+    code: str,
+    detail: str,
+    after: int | None = None,
+    **known: Any,
+) -> int | None:
+    """Keep a message that came to nothing in a dead-letter list; return where. None if it was not kept.
 
     Args:
         at: UTC µs.
+        after: the list's last letter, 0 if it has none; None for whatever is there. Then a message that comes
+            again before it is acknowledged is kept again, and readers show one of its letters.
         known: further fields of the letter.
+
+    Raises SequenceConflict if the list has another last letter than `after`.
     """
     letter = dead_letter(
         at=at,
@@ -197,53 +207,39 @@ async def store_dead_letter(
         **known,
     )
     try:
-        await bus.publish_durable(subject, msgspec.json.encode(letter))
+        ack = await bus.publish_durable(subject, msgspec.json.encode(letter), after=after)
+    except SequenceConflict:
+        raise
     except BusError as error:
         if not isinstance(error, PASSING):  # the connection says what passes by itself
             _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
         return None
+    from mesh.service import telemetry  # OpenTelemetry: a command that reads needs none of it
+
     telemetry.dead_letters.add(1, {tracing.CODE: code, tracing.BY: by})
-    return letter
+    return ack.seq
 
 
-# --- what conversations remember -------------------------------------------------------------------
-#
-# A stream for each client, the newest record of a key. Guards write it; a client reads its own.
-
-_ATTEMPTS = 8
-_AGAIN_S = 0.02
+# --- what clients are asked --------------------------------------------------------------------------
 
 
-async def read_memory(bus: Bus, client: str, conversation: str | None = None) -> list[MemoryRecord]:
-    """Return all records of a client's conversation, or of all its conversations. Raises BusError.
+async def show_questions(bus: Bus, reader: str, request: str, wanted: Questions) -> None:
+    """Write what a request asks a client, unless the list there is known up to as late an event.
 
-    What cannot be read is left out: only guards write here.
+    Raises BusError.
     """
-    stored = every(bus, memory_of(client), subjects.memories(client, conversation))
-    found = [codec.readable(each.data, MemoryRecord) async for each in stored]
-    return [record for record in found if record is not None and conversation in (None, record.conversation)]
-
-
-async def write_memory(bus: Bus, client: str, records: Iterable[MemoryRecord]) -> None:
-    """Write records, each if none that is newer stands. Twice is the same as once.
-
-    Raises BusError; SequenceConflict if other guards were faster every time.
-    """
-    await asyncio.gather(*(_write(bus, client, record) for record in records))
-
-
-async def _write(bus: Bus, client: str, record: MemoryRecord) -> None:
-    subject, body = subjects.memory(client, record.conversation, record.key), msgspec.json.encode(record)
-    for left in reversed(range(_ATTEMPTS)):
-        found = await get(bus, memory_of(client), subject)
-        stands = None if found is None else codec.readable(found.data, MemoryRecord)
-        if not supersedes(record, stands):
+    subject, body = subjects.questions(reader, request), msgspec.json.encode(wanted)
+    while True:
+        found = await last(bus, "ASKS", subject, leader=True)
+        stands = None if found is None else codec.readable(found.data, Questions)
+        if stands is not None and stands.n >= wanted.n:
             return
-        try:
+        with contextlib.suppress(SequenceConflict):  # another guard was first
             await bus.publish_durable(subject, body, after=0 if found is None else found.seq)
-        except SequenceConflict:
-            if not left:
-                raise
-            await asyncio.sleep(_AGAIN_S)  # another guard was first, or this replica lags
-        else:
             return
+
+
+async def read_questions(bus: Bus, reader: str, request: str) -> Questions | None:
+    """Return what a request asks a client, as guards last wrote it; None if it never did. Raises BusError."""
+    found = await get(bus, "ASKS", subjects.questions(reader, request))
+    return None if found is None else codec.readable(found.data, Questions)

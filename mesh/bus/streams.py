@@ -23,7 +23,10 @@ KIB, MIB = 1 << 10, 1 << 20
 GUARD_GROUP = "guard"
 
 _ENDS_BYTES = 256 * MIB
+_ASKS_BYTES = 256 * MIB
 SCHEMA_KEY = "mesh.schema"
+MOST_LETTERS = 250
+"""Dead letters of one list; the oldest make room."""
 _SHORT_WINDOW = NS // 10  # the shortest possible: a stray `Nats-Msg-Id` then costs no memory
 NEVER = {
     "allow_rollup_hdrs": False,
@@ -175,6 +178,14 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         },
         # Guards alone write it, so that an agent whose journals are full cannot keep its turns from ending.
         "ENDS": {**_KEPT, **_ONCE, "max_bytes": _ENDS_BYTES, "max_age": age},
+        # The oldest makes room: a stream that refused a write would hold up the verdict that it follows from.
+        "ASKS": {
+            **_KEPT,
+            "max_msgs_per_subject": 1,
+            "max_bytes": _ASKS_BYTES,
+            "max_age": age,
+            "republish": _told("mesh.ask.*.*", "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}"),
+        },
         # The server forbids `discard: new` beside schedules, so that this stream has no size limit: it holds
         # one schedule for each open request, and guards alone write it.
         TIMERS: {"retention": "workqueue", "allow_msg_schedules": True},
@@ -191,12 +202,9 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "max_msg_size": 64 * KIB,
             "republish": _told("mesh.card.*", f"{CONF_CHANGED}.card.{{{{wildcard(1)}}}}"),
         },
-        # Not in CONF: agents write it, and must neither fill the room a freeze needs nor wake the guards.
-        # In a file: a stream in memory is gone after a restart of a server that runs alone.
-        "RATES": {**_KEPT, "max_msgs_per_subject": 1, "max_bytes": 4 * MIB, "max_msg_size": 64 * KIB},
         "DEAD": {
             "allow_direct": True,
-            "max_msgs_per_subject": 250,  # a sender takes 125 MiB, and displaces no other's
+            "max_msgs_per_subject": MOST_LETTERS,  # a sender takes 125 MiB, and displaces no other's
             "max_msg_size": 512 * KIB,
             "max_age": age,
         },

@@ -3,13 +3,14 @@
 import json
 import tempfile
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mesh import ops
-from mesh.cli.exits import Exit, Leave
+from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.options import (
     A_PATH,
     PEOPLE,
@@ -325,10 +326,12 @@ async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -
         raise UsageWrong(f"not a name: {name!r}")
     found: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="mesh-check-") as directory:
-        async for finding in checks.check_agent(name, run, Path(directory), kill=kill):
-            found.append(finding)
-            if not as_json:
-                say(_verdict(finding))
+        findings = checks.check_agent(name, run, Path(directory), kill=kill)
+        async with ended_by_signals(), aclosing(findings):
+            async for finding in findings:
+                found.append(finding)
+                if not as_json:
+                    say(_verdict(finding))
     if as_json:
         emit([finding._asdict() for finding in found])
     if not all(finding.ok for finding in found):

@@ -22,7 +22,7 @@ from mesh.cli.options import (
     source_argument,
     source_argument_for,
 )
-from mesh.cli.output import as_json_text, emit, note, say, show_lines, table
+from mesh.cli.output import as_json_text, emit, note, paged, read_lines, say, table
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted, one_line
 
@@ -69,10 +69,10 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
     if as_json:
         emit(found)
         return
-    if stuck is not None:
-        show_lines(heading(stuck), *ending(stuck))
-    for sentence in ops.explain.sentences(found):
-        say(sentence)
+    with paged():
+        if stuck is not None:
+            read_lines(heading(stuck), *ending(stuck))
+        read_lines(*ops.explain.sentences(found))
 
 
 # --- replay ---------------------------------------------------------------------------------------

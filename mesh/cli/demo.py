@@ -13,7 +13,7 @@ from mesh import ops
 from mesh.cli.dev import drivers, model_option, page_of
 from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.options import A_PATH, framed, run_quietly
-from mesh.cli.output import Line, emit, note, say, show_lines
+from mesh.cli.output import Line, emit_built, note, say, show_lines
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted
 
@@ -87,7 +87,7 @@ async def _demo(
                 await stage.play(rest, stage.line)
             if as_json:
                 told = [ops.rehearsal.as_program_reads(each) for each in stage.played]
-                emit({"mode": model, "requests": told, "summary": ops.rehearsal.summary(stage.played)})
+                emit_built({"mode": model, "requests": told, "summary": ops.rehearsal.summary(stage.played)})
             else:
                 _sum_up(stage.played, model, words)
             await _what_next(mesh, stage.played, fleet, keep)

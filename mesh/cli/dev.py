@@ -19,6 +19,7 @@ from mesh.errors import UsageWrong
 if TYPE_CHECKING:
     import asyncio
 
+    from mesh.fleet.file import FleetFile
     from mesh.local.fleet import LocalFleet
     from mesh.local.server import EmbeddedServer
     from mesh.local.service import Output, Service
@@ -81,13 +82,22 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
     """
     import asyncio
 
+    from mesh.fleet.file import FleetFileError
     from mesh.local.fleet import LocalFleet
-    from mesh.local.project import data_environment, find_fleet, model_environment
+    from mesh.local.project import data_environment, find_fleet, model_environment, with_client
+    from mesh.local.reload import mistakes_under
     from mesh.service.logs import VALUES
 
-    file, search = find_fleet(fleet)
-    if not file.clients:
-        raise UsageWrong("the fleet has no client; add [clients.app] to its file")
+    _refuse_a_second()
+    try:
+        named, search = find_fleet(fleet)
+    except FleetFileError:
+        for mistake in mistakes_under(Path.cwd()):  # the fleet file's mistakes hide no others
+            note(mistake)
+        raise
+    file = with_client(named)
+    if file is not named:
+        note(f"the fleet file names no client: {next(iter(file.clients))} is one while this runs")
     models = model_environment(model)
     try:
         async with ended_by_signals():
@@ -95,7 +105,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
                 file,
                 store,
                 sync_always=True,
-                port=_own_port(store) if port is None else port,
+                port=_own_port(store) if port is None else _free_port(port),
                 anonymous=next(iter(file.clients)),
                 restart=True,
                 environment={VALUES: "1"} | data_environment(store),
@@ -107,19 +117,41 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
             say(f"{file.name}: each message is on the disk before it is acknowledged")
             terminal = ServiceTerminal(mesh, Path.cwd())
             started = asyncio.Event()
+            announcement = _Announcement(mesh)
             async with asyncio.TaskGroup() as tasks:
-                watching = _reload(mesh, fleet, search, started)
+                watching = _reload(mesh, fleet, search, announcement, started)
                 tasks.create_task(watching)  # before anything is read, so that no save is missed
-                async with mesh, contextlib.AsyncExitStack() as pages:
+                async with mesh, page_of(mesh) as page:
                     words = await drivers(mesh, model, "rules")
-                    with _announced(mesh):
-                        page = await pages.enter_async_context(page_of(mesh))
+                    with announcement.made(page):
                         _introduce_dev(mesh, words, page)
                         started.set()
                         await terminal.run()
     except (Leave, asyncio.CancelledError):  # a signal is how this ends when all is well
         say("stopped; the log is kept")
         raise Leave(Exit.DONE) from None
+
+
+def _refuse_a_second() -> None:
+    """Raise UsageWrong if a `mesh dev` runs in this very folder. A dead one holds no lock on its store."""
+    from mesh.local.fleet import store_of
+    from mesh.local.server import in_use
+    from mesh.settings import running_dev
+
+    here = Path.cwd()
+    dev = running_dev(here)
+    if dev is not None and dev.folder == here and in_use(store_of(dev.keys.parent)):
+        page = f", its page is at {dev.page}" if dev.page else ""
+        raise UsageWrong(f"`mesh dev` already runs here: it is process {dev.pid}{page}")
+
+
+def _free_port(port: int) -> int:
+    """Return a port that was asked for. Raises UsageWrong if it is taken."""
+    from mesh.local.server import if_free
+
+    if port and not if_free(port):
+        raise UsageWrong(f"port {port} is taken: name another with --port, or leave --port out")
+    return port
 
 
 def _own_port(store: Path) -> int:
@@ -135,53 +167,71 @@ def _own_port(store: Path) -> int:
 
 
 async def _reload(
-    mesh: "LocalFleet", fleet: tuple[str, ...], search: Sequence[Path], started: "asyncio.Event"
+    mesh: "LocalFleet",
+    fleet: tuple[str, ...],
+    search: Sequence[Path],
+    announcement: "_Announcement",
+    started: "asyncio.Event",
 ) -> None:
     """Take up changed files of the project, once the mesh has started."""
-    from mesh.local.fleet import Reload
-    from mesh.local.project import find_fleet
+    from mesh.local.project import find_fleet, with_client
+    from mesh.local.reload import Reload
 
     def tell(line: str) -> None:
         note(line)
-        _announce(mesh)
+        announcement.write()
+
+    def read() -> "FleetFile":
+        return with_client(find_fleet(fleet)[0], runs=mesh.file.clients)
 
     try:
-        await Reload(mesh, search, lambda: find_fleet(fleet)[0], tell, started).run()
+        await Reload(mesh, search, read, tell, started).run()
     except UsageWrong as missing:
         note(str(missing))
 
 
-@contextlib.contextmanager
-def _announced(mesh: "LocalFleet") -> Iterator[None]:
-    """Tell other commands in this folder of the mesh while it runs."""
-    path = _announce(mesh)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
+class _Announcement:
+    """Tells other commands in this folder of the mesh while it runs."""
 
+    def __init__(self, mesh: "LocalFleet") -> None:
+        from mesh.settings import DEV_FILE, STATE
 
-def _announce(mesh: "LocalFleet") -> Path:
-    """Write what other commands in this folder need to know of a mesh; return the file."""
-    import os
+        self._mesh, self._page = mesh, ""
+        self._path = Path.cwd() / STATE / DEV_FILE
 
-    from mesh.bus.credentials import replace_private
-    from mesh.settings import DEV_FILE, STATE, Dev
+    @contextlib.contextmanager
+    def made(self, page: str) -> Iterator[None]:
+        """Keep the file while the block runs."""
+        self._page = page
+        self.write()
+        try:
+            yield
+        finally:
+            self._path.unlink(missing_ok=True)
 
-    path = Path.cwd() / STATE / DEV_FILE
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    said = Dev(
-        pid=os.getpid(),
-        url=mesh.url,
-        monitor=mesh.server.monitor_url,
-        keys=mesh.keys,
-        clients=tuple(mesh.file.clients),
-        viewers=tuple(mesh.file.viewers),
-        operators=tuple(mesh.file.operators),
-        artifacts=mesh.artifacts,
-    )
-    replace_private(path, said.encode())
-    return path
+    def write(self) -> None:
+        """Write what other commands need to know, as it is now."""
+        import os
+
+        from mesh.bus.credentials import replace_private
+        from mesh.settings import Dev
+
+        mesh = self._mesh
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        said = Dev(
+            fleet=mesh.file.name,
+            folder=Path.cwd(),
+            page=self._page,
+            pid=os.getpid(),
+            url=mesh.url,
+            monitor=mesh.server.monitor_url,
+            keys=mesh.keys,
+            clients=tuple(mesh.file.clients),
+            viewers=tuple(mesh.file.viewers),
+            operators=tuple(mesh.file.operators),
+            artifacts=mesh.artifacts,
+        )
+        replace_private(self._path, said.encode())
 
 
 _HOW_TO = """
@@ -214,6 +264,8 @@ def _introduce_dev(mesh: "LocalFleet", words: str, page: str) -> None:
     say(words, lines=True)
     for name in mesh.unserved:
         say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")
+    if unlimited := ops.health.unlimited_in_words(mesh.file.fleet):
+        say(f"note: {unlimited}", lines=True)
     fresh = request_id(client, time.time_ns() // 1_000_000, os.urandom(10))
     say(_HOW_TO.format(url=mesh.url, client=client, id=fresh), lines=True)
 
@@ -337,9 +389,21 @@ def _token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            note(f"others could read {path} ({mode:o}); {_closed(path)}")
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as wrong:
         raise UsageWrong(f"--token-file {path} cannot be read: {wrong}") from wrong
+
+
+def _closed(path: Path) -> str:
+    """Let the owner of a file alone read it; return what came of it."""
+    try:
+        path.chmod(0o600)
+    except OSError as wrong:  # a secret that was mounted, for example
+        return f"its mode cannot be changed to 600: {wrong.strerror}"
+    return "it has mode 600 now"
 
 
 @contextlib.asynccontextmanager
@@ -366,6 +430,7 @@ async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
         port=if_free(port_of(mesh.directory) + 1),
         token=token,
         session_key=session_key,
+        ended_sessions=mesh.keys / "page.ended",
         allow_write=operator is not None,
         store=mesh.directory,
         file=mesh.file,

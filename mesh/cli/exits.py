@@ -56,6 +56,7 @@ _STATUS = {
     "fleet.invalid": Exit.USAGE,
     "health.unusable": Exit.USAGE,
     "model.unavailable": Exit.USAGE,
+    "settings.another_fleet": Exit.USAGE,
     "settings.context": Exit.USAGE,
     "settings.invalid": Exit.USAGE,
     "settings.no_credentials": Exit.USAGE,

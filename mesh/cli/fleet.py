@@ -7,12 +7,14 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import A_PATH, PEOPLE, Where, framed, grace_option, serve, wrong_key
-from mesh.cli.output import emit, note, report, say
+from mesh.cli.options import A_PATH, PEOPLE, Where, agreed, framed, grace_option, serve, wrong_key
+from mesh.cli.output import emit, note, remark, report, say
+from mesh.service.printable import counted
 
 if TYPE_CHECKING:
     from mesh.bus.provision import Change
     from mesh.fleet.file import FleetFile
+    from mesh.fleet.leavers import HeldRequest
     from mesh.settings import Access
 
 guard = click.Group(help="The guard, which decides every proposal.")
@@ -30,8 +32,10 @@ def run(where: Where, *, identity: str | None, grace: float, health: str | None)
     import os
     import socket
 
+    from mesh.guard import watchdog
     from mesh.guard.service import Guard
 
+    watchdog.end_with_the_process()
     called = identity or f"{socket.gethostname()}-{os.getpid()}"
     serve(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)
 
@@ -84,21 +88,32 @@ async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json:
     show_default=True,
     help="The fleet file, or its directory.",
 )
+@click.option("--yes", "-y", is_flag=True, help="Do not ask, though agents that leave hold open requests.")
 @framed
-async def setup(where: Where, *, dry_run: bool, out: Path | None, file: Path, as_json: bool) -> None:
+async def setup(
+    where: Where, *, dry_run: bool, out: Path | None, file: Path, yes: bool, as_json: bool
+) -> None:
     """Make files and bus as the fleet file wants them.
 
     With --out it creates missing keys and writes the server's accounts; that takes no bus. If a bus is named
     (NATS_URL, --url, --context), it then makes streams, consumers, the fleet document and the policies, as
     the admin. A second run changes nothing.
+
+    An agent that the file has no more loses its work at once: people get its open requests. They are listed,
+    and you are asked, before anything is written.
     """
     from mesh.fleet.file import load_fleet
     from mesh.settings import Sources
 
     fleet, url = load_fleet(file), None
+    is_alone = out is not None and Sources(where.flags).url is None
+    held = [] if is_alone else await _held_by_leavers(where, fleet, out)
+    if held and not dry_run and not yes and not await agreed("go on", "to take their work from them"):
+        note("nothing was changed")
+        raise Leave(Exit.FAILED)
     changes = [] if out is None else _write(fleet, out, dry_run)
     _tell(changes, as_json)
-    if out is not None and Sources(where.flags).url is None:
+    if is_alone:
         note("no bus is named, so that nothing was applied to one")
     else:
         applied = await _apply(where, fleet, out, dry_run)
@@ -109,7 +124,8 @@ async def setup(where: Where, *, dry_run: bool, out: Path | None, file: Path, as
             if not done and not as_json:
                 say(f"the bus at {url} is as {fleet.name} wants it")
     if as_json:
-        emit({"dry_run": dry_run, "bus": url, "changes": [change._asdict() for change in changes]})
+        made = [change._asdict() for change in changes]
+        emit({"dry_run": dry_run, "bus": url, "changes": made, "held": [each._asdict() for each in held]})
 
 
 def _tell(changes: "list[Change]", as_json: bool) -> None:
@@ -117,6 +133,29 @@ def _tell(changes: "list[Change]", as_json: bool) -> None:
         say(f"{change.action} {change.what}")
         for line in change.detail:
             say(f"  {line}")
+
+
+async def _held_by_leavers(where: Where, fleet: "FleetFile", out: Path | None) -> "list[HeldRequest]":
+    """List the open requests of agents that leave; none if no bus can be asked before --out has written."""
+    from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
+    from mesh.fleet.leavers import held_by_leavers
+
+    access = _admin(where, out)
+    if not access.credentials.exists():
+        return []
+    try:
+        async with await access.connect() as bus:
+            held = await held_by_leavers(bus, fleet.fleet)
+    except (Unreachable, AuthenticationFailed, TlsFailed):
+        if out is None:
+            raise
+        return []
+    for agent in dict.fromkeys(each.agent for each in held):
+        requests = [each.request for each in held if each.agent == agent]
+        note(f"{agent} leaves the fleet and holds {counted(len(requests), 'open request')}:")
+        for request in requests:
+            remark(f"  {request}")
+    return held
 
 
 def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> "list[Change]":
@@ -155,7 +194,7 @@ async def _apply(
         note(f"nothing was applied to the bus at {access.url}: {failed}")
         return None
     async with bus:
-        changes = await apply(bus, fleet, dry_run=dry_run)
+        changes = await apply(bus, _as_run_at(access.url, fleet), dry_run=dry_run)
         unpriced = "" if dry_run else await ops.health.unpriced(bus)
     if unpriced:
         note(unpriced)
@@ -202,7 +241,10 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
     access = where.access("admin", "operator", "viewer")
     if monitor is None and dev is not None and dev.url == access.url:
         monitor = dev.monitor
-    findings = await ops.health.examine(access, _fleet(file), monitor)
+    fleet = _fleet(file)
+    if fleet is not None:
+        fleet = _as_run_at(access.url, fleet)
+    findings = await ops.health.examine(access, fleet, monitor)
     if as_json:
         emit(findings)
     else:
@@ -213,6 +255,15 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
         raise wrong
     if any(finding.state == "found" for finding in findings):
         raise Leave(Exit.FAILED)
+
+
+def _as_run_at(url: str, fleet: "FleetFile") -> "FleetFile":
+    """Return a fleet as the `mesh dev` of this folder runs it, if the bus is its own."""
+    from mesh.local.project import with_client
+    from mesh.settings import running_dev
+
+    dev = running_dev(Path.cwd())
+    return with_client(fleet, runs=dev.clients) if dev is not None and dev.url == url else fleet
 
 
 def _fleet(named: Path | None) -> "FleetFile | None":

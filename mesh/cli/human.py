@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from mesh import ops
 from mesh.cli.arguments import budget_option, facts_option, server_time, since_option
 from mesh.cli.exits import ended_by_signals
 from mesh.cli.options import A_PATH, PEOPLE, Where, decided, framed, remark_unreadable, request_argument
-from mesh.cli.output import At, Id, as_json_text, emit, listing, note, report, row, say, show_lines
+from mesh.cli.output import At, Id, as_json_text, emit, listing, note, paged, read_lines, report, row, say
 from mesh.errors import UsageWrong
-from mesh.service.printable import short
+from mesh.service.printable import one_line, short
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
@@ -29,7 +29,7 @@ doubt = click.Group(help="Effects in doubt: list, settle.")
 @app.command("ls")
 @framed
 async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
-    """List the work that waits for people, oldest first: escalations, questions, effects in doubt."""
+    """List what waits for people, the most urgent first: escalations, questions, effects in doubt."""
     async with await where.connect(*PEOPLE) as bus:
         await ops.queue.require_tier(bus, tier)
         found = await ops.queue.queue(bus)
@@ -41,61 +41,71 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
             "since": lambda each: At(each.since),
             "from": lambda each: each.from_agent,
             "what": lambda each: each.what,
+            "event": lambda each: each.n,
             "tier": lambda each: each.tier_name or each.tier or "",
             "person": lambda each: each.person,
             "summary": lambda each: short(each.summary, 100),
             "reason": lambda each: each.reason,
         },
         as_json=as_json,
-        spare=("tier", "from", "person", "what"),
+        spare=("event", "tier", "from", "person", "what"),
     )
 
 
 @app.command("show")
 @request_argument
 @framed
-async def show(where: Where, *, request: str, as_json: bool) -> None:
+async def show(where: Where, *, request: str, at_event: int | None, as_json: bool) -> None:
     """Show the decision that a request waits for, with everything that led to it."""
     from mesh.client.story import story
 
     async with await where.connect(*PEOPLE) as bus:
-        found = await ops.queue.waiting_at(bus, request)
+        found = await ops.queue.waiting_at(bus, request, at_event)
     if as_json:
         emit(found)
         return
-    show_lines(*story(found.timeline))
-    say("")
-    say(f"wanted: {found.handoff.summary}")
+    with paged():
+        read_lines(*story(found.timeline), "", *_wanted(found), "", "decide with one of")
+        for line in _choices(found.waiting, found.waiting.n if found.others else None):
+            say(f"  {line}")  # whole, to be copied
+        if found.others:
+            read_lines("", "beside it there waits")
+        for each in found.others:
+            said = f"{each.what} from {each.from_agent}: {short(each.summary, 100)}"
+            read_lines(f"  event {each.n}, {said}")
+
+
+def _wanted(found: "ops.queue.WaitingAt") -> Iterator[str]:
+    if found.waiting.error:
+        yield f"went wrong: {one_line(found.waiting.error)}"
+    yield f"wanted: {one_line(found.handoff.summary)}"
     for fact in found.handoff.facts:
-        say(f"  {fact.key}: {fact.value}" + (f"  [{', '.join(fact.labels)}]" if fact.labels else ""))
-    say("")
-    say("decide with one of")
-    for line in _choices(found.waiting):
-        say(f"  {line}")
+        labels = f"  [{', '.join(fact.labels)}]" if fact.labels else ""
+        yield f"  {one_line(f'{fact.key}: {fact.value}{labels}')}"
 
 
-def _choices(waiting: "ops.queue.Waiting") -> list[str]:
-    """Return the commands by which a person can decide this."""
-    request = waiting.request
+def _choices(waiting: "ops.queue.Waiting", n: int | None) -> list[str]:
+    """Return the commands by which a person can decide this, with the event's number unless it is None."""
+    request, event = waiting.request, ops.queue.event_option(n)
     if waiting.what == "ask":
         schema = waiting.schema
         wanted = "" if schema is None else f"a reply that follows {as_json_text(schema)}: "
-        command = ops.queue.reply_command(request, schema)
-        hint = "" if command.endswith("--json-value") else "  (--json-value for what is not text)"
+        command = ops.queue.reply_command(request, schema, n=n)
+        hint = "" if "--json-value" in command else "  (--json-value for what is not text)"
         said = [f"{wanted}{command}{hint}"]
         if isinstance(schema, dict) and schema.get("type") == "boolean":
-            said = [f"mesh human approve {request}", f"mesh human deny {request}"]
+            said = [f"mesh human approve {request}{event}", f"mesh human deny {request}{event}"]
         return said
     if waiting.what == "doubt":
         return [
-            f"mesh doubt settle {request} --done --result '…'        it happened: go on with its result",
-            f"mesh doubt settle {request} --not-done                 it did not: do it now",
+            f"mesh doubt settle {request}{event} --done --result '…'     it happened: go on with its result",
+            f"mesh doubt settle {request}{event} --not-done              it did not: do it now",
         ]
     return [
-        f"mesh human resolve {request} --to AGENT --note '…'         give it to an agent",
-        f"mesh human resolve {request} --again                       let the same agent go on",
-        f"mesh human resolve {request} --again --budget tokens=N     … and grant it more",
-        f"mesh human resolve {request} --complete --answer '…'       answer it yourself",
+        f"mesh human resolve {request}{event} --to AGENT --note '…'         give it to an agent",
+        f"mesh human resolve {request}{event} --again                       let the same agent go on",
+        f"mesh human resolve {request}{event} --again --budget tokens=N     … and grant it more",
+        f"mesh human resolve {request}{event} --complete --answer '…'       answer it yourself",
     ]
 
 
@@ -110,7 +120,14 @@ def _choices(waiting: "ops.queue.Waiting") -> list[str]:
 @budget_option("The most it may spend from here on: {}. A kind that is not named keeps what is left.")
 @framed
 async def resolve(
-    where: Where, *, request: str, complete: bool, by: str, as_json: bool, **decision: Any
+    where: Where,
+    *,
+    request: str,
+    complete: bool,
+    at_event: int | None,
+    by: str,
+    as_json: bool,
+    **decision: Any,
 ) -> None:
     """Decide an escalation: to an agent, again, or complete. By default the agent that had it goes on."""
     from protocol.wire.events import RequestCompleted
@@ -123,7 +140,7 @@ async def resolve(
     if complete and decision["budget"] is not None:
         raise UsageWrong("an answer needs no --budget")
     async with await where.connect("operator") as bus:
-        event = await ops.queue.resolve(bus, request, by=by, **decision)
+        event = await ops.queue.resolve(bus, request, by=by, n=at_event, **decision)
     words = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"
     decided(event, words, as_json=as_json)
 
@@ -133,7 +150,9 @@ async def resolve(
 @click.argument("value", metavar="VALUE", help="The reply: text, unless --json-value.")
 @click.option("--json-value", is_flag=True, help="VALUE is JSON.")
 @framed
-async def reply(where: Where, *, request: str, value: str, json_value: bool, by: str, as_json: bool) -> None:
+async def reply(
+    where: Where, *, request: str, value: str, json_value: bool, at_event: int | None, by: str, as_json: bool
+) -> None:
     """Reply to a question that an agent put to people, or to you as its client; its turn goes on.
 
     A question to a client takes the client's own key. If the question has a JSON Schema, a reply that does
@@ -141,28 +160,43 @@ async def reply(where: Where, *, request: str, value: str, json_value: bool, by:
     """
     said = _read_json(value) if json_value else value
     await _reply(
-        where, request, said, by, as_json, functools.partial(_check_reply, None if json_value else value)
+        where,
+        request,
+        said,
+        at_event,
+        by,
+        as_json,
+        functools.partial(_check_reply, None if json_value else value),
     )
 
 
 @app.command("approve")
 @request_argument
 @framed
-async def approve(where: Where, *, request: str, by: str, as_json: bool) -> None:
+async def approve(where: Where, *, request: str, at_event: int | None, by: str, as_json: bool) -> None:
     """Say yes to a question of yes or no: let an effect happen that waits for approval."""
-    await _reply(where, request, True, by, as_json, _check_verdict)
+    await _reply(where, request, True, at_event, by, as_json, _check_verdict)
 
 
 @app.command("deny")
 @request_argument
 @framed
-async def deny(where: Where, *, request: str, by: str, as_json: bool) -> None:
+async def deny(
+    where: Where, *, request: str, reason: str, at_event: int | None, by: str, as_json: bool
+) -> None:
     """Say no to a question of yes or no: the agent goes on without the effect, and is told who said no."""
-    await _reply(where, request, False, by, as_json, _check_verdict)
+    await _reply(where, request, False, at_event, by, as_json, _check_verdict, reason)
 
 
 async def _reply(
-    where: Where, request: str, said: Any, by: str, as_json: bool, check: Callable[[Any, Any], None]
+    where: Where,
+    request: str,
+    said: Any,
+    at_event: int | None,
+    by: str,
+    as_json: bool,
+    check: Callable[[Any, Any], None],
+    reason: str = "",
 ) -> None:
     """Send a reply once `check` lets it pass, and print what came of it."""
     from mesh.settings import NoCredentials
@@ -177,7 +211,9 @@ async def _reply(
             return None
 
     async with await where.connect("operator", "client") as bus:
-        done = await ops.queue.reply(bus, request, said, by=by, check=check, connect_as=connect_as)
+        done = await ops.queue.reply(
+            bus, request, said, by=by, check=check, connect_as=connect_as, n=at_event, reason=reason
+        )
     if isinstance(done, ops.control.Obeyed):
         report(done, f"{request}: {done.to} goes on with the reply (event {done.event})", as_json=as_json)
     else:
@@ -231,12 +267,14 @@ def _check_reply(text: str | None, schema: Any, said: Any) -> None:
 @request_argument
 @click.argument("to", metavar="PERSON", help="The person who looks at it.")
 @framed
-async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool) -> None:
+async def assign(
+    where: Where, *, request: str, to: str, at_event: int | None, by: str, as_json: bool
+) -> None:
     """Name the person who looks at an escalation. It is shown to people; anybody may still resolve it."""
     if not to.strip():
         raise UsageWrong("PERSON is empty")
     async with await where.connect("operator") as bus:
-        event = await ops.queue.assign(bus, request, to, by=by)
+        event = await ops.queue.assign(bus, request, to, by=by, n=at_event)
     decided(event, f"is {to}'s to look at", as_json=as_json)
 
 
@@ -341,9 +379,9 @@ def _in_words(alarm: "ops.watch.Alarm") -> tuple[object, ...]:
 @doubt.command("ls")
 @framed
 async def ls_doubts(where: Where, *, as_json: bool) -> None:
-    """List effects in doubt, the oldest first.
+    """List effects in doubt, the most urgent first.
 
-    A process died after it had recorded the intent, and before the proof that it was done. Look in the
+    A process died, or the tool raised, after the intent and before the proof that it was done. Look in the
     system that the effect was meant for (by the key, if that system knows keys), then settle it.
     """
     async with await where.connect(*PEOPLE) as bus:
@@ -358,10 +396,11 @@ async def ls_doubts(where: Where, *, as_json: bool) -> None:
             "action": lambda each: each.action,
             "step": lambda each: each.step,
             "key": lambda each: each.key,
+            "why": lambda each: short(each.error, 200),
             "settle it with": lambda each: f"mesh doubt settle {each.request} --done|--not-done",
         },
         as_json=as_json,
-        spare=("settle it with", "step", "agent"),
+        spare=("settle it with", "step", "agent", "why"),
     )
 
 
@@ -372,7 +411,15 @@ async def ls_doubts(where: Where, *, as_json: bool) -> None:
 @click.option("--result", help="With --done: its result. JSON is read as JSON, other text as text.")
 @framed
 async def settle(
-    where: Where, *, request: str, done: bool, not_done: bool, result: str | None, by: str, as_json: bool
+    where: Where,
+    *,
+    request: str,
+    done: bool,
+    not_done: bool,
+    result: str | None,
+    at_event: int | None,
+    by: str,
+    as_json: bool,
 ) -> None:
     """Settle an effect in doubt, so that the turn goes on: it was done, or it was not."""
     if done is not_done:
@@ -384,6 +431,6 @@ async def settle(
         with contextlib.suppress(UsageWrong):
             value = _read_json(result)
     async with await where.connect("operator") as bus:
-        event = await ops.queue.settle(bus, request, by=by, done=done, result=value)
+        event = await ops.queue.settle(bus, request, by=by, done=done, result=value, n=at_event)
     words = f"is settled as {'done' if done else 'not done'}; {event.to} goes on"
     decided(event, words, as_json=as_json)

@@ -36,7 +36,7 @@ from mesh.cli.output import (
     table,
 )
 from mesh.errors import NotFound, UsageWrong
-from mesh.service.printable import as_text, counted, when
+from mesh.service.printable import as_program_reads, as_text, counted, when
 
 if TYPE_CHECKING:
     from protocol.wire.records import DeadLetter
@@ -60,7 +60,7 @@ seq_argument = click.argument(
 async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None:
     """Show the newest events of all requests, then each new one."""
     from mesh.bus.event_log import JetStreamLog
-    from mesh.bus.reader import bounds
+    from mesh.bus.listing import bounds
     from protocol.wire.subjects import parse_evt
 
     async with await where.connect(*READERS) as bus:
@@ -95,7 +95,8 @@ async def export(
     """Write events as they are stored, one JSON document a line, so that the hash chain still holds.
 
     With --with-steps each journaled step follows on a line of its own. Steps hold the results of tools and
-    the replies of models. With --out, --json prints how many lines there are.
+    the replies of models. With --out, you alone can read the file (mode 600), and --json prints how many
+    lines there are.
     """
     from mesh.client.journals import agents_in
 
@@ -118,15 +119,17 @@ async def export(
         emit({"file": str(out), "events": events, "steps": steps})
     elif out is not None:
         told = f" and {counted(steps, 'step')}" if with_steps else ""
-        note(f"{counted(events, 'event')}{told} in {out}")
+        note(f"{counted(events, 'event')}{told} in {out} (a new file has mode 600)")
 
 
 @contextlib.contextmanager
 def whole_file(path: Path | None) -> Iterator[BinaryIO]:
     """Yield a file that is whole in the end or as it was, or standard output.
 
-    If anything goes wrong the old file stays: it may be the only copy of a log that has aged out. Devices and
-    pipes are written to in place. Raises UsageWrong if nothing can be written.
+    Its owner alone can read it (mode 600): it holds what clients wrote. If anything goes wrong the old file
+    stays: it may be the only copy of a log that has aged out. Devices and pipes are written to in place.
+
+    Raises UsageWrong if nothing can be written.
     """
     if path is None:
         yield from raw_out()
@@ -134,7 +137,7 @@ def whole_file(path: Path | None) -> Iterator[BinaryIO]:
     in_place = path.exists() and not path.is_file()
     at = path if in_place else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with at.open("wb" if in_place else "xb") as file:
+        with at.open("wb") if in_place else _private(at) as file:
             yield file
         if not in_place:
             at.replace(path)
@@ -143,6 +146,10 @@ def whole_file(path: Path | None) -> Iterator[BinaryIO]:
     finally:
         if not in_place:
             at.unlink(missing_ok=True)
+
+
+def _private(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 @app.command("verify")
@@ -279,9 +286,7 @@ async def resend_letter(where: Where, *, seq: int, as_json: bool) -> None:
 
 
 def _as_program_reads(seq: int, letter: "DeadLetter") -> dict[str, Any]:
-    import msgspec
-
-    fields: dict[str, Any] = msgspec.to_builtins(letter)
+    fields: dict[str, Any] = as_program_reads(letter)
     return {"seq": seq, **fields, "original": letter.original.decode(errors="replace")}
 
 

@@ -16,7 +16,7 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import mesh_errors
-from mesh.cli.output import note, report
+from mesh.cli.output import note, remark, report
 from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import counted
 
@@ -108,6 +108,12 @@ _SHARED: dict[str, Option] = {
     "reason": click.option("--reason", default="", help="Your reason, for the record."),
     "by": click.option(
         "--by", default="", callback=_login, help="Your name, for the record; by default your login."
+    ),
+    "at_event": click.option(
+        "--event",
+        "at_event",
+        type=int,
+        help="The number of the event since which it waits; needed where several wait in a request.",
     ),
     "tier": click.option("--tier", help="Only the work of this tier of people."),
     "as_json": _output_option("table", "json"),
@@ -254,6 +260,22 @@ def _where_of(said: dict[str, Any]) -> Where:
 
     files = TlsFiles(said.pop("tls_ca"), said.pop("tls_cert"), said.pop("tls_key"))
     return Where(Flags(said.pop("url"), said.pop("context"), said.pop("as_"), files))
+
+
+async def agreed(question: str, to_go_on: str) -> bool:
+    """Ask at the terminal. Raises UsageWrong where there is none.
+
+    Args:
+        to_go_on: what `--yes` is said for.
+    """
+    import asyncio
+    import sys
+
+    if not sys.stdin.isatty():
+        raise UsageWrong(f"nobody can be asked here: say --yes {to_go_on}")
+    remark(f"{question}? [y/N] ", end="")
+    said = await asyncio.to_thread(sys.stdin.readline)
+    return said.strip().lower() in ("y", "yes")
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:

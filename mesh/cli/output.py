@@ -8,21 +8,27 @@ Every command writes through this file. Strangers wrote much of what is shown, s
 `printable` here; JSON and stored bytes keep their value, and on a terminal escape what could steer it.
 """
 
+import contextlib
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
+from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+import click
 
 from mesh.service.printable import Line as Line
 from mesh.service.printable import as_json_text as as_json_text
+from mesh.service.printable import as_program_reads, clock, one_line, printable, printable_json, when
 from mesh.service.printable import as_text as as_text
-from mesh.service.printable import clock, one_line, printable, printable_json, when
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.text import Text
 
 T = TypeVar("T")
 
@@ -57,7 +63,12 @@ def _write(stream: "TextIO", text: str) -> None:
 
 
 def emit(value: Any) -> None:
-    """Print a value as JSON: readable on a terminal, one line elsewhere."""
+    """Print a value as JSON with its times as ISO-8601: readable on a terminal, one line elsewhere."""
+    emit_built(as_program_reads(value))
+
+
+def emit_built(value: Any) -> None:
+    """Print as JSON what is made for programs already: plain values, and stored JSON as it is."""
     import msgspec
 
     encoded = msgspec.json.encode(value)
@@ -110,16 +121,89 @@ def show_lines(*lines: Line) -> None:
         for line in lines:
             say(line.plain, lines=True)
         return
+    for line in lines:
+        _draw(_styled(line))
+
+
+def _styled(line: Line) -> "Text":
     from rich.text import Text
 
-    for line in lines:
-        _draw(Text.assemble(*((printable(text, lines=True), style) for text, style in line.parts)))
+    return Text.assemble(*((printable(text, lines=True), style) for text, style in line.parts))
 
 
 def _draw(drawn: "RenderableType") -> None:
+    _console().print(drawn)
+
+
+def _console() -> "Console":
     from rich.console import Console
 
-    Console(file=sys.stdout, highlight=False, emoji=False, markup=False).print(drawn)
+    return Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+
+
+# --- what is read at length -------------------------------------------------------------------------
+
+MOST_COLUMNS = 80
+"""Columns at which words are wrapped: longer lines are hard to read."""
+_HANG = 2
+
+
+class _Page(StringIO):
+    """What a command writes, kept until it is known if the terminal has room for it."""
+
+    def __init__(self, terminal: "TextIO") -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override] # the terminal's own
+        return self._terminal.encoding
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def paged() -> Iterator[None]:
+    """Show what the block prints in a pager, as git does, if the terminal has fewer lines than that.
+
+    PAGER names the pager; an empty one, or one that is missing, is none. Elsewhere all is written as it is.
+    """
+    terminal = sys.stdout
+    if not terminal.isatty():
+        yield
+        return
+    page = _Page(terminal)
+    sys.stdout = page
+    try:
+        yield
+    finally:
+        sys.stdout = terminal
+        text = page.getvalue()
+        if text.count("\n") < shutil.get_terminal_size().lines or os.environ.get("PAGER") == "":
+            _write(terminal, text)
+        else:
+            os.environ.setdefault("LESS", "FRX")
+            click.echo_via_pager(text.removesuffix("\n"))
+
+
+def read_lines(*lines: Line | str) -> None:
+    """Print lines for reading: on a terminal, words are wrapped at 80 columns at most, each line apart."""
+    if not sys.stdout.isatty():
+        show_lines(*(Line(line) if isinstance(line, str) else line for line in lines))
+        return
+    console, most = _console(), min(MOST_COLUMNS, screen_width())
+    for line in lines:
+        text = _styled(Line(line) if isinstance(line, str) else line)
+        if text.cell_len <= most:
+            console.print(text)
+            continue
+        hang = min(len(text.plain) - len(text.plain.lstrip()) + _HANG, most // 2)
+        first, *rest = text.wrap(console, most - hang)
+        console.print(first)
+        for more in rest:
+            more.pad_left(hang)
+            console.print(more)
 
 
 # --- tables ---------------------------------------------------------------------------------------

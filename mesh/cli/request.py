@@ -14,6 +14,7 @@ from mesh.cli.options import (
     PEOPLE,
     READERS,
     Where,
+    agreed,
     decided,
     framed,
     one_of,
@@ -24,18 +25,20 @@ from mesh.cli.options import (
 from mesh.cli.output import (
     At,
     Id,
-    emit,
+    emit_built,
     emit_bytes,
     emit_raw,
     listing,
     note,
+    paged,
+    read_lines,
     remark,
     report,
     say,
     show_lines,
 )
 from mesh.errors import MeshError, NotFound, UsageWrong
-from mesh.service.printable import counted, one_line, when
+from mesh.service.printable import counted, one_line, short, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,6 +94,7 @@ async def ls(
             "request": lambda each: Id(each.request),
             "status": lambda each: each.status,
             "with": lambda each: each.holder,
+            "text": lambda each: short(each.text, 100),
             "last": lambda each: each.type,
             "at": lambda each: At(each.at),
             "events": lambda each: each.events,
@@ -98,14 +102,14 @@ async def ls(
             "frozen": lambda each: each.frozen and each.frozen.in_words,
         },
         as_json=as_json,
-        spare=("events", "conversation", "last"),
+        spare=("events", "conversation", "last", "text"),
     )
     if not looked_at_all and len(found) < limit:
         note("only the newest part of the log was looked through")
 
 
 async def _remark_freeze(bus: "Bus") -> None:
-    stands = await ops.roster.mesh_freeze(bus)
+    stands = await ops.log.patiently(bus, lambda: ops.roster.mesh_freeze(bus))
     if stands.frozen:
         note(f"{stands.notice}")
 
@@ -156,7 +160,7 @@ async def show(where: Where, *, source: str | Path, at: int | None, steps: bool,
                 told = await ops.roster.with_served(bus, told)
     match form:
         case "json":
-            emit(ops.log.documented(told, bodies))
+            emit_built(ops.log.documented(told, bodies))
         case "html":
             from mesh.ui.story import as_html
 
@@ -166,7 +170,8 @@ async def show(where: Where, *, source: str | Path, at: int | None, steps: bool,
 
             emit_raw(mermaid(scene(told)).encode())
         case _:
-            show_lines(*story(told, steps=steps, now=time.time_ns() // 1000 if is_now else 0))
+            with paged():
+                read_lines(*story(told, steps=steps, now=time.time_ns() // 1000 if is_now else 0))
 
 
 @app.command("watch")
@@ -273,7 +278,7 @@ async def rerun(
             f"the new request begins at {again.agent or 'the entry agent'}, under policy "
             f"{again.submit.policy}; its answer goes to {bus.name}"
         )
-        if not yes and not await _agreed():
+        if not yes and not await agreed("submit it", "to submit it all the same"):
             note("nothing was submitted")
             raise Leave(Exit.FAILED)
         new = await Client(bus, bus.name).submit_whole(again.submit)
@@ -291,15 +296,3 @@ def _warn(request: str, effects: "Sequence[ops.rerun.Effect]") -> None:
         state = "done" if effect.state == "done" else "begun, and nobody knows whether it was done"
         action, key = one_line(effect.action), one_line(effect.key)
         remark(f"  {when(effect.at)}  {effect.agent}  {action}  step {effect.step}  {state}  {key}")
-
-
-async def _agreed() -> bool:
-    """Ask at the terminal. Raises UsageWrong where there is none."""
-    import asyncio
-    import sys
-
-    if not sys.stdin.isatty():
-        raise UsageWrong("nobody can be asked here: say --yes to submit it all the same")
-    remark("submit it? [y/N] ", end="")
-    said = await asyncio.to_thread(sys.stdin.readline)
-    return said.strip().lower() in ("y", "yes")

@@ -16,7 +16,6 @@ from mesh.service.printable import one_line, short
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
-    from mesh.cli.waiting import Questions
     from mesh.client import Client, Outcome
     from protocol.wire.commands import Submit
     from protocol.wire.ids import RequestId
@@ -46,9 +45,9 @@ async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, a
     """
     import asyncio
 
-    from mesh.cli.waiting import Questions
+    from mesh.cli.waiting import QuestionPrompts
 
-    questions, stored, outcome = Questions(where), False, None
+    questions, stored, outcome = QuestionPrompts(where), False, None
     async with await where.client() as client:
         request = client.new_id()
         if follow:
@@ -60,7 +59,7 @@ async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, a
                 try:
                     outcome = await client.wait(request, timeout_s=wait_s, on_question=questions.put)
                 except TimeoutError:
-                    what_now = await _what_now(where, client, request, questions)
+                    what_now = await _what_now(where, client, request)
                     raise TimeoutError(f"{request} has not ended within {wait_s:g} s; {what_now}") from None
         except asyncio.CancelledError:
             if outcome is None:
@@ -117,7 +116,7 @@ async def _followed(
             await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _what_now(where: Where, client: "Client", request: "RequestId", questions: "Questions") -> str:
+async def _what_now(where: Where, client: "Client", request: "RequestId") -> str:
     """Return what a request waits for, as these credentials, or a viewer's beside them, show it.
 
     A client hears nothing of an escalation, nor of a reply that was given elsewhere: only the log has it.
@@ -127,8 +126,10 @@ async def _what_now(where: Where, client: "Client", request: "RequestId", questi
     from mesh.cli.waiting import asked_in_a_line
 
     waits = ""
-    if (asked := questions.open) is not None:
-        waits = asked_in_a_line(where, request, asked.question, asked.schema)
+    with contextlib.suppress(MeshError, TimeoutError):
+        if asked := await client.questions(request):
+            n = asked[0].n if len(asked) > 1 else None
+            waits = asked_in_a_line(where, request, asked[0].question, asked[0].schema, n)
     with contextlib.suppress(MeshError, TimeoutError):
         viewer = await _viewer(where, client)
         if viewer is not None:
@@ -144,9 +145,11 @@ async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
     happened = ops.log.decoded(each.data for each in stored)
-    for waits in ops.queue.waiting_in(happened, own) if happened else ():
+    waiting = ops.queue.waiting_in(happened, own) if happened else []
+    for waits in waiting:
         if waits.asked == own:
-            return asked_in_a_line(where, request, waits.summary, waits.schema)
+            n = waits.n if len(waiting) > 1 else None
+            return asked_in_a_line(where, request, waits.summary, waits.schema, n)
         told = {"escalation": "a person has it", "ask": "a person was asked"}.get(
             waits.what, "a person has to say what became of an effect"
         )

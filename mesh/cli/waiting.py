@@ -153,7 +153,7 @@ class Shown:
 
 UNDISTURBED_S = 0.25
 """A request that ends within this time is not looked at."""
-_TROUBLE_CHARS = 200
+_TROUBLE_CHARS = 400
 
 
 async def tell_trouble(
@@ -210,7 +210,8 @@ class Trouble:
             case events.TurnSuspended(ask=ask) if ask.to_agent == HUMAN:
                 return f"a person was asked: {ask.question}"
             case events.EffectDoubted(effect=effect):
-                return f"nobody knows if {effect.action} happened: mesh doubt ls"
+                why = f" ({effect.message})" if effect.message else ""
+                return f"nobody knows if {effect.action} happened{why}: mesh doubt ls"
         return ""
 
 
@@ -220,42 +221,66 @@ _SUMMARY_CHARS = 160
 _READ_BYTES = 4_096
 
 
-class Questions:
-    """The questions of agents to the client. At a terminal they are put; elsewhere they are told."""
+class QuestionPrompts:
+    """The questions of agents to the client: put at a terminal, one by one; elsewhere told."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
         at_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._typed = Typed(sys.stdin.fileno()) if at_terminal else None
-        self.open: Question | None = None
-        """The question that waits for a reply."""
+        self._turn = asyncio.Lock()
+        """Held while a question is at the terminal."""
+        self._over = False
+        """True if the question that was put last is over without a reply from here."""
+        self._open = set[int]()
+        """Those that wait for a reply, by the number of the event that asked."""
 
     async def put(self, question: "Question") -> Any:
         """Return the reply. Without one it never ends: somebody may give it elsewhere."""
-        if self.open is not None:
-            note("what was asked before has had its reply elsewhere, or its time was up")
-        self.open = question
-        if self._typed is None:
-            remark(f"mesh: {question.request} asks: {question.question}", lines=True)
-        else:
+        self._open.add(question.n)
+        try:
+            async with self._turn:
+                if self._over:
+                    note("what was asked before has had its reply elsewhere, or its time was up")
+                    self._over = False
+                if self._typed is None:
+                    remark(f"mesh: {question.request} asks: {question.question}", lines=True)
+                else:
+                    try:
+                        return await self._ask(question, self._typed)
+                    except EOFError:
+                        self._typed = (
+                            None  # the input was ended: there is no reply to the next question either
+                        )
+                several = question.n if len(self._open) > 1 else None
+                note(_how_to_reply(self._where, question.request, question.schema, several))
             try:
-                reply = await _ask(question, self._typed)
-            except EOFError:
-                self._typed = None  # the input was ended: there is no reply to the next question either
-            else:
-                self.open = None
-                return reply
-        note(_how_to_reply(self._where, question.request, question.schema))
-        await asyncio.get_running_loop().create_future()
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                self._over = True
+                raise
+        finally:
+            self._open.discard(question.n)
+
+    async def _ask(self, question: "Question", typed: "Typed") -> Any:
+        try:
+            return await _ask(question, typed)
+        except asyncio.CancelledError:
+            self._over = True
+            raise
 
 
-def _how_to_reply(where: Where, request: str, schema: Any) -> str:
-    """Return how to reply to a question from another command, with the same options as this one."""
+def _how_to_reply(where: Where, request: str, schema: Any, n: int | None = None) -> str:
+    """Return how to reply to a question from another command, with the same options as this one.
+
+    Args:
+        n: the number of the event that asked, where others wait beside it.
+    """
     flags = where.flags
     said = (("--url", flags.url), ("--context", flags.context), ("--as", flags.name))
     options = "".join(f" {option} {shlex.quote(value)}" for option, value in said if value is not None)
     wanted = "" if schema is None else f" that follows {short(as_json_text(schema), _SUMMARY_CHARS)}"
-    return f"it goes on with a reply{wanted}: {ops.queue.reply_command(request, schema, options)}"
+    return f"it goes on with a reply{wanted}: {ops.queue.reply_command(request, schema, options, n=n)}"
 
 
 async def _ask(question: "Question", typed: "Typed") -> Any:
@@ -287,9 +312,9 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
             remark(f"not what was asked for: {wrong}")
 
 
-def asked_in_a_line(where: Where, request: str, question: str, schema: Any) -> str:
+def asked_in_a_line(where: Where, request: str, question: str, schema: Any, n: int | None = None) -> str:
     """Return what a client is asked and how it replies, as one line."""
-    return f"you are asked: {short(question, _SUMMARY_CHARS)}; {_how_to_reply(where, request, schema)}"
+    return f"you are asked: {short(question, _SUMMARY_CHARS)}; {_how_to_reply(where, request, schema, n)}"
 
 
 class Typed:

@@ -8,20 +8,22 @@ missed every note finds the answer all the same, `POLL_S` later.
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from mesh.agent.values import Facts, Unfit, facts_of, read_as
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
+from mesh.bus.stores import read_questions
+from mesh.client.outcome import AnswerInvalid, Outcome, Requested, outcome_of
+from mesh.client.questions import ClientView, Question, Replying, questions_in
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import tracing
 from mesh.service.alarms import Alarms
 from mesh.service.logs import get_logger
-from protocol.views.timeline import named
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit, asked_for
 from protocol.wire.handoff import Artifact, Constraints
@@ -49,52 +51,6 @@ class SubmitRejected(MeshError, code="client.rejected"):
         self.request = request
         self.reason = reason
         self.detail = detail
-
-
-class Outcome(NamedTuple):
-    """How a request ended."""
-
-    request: RequestId
-    status: str
-    """`completed`, `refused`, `failed`, `expired` or `cancelled`."""
-    event: events.AnyEvent
-    """The last event."""
-    answer: Any = None
-    """The answer of a completed request, as the type that was asked for; None for every other end."""
-
-    @property
-    def reason(self) -> str:
-        """Why a request has no answer, in one line; empty if it has an answer."""
-        match self.event:
-            case events.RequestRefused(refusal=refusal):
-                return f"{refusal.rule}: {refusal.detail}"
-            case events.RequestFailed(code=code, reason=reason):
-                return f"{code}: {reason}" if reason else code
-            case events.RequestCancelled(by=by, sender=sender, reason=reason):
-                return f"cancelled by {named(by, sender)}" + (f": {reason}" if reason else "")
-            case events.RequestExpired():
-                return "the request's deadline passed"
-        return ""
-
-
-class AnswerInvalid(MeshError, code="client.answer_invalid"):
-    """A completed request's answer is not of its `answer_type`; `outcome` has it as it is."""
-
-    def __init__(self, outcome: Outcome, mistakes: tuple[str, ...]) -> None:
-        super().__init__(f"{outcome.request}: the answer does not fit: {'; '.join(mistakes)}")
-        self.outcome, self.mistakes = outcome, mistakes
-
-
-class Question(NamedTuple):
-    """An ask that waits for this client's reply."""
-
-    request: RequestId
-    turn: str
-    round: int
-    question: str
-    schema: Mapping[str, Any] | None
-    expires_at: int
-    """UTC µs."""
 
 
 class Client:
@@ -135,7 +91,7 @@ class Client:
         """Return a client with the bus and the key that commands find here (`mesh.settings`).
 
         They are the environment's (`NATS_URL`, `MESH_NAME`, `MESH_CREDENTIALS`, `MESH_TLS_…`), else those of
-        the `mesh dev` that runs in this folder or above it.
+        the `mesh dev` that runs in this folder or above it, up to the nearest `mesh.toml`.
 
         Raises NoCredentials, SettingsInvalid, and what `connect` raises.
         """
@@ -166,6 +122,7 @@ class Client:
         """Return a fresh request id of this client."""
         return request_id(self.name, time.time_ns() // 1_000_000, os.urandom(10))
 
+    @overload
     async def submit(
         self,
         text: str,
@@ -177,10 +134,43 @@ class Client:
         constraints: Constraints | None = None,
         policy: str = "default",
         conversation: str | None = None,
-        rerun_of: RequestId | None = None,
-        request: RequestId | None = None,
+        rerun_of: str | None = None,
+        request: str | None = None,
+        answer_type: None = None,
+    ) -> RequestId: ...
+
+    @overload
+    async def submit(
+        self,
+        text: str,
+        *,
+        to: str | None = None,
+        intent: str | None = None,
+        facts: Facts = None,
+        artifacts: Iterable[Artifact] = (),
+        constraints: Constraints | None = None,
+        policy: str = "default",
+        conversation: str | None = None,
+        rerun_of: str | None = None,
+        request: str | None = None,
+        answer_type: type[T],
+    ) -> Requested[T]: ...
+
+    async def submit(
+        self,
+        text: str,
+        *,
+        to: str | None = None,
+        intent: str | None = None,
+        facts: Facts = None,
+        artifacts: Iterable[Artifact] = (),
+        constraints: Constraints | None = None,
+        policy: str = "default",
+        conversation: str | None = None,
+        rerun_of: str | None = None,
+        request: str | None = None,
         answer_type: Any = None,
-    ) -> RequestId:
+    ) -> Any:
         """Store a request and return its id; from here on no crash keeps it from being decided.
 
         Args:
@@ -200,18 +190,18 @@ class Client:
             constraints=constraints or Constraints(),
             policy=policy,
             conversation=conversation,
-            rerun_of=rerun_of,
+            rerun_of=None if rerun_of is None else RequestId(rerun_of),
         )
         return await self.submit_whole(submit, request=request, answer_type=answer_type)
 
     async def submit_whole(
-        self, submit: Submit, *, request: RequestId | None = None, answer_type: Any = None
+        self, submit: Submit, *, request: str | None = None, answer_type: Any = None
     ) -> RequestId:
         """Store a submit as it is, and return the request's id. As `submit` otherwise."""
-        chosen = request or self.new_id()
+        chosen = self.new_id() if request is None else RequestId(request)
         if answer_type is not None:
             _remember(self._answer_types, chosen, answer_type)
-        body = codec.encode(submit)
+        body = codec.encode_whole(submit)
         _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
         with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, submit):
             if request is None:
@@ -269,7 +259,7 @@ class Client:
     async def control(self, request: str, message: Control) -> None:
         """Store a control message. What comes of it shows in the request."""
         with self._sending(tracing.SEND_CONTROL, "mesh.ctl.{sender}.{request}", request, message):
-            await self._store(subjects.ctl(self.name, request), codec.encode(message))
+            await self._store(subjects.ctl(self.name, request), codec.encode_whole(message))
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -278,9 +268,38 @@ class Client:
         found = await get(self._bus, "LOG", subjects.evt(self.name, request))
         return None if found is None else codec.decode_event(found.data)
 
+    async def questions(self, request: str) -> tuple[Question, ...]:
+        """Return what a request asks this client and has no reply yet, the oldest first. Raises BusError."""
+        event = await self.latest(request)
+        return () if event is None else await self._questions(event)
+
+    async def _questions(self, event: events.AnyEvent) -> tuple[Question, ...]:
+        """Return what waits for a reply when `event` is the newest that is addressed to this client."""
+        if not isinstance(event, events.TurnSuspended):
+            return ()
+        return questions_in(event.request, await read_questions(self._bus, self.name, event.request))
+
+    @overload
     async def wait(
         self,
-        request: RequestId,
+        request: Requested[T],
+        *,
+        timeout_s: float | None = None,
+        on_question: Callable[[Question], Awaitable[Any]] | None = None,
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def wait(
+        self,
+        request: str,
+        *,
+        timeout_s: float | None = None,
+        on_question: Callable[[Question], Awaitable[Any]] | None = None,
+    ) -> Outcome: ...
+
+    async def wait(
+        self,
+        request: str,
         *,
         timeout_s: float | None = None,
         on_question: Callable[[Question], Awaitable[Any]] | None = None,
@@ -288,66 +307,51 @@ class Client:
         """Return how a request ended.
 
         Args:
-            on_question: called with each ask that is put to this client; it returns the reply. It is
-                cancelled when the request ends meanwhile, or something else is asked: its question is over.
-                (Only these show that another process of this name has replied.)
+            on_question: called once with each ask that is put to this client; it returns the reply. Several
+                run at the same time if several agents ask. Each is cancelled when its question is over:
+                answered elsewhere, expired, or ended with its turn or the request.
 
         Raises TimeoutError, and SubmitRejected if the guard cannot take the request up. Raises ReplyInvalid
         if a question's schema does not allow what `on_question` returns, and AnswerInvalid for an answer that
         is not of the submit's `answer_type`.
         """
-        async with asyncio.timeout(timeout_s), aclosing(self.addressed(request)) as addressed:
-            event = await anext(addressed)
-            while not isinstance(event, events.Ended):
-                if isinstance(event, events.TurnSuspended) and on_question:
-                    event = await self._put(question_of(event), on_question, addressed)
-                else:
-                    event = await anext(addressed)
-            return self.as_asked(outcome_of(event))
+        async with (
+            asyncio.timeout(timeout_s),
+            aclosing(self.addressed(request)) as addressed,
+            Replying(self, on_question) as replying,
+        ):
+            while True:
+                told = asyncio.ensure_future(anext(addressed))
+                try:
+                    while not told.done():
+                        replying.raise_failed()
+                        await asyncio.wait({told, *replying.tasks}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    told.cancel()
+                    await asyncio.gather(told, return_exceptions=True)
+                event, questions = told.result()
+                if isinstance(event, events.Ended):
+                    return self.as_asked(outcome_of(event))
+                await replying.take(questions)
 
-    async def _put(
-        self,
-        question: Question,
-        on_question: Callable[[Question], Awaitable[Any]],
-        addressed: AsyncGenerator[events.AnyEvent, None],
-    ) -> events.AnyEvent:
-        """Let a question be answered; return the next event, which ends a question that still stands."""
-
-        async def come() -> events.AnyEvent:
-            return await anext(addressed)
-
-        async def answer() -> None:
-            await self.reply(question, await on_question(question))
-
-        coming, answering = asyncio.create_task(come()), asyncio.create_task(answer())
-        try:
-            await asyncio.wait({coming, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done():
-                answering.result()
-            return await coming
-        finally:
-            coming.cancel()
-            answering.cancel()
-            await asyncio.gather(coming, answering, return_exceptions=True)
-
-    async def addressed(self, request: str) -> AsyncGenerator[events.AnyEvent, None]:
-        """Yield the newest event that is addressed to this client, whenever there is another one. Never ends.
+    async def addressed(self, request: str) -> AsyncGenerator[ClientView, None]:
+        """Yield what a request tells this client, whenever there is news of it. Never ends.
 
         After its own submit it looks when a note has come, or `POLL_S` later. Raises SubmitRejected.
         """
         wake = asyncio.Event()
         self._wakes.setdefault(request, set()).add(wake)
-        seen = ""
+        seen: ClientView | None = None
         try:
             if self._silent.pop(request, False):
                 await self._woken(wake)
             while True:
                 wake.clear()
-                event = await self._look(request)
-                self._raise_if_rejected(request, answered=event is not None)
-                if event is not None and event.id != seen:
-                    seen = event.id
-                    yield event
+                found = await self._look(request)
+                self._raise_if_rejected(request, answered=found is not None)
+                if found is not None and found != seen:
+                    seen = found
+                    yield found
                     continue
                 await self._woken(wake)
         finally:
@@ -396,9 +400,10 @@ class Client:
             if (own is None and not answered) or (own is not None and digest in own):
                 raise rejected
 
-    async def _look(self, request: str) -> events.AnyEvent | None:
+    async def _look(self, request: str) -> ClientView | None:
         try:
-            return await self.latest(request)
+            event = await self.latest(request)
+            return None if event is None else ClientView(event, await self._questions(event))
         except (OutcomeUnknown, Unreachable):
             return None  # the bus is away; the poll looks again
 
@@ -429,16 +434,3 @@ def _remember(known: dict[str, T], request: str, empty: T) -> T:
     if request not in known and len(known) >= _REMEMBERED:
         known.pop(next(iter(known)))
     return known.setdefault(request, empty)
-
-
-def outcome_of(event: events.Ended) -> Outcome:
-    """Return what a request's last event says."""
-    answer = event.answer if isinstance(event, events.RequestCompleted) else None
-    return Outcome(event.request, events.type_of(event).partition(".")[2], event, answer)
-
-
-def question_of(event: events.TurnSuspended) -> Question:
-    """Return what a suspended turn asks."""
-    return Question(
-        event.request, event.turn, event.round, event.ask.question, event.ask.schema, event.expires_at
-    )

@@ -22,7 +22,9 @@ from protocol.wire import codec, events, subjects
 from protocol.wire.records import LiveNote, Record
 
 if TYPE_CHECKING:
-    from mesh.client.client import Client, Outcome, Question
+    from mesh.client.client import Client
+    from mesh.client.outcome import Outcome
+    from mesh.client.questions import Question
 
 MOST_WAITING = 1_000
 """Items that wait to be taken; live notes beyond them are dropped."""
@@ -88,7 +90,7 @@ class Following:
 
     async def __anext__(self) -> "Heard | Happened | Journaled | Question | Outcome":
         """Return what comes next. Raises SubmitRejected, AnswerInvalid; BusError if a viewer cannot read."""
-        from mesh.client.client import Outcome
+        from mesh.client.outcome import Outcome
 
         await self.start()
         if self._over and self._items.empty():
@@ -155,13 +157,16 @@ class Following:
 
     async def _wait(self, reading: asyncio.Task[None] | None) -> None:
         """Give out the events addressed to the client: questions, and the end."""
-        from mesh.client.client import outcome_of, question_of
+        from mesh.client.outcome import outcome_of
 
+        heard = set[int]()
         async with aclosing(self._client.addressed(self._request)) as addressed:
-            async for event in addressed:
-                if isinstance(event, events.TurnSuspended):
-                    self._items.put_nowait(question_of(event))
-                elif isinstance(event, events.Ended):
+            async for event, questions in addressed:
+                for question in questions:
+                    if question.n not in heard:
+                        heard.add(question.n)
+                        self._items.put_nowait(question)
+                if isinstance(event, events.Ended):
                     if reading is not None:
                         await asyncio.wait({reading}, timeout=LAST_EVENTS_S)
                     with contextlib.suppress(BusError):

@@ -1,6 +1,7 @@
 """The checks of an agent, and the run of all of them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.conformance.stage import COMES_S, FOUND, SECRET, Stage, Wrong, staged
+from mesh.errors import BusError
 from protocol.wire import codec, events
 from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.errors import Malformed
@@ -263,7 +265,7 @@ async def check_agent(
     kill: str | None = None,
     checks: Iterable[Check] = CHECKS,
     patience_s: float = COMES_S,
-) -> AsyncIterator[Finding]:
+) -> AsyncGenerator[Finding]:
     """Start the agent `name` on a scratch mesh and try it; yield what was found, check by check.
 
     Args:
@@ -285,13 +287,18 @@ async def check_agent(
 
 
 async def _tried(check: Check, stage: Stage) -> Finding:
+    """Try one check; what is wrong quotes each `turn.failed` of the check's requests."""
+    before = len(stage.submitted)
     try:
         await check.run(stage)
-    except Wrong as wrong:
-        return _finding(check, str(wrong))
-    except TimeoutError:
-        return _finding(check, "it did not, in all the time there was")
-    return _finding(check)
+    except (Wrong, TimeoutError) as found:
+        wrong = str(found) if isinstance(found, Wrong) else "it did not, in all the time there was"
+    else:
+        return _finding(check)
+    with suppress(BusError):  # the server may be what is wrong
+        if failed := await stage.failed_turns(stage.submitted[before:]):
+            wrong = f"{wrong}; seen: {failed}"
+    return _finding(check, wrong)
 
 
 def _finding(check: Check, wrong: str = "") -> Finding:

@@ -5,9 +5,11 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,9 +25,10 @@ from mesh.bus.streams import consumer_table, inbox_consumer
 from mesh.client import Client, Question
 from mesh.errors import BusError
 from mesh.local.mesh import LocalMesh
+from mesh.local.server import ParentDeath
 from protocol.wire import codec, subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
-from protocol.wire.events import AnyEvent, Event, RequestCompleted, type_of
+from protocol.wire.events import AnyEvent, Event, RequestCompleted, TurnFailed, type_of
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.records import Ended
@@ -71,47 +74,82 @@ class Ack(NamedTuple):
 
 
 class Process:
-    """Runs a shell command, as often as it is started. `kill` is for what a signal does not reach."""
+    """Runs a shell command in a process group of its own, as often as it is started.
+
+    The shell may end before what it started, so that the group counts: it is signalled, waited for and
+    killed as a whole. It does not outlive this process, however this process ends.
+
+    Args:
+        kill: a shell command that ends what a signal to the group does not reach.
+    """
 
     def __init__(self, command: str, environment: Mapping[str, str], *, kill: str | None = None) -> None:
         self._command, self._kill = command, kill
         self._environment = {**os.environ, **environment}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._shell: subprocess.Popen[bytes] | None = None
+        self._parent_death = ParentDeath(guard="pipe")  # the kernel's signal would reach the shell alone
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """True while any process of the group runs."""
+        if self._shell is not None and self._shell.poll() is not None and not _runs(self._shell.pid):
+            self._shell = None  # its number may be another group's soon
+            self._parent_death.release()
+        return self._shell is not None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
+        """Start the command, which must not run."""
+        self._shell = subprocess.Popen(
             self._command,
             shell=True,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # a signal then reaches what the shell starts
+            start_new_session=True,
         )
+        self._parent_death.watch(-self._shell.pid)
 
     async def kill(self) -> None:
         """End it as a crash would."""
         if self._kill is not None:
             await asyncio.to_thread(subprocess.run, self._kill, shell=True, check=False)
-        await self._signal(signal.SIGKILL)
+        await self._end(signal.SIGKILL)
 
     async def stop(self, within_s: float) -> bool:
         """Ask it to end. Return False if it had to be killed."""
         try:
-            await self._signal(signal.SIGTERM, within_s)
-        except subprocess.TimeoutExpired:
+            await self._end(signal.SIGTERM, within_s)
+        except TimeoutError:
             await self.kill()
             return False
         return True
 
-    async def _signal(self, number: signal.Signals, within_s: float | None = None) -> None:
-        if self._process is not None:
+    async def _end(self, number: signal.Signals, within_s: float | None = None) -> None:
+        """Send the group a signal and wait for its end. Raises TimeoutError."""
+        if self._shell is not None and self.running:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            await asyncio.to_thread(self._process.wait, within_s)
+                os.killpg(self._shell.pid, number)
+        async with asyncio.timeout(within_s):
+            while self.running:  # noqa: ASYNC110 - other processes
+                await asyncio.sleep(_LOOK_S)
+
+
+def _runs(group: int) -> bool:
+    """Return True while a process of a group runs, not counting the zombies that an init fails to reap."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # macOS answers so for a group of zombies
+        return sys.platform != "darwin"
+    return sys.platform != "linux" or any(map(partial(_runs_in, group), Path("/proc").glob("[0-9]*/stat")))
+
+
+def _runs_in(group: int, stat: Path) -> bool:
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        return int(its_group) == group and state != "Z"
+    return False
 
 
 class Overheard:
@@ -145,6 +183,11 @@ class Overheard:
 
 def _said(message: Incoming) -> Said:
     return Said(time.monotonic(), message.subject, bytes(message.data))
+
+
+def _failure(event: TurnFailed) -> str:
+    by = event.sender or "the guard"
+    return f"turn.failed by {by}: {event.error.code} {event.error.message}".rstrip()
 
 
 class _Pong(msgspec.Struct, frozen=True):
@@ -204,13 +247,16 @@ class Stage:
         self.lease_s = mesh.fleet.lease_s
         self.log = JetStreamLog(admin)
         self.heard = Overheard(name)
+        self.submitted: list[RequestId] = []
 
     # --- asking -----------------------------------------------------------------------------------
 
     async def submit(self, do: str, *facts: Fact, **more: Any) -> RequestId:
         """Submit a request whose fact `do` says what the agent's code does."""
         told = [Fact(key=key, value=value) for key, value in {"do": do, **more}.items()]
-        return await self.client.submit(f"check {do}", facts=[*told, *facts])
+        request = await self.client.submit(f"check {do}", facts=[*told, *facts])
+        self.submitted.append(request)
+        return request
 
     async def end(self, request: RequestId, after_s: float = 0.0, reply: Any = None) -> AnyEvent:
         """Return how a request ended, for which it has `after_s` more than patience. Raises Wrong."""
@@ -235,6 +281,12 @@ class Stage:
 
     async def events(self, request: str) -> list[AnyEvent]:
         return [codec.decode_event(each.data) for each in await self.log.read(request)]
+
+    async def failed_turns(self, requests: Iterable[str]) -> str:
+        """Return each `turn.failed` of these requests in words, the same one once; empty if there is none."""
+        found = [event for request in requests for event in await self.events(request)]
+        said = (_failure(event) for event in found if isinstance(event, TurnFailed))
+        return "; ".join(dict.fromkeys(said))
 
     async def inject(self, request: str, body: bytes) -> int:
         """Put bytes into the agent's inbox, as only a fault or a newer guard would; return their place."""

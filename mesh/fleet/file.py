@@ -133,6 +133,23 @@ class Sender(Member):
     """Its limits, where they differ from everybody's."""
 
 
+class QuotaSection(Strict):
+    """What a client may have of the log; numbers of protocol.wire.config.Quota."""
+
+    open_requests: int | None = Field(default=None, ge=1, le=config.MOST_OPEN)
+    mib_per_hour: float | None = Field(default=None, gt=0, le=config.MOST_MIB)
+
+    def over(self, quota: config.Quota) -> config.Quota:
+        return msgspec.structs.replace(quota, **self.model_dump(exclude_none=True))
+
+
+class Submitter(Sender):
+    """A member whose requests the log has."""
+
+    quota: QuotaSection = QuotaSection()
+    """Its quota, where it differs from everybody's."""
+
+
 class BreakerSection(Strict):
     """Rules that differ from the general ones; numbers of protocol.domain.breaker.BreakerRules."""
 
@@ -246,8 +263,8 @@ class FleetFile(Strict):
     """The bus's URL, for commands in this folder that name no other."""
     bus: BusSection = BusSection()
     agents: Mapping[str, AgentSection] = {}
-    clients: Mapping[str, Sender] = {}
-    operators: Mapping[str, Sender] = {}
+    clients: Mapping[str, Submitter] = {}
+    operators: Mapping[str, Submitter] = {}
     viewers: Mapping[str, Member] = {}
     human: HumanSection | None = None
     policies: Mapping[str, Any] = {}
@@ -260,11 +277,12 @@ class FleetFile(Strict):
     lease: LeaseSection = LeaseSection()
     limits: AgentLimitsSection = AgentLimitsSection()
     breaker: BreakerSection = BreakerSection()
+    quota: QuotaSection = QuotaSection()
 
     @property
     def fleet(self) -> config.Fleet:
         """The document that guards watch."""
-        breaker = self.breaker.over(config.BreakerRules())
+        breaker, quota = self.breaker.over(config.BreakerRules()), self.quota.over(config.Quota())
         return config.Fleet(
             name=self.name,
             entry=AgentName(self.entry),
@@ -299,6 +317,12 @@ class FleetFile(Strict):
                 for model, section in self.models.items()
             },
             labels=self.labels,
+            quota=quota,
+            quotas={
+                AgentName(name): section.quota.over(quota)
+                for name, section in {**self.clients, **self.operators}.items()
+                if section.quota.model_fields_set
+            },
             swarms=any(
                 isinstance(policy, Mapping) and policy.get("topology") == "swarm"
                 for policy in self.policies.values()

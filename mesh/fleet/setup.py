@@ -21,6 +21,7 @@ from mesh.bus.provision import Change, provision
 from mesh.bus.roles import accounts_config, names
 from mesh.errors import MeshError
 from mesh.fleet.file import LISTED, FleetFile
+from mesh.fleet.leavers import held_by_leavers, look_soon
 from protocol.wire.prices import Price, unsaid
 from protocol.wire.subjects import PRICES, policy
 
@@ -55,11 +56,16 @@ def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -
 async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Change]:
     """Bring a running server to the fleet file; return what was done, or with `dry_run` would be.
 
+    Guards then look at the requests of agents that the file has no more, and end their rounds.
+
     Raises UnsafeChange, NewerSchema, PricesMissing, BusError.
     """
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
     documents[PRICES] = msgspec.json.encode(prices_of(file))
-    return await provision(bus, file.fleet, file.storage, documents, dry_run=dry_run)
+    held = [] if dry_run else await held_by_leavers(bus, file.fleet)
+    changes = await provision(bus, file.fleet, file.storage, documents, dry_run=dry_run)
+    await look_soon(bus, (each.request for each in held))
+    return changes
 
 
 def prices_of(file: FleetFile) -> dict[str, Any]:

@@ -12,8 +12,8 @@ or fails because of it.
 
 import asyncio
 import bisect
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served
@@ -96,10 +96,18 @@ class AttendanceWatch:
     Args:
         agents: returns the names of those that there are.
         now: returns UTC µs.
+        api: asks JetStream, as `Bus.api` does by default.
     """
 
-    def __init__(self, bus: Bus, agents: Callable[[], Iterable[str]], now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        agents: Callable[[], Iterable[str]],
+        now: Callable[[], int],
+        api: Callable[..., Awaitable[dict[str, Any]]] | None = None,
+    ) -> None:
         self._bus = bus
+        self._api = api or bus.api
         self._names = agents
         self._now = now
         self._agents: dict[str, _Agent] = {}
@@ -133,6 +141,11 @@ class AttendanceWatch:
         since = max(seen.since, seen.queue.moved(seq)) if seen.served else seen.since
         return Attendance(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
+    async def of_any(self, agents: Iterable[str]) -> Attendance:
+        """Look at agents now, and return how any of them is served. Raises BusError."""
+        seen = await asyncio.gather(*map(self._look, agents))
+        return Attendance.of_any([(one.served, one.since) for one in seen])
+
     async def served(self, agents: Iterable[str]) -> list[bool]:
         """Return, for each of these agents, if it is served: as the last look found it, if that was lately.
 
@@ -162,7 +175,7 @@ class AttendanceWatch:
     async def _delivered(self, agent: str) -> int:
         """Return up to which stream sequence the agent's inbox was delivered; 0 for one that is not there."""
         try:
-            info = await self._bus.api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=_ANSWER_S)
+            info = await self._api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=_ANSWER_S)
         except ApiError as error:
             if error.err_code == ApiCode.CONSUMER_NOT_FOUND:
                 return 0

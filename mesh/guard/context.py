@@ -11,11 +11,9 @@ read a fleet waits for one.
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -28,31 +26,30 @@ from mesh.bus.stores import (
     ConfUnreadable,
     T,
     parse_conf,
-    read_memory,
     write_conf,
-    write_memory,
 )
 from mesh.errors import BusError, SequenceConflict
 from mesh.guard.availability import AttendanceWatch, Breakers
+from mesh.guard.clock import MOST_US, ServerClock, steady_clock_us, wall_clock_us
+from mesh.guard.memory import ConversationMemory
+from mesh.guard.quotas import ClientQuotas
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
 from protocol.domain.breaker import Use
-from protocol.domain.memory import recalled
 from protocol.domain.steps import (
     AgentStanding,
     Moment,
     NeedCandidates,
     NeedVerdictContext,
-    Remember,
     VerdictContext,
 )
 from protocol.wire import config, subjects
-from protocol.wire.commands import Control, Forget, Freeze, Submit, Thaw
-from protocol.wire.config import Fleet, FreezeEntry, Policy
+from protocol.wire.commands import Control, Freeze, Submit, Thaw
+from protocol.wire.config import Fleet, Policy
+from protocol.wire.freeze import MOST_SPANS, FreezeEntry, Span, read_freeze
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, is_token
-from protocol.wire.records import MemoryRecord
 from protocol.wire.subjects import CONF_CHANGED
 
 _log = get_logger(__name__)
@@ -67,11 +64,6 @@ SKEW_US = 60_000_000
 _TAKEN_FOR_FROZEN = FreezeEntry(frozen=True)
 
 
-def wall_clock_us() -> int:
-    """Return the time as events have it: UTC µs."""
-    return time.time_ns() // 1000
-
-
 def _salts() -> Iterator[str]:
     """Yield random salts, asked of the system many at a time: a call for each costs more than all else."""
     while True:
@@ -82,18 +74,27 @@ def _salts() -> Iterator[str]:
 class DecisionContext:
     """The fleet, policies, prices and breakers as a guard knows them now.
 
-    `start` must be awaited before anything else; it returns once a fleet was read.
+    `start` must be awaited before anything else; it returns once a fleet and the server's clock were read.
+
+    Args:
+        clock: returns µs of this machine's clock, by which the server's is measured.
+        wall: returns this machine's time (UTC µs), which `mesh doctor` shows.
+        now: returns UTC µs, in place of the server's clock.
     """
 
     def __init__(
         self,
         bus: Bus,
         *,
-        clock: Callable[[], int] = wall_clock_us,
+        clock: Callable[[], int] = steady_clock_us,
+        wall: Callable[[], int] = wall_clock_us,
+        now: Callable[[], int] | None = None,
         salt: Callable[[], str] | None = None,
     ) -> None:
         self._bus = bus
-        self._clock = clock
+        self.clock = ServerClock(bus, clock, wall)
+        self.now = now or self.clock
+        """Returns the time to decide by (UTC µs)."""
         self._salt = salt or partial(next, _salts())
         self._policies: dict[str, Policy | ConfUnreadable | None] = {}
         self._unreadable: dict[str, str] = {}
@@ -102,10 +103,13 @@ class DecisionContext:
         self._stale = asyncio.Event()
         self._stale_breakers: set[str] | None = None
         """The only entries to read again; None: all of CONF."""
-        self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), clock)
-        self.attendance = AttendanceWatch(bus, lambda: self.fleet.agents, clock)
-        self.memory = ConversationMemory(bus, lambda: self.fleet, clock)
+        self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), self.now)
+        self.attendance = AttendanceWatch(bus, lambda: self.fleet.agents, self.now, self.clock.api)
+        self.memory = ConversationMemory(bus, lambda: self.fleet, self.now)
+        self.quotas = ClientQuotas(bus, lambda: self.fleet)
         self.fleet = Fleet(name="", entry=HUMAN)
+        self.spans: tuple[Span, ...] = ()
+        """When the whole mesh was frozen before."""
         self.frozen = asyncio.Event()
         """Set while the whole mesh is frozen."""
         self.thawed = asyncio.Event()
@@ -121,6 +125,7 @@ class DecisionContext:
                 self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
             await self._changed(_AGAIN_S)
         self._bus.conditions.clear(NO_FLEET)
+        await self.clock.start()
 
     async def keep_current(self) -> None:
         """Read CONF again at every change, and every `REFRESH_S`. Runs until cancelled."""
@@ -175,7 +180,8 @@ class DecisionContext:
         prices = await get(self._bus, "CONF", subjects.PRICES)
         self._prices = self._parsed(subjects.PRICES, prices, config.read_prices, self._prices)
         freeze = await get(self._bus, "CONF", subjects.FREEZE)
-        entry = self._parsed(subjects.FREEZE, freeze, config.read_freeze, _TAKEN_FOR_FROZEN)
+        entry = self._parsed(subjects.FREEZE, freeze, read_freeze, _TAKEN_FOR_FROZEN)
+        self.spans = () if entry is None else entry.spans
         self._set_frozen(entry is not None and entry.frozen)
         await self._read_breakers(self.fleet.agents)
 
@@ -205,9 +211,6 @@ class DecisionContext:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def now(self) -> int:
-        return self._clock()
-
     async def policy(self, name: str) -> Policy | None:
         """Return the policy of that name; None if there is none. Raises BusError, ConfUnreadable."""
         if not is_token(name):
@@ -224,19 +227,33 @@ class DecisionContext:
             raise ConfUnreadable(known.entry, known.reason)
         return known
 
-    def moment(self) -> Moment:
-        return Moment(self._clock(), self._salt())
+    def moment(self, stored_us: int = 0) -> Moment:
+        """Return when an event is written that follows from a message stored at `stored_us`."""
+        return Moment(max(self.now(), self.believed(stored_us)), self._salt())
+
+    def believed(self, stored_us: int) -> int:
+        """Return when a delivered message was stored; now, if its stamp is later than that can be.
+
+        No message is stored later than now, but clocks may be a little apart.
+        """
+        now = self.now()
+        if stored_us - now <= MOST_US:
+            return stored_us
+        self.clock.doubt()
+        return now
 
     def known_context(self, need: NeedVerdictContext) -> VerdictContext | None:
         """Return what a verdict needs if no entry has to be read or written for it; else None."""
-        policy, prices, what = None, None, need.command.what
+        policy, prices, use, what = None, None, None, need.command.what
         if type(what) is Submit:
             known = self._policies.get(what.policy)
             if self._unreadable or what.conversation is not None or not isinstance(known, Policy):
                 return None
-            policy, prices = known, self._prices
+            policy, prices, use = known, self._prices, self.quotas.known(need.command.sender)
+            if use is None:
+                return None
         state = "closed" if need.target is None else self.breakers.state(need.target)
-        return VerdictContext(policy=policy, prices=prices) if state == "closed" else None
+        return VerdictContext(policy=policy, prices=prices, use=use) if state == "closed" else None
 
     async def verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
         """Return what a verdict needs.
@@ -252,7 +269,8 @@ class DecisionContext:
             memory: tuple[Fact, ...] = ()
             if command.what.conversation is not None and policy is not None:
                 memory = await self.memory.recall(command.sender, command.what.conversation)
-            known = VerdictContext(policy=policy, prices=self._prices, memory=memory)
+            use = await self.quotas.counted(command.sender)
+            known = VerdictContext(policy=policy, prices=self._prices, memory=memory, use=use)
         if target is None:
             return known
         if need.may_try:
@@ -297,12 +315,15 @@ async def freeze_or_thaw(
     for left in reversed(range(_ATTEMPTS)):
         found = await get(bus, "CONF", subjects.FREEZE)
         try:
-            stands = FreezeEntry() if found is None else parse_conf(found, config.read_freeze)
+            stands = FreezeEntry() if found is None else parse_conf(found, read_freeze)
         except ConfUnreadable:
             stands = FreezeEntry()  # this order takes its place
         # Places show which is newer. A queue that was made again begins with 1: then the times show it.
         if seq <= stands.seq and stored_us <= stands.at + SKEW_US:
             return None
+        spans = stands.spans
+        if stands.frozen and not frozen:
+            spans = (*spans, Span(since=stands.since, until=stored_us))[-MOST_SPANS:]
         entry = FreezeEntry(
             frozen=frozen,
             by=control.by or sender,
@@ -311,6 +332,7 @@ async def freeze_or_thaw(
             since=stands.since if stands.since and stands.frozen == frozen else stored_us,
             at=stored_us,
             seq=seq,
+            spans=spans,
         )
         try:
             await write_conf(bus, subjects.FREEZE, entry, after=0 if found is None else found.seq)
@@ -320,67 +342,3 @@ async def freeze_or_thaw(
         else:
             break
     return None
-
-
-# --- what conversations remember ------------------------------------------------------------------
-#
-# A fact is written after the answer that it came with. A guard that dies in between leaves the write to the
-# next guard that takes up the request, as it leaves the rest. So a request that is submitted at once, to
-# another guard, may begin before that; within one guard it waits.
-
-
-class ConversationMemory:
-    """A guard's part in the memory of every client's conversations: it recalls, remembers and forgets.
-
-    Args:
-        fleet: returns the fleet as it is now.
-        now: returns UTC µs.
-    """
-
-    def __init__(self, bus: Bus, fleet: Callable[[], Fleet], now: Callable[[], int]) -> None:
-        self._bus = bus
-        self._fleet = fleet
-        self._now = now
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
-    def _lock(self, client: str, conversation: str) -> asyncio.Lock:
-        lock = self._locks.get((client, conversation))
-        if lock is None:
-            lock = self._locks[client, conversation] = asyncio.Lock()
-        return lock
-
-    async def recall(self, client: str, conversation: str) -> tuple[Fact, ...]:
-        """Return what a request of the conversation begins with. Raises BusError."""
-        async with self._lock(client, conversation):
-            records = await read_memory(self._bus, client, conversation)
-        return recalled(records, self._now(), self._fleet().memory_max_age_s)
-
-    async def remember(self, step: Remember) -> None:
-        """Write what a request ended with. Twice is the same as once. Raises as `write_memory`."""
-        client = str(step.event.to)
-        async with self._lock(client, step.conversation):
-            await write_memory(self._bus, client, step.records)
-
-    async def forget(self, control: Forget, sender: str, role: str, stored_us: int) -> Rejected | None:
-        """Obey an order to forget; return why not, if it may not be obeyed. Twice is the same as once.
-
-        Args:
-            stored_us: when the order was stored, UTC µs: what is remembered later stays.
-
-        Raises as `write_memory`.
-        """
-        client, fleet = str(control.client or sender), self._fleet()
-        if role != "operator" and (role != "client" or client != sender):
-            return Rejected("not_allowed", "a client has its own conversations forgotten only")
-        if client not in (*fleet.clients, *fleet.operators):
-            return Rejected("unknown_client", f"{client} is no client or operator of the fleet")
-        conversation, by = control.conversation, control.by or sender
-        all_ = MemoryRecord(conversation=conversation, at=stored_us, by=by, control=control.id)
-        async with self._lock(client, conversation):
-            keys = control.keys
-            if not keys:  # first that everything is forgotten: it holds even if this guard dies here
-                await write_memory(self._bus, client, [all_])
-                standing = await read_memory(self._bus, client, conversation)
-                keys = tuple(record.key for record in standing if record.fact is not None)
-            await write_memory(self._bus, client, [msgspec.structs.replace(all_, key=key) for key in keys])
-        return None

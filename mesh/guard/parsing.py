@@ -32,9 +32,12 @@ class Sent(NamedTuple):
     """What the fleet file says the sender is."""
     trace: str = ""
     """The `traceparent` that it brought; well-formed or empty."""
+    stored_us: int = 0
+    """When the bus stored it, UTC µs."""
 
     def command(self, what: Submit | Proposal | Control, cause: Cause, digest: str = "") -> Command:
-        return Command(self.request, AgentName(self.sender), what, cause, self.role, digest, self.trace)
+        sender = AgentName(self.sender)
+        return Command(self.request, sender, what, cause, self.role, digest, self.trace, self.stored_us)
 
 
 def proposal_of(sent: Sent) -> Command | Rejected:

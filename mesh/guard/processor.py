@@ -7,6 +7,7 @@ dies before that, the next guard that takes a message of the request finishes it
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from random import uniform
 
 import msgspec
@@ -14,8 +15,10 @@ import msgspec
 from mesh.bus import stores
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import StoredMessage
 from mesh.errors import (
     LogUnreadable,
+    Malformed,
     MeshError,
     OutcomeUnknown,
     SequenceConflict,
@@ -27,10 +30,16 @@ from mesh.errors import (
 from mesh.guard import observer
 from mesh.guard.cache import Cache, CachedRequest, Timer
 from mesh.guard.context import DecisionContext
+from mesh.guard.unheard import unheard
+from mesh.guard.watchdog import VERDICT_S, VerdictTooLong, VerdictWatchdog
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
+from protocol.domain import hash_chain
 from protocol.domain.admission import Late, Rejected
+from protocol.domain.decider import RequestDecider
+from protocol.domain.envelope import World
+from protocol.domain.guard_failed import guard_failed
 from protocol.domain.steps import (
     Append,
     Appended,
@@ -40,16 +49,19 @@ from protocol.domain.steps import (
     NeedCandidates,
     NeedMoment,
     NeedPeers,
+    NeedReaders,
+    NeedUnheard,
     NeedVerdictContext,
     Outcome,
-    Remember,
+    ShowQuestions,
+    Step,
     Steps,
     Stored,
     TurnOver,
     WakeAt,
 )
 from protocol.domain.turns import TurnState
-from protocol.wire import codec, subjects
+from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Command, Submit, is_control
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
 from protocol.wire.records import Ended, Notice
@@ -68,18 +80,36 @@ class Contended(MeshError, code="guard.contended"):
     """Too many lost races over one request; the message is to come again."""
 
 
+class GuardFailed(MeshError, code="guard.failed"):
+    """The decider itself failed on a message: it raised, or took too long. Its error is the cause.
+
+    The same would come of it again. `ends_request` is False where the message alone is at fault.
+    """
+
+    def __init__(self, request: str, *, ends_request: bool) -> None:
+        super().__init__(f"the guard itself failed on {request}")
+        self.ends_request = ends_request
+
+
 class Frozen(MeshError, code="guard.frozen"):
     """The whole mesh is frozen; the message is to come again after the thaw."""
 
 
 class RequestProcessor:
-    """Processes commands: those of one request one after the other, any number of requests at once."""
+    """Processes commands: those of one request one after the other, any number of requests at once.
 
-    def __init__(self, bus: Bus, log: JetStreamLog, context: DecisionContext) -> None:
+    Args:
+        verdict_s: CPU seconds that one step of a decision may take.
+    """
+
+    def __init__(
+        self, bus: Bus, log: JetStreamLog, context: DecisionContext, verdict_s: float = VERDICT_S
+    ) -> None:
         self._bus = bus
         self._log = log
         self._context = context
         self._cache = Cache()
+        self._watchdog = VerdictWatchdog(verdict_s)
         self.conflicts = 0
         """How often another guard had been first."""
 
@@ -87,22 +117,49 @@ class RequestProcessor:
         """Decide one message; return what came of it.
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
+        Raises GuardFailed if there is no use in trying again.
         """
         async with self._cache.lock(command.request):
             failpoint("guard.heard")
-            outcome = await self._until_settled(command.request, command)
+            outcome = await self._until_settled(command.request, command, command.stored)
             assert outcome is not None
         observer.count_outcome(command, outcome)
         return outcome
 
-    async def wake(self, request: str) -> None:
-        """Append what is due on a request whose timer fired. Raises as `process`."""
+    async def wake(self, request: str, fired_us: int = 0) -> None:
+        """Append what is due on a request whose timer fired at `fired_us` (UTC µs). Raises as `process`."""
         async with self._cache.lock(request):
             failpoint("guard.fired")
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
-            await self._until_settled(request, None)
+            await self._until_settled(request, None, fired_us)
 
-    async def _until_settled(self, request: str, command: Command | None) -> Outcome | None:
+    async def give_up(self, request: str) -> None:
+        """End a request on which this guard fails, whatever its events add up to; nothing if it is over.
+
+        Raises LogUnreadable and UnknownEvent if even its first event or its head cannot be read, Contended,
+        and BusError.
+        """
+        async with self._cache.lock(request):
+            self._cache.drop(request)
+            for _ in range(ATTEMPTS):
+                stored = await self._log.read(request)
+                found = _ends_of(request, stored)
+                if found is None or isinstance(found[1], events.Ended):
+                    break
+                opened, head = found
+                moment = self._context.moment()
+                world = World(now=moment.now, salt=moment.salt, trace=head.trace)
+                event = guard_failed(opened, head, hash_chain.digest(stored[-1].data), world)
+                with contextlib.suppress(SequenceConflict):
+                    seq = await self._store(event, codec.encode(event), stored[-1].seq)
+                    observer.log_event(event, seq)
+                    break
+            else:
+                raise Contended(f"{request}: {ATTEMPTS} races lost")
+        with contextlib.suppress(GuardFailed, Frozen):
+            await self.wake(request)  # those whose turns it ended are told
+
+    async def _until_settled(self, request: str, command: Command | None, stored_us: int) -> Outcome | None:
         certain = False
         what = None if command is None else command.what
         submits, controls = type(what) is Submit, what is not None and is_control(what)
@@ -116,7 +173,7 @@ class RequestProcessor:
                     fresh = submits and not certain
                     cached = CachedRequest(timer=Timer(0, None)) if fresh else await self._read(request)
                     self._cache.put(request, cached)
-                outcome = await self._session(cached, request, command)
+                outcome = await self._session(cached, request, command, stored_us)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
                 unsure = isinstance(outcome, Rejected) or (controls and isinstance(outcome, Late))
                 if not unsure or certain or not (known or submits):
@@ -134,6 +191,10 @@ class RequestProcessor:
                 if attempt == ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S))
+            except GuardFailed as failure:
+                self._cache.drop(request)
+                if known is None or isinstance(failure.__cause__, VerdictTooLong):
+                    raise  # else the copy may have been at fault
             except BaseException:
                 self._cache.drop(request)  # half-done work: the log alone says how far it came
                 raise
@@ -141,23 +202,55 @@ class RequestProcessor:
         raise Contended(f"{request}: {ATTEMPTS} races lost")
 
     async def _read(self, request: str) -> CachedRequest:
-        cached = CachedRequest()
-        for stored in await self._log.read(request):
-            try:
+        return self._folded(request, await self._log.read(request))
+
+    def _folded(self, request: str, log: Sequence[StoredMessage]) -> CachedRequest:
+        cached, seq = CachedRequest(), 0
+        try:
+            for stored in log:
+                seq = stored.seq
+                self._watchdog.begin()  # anew for each event: a long log takes its time
                 event = codec.decode_event(stored.data)
                 cached.ledger.apply(event, stored.data)
-            except UnknownEvent:
-                raise
-            except Exception as broken:
-                # Not the fault of the message: it waits until somebody has looked at the log.
-                raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
-            cached.stored(event, stored.data, stored.seq)
+                cached.stored(event, stored.data, seq)
+            self._watchdog.end()
+        except UnknownEvent:
+            raise
+        except VerdictTooLong as late:
+            raise GuardFailed(request, ends_request=True) from late
+        except Exception as broken:
+            # Not the fault of the message: it waits until somebody has looked at the log.
+            raise LogUnreadable(request, f"the event at {seq} cannot be folded") from broken
+        finally:
+            self._watchdog.end()
         return cached
 
-    async def _session(self, cached: CachedRequest, request: str, command: Command | None) -> Outcome | None:
-        """Take all steps of one command, or of what is due, on one copy of the request."""
+    def _next(
+        self, decider: RequestDecider, request: str, steps: Steps[Outcome | None], said: object
+    ) -> Step:
+        """Return the decider's next step. Raises GuardFailed for what it raises itself."""
+        try:
+            self._watchdog.begin()
+            try:
+                return steps.send(said)
+            finally:
+                self._watchdog.end()
+        except StopIteration:
+            raise
+        except Exception as error:
+            raise GuardFailed(request, ends_request=not decider.admitting) from error
+
+    async def _session(
+        self, cached: CachedRequest, request: str, command: Command | None, stored_us: int
+    ) -> Outcome | None:
+        """Take all steps of one command, or of what is due, on one copy of the request.
+
+        Args:
+            stored_us: when the bus stored the command or the fired timer, UTC µs.
+        """
         context, breakers = self._context, self._context.breakers
         fleet, frozen = context.fleet, context.frozen.is_set()
+        cached.ledger.mesh_thawed = context.spans
         steps: Steps[Outcome | None]
         if command is None:
             steps = cached.decider.wake(fleet, mesh_frozen=frozen)
@@ -168,9 +261,9 @@ class RequestProcessor:
         said: object = None
         try:
             while True:  # by exact type, the usual steps first: every decision comes through here
-                step, said = steps.send(said), None
+                step, said = self._next(cached.decider, request, steps, said), None
                 if type(step) is NeedMoment:
-                    said = context.moment()
+                    said = context.moment(stored_us)
                 elif type(step) is NeedVerdictContext:
                     said = context.known_context(step) or await context.verdict_context(step)
                 elif type(step) is Append:
@@ -190,11 +283,15 @@ class RequestProcessor:
                     said = breakers.not_open(step.agents)
                 elif isinstance(step, NeedAttendance):
                     said = await self._attendance(cached, request, step.turn)
+                elif isinstance(step, NeedReaders):
+                    said = await context.attendance.of_any(step.agents)
+                elif isinstance(step, NeedUnheard):
+                    said = await unheard(self._bus, request, step, command)
                 elif isinstance(step, TurnOver):
                     await self._end(step.event, step.turn)
-                elif isinstance(step, Remember):
-                    failpoint("guard.remembers")
-                    await context.memory.remember(step)
+                elif isinstance(step, ShowQuestions):
+                    failpoint("guard.asks")
+                    await stores.show_questions(self._bus, step.reader, step.request, step.questions)
         except StopIteration as done:
             outcome: Outcome | None = done.value
         except BaseException as error:
@@ -214,19 +311,24 @@ class RequestProcessor:
         if step.command is None:
             failpoint("guard.due")
         body = codec.encode(event)
-        headers = {"Mesh-Type": type_of(event), "Mesh-Id": event.id}
-        if event.trace:
-            headers[tracing.HEADER] = event.trace
         try:
-            seq = await self._log.append(event.to, event.request, body, after=cached.seq, headers=headers)
+            seq = await self._store(event, body, cached.seq)
         except TooLarge as refused:
             if step.command is None:
                 said = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
                 _log.error("event_too_large", request=event.request, **said)
             return None
         cached.stored(event, body, seq)
+        self._context.memory.stored(event, seq)
+        self._context.quotas.stored(event, len(body))
         observer.log_event(event, seq)
         return Stored(event, body)
+
+    async def _store(self, event: AnyEvent, body: bytes, after: int) -> int:
+        headers = {"Mesh-Type": type_of(event), "Mesh-Id": event.id}
+        if event.trace:
+            headers[tracing.HEADER] = event.trace
+        return await self._log.append(event.to, event.request, body, after=after, headers=headers)
 
     async def _end(self, event: AnyEvent, turn: TurnState) -> None:
         """Tell an agent that its turn is over.
@@ -240,6 +342,16 @@ class RequestProcessor:
             await self._bus.publish_durable(end, msgspec.json.encode(ended))
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(subjects.note(turn.agent, event.request), msgspec.json.encode(notice))
+
+
+def _ends_of(request: str, stored: Sequence[StoredMessage]) -> tuple[events.RequestOpened, AnyEvent] | None:
+    """Return the event that opened a request, and its newest; None for one that was not opened."""
+    try:
+        first = [codec.decode_event(each.data) for each in stored[:2]]  # what is withheld may come first
+        opened = next((event for event in first if isinstance(event, events.RequestOpened)), None)
+        return None if opened is None else (opened, codec.decode_event(stored[-1].data))
+    except Malformed as broken:
+        raise LogUnreadable(request, "its first event or its newest cannot be read") from broken
 
 
 def _mark(step: Appended) -> None:

@@ -18,25 +18,27 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import standing_queues
-from mesh.bus.roles import GUARD
-from mesh.bus.stores import ConfUnreadable, store_dead_letter
+from mesh.bus.stores import ConfUnreadable
 from mesh.bus.streams import CONTROLS, GUARD_GROUP, QUEUE_CONSUMERS, kind_of
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import parsing
 from mesh.guard.context import DecisionContext, freeze_or_thaw
-from mesh.guard.processor import Contended, Frozen, RequestProcessor
+from mesh.guard.dead_letters import DeadLetters
+from mesh.guard.presence import GuardPresence
+from mesh.guard.processor import Contended, Frozen, GuardFailed, RequestProcessor
+from mesh.guard.watchdog import VERDICT_S
 from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
-from mesh.service.logs import bind, get_logger
+from mesh.service.logs import bind, get_logger, place_of
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
+from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import Decided
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Forget, OfferClaimed, is_control
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import type_of
-from protocol.wire.ids import NOBODY
-from protocol.wire.records import Ended, Notice, NoticeError
+from protocol.wire.records import MAX_DETAIL_CHARS, Ended, Notice, NoticeError
 
 _log = get_logger(__name__)
 
@@ -52,6 +54,8 @@ LOG_UNREADABLE = Kind(
 )
 """It settles later than what met it comes again."""
 _AGAIN_S = 1.0
+_EARLY_MOST_S = 10.0
+"""How long a timer waits at most that fired before its time, by the clock that this guard goes by."""
 _FULL_MOST_S = 10.0
 """How long a message waits at most for room in a full stream; the first times it waits for less."""
 
@@ -59,11 +63,18 @@ _FULL_MOST_S = 10.0
 class Guard:
     """One guard process's work. `run` until cancelled; `drain` first to leave nothing half-done."""
 
-    def __init__(self, bus: Bus, *, identity: str, context: DecisionContext | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        identity: str,
+        context: DecisionContext | None = None,
+        verdict_s: float = VERDICT_S,
+    ) -> None:
         self._bus = bus
         self._identity = identity
         self._context = context or DecisionContext(bus)
-        self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context)
+        self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, verdict_s)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),
@@ -73,6 +84,7 @@ class Guard:
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
+        self._dead_letters = DeadLetters(bus)
         self.decided = 0
         self.dead = 0
         """How many dead letters it stored."""
@@ -89,6 +101,7 @@ class Guard:
         """
         tracing.look()
         await self._context.start()
+        await GuardPresence(self._bus, self._identity, self._context.clock).announce()
         self._starting = asyncio.Event()
         try:
             await self._queues.find()
@@ -99,7 +112,9 @@ class Guard:
         _log.info("guard_ready", identity=self._identity, fleet=self._context.fleet.name)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._context.keep_current())
+            tasks.create_task(self._context.clock.keep())
             tasks.create_task(self._context.attendance.keep())
+            tasks.create_task(self._context.memory.keep())
             tasks.create_task(self._follow_freeze())
             tasks.create_task(self._follow_fleet())
 
@@ -161,12 +176,13 @@ class Guard:
             except (BusError, Contended) as error:
                 self._bus.conditions.raise_(NOT_NOW, error.code, held=message.subject, detail=str(error))
                 message.nak(_AGAIN_S)
-            except Exception:
-                _log.exception("guard_failed", subject=message.subject, delivered=message.delivered)
+            except GuardFailed as failure:
+                self._say_failed(message, failure.__cause__)
+                await self._give_up(message, request, ends_request=failure.ends_request)
+            except Exception as error:
+                self._say_failed(message, error)
                 if message.delivered >= GIVE_UP_AFTER:
-                    await self._bury(
-                        message, Rejected("guard.failed", "the guard itself failed on this message")
-                    )
+                    await self._give_up(message, request, ends_request=True)
                 else:
                     message.nak(_AGAIN_S)
 
@@ -201,14 +217,18 @@ class Guard:
     def _sent(self, message: Message) -> parsing.Sent:
         sender, request = subjects.parse_queued(message.subject)
         role, trace = self._context.fleet.role_of(sender), tracing.brought(message.headers)
-        return parsing.Sent(sender, request, message.data, role, trace)
+        return parsing.Sent(sender, request, message.data, role, trace, message.stored_us)
 
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
         if (rejected := parsing.unusable(request)) is not None:
             await self._bury(message, rejected)
             return
-        await self._processor.wake(request)
+        early_s = (message.stored_us - self._context.believed(message.stored_us)) / 1e6
+        if early_s > 0:  # armed again it would fire at once, for as long as its server's clock is ahead
+            message.nak(min(early_s, _EARLY_MOST_S))
+            return
+        await self._processor.wake(request, message.stored_us)
         self._tell_lag(message, "timer")
         message.ack()
 
@@ -245,6 +265,25 @@ class Guard:
 
     # --- what came to nothing ---------------------------------------------------------------------
 
+    @staticmethod
+    def _say_failed(message: Message, error: BaseException | None) -> None:
+        place = "" if error is None else place_of(error)
+        said = {"subject": message.subject, "delivered": message.delivered, "place": place}
+        _log.error("guard_failed", **said, exc_info=error)
+
+    async def _give_up(self, message: Message, request: str, *, ends_request: bool) -> None:
+        """End a message that this guard itself fails on, and the request that nothing could go on with."""
+        rejection = Rejected(GUARD_FAILED, "the guard itself failed on this message; its log says where")
+        try:
+            if await self._keep(message, rejection):
+                if ends_request:
+                    await self._processor.give_up(request)
+                message.ack()
+                return
+        except (BusError, Contended, UnknownEvent, LogUnreadable) as error:
+            _log.warning("not_given_up", code=error.code, subject=message.subject)
+        message.nak(_AGAIN_S)
+
     async def _bury(self, message: Message, rejection: Rejected) -> None:
         """End a rejected message: it is acknowledged only once it is kept elsewhere."""
         if await self._keep(message, rejection):
@@ -258,23 +297,16 @@ class Guard:
             sender, request = subjects.parse_queued(message.subject)
         except ValueError:  # a timer has no sender
             sender, request = "", message.subject.rpartition(".")[2]
-        letter = await store_dead_letter(
-            self._bus,
-            subjects.dead_from(sender or NOBODY),
-            message,
-            at=self._context.now(),
-            by=GUARD,
-            code=rejection.code,
-            detail=rejection.detail,
-            sender=sender,
-            request=request,
-        )
-        if letter is None:
+        said = {"code": rejection.code, "detail": rejection.detail, "request": request}
+        try:
+            if not await self._dead_letters.keep(sender, message, at=self._context.now(), **said):
+                return False
+        except BusError:
             return False
         self.dead += 1
         _log.warning("dead_letter", code=rejection.code, sender=sender, request=request)
         if sender:
-            reason = NoticeError(code=rejection.code, detail=letter.detail)
+            reason = NoticeError(code=rejection.code, detail=rejection.detail[:MAX_DETAIL_CHARS])
             await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
         return True
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +21,12 @@ from mesh.bus.presence import ping
 from mesh.bus.provision import Change, standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
-from mesh.errors import BusError, MeshError, UsageWrong
+from mesh.errors import BusError, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle
 from mesh.local.service import COMMAND, LaunchFailed, Service, exit_words, near, next_try
-from mesh.settings import FILE_NAME, load_settings
+from mesh.settings import load_settings
 
 _LOOK_S = 0.02
 _GRACE_S = 5.0
@@ -42,6 +42,11 @@ _NOT_INHERITED = (
     *TLS_VARIABLES,
 )
 """Settings of a single process: processes cannot share a name, or a port for probes."""
+
+
+def store_of(directory: Path) -> Path:
+    """Return the server's store of a mesh that keeps everything in `directory`."""
+    return directory / "store"
 
 
 class LocalFleet(Lifecycle):
@@ -90,7 +95,7 @@ class LocalFleet(Lifecycle):
         self.prepared = prepare(file, self.directory, anonymous=anonymous)
         self.server = EmbeddedServer(
             self.prepared.accounts,
-            self.directory / "store",
+            store_of(self.directory),
             port=port,
             sync_always=sync_always,
             probe_seed=self.prepared.keys[ADMIN].seed,
@@ -265,11 +270,15 @@ class LocalFleet(Lifecycle):
         """
         fresh = service.another()
         await fresh.start()
-        while not any('"agent_ready"' in line for line in fresh.written()):
-            if not fresh.running:
-                await fresh.ended()
-                return False
-            await asyncio.sleep(_LOOK_S)
+        try:
+            while not any('"agent_ready"' in line for line in fresh.written()):
+                if not fresh.running:
+                    await fresh.ended()
+                    return False
+                await asyncio.sleep(_LOOK_S)
+        except BaseException:
+            await fresh.stop(0.0)
+            raise
         await self._forget(service)
         self._begin(fresh)
         return True
@@ -322,88 +331,3 @@ class LocalFleet(Lifecycle):
             await self.server.stop()
         else:
             await self.server.kill()  # a clean end takes half a second, and nobody looks at this store again
-
-
-# --- changes on disk -------------------------------------------------------------------------------
-
-_READ = {".j2", ".jinja", ".md", ".py", ".toml", ".txt"}
-"""Endings of code, prompts and rules. Agents may write files with others."""
-_NOT_READ = ("tests", "build", "dist")
-
-
-class Reload:
-    """Watches folders for a mesh, until it is cancelled: code, prompts, rules, and the fleet file.
-
-    An agent's new process takes the place of the old one only once it takes work. What cannot be read or
-    started is told, once, and the old one goes on.
-
-    Args:
-        paths: the project's folders.
-        read: reads the fleet file again. Raises FleetFileError, UsageWrong.
-        tell: called with one line on what was taken up, or why not.
-        started: set once the mesh has started; what is saved before is taken up then.
-    """
-
-    def __init__(
-        self,
-        mesh: LocalFleet,
-        paths: Sequence[Path],
-        read: Callable[[], FleetFile],
-        tell: Callable[[str], None],
-        started: asyncio.Event,
-    ) -> None:
-        self._mesh, self._paths, self._read, self._tell, self._started = mesh, paths, read, tell, started
-
-    async def run(self) -> None:
-        """Take up every change. Raises UsageWrong where `watchfiles` is not installed."""
-        try:
-            from watchfiles import DefaultFilter, awatch
-        except ImportError:
-            raise UsageWrong("nothing is reloaded: install handoff-mesh[server] for that") from None
-
-        ignored = (*DefaultFilter.ignore_dirs, *_NOT_READ, self._mesh.directory.name)
-        files = DefaultFilter(ignore_dirs=ignored)
-        async for changes in awatch(
-            *dict.fromkeys(path.resolve() for path in self._paths),
-            watch_filter=lambda change, path: Path(path).suffix in _READ and files(change, path),
-            ignore_permission_denied=True,
-        ):
-            await self._started.wait()
-            await self._take_up(sorted({Path(path) for _, path in changes}))
-
-    async def _take_up(self, changed: Sequence[Path]) -> None:
-        try:
-            if any(path.name == FILE_NAME for path in changed):
-                await self._adopt()
-            if others := [path for path in changed if path.name != FILE_NAME]:
-                _compiled(others)
-                await self._renew(others)
-        except (MeshError, OSError, ValueError) as wrong:
-            told = str(wrong).replace(":\n", ": ").replace("\n", "; ")
-            self._tell(f"{told}; what ran before goes on")
-
-    async def _adopt(self) -> None:
-        file = self._read()
-        if file != self._mesh.file:
-            changes = await self._mesh.adopt(file)
-            told = "; ".join(f"{change.action} {change.what}" for change in changes)
-            self._tell(f"{FILE_NAME} changed: {told or 'modules alone'}")
-
-    async def _renew(self, changed: Sequence[Path]) -> None:
-        names = ", ".join(path.name for path in changed)
-        for service in list(self._mesh.services.values()):
-            if service.name != GUARD:
-                runs = await self._mesh.renew(service)
-                told = "started again" if runs else "cannot start with it; its old process goes on"
-                self._tell(f"{names} changed: {service.identity} {told}")
-
-
-def _compiled(files: Iterable[Path]) -> None:
-    """Raise ValueError, with file and line, for one that is no Python."""
-    for file in files:
-        if file.suffix == ".py" and file.is_file():
-            try:
-                compile(file.read_bytes(), str(file), "exec")
-            except SyntaxError as wrong:
-                line = (wrong.text or "").strip()
-                raise ValueError(f"{file}:{wrong.lineno}: {wrong.msg}: {line}") from None

@@ -11,14 +11,14 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import mesh
 from mesh.agent.definition import load
 from mesh.errors import UsageWrong
-from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
+from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Submitter, load_fleet
 from mesh.local.server import VENDOR_KEYS
 from mesh.model.agent import VARIABLE, Mode, mode
 from mesh.settings import FILE_NAME
@@ -26,6 +26,8 @@ from protocol.wire.ids import is_name
 
 _CHECKOUT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""
+_CLIENT = "app"
+"""The client of a fleet that names none."""
 DATA = {"SUPPORT_DB": "support.db", "RECRUITING_DB": "recruiting.db", "CODE_SCRATCH": "code"}
 """Where the reference fleets keep what they change, by the variable that names it."""
 
@@ -95,11 +97,25 @@ def _fleet_of(modules: Sequence[str]) -> FleetFile:
         name="dev",
         entry=next(iter(agents)),
         agents=agents,
-        clients={"app": Sender()},
-        operators={"ops": Sender()},
+        clients={_CLIENT: Submitter()},
+        operators={"ops": Submitter()},
         viewers={"audit": Member()},
         human=HumanSection(),
     )
+
+
+def with_client(file: FleetFile, *, runs: Collection[str] = ()) -> FleetFile:
+    """Return a fleet as `mesh dev` runs it: one without clients gets the client `app`. Raises UsageWrong.
+
+    Args:
+        runs: the clients of the mesh that runs already; it keeps `app`, as which connections without
+            credentials are known to its server for good.
+    """
+    if _CLIENT in file.clients or (file.clients and _CLIENT not in runs):
+        return file
+    if _CLIENT in {*file.agents, *file.operators, *file.viewers}:
+        raise UsageWrong(f"the fleet has no client, and {_CLIENT!r} is another's name; add [clients.NAME]")
+    return file.model_copy(update={"clients": {**file.clients, _CLIENT: Submitter()}})
 
 
 def port_of(directory: Path) -> int:

@@ -35,6 +35,7 @@ from mesh.errors import (
 
 VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY")
 """The keys of models' vendors. Agents alone have a use for them: no other process is started with them."""
+_LOCK = ".lock"
 _LOG_LINES = 12
 _PROBE_S = 2.0
 _LOOK_S = 0.25
@@ -46,7 +47,7 @@ _HEAP = "1024MiB"
 _RELOADED = b"Reloaded server configuration"
 _LIBC = ctypes.CDLL(None)  # loaded early: between fork and exec nothing may be
 _PR_SET_PDEATHSIG = 1
-_WATCH = 'read -r _; kill -s "$1" "$2"; sleep 5; kill -s KILL "$2"'
+_WATCH = 'read -r _; kill -s "$1" -- "$2"; sleep 5; kill -s KILL -- "$2"'
 
 Guard = Literal["signal", "pipe"]
 """How the parent's end is noticed: the kernel's parent-death signal, or a watched pipe."""
@@ -76,7 +77,7 @@ class ParentDeath:
         return partial(_die_with, os.getpid(), self._number)
 
     def watch(self, pid: int) -> None:
-        """Begin to guard a child that was started."""
+        """Begin to guard a child that was started; with the pipe, `-pid` stands for its process group."""
         if self._guard == "pipe":
             self.release()
             self._watcher = subprocess.Popen(
@@ -269,7 +270,7 @@ class EmbeddedServer(Lifecycle):
     @contextlib.asynccontextmanager
     async def _locked(self) -> AsyncIterator[int]:
         """Hold the store's lock. The child inherits it and so keeps it for as long as it lives."""
-        lock = os.open(self.store / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(self.store / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             loop = asyncio.get_running_loop()
             give_up_at = loop.time() + self._lock_wait_s
@@ -395,6 +396,21 @@ class EmbeddedServer(Lifecycle):
                 process.kill()
                 await asyncio.to_thread(process.wait)
         self._parent_death.release()
+
+
+def in_use(store: Path) -> bool:
+    """Return True while a server, or what has just started one, holds the store's lock."""
+    try:
+        lock = os.open(store / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def if_free(port: int, host: str = "127.0.0.1") -> int:

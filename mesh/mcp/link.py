@@ -9,12 +9,12 @@ answers such a request in the server's place. The others go on, and each caller 
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mesh.agent.tools import short
+from mesh.mcp.process import BOUNDS, streams
 from mesh.mcp.results import BROKEN, DENIED, UNREACHED, McpDown, McpNotInstalled, McpUnusable
 from mesh.service.logs import get_logger
 
@@ -34,20 +34,20 @@ _CODES = {401: DENIED, 403: DENIED, 407: DENIED, 429: UNREACHED, 503: UNREACHED}
 Ended = Callable[[], None]
 
 
-def by_process(command: Sequence[str], env: Mapping[str, str], cwd: str | None, ended: Ended) -> "Client":
+def by_process(
+    name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None, ended: Ended
+) -> "Client":
     """Return a client that will start a process and speak to it.
 
     The process gets `env` and the variables without which nothing runs (HOME, LOGNAME, PATH, SHELL, TERM,
     USER), and nothing else of this one's environment. Its standard error is this process's. It ends when its
-    standard input closes; the SDK sees to that, and kills it if it does not.
+    standard input closes, and is killed if it does not.
 
     Raises ModuleNotFoundError.
     """
-    from mcp.client.stdio import StdioServerParameters, stdio_client
+    from mcp.client.stdio import get_default_environment
 
-    program, *arguments = command
-    process = StdioServerParameters(command=program, args=arguments, env=dict(env), cwd=cwd)
-    return _client(stdio_client(process, errlog=sys.__stderr__ or sys.stderr), ended)
+    return _client(streams(name, command, get_default_environment() | dict(env), cwd), ended)
 
 
 def by_http(url: str, headers: Mapping[str, str], ended: Ended) -> "Client":
@@ -56,8 +56,8 @@ def by_http(url: str, headers: Mapping[str, str], ended: Ended) -> "Client":
 
     @asynccontextmanager
     async def transport() -> AsyncIterator[Any]:
-        async with _http(headers) as http, streamable_http_client(url, http_client=http) as streams:
-            yield streams
+        async with _http(headers) as http, streamable_http_client(url, http_client=http) as both:
+            yield both
 
     return _client(transport(), ended)
 
@@ -102,13 +102,15 @@ def _http(headers: Mapping[str, str]) -> "httpx2.AsyncClient":
         async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
             try:
                 response = await super().send(request, **how)
+                if "json" in response.headers.get("content-type", ""):
+                    return await _whole(response) or _error(request, BROKEN, "an answer without end")
             except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
                 return _error(request, UNREACHED, "no connection")
             except httpx2.TransportError as broken:
                 return _error(request, BROKEN, type(broken).__name__)
             status = response.status_code
             code = _CODES.get(status, BROKEN if status >= 500 else 0)
-            if not code or "json" in response.headers.get("content-type", ""):
+            if not code:
                 return response
             await response.aclose()
             return _error(request, code, f"HTTP {status}")
@@ -117,7 +119,27 @@ def _http(headers: Mapping[str, str]) -> "httpx2.AsyncClient":
         body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
         return httpx2.Response(503, json=body, request=request)
 
-    return Http(headers=dict(headers), timeout=httpx2.Timeout(CONNECT_S, read=READ_S))
+    timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
+    return Http(headers={"accept-encoding": "identity"} | dict(headers), timeout=timeout)
+
+
+async def _whole(response: "httpx2.Response") -> "httpx2.Response | None":
+    """Read a JSON answer; None if it is larger than a message may be, or compressed."""
+    import httpx2
+
+    body = bytearray()
+    try:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            return None
+        async for piece in response.aiter_raw():
+            body += piece
+            if len(body) > BOUNDS.line_bytes:
+                return None
+    finally:
+        await response.aclose()
+    return httpx2.Response(
+        response.status_code, headers=response.headers, content=bytes(body), request=response.request
+    )
 
 
 MAX_PAGES = 100

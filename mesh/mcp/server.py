@@ -38,6 +38,7 @@ from mesh.mcp.results import (
     unreached,
     value_of,
 )
+from mesh.service.printable import one_line
 
 if TYPE_CHECKING:
     import mcp_types
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 START_S = 30.0
+MAX_NAME_CHARS = 64
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -91,6 +93,8 @@ class McpServer:
     ) -> None:
         if (command is None) == (url is None) or isinstance(command, str) or command == []:
             raise ValueError(f"{name}: say either a command, as a list, or a url")
+        if not 0 < len(name) <= MAX_NAME_CHARS or one_line(name) != name:
+            raise ValueError(f"a server's name is one printable line of {MAX_NAME_CHARS} characters at most")
         if isinstance(only, str):
             raise ValueError(f"{name}: `only` is a list of tools")
         self.name = name
@@ -145,9 +149,8 @@ class McpServer:
         there = {tool.name for tool in listed}
         meant = (self._only or frozenset()).union(self._effects, self._approve, self._timeouts)
         if missing := sorted(meant - there):
-            raise McpUnusable(
-                f"{self.name} has no tools {', '.join(missing)}; it has {short(', '.join(sorted(there)))}"
-            )
+            wanted, has = short(", ".join(missing)), short(", ".join(sorted(there)))
+            raise McpUnusable(f"{self.name} has no tools {wanted}; it has {has}")
         mounted: dict[str, Tool] = {}
         for tool in listed:
             if self._only is None or tool.name in self._only:
@@ -244,7 +247,7 @@ class McpServer:
 
     def _connect(self, ended: Ended) -> "Client":
         if self._command is not None:
-            return by_process(self._command, self._env, self._cwd, ended)
+            return by_process(self.name, self._command, self._env, self._cwd, ended)
         assert self._url is not None
         return by_http(self._url, self._headers, ended)
 

@@ -16,6 +16,7 @@ import msgspec
 from mesh.agent.errors import Permanent, PostUnusable, ToolArgumentsInvalid, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
+from mesh.agent.values import NotFinite
 from mesh.model.course import answers, can_be_of
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
@@ -318,7 +319,7 @@ class _Conversation:
         """Put facts on the board; what is wrong with them the model reads."""
         try:
             await self.turn.post(self.moves.posted(call))
-        except (ToolError, PostUnusable) as wrong:
+        except (ToolError, PostUnusable, NotFinite) as wrong:
             return _error(call, str(wrong))
         return ToolResult(call.id, call.name, '"posted"')
 

@@ -15,6 +15,7 @@ from mesh.agent._reply_schema import SchemaUnusable
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
 from mesh.agent.tools import Tool, mistakes_in
 from mesh.agent.turn import Turn
+from mesh.agent.values import NotFinite
 from mesh.model.arguments import (
     ArtifactArgument,
     AskAnybodyArguments,
@@ -119,7 +120,10 @@ class MoveTools:
 
     def read(self, call: ToolCall) -> Move:
         """Return the move that a call asks for. Raises ToolArgumentsInvalid for the model to read."""
-        move = self._made(call, self._valid(call))
+        try:
+            move = self._made(call, self._valid(call))
+        except NotFinite as wrong:
+            raise ToolArgumentsInvalid(call.name, (str(wrong),)) from wrong
         _require_readable(call.name, move)
         return move
 

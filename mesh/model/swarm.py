@@ -54,7 +54,8 @@ class Swarm(Agent):
         writer: the agent that goes on when the reads are done: a `ClaudeAgent`, or any other. It finds them
             in `turn.results` and on `turn.board`; its name, tools and model are the swarm's.
         reads: returns the tasks (`turn.task`), those of one round; without `to`, they are offered to all
-            agents of their intent, and no agent has two of them at a time. Equal ones get the fact `seat`.
+            agents of their intent, and no agent has two of them at a time. One whose claimant fails, or is
+            gone for the policy's `claim_within_s`, is offered once more. Equal ones get the fact `seat`.
             No tasks: there is nothing to read. It may be async and call tools by `turn.call`; otherwise it
             rests on the turn's facts alone, as it runs again in each round.
         join, within_s: when the writer goes on, as in `turn.delegate`. What is still open then is called off.
@@ -106,8 +107,8 @@ def _of_round(tasks: Sequence[Task], n: int, rounds: int) -> Sequence[Task]:
     names = [task.name if n == 1 else f"{task.name}~{n}" for task in tasks]
     asked = [(task.to_agent, task.intent, task.facts) for task in tasks]
     seats = [(Fact(key=SEAT, value=at),) if asked.count(one) > 1 else () for at, one in enumerate(asked, 1)]
-    return [
-        replace(task, name=name, facts=(*task.facts, *of, *seat))
+    return [  # what anybody may claim, another may do: a reader that died for good does not hold it
+        replace(task, name=name, facts=(*task.facts, *of, *seat), fallback=task.fallback or not task.to_agent)
         for task, name, seat in zip(tasks, names, seats, strict=True)
     ]
 

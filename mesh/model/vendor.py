@@ -1,22 +1,26 @@
 """A model behind its vendor's SDK: retries, time limits and errors. The first reply imports the SDK.
 
 The SDK's own retries are off: it would sleep while a lease runs. A failure that another attempt may cure
-becomes `Retry` with the server's own pause, and the guard's failure policy does the rest. The SDKs known here
-come from one generator: their errors and streams have the same names.
+becomes `Retry` with the server's own pause, and the guard's failure policy does the rest. A vendor that is
+asked too fast is no failure: the runtime waits within the round (`Throttled`). The SDKs known here come from
+one generator: their errors and streams have the same names.
 """
 
 import asyncio
+import datetime as dt
 import re
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from mesh.agent.errors import Permanent, Retry
-from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
+from mesh.agent._rate_limit import HeldBack, Permit, RateLimiter, limiter_of, sound_pause
+from mesh.agent.errors import Permanent, Retry, Throttled
 from mesh.model.parts import BrokenOff, Streamed, Unreadable, encodable
 from mesh.model.port import Hear, Model, Prompt, Reply, Said
 from mesh.service.logs import get_logger
@@ -45,12 +49,17 @@ _NO_USE_WAITING = frozenset(
     {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
 )
 """Codes of a 429 that no pause cures."""
-_TOO_FAST = frozenset({"rate_limit_error", "rate_limit_exceeded"})
+_TOO_FAST_STATUS = frozenset({429, 529})
+_TOO_FAST = frozenset({"rate_limit_error", "rate_limit_exceeded", "overloaded_error"})
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class ModelRetry(Retry, code="model.unavailable_now"):
     """The model could not be asked now; later it may."""
+
+
+class ModelThrottled(ModelRetry, Throttled, code="model.throttled"):
+    """The model is asked too fast, by this process or by all that ask it."""
 
 
 class ModelUnreadable(ModelRetry, code="model.unreadable"):
@@ -146,7 +155,7 @@ class VendorModel(Model):
         if self.fallback is None:
             return await self._ask(self.mode, prompt, hear)
         try:
-            return await self._ask(self.mode, prompt, hear, longest_hold_s=0.0)
+            return await self._ask(self.mode, prompt, hear)
         except ModelRetry as first:
             if hear is not None:
                 hear(None)  # the text before the failure is not part of the reply
@@ -166,16 +175,26 @@ class VendorModel(Model):
         asked = (model for model in self._pinned if replied.startswith(model))
         return max(asked, key=len, default=self.mode)  # an id may begin with the other's
 
-    async def _ask(
-        self, model: str, prompt: Prompt, hear: Hear | None, *, longest_hold_s: float = LONGEST_HOLD_S
+    async def _ask(self, model: str, prompt: Prompt, hear: Hear | None) -> Reply:
+        limiter = limiter_of(model)
+        try:
+            async with limiter.room(self._timeout_s) as permit:
+                reply = await self._asked(model, prompt, hear, limiter, permit)
+                limiter.answered(permit)
+                return reply
+        except HeldBack as held:
+            raise ModelThrottled(str(held), after_s=held.after_s) from held
+
+    async def _asked(
+        self, model: str, prompt: Prompt, hear: Hear | None, limiter: RateLimiter, permit: Permit
     ) -> Reply:
+        """Ask once, and tell the limiter of a refusal."""
         from httpx2 import HTTPError
 
-        sdk, limiter = self._sdk(), limiter_of(model)
-        streamed, request_id = self._streamed(), ""
+        sdk = self._sdk()
+        streamed, request_id, heard = self._streamed(), "", False
         try:
             async with (
-                limiter.room(self._timeout_s, longest_hold_s),
                 asyncio.timeout(self._timeout_s),
                 self._stream(self.request(prompt, model)) as stream,
             ):
@@ -183,11 +202,10 @@ class VendorModel(Model):
                 while not streamed.ended and (event := await self._next(stream)) is not None:
                     text = streamed.take(event)
                     if text and hear is not None:
+                        heard = True
                         hear(encodable(text))
                 await self._drained(stream)
             reply = streamed.reply(asked=model, taken=_ids(prompt))
-        except HeldBack as held:
-            raise ModelRetry(str(held), after_s=held.after_s) from held
         except (sdk.APITimeoutError, TimeoutError) as error:
             raise ModelRetry(f"{model} did not answer within {self._timeout_s:g} s") from error
         except sdk.APIConnectionError as error:
@@ -195,7 +213,10 @@ class VendorModel(Model):
         except sdk.APIError as error:  # within a stream, too
             failure = self._failure(model, error, request_id)
             if isinstance(failure, ModelRetry) and self._is_too_fast(error):
-                limiter.hold(failure.after_s)
+                if hear is not None and heard:
+                    hear(None)  # what was said before the refusal is not part of the reply
+                pause_s = limiter.refused(permit, failure.after_s)
+                failure = ModelThrottled(str(failure), after_s=pause_s)
             raise failure from error
         except HTTPError as error:  # a stream that breaks comes through the SDK as it is
             raise ModelRetry(f"{model} broke off: {type(error).__name__}{request_id}") from error
@@ -204,7 +225,6 @@ class VendorModel(Model):
         except Unreadable as error:
             _log.warning("reply_unreadable", model=model, why=str(error))
             raise ModelUnreadable(f"{model} answered what cannot be read: {error}{request_id}") from error
-        limiter.answered()
         return reply if self.asked_of(reply.model) == model else replace(reply, asked=model)
 
     async def _next(self, stream: Any) -> Mapping[str, Any] | None:
@@ -240,7 +260,7 @@ class VendorModel(Model):
 
     def _is_too_fast(self, error: Any) -> bool:
         words = {_word(getattr(error, "type", None)), _word(getattr(error, self.error_code, None))}
-        return getattr(error, "status_code", 200) == 429 or not _TOO_FAST.isdisjoint(words)
+        return getattr(error, "status_code", 200) in _TOO_FAST_STATUS or not _TOO_FAST.isdisjoint(words)
 
     def _failure(self, model: str, error: Any, request_id: str) -> "ModelRetry | ModelRefused":
         """Return what an error of the API means for the turn, in words that repeat nothing of the request."""
@@ -263,10 +283,16 @@ def _ids(prompt: Prompt) -> frozenset[str]:
 
 
 def _both(first: ModelRetry, second: ModelRetry | ModelRefused) -> ModelRetry:
-    """Return the error of a model whose fallback failed, too: the first one, with the shorter pause."""
-    pauses = [first.after_s, second.after_s if isinstance(second, ModelRetry) else None]
+    """Return the error of a model whose fallback failed, too: the first one, with the shorter pause.
+
+    If one of them is only asked too fast, the other's failure does not matter.
+    """
+    found = [each for each in (first, second) if isinstance(each, ModelRetry)]
+    throttled = [each for each in found if isinstance(each, ModelThrottled)]
+    pauses = (each.after_s for each in throttled or found)
     after_s = min((pause for pause in pauses if pause is not None), default=None)
-    return type(first)(f"{first}; its fallback: {second}", after_s=after_s)
+    kind = ModelThrottled if throttled else type(first)
+    return kind(f"{first}; its fallback: {second}", after_s=after_s)
 
 
 def _request(found: object) -> str:
@@ -286,7 +312,16 @@ def _pause_s(headers: Mapping[str, str]) -> float | None:
         try:
             asked_s = sound_pause(float(headers[name]) * unit)
         except (KeyError, ValueError):
-            continue  # a date is not worth reading: the guard has a pause of its own
+            continue
         if asked_s is not None:
             return asked_s
-    return None
+    until = _moment(headers.get("retry-after"))
+    return None if until is None else sound_pause(until - (_moment(headers.get("date")) or time.time()))
+
+
+def _moment(header: str | None) -> float | None:
+    """Return an HTTP date as UTC seconds; None for what is none."""
+    try:
+        return None if header is None else parsedate_to_datetime(header).replace(tzinfo=dt.UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -7,7 +7,7 @@ it, or until the guard says that it will not.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -17,12 +17,15 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
 from mesh.client import Client
-from mesh.client.client import outcome_of
-from mesh.errors import ControlRefused, Denied, NotFound
+from mesh.client.outcome import outcome_of
+from mesh.client.questions import Question
+from mesh.errors import ControlRefused, Denied, Impossible, NotFound, UsageWrong
+from mesh.ops.log import checked_id
 from mesh.ops.roster import MeshFreeze, mesh_freeze
+from mesh.service.printable import short
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Control, Freeze, Reply, Thaw
-from protocol.wire.events import AnyEvent, Ended, FactsWithheld, TurnSuspended, type_of
+from protocol.wire.events import AnyEvent, Ended, FactsWithheld, type_of
 from protocol.wire.ids import RequestId, control_cause
 from protocol.wire.records import Notice
 from protocol.wire.subjects import MESH_WIDE
@@ -63,9 +66,10 @@ async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float
     Args:
         bus: an operator's connection, or that of the client whose request it is.
 
-    Raises ControlRefused when the guard does not obey or there is nothing left to do, TimeoutError
-    when no guard has said anything within `within_s`.
+    Raises UsageWrong for what is no request's id, ControlRefused when the guard does not obey or there is
+    nothing left to do, TimeoutError when no guard has said anything within `within_s`.
     """
+    request = checked_id(request)  # `_` is the whole mesh, of which nothing is ordered by mistake
     cause = control_cause(request, bus.name, control.id)
     reader = Reader(bus, bus.name, request)
     late = f"no guard has taken up what was asked of {request} within {within_s:g} s"
@@ -198,29 +202,60 @@ class Replied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def reply_as_client(
-    bus: Bus, request: str, order_for: Callable[[TurnSuspended], Reply], *, within_s: float = _WITHIN_S
+    bus: Bus,
+    request: str,
+    order_for: Callable[[Question], Reply],
+    *,
+    n: int | None = None,
+    within_s: float = _WITHIN_S,
 ) -> Replied:
     """Reply to what was asked of the client whose connection this is.
 
-    Raises NotFound where nothing is asked of it, and ReplyInvalid, ControlRefused, TimeoutError.
+    Args:
+        n: the number of the event that asked; None if only one question waits.
+
+    Raises NotFound where nothing is asked of it, Impossible, UsageWrong, and ReplyInvalid, ControlRefused,
+    TimeoutError.
     """
     client = Client(bus, bus.name)
-    asked = await client.latest(RequestId(request))
-    if isinstance(asked, Ended):
-        raise NotFound(f"{request} has ended: {outcome_of(asked).status}")
-    if not isinstance(asked, TurnSuspended):
+    newest = await client.latest(RequestId(request))
+    if isinstance(newest, Ended):
+        raise NotFound(f"{request} has ended: {outcome_of(newest).status}")
+    asked = await client.questions(RequestId(request))
+    if not asked:
         raise NotFound(f"nothing that {bus.name} may see in {request} waits for its reply")
-    order = order_for(asked)
+    question = one_of(request, {each.n: (each, f"{each.agent}: {each.question}") for each in asked}, n)
+    order = order_for(question)
     late = f"no guard has taken up the reply to {request} within {within_s:g} s"
     async with noticed(bus, bus.name, request, within_s, late) as notices:
-        since = await _until_decided(client, notices, asked, order)
+        since = await _until_decided(client, notices, question, order)
     return Replied(request=request, ended=outcome_of(since).status if isinstance(since, Ended) else None)
 
 
-async def _until_decided(
-    client: Client, notices: Notices, asked: TurnSuspended, order: Reply
-) -> AnyEvent | None:
-    """Send a reply until a guard has decided it; return what the client was sent since, if anything.
+_SHOWN_CHARS = 60
+
+
+def one_of(request: str, waiting: Mapping[int, tuple[T, str]], n: int | None) -> T:
+    """Return the one that is meant of what waits for a decision.
+
+    Args:
+        waiting: by the number of the event since which it waits, with words to tell it from the others.
+        n: the number that was named or looked at; None stands for the only one.
+
+    Raises UsageWrong if several wait and none is named, Impossible if the one that is named waits no more.
+    """
+    if n is None and len(waiting) == 1:
+        return next(iter(waiting.values()))[0]
+    if n is not None and n in waiting:
+        return waiting[n][0]
+    listed = "; ".join(f"--event {at} ({short(words, _SHOWN_CHARS)})" for at, (_, words) in waiting.items())
+    if n is None:
+        raise UsageWrong(f"{request} waits for {len(waiting)} decisions; say which: {listed}")
+    raise Impossible(f"{request}: what waited since event {n} is decided; look again: it waits for {listed}")
+
+
+async def _until_decided(client: Client, notices: Notices, asked: Question, order: Reply) -> AnyEvent | None:
+    """Send a reply until a guard has decided it; return the end of the request, if the client sees one.
 
     The turn goes on under its agent's name, where a client cannot look. But a client that says the same
     again is told that it was decided. Raises ControlRefused when it was over before.
@@ -230,7 +265,7 @@ async def _until_decided(
         await client.control(asked.request, order)
         for _ in range(_LOOKS):
             newest = await client.latest(asked.request)
-            if newest is not None and newest.id != asked.id:
+            if isinstance(newest, Ended):
                 return newest
             while (notice := notices.next()) is not None:
                 if notice.error is not None and notice.digest == digest:

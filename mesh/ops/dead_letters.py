@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.reader import StoredMessage, bounds, every, get_seq
+from mesh.bus.listing import bounds
+from mesh.bus.reader import StoredMessage, every, get_seq
 from mesh.bus.roles import GUARD
 from mesh.errors import ControlRefused, Impossible, NotFound
 from mesh.guard.parsing import is_submit
@@ -54,7 +55,8 @@ async def letters(
 ) -> AsyncIterator[tuple[int, DeadLetter]]:
     """Yield the first letter about each message with its sequence number, the oldest first.
 
-    A guard that dies after it has stored a letter leaves its message to another one, which stores a second.
+    An agent's process that dies after it has stored a letter leaves its message to another one, which stores
+    a second. Guards store none twice.
 
     Args:
         from_seq: the first sequence to yield. Those shortly before it are read, too, while `told` is empty.

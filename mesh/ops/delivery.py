@@ -27,11 +27,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
 from mesh.errors import ReceiverGone, UsageWrong
+from mesh.ops.servers import web_url
 from mesh.ops.watch import Alarm, Place
 from mesh.service.printable import counted, short
 from mesh.settings import STATE
@@ -284,9 +284,7 @@ class Webhook(Outbox):
         self, url: str, key: bytes, state: State, *, within_s: float, on_trouble: Callable[[str], None]
     ) -> None:
         super().__init__(state.write)
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise UsageWrong(f"--post takes a URL, http://… or https://…: {url!r}")
-        self._url, self._key, self._on_trouble = url, key, on_trouble
+        self._url, self._key, self._on_trouble = web_url(url, "--post"), key, on_trouble
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._within_s = within_s
         self._wrong = "it has not answered"

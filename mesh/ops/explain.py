@@ -13,6 +13,7 @@ from mesh.errors import NotFound
 from mesh.service.printable import counted, one_line, when
 from protocol.domain.ledger import fold
 from protocol.domain.rules import RULES_FOR
+from protocol.domain.turns import TurnState
 from protocol.views.timeline import named, timeline
 from protocol.views.tree import ErrorLevel, TreeNode, flat, levels_of
 from protocol.wire import events
@@ -83,13 +84,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     """Return why event `n` is what it is.
 
-    By default, that is the newest refusal, failed task, or plan of a lead that still waits. Where there
-    is none, it is the last verdict.
+    By default, that is the newest refusal, failed task, plan of a lead that still waits, or effect that is
+    still in doubt. Where there is none, it is the last verdict.
 
     Raises NotFound when there is no such event.
     """
     now = timeline(happened)
-    event = _chosen(happened, n, {node.turn for node in flat(now.tree) if node.join is not None})
+    waiting = {node.turn for node in flat(now.tree) if node.join is not None}
+    waiting |= {turn.id for turn in fold(happened).open.values() if turn.state == "doubted"}
+    event = _chosen(happened, n, waiting)
     before = fold(happened[: event.n])
     story = timeline(happened[: event.n + 1])
     told = next((move for move in story.moves if move.seq == event.n), None)
@@ -135,15 +138,18 @@ def _chosen(happened: Sequence[AnyEvent], n: int | None, waiting: Collection[str
             raise NotFound(f"there is no event {n}; this request has 0 to {len(happened) - 1}")
         return happened[n]
     told = [event for event in happened if event.refusal is not None or _is_told(event, waiting)]
+    if told:
+        return told[-1]
     verdicts = [event for event in happened if isinstance(event, VERDICTS)]
     if not verdicts:
         raise NotFound("no verdict was given in this request yet")
-    return (told or verdicts)[-1]
+    return verdicts[-1]
 
 
 def _is_told(event: AnyEvent, waiting: Collection[str]) -> bool:
-    failed = isinstance(event, events.TaskFailed)
-    return failed or (isinstance(event, events.TurnDelegated) and event.turn in waiting)
+    if isinstance(event, events.TurnDelegated | events.EffectDoubted):
+        return event.turn in waiting
+    return isinstance(event, events.TaskFailed)
 
 
 def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
@@ -156,6 +162,18 @@ def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
         if isinstance(each, events.TurnFailed) and each.turn == event.turn
     ]
     return failed[-1].message or None if failed and failed[-1].code == event.reason else None
+
+
+def last_trouble(turn: TurnState, happened: Sequence[AnyEvent]) -> str:
+    """Return why a turn's last round came to nothing; empty for one that asked for a person itself."""
+    if turn.reason == "asked":
+        return ""
+    for event in reversed(happened):
+        if event.turn == turn.id and isinstance(event, events.TurnFailed):
+            return event.error.message or event.error.code
+        if event.turn == turn.id and isinstance(event, events.MoveRefused):
+            return f"refused by rule `{event.refusal.rule}`: {event.refusal.detail}"
+    return ""
 
 
 _MOVES: Mapping[type, type] = {

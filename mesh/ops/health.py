@@ -13,7 +13,8 @@ import msgspec
 
 from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
-from mesh.bus.reader import every, get, microseconds, up_to
+from mesh.bus.listing import listing, stream_info
+from mesh.bus.reader import every, get, up_to
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_table
 from mesh.errors import (
@@ -29,8 +30,10 @@ from mesh.errors import (
 )
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
+from mesh.ops.clocks import clocks
 from mesh.ops.dead_letters import letters
 from mesh.ops.log import read_each
+from mesh.ops.log_use import who_fills_it
 from mesh.ops.queue import Waiting, queue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
 from mesh.ops.servers import Results, State, Varz, config_of, durability, name_of, varz_of
@@ -38,7 +41,7 @@ from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, Access, load_settings
 from protocol.domain.ledger import fold
 from protocol.wire import codec, subjects
-from protocol.wire.config import DocumentInvalid, read_fleet, read_policy, read_prices
+from protocol.wire.config import DocumentInvalid, Fleet, read_fleet, read_policy, read_prices
 from protocol.wire.prices import price_list, price_of
 from protocol.wire.records import Card
 
@@ -51,7 +54,6 @@ MOST_TIMER_BYTES = 256 << 20
 """Of schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
 LEAST_FOR_LOG = 1 << 30
 """Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
-SKEW_S = 1.0
 _MOST_WAITING = 200
 """Events of an inbox that are looked into."""
 _SHOWN = 3
@@ -148,22 +150,18 @@ async def _streams(look: Look) -> Results:
         for change in changes:
             yield "found", f"`mesh setup` would {change.action} {change.what}"
         return
-    missing = []
-    for stream in stream_table(await fleet_of(look.bus)):
-        try:
-            await look.bus.api(f"STREAM.INFO.{stream}")
-        except ApiError:
-            missing.append(stream)
-    if missing:
+    there = await listing(look.bus)
+    known = there.streams.keys() | there.leaderless
+    if missing := [stream for stream in stream_table(await fleet_of(look.bus)) if stream not in known]:
         yield "found", f"missing: {', '.join(missing)}; run `mesh setup`"
     else:
         yield "ok", "all there; whether they are right only the admin can tell, with the fleet file"
 
 
 async def _limits(look: Look) -> Results:
-    is_log_limited = False
+    is_log_limited, there = False, await listing(look.bus)
     for stream in stream_table(await fleet_of(look.bus)):
-        info = await look.bus.api(f"STREAM.INFO.{stream}")
+        info = there.info(stream)
         config, state = info["config"], info["state"]
         for limit, used in (("max_bytes", state["bytes"]), ("max_msgs", state["messages"])):
             most = int(config.get(limit, -1))
@@ -205,24 +203,11 @@ async def _guards(look: Look) -> Results:
 
 
 async def _dead_letters(look: Look) -> Results:
-    count = int((await look.bus.api("STREAM.INFO.DEAD"))["state"]["messages"])
+    count = int((await stream_info(look.bus, "DEAD"))["state"]["messages"])
     if count <= MOST_LETTERS:  # of more, a few that are about one message make no difference
         count = len([seq async for seq, _ in letters(look.bus)])
     if count:
         yield "found", f"there {'is' if count == 1 else 'are'} {counted(count, 'dead letter')}: mesh dead ls"
-
-
-async def _clock(look: Look) -> Results:
-    before = time.time()
-    said = (await look.bus.api("STREAM.INFO.LOG")).get("ts")
-    after = time.time()
-    if not said:
-        yield "unknown", "the server does not say what time it has"
-        return
-    theirs = microseconds(said) / 1e6
-    skew = max(before - theirs, theirs - after, 0.0)
-    if skew > SKEW_S:
-        yield "found", f"the server's clock and this machine's are {skew:.1f} s apart"
 
 
 # --- the fleet ------------------------------------------------------------------------------------
@@ -273,6 +258,23 @@ async def _agents(look: Look) -> Results:
         yield "found", f"nobody serves {name}; {await _what_waits(look.bus, name)}"
     if not away:
         yield "ok", "all are served: " + ", ".join(f"{name} ({len(alive[name])})" for name in fleet.agents)
+
+
+async def _permissions(look: Look) -> Results:
+    """Name agents that may do everything: that may be meant, so it is no fault."""
+    if words := unlimited_in_words(await fleet_of(look.bus)):
+        yield "ok", words
+
+
+def unlimited_in_words(fleet: Fleet) -> str:
+    """Return which agents may give work to everyone and call every tool; empty if each has a limit."""
+    names = [name for name, each in fleet.agents.items() if each.to is None and each.actions is None]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)} may give work to every agent and call every tool: "
+        "`to` and `actions` in the fleet file set limits"
+    )
 
 
 async def _what_waits(bus: Bus, agent: str) -> str:
@@ -394,8 +396,10 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "documents": (_documents, "fleet, policies and prices can be read"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
+    "log": (lambda look: who_fills_it(look.bus), "nothing was written in the last day"),
     "guards": (_guards, "every queue is served"),
     "agents": (_agents, ""),
+    "permissions": (_permissions, "each agent has a limit in the fleet file"),
     "rules": (_rules, "no agent goes by rules and has none"),
     "breakers": (_breakers, "none is open"),
     "freeze": (_freeze, "the mesh is not frozen"),
@@ -403,6 +407,6 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "dead letters": (_dead_letters, "none"),
     "prices": (_prices, "every model that a card names has one"),
     "artifacts": (_artifacts, "the store of artifacts answers"),
-    "clock": (_clock, f"the server's clock and this machine's agree within {SKEW_S:g} s"),
+    "clock": (lambda look: clocks(look.bus), ""),
 }
 """Each check, and its text if it finds nothing."""

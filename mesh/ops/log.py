@@ -7,22 +7,33 @@ that any number of people can look at once under one name. The stored bytes are 
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.listing import bounds
 from mesh.bus.provision import standing_journals
-from mesh.bus.reader import batch, bounds, every, first_since
+from mesh.bus.reader import batch, every, first_since
 from mesh.client import journals
 from mesh.client.journals import Step
-from mesh.errors import Denied, Impossible, LogUnreadable, Malformed, NotFound, ProtocolError, UsageWrong
+from mesh.errors import (
+    Denied,
+    Impossible,
+    LogUnreadable,
+    Malformed,
+    NotFound,
+    OutcomeUnknown,
+    ProtocolError,
+    UsageWrong,
+)
 from mesh.ops.roster import fleet_of, mesh_freeze
 from mesh.replay.export import StoredStep, step_line, steps_in
+from mesh.service.printable import as_program_reads
 from protocol.domain import hash_chain as chain
 from protocol.domain.hash_chain import GENESIS, Break
 from protocol.domain.ledger import Ledger
@@ -32,6 +43,7 @@ from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import RequestId, is_request_id, submitted_ms
 
+T = TypeVar("T")
 ENDS = frozenset(type_of(kind) for kind in events.Ended.__args__)
 """Types of events after which a request has no more."""
 LEAST_S = 3600.0
@@ -41,6 +53,9 @@ _WILDCARDS = ("*", ">")
 _API_S = 60.0
 _AT_ONCE = 16
 """Requests that are read side by side."""
+_PATIENCE_S = 30.0
+"""How long a read of a busy bus is tried again."""
+_PAUSE_S = 0.1
 
 
 class Glance(msgspec.Struct, frozen=True):
@@ -155,9 +170,25 @@ async def _first_after(bus: Bus, at_s: float) -> int:
 # --- one request, and many ------------------------------------------------------------------------
 
 
+async def patiently(bus: Bus, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return what a read comes to, and try it again while a busy bus does not answer.
+
+    Raises BusError, at once if the bus is away.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return await attempt()
+        except OutcomeUnknown:
+            if not bus.connected or time.monotonic() >= until:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+
+
 async def request_bodies(bus: Bus, request: str) -> list[bytes]:
     """Return the stored events of a request, in order. Raises NotFound, LogUnreadable."""
-    stored = await JetStreamLog(bus).read(checked_id(request))
+    name = checked_id(request)
+    stored = await patiently(bus, lambda: JetStreamLog(bus).read(name))
     if not stored:
         raise NotFound(await not_there(bus, request))
     return [each.data for each in stored]
@@ -201,10 +232,11 @@ async def read_each(
         async with room:
             try:
                 if skip_ended:
-                    head = await log.head(request)
+                    head = await patiently(bus, lambda: log.head(request))
                     if head is None or has_ended(head.data):
                         return []
-                return decoded(stored.data for stored in await log.read(request))
+                found = await patiently(bus, lambda: log.read(request))
+                return decoded(stored.data for stored in found)
             except (LogUnreadable, ProtocolError):
                 return None
 
@@ -263,8 +295,11 @@ def _told(
 
 
 def documented(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
-    """Return the documented form of a request: its timeline, and the stored events as they are."""
-    fields: dict[str, Any] = msgspec.to_builtins(told)
+    """Return the documented form of a request: its timeline, and the stored events as they are.
+
+    Times of the timeline are ISO-8601; stored events have theirs as UTC µs.
+    """
+    fields: dict[str, Any] = as_program_reads(told)
     return fields | {"events": [msgspec.Raw(body) for body in bodies]}
 
 

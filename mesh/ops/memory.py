@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.stores import read_memory
+from mesh.bus.memory import is_obeyed, read_memory
 from mesh.errors import Denied, NotFound, UsageWrong
 from mesh.ops.control import order_id, order_mesh
 from mesh.ops.roster import fleet_of
-from protocol.domain.memory import living
+from protocol.domain.memory import MemoryEntry, living
 from protocol.wire.commands import Forget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import LONGEST_S
@@ -82,7 +82,6 @@ async def facts(bus: Bus, conversation: str, client: str | None = None) -> list[
             request=record.request,
         )
         for record in sorted(standing, key=lambda record: record.key)
-        if record.fact is not None
     ]
 
 
@@ -107,9 +106,9 @@ async def forget(
     asked = keys or tuple(sorted(known))
 
     async def forgotten() -> Forgotten | None:
-        left = living(await read_memory(bus, name, conversation), _now(), LONGEST_S)
-        is_left = any(record.key in asked for record in left)
-        return None if is_left else Forgotten(client=name, conversation=conversation, keys=asked)
+        if not await is_obeyed(bus, name, conversation, bus.name, control.id):
+            return None
+        return Forgotten(client=name, conversation=conversation, keys=asked)
 
     return await order_mesh(bus, control, forgotten)
 
@@ -142,9 +141,9 @@ async def _standing(
         names = names if client is None else (client,)
     found = {}
     for name in names:
-        by_conversation: dict[str, list[MemoryRecord]] = {}
-        for record in await read_memory(bus, name, conversation):
-            by_conversation.setdefault(record.conversation, []).append(record)
+        by_conversation: dict[str, list[MemoryEntry]] = {}
+        for entry in (await read_memory(bus, name, conversation)).entries:
+            by_conversation.setdefault(entry.conversation, []).append(entry)
         standing = [each for known in by_conversation.values() for each in living(known, _now(), max_age_s)]
         if standing:
             found[name] = standing

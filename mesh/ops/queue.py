@@ -3,29 +3,34 @@
 The log is the only list.
 """
 
+import functools
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.reader import every
-from mesh.errors import Denied, Impossible, NotFound, UsageWrong
-from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, order_id, reply_as_client
-from mesh.ops.log import decoded, glance, read_each, request_bodies
+from mesh.bus.reader import batch
+from mesh.client.questions import Question
+from mesh.errors import Denied, NotFound, UsageWrong
+from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, one_of, order_id, reply_as_client
+from mesh.ops.explain import explain, last_trouble, sentences
+from mesh.ops.log import decoded, patiently, read_each, request_bodies
 from mesh.ops.roster import fleet_of
 from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire import events
-from protocol.wire.commands import Assign, Control, Reply, Resolve, Settle
+from protocol.wire.commands import Ask, Assign, Control, Reply, Resolve, Settle
 from protocol.wire.config import Fleet
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT, Budget, Fact, Handoff
-from protocol.wire.ids import HUMAN, NOBODY, AgentName
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId
 from protocol.wire.subjects import inbox
 
-_DOUBTED = events.type_of(events.EffectDoubted)
+_APPROVAL = re.compile(r".*? asks for approval: (?P<tool>\S+) (?P<arguments>\{.*\})", re.DOTALL)
+"""The question of an approval, as `mesh.agent` puts it."""
 What = Literal["escalation", "ask", "doubt"]
 
 
@@ -57,6 +62,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """What the client wrote."""
     action: str = ""
     """Of a doubt, or of an ask that is an approval: the tool's name."""
+    error: str = ""
+    """What went wrong: of a doubt why nobody knows, of an escalation what the turn reported last."""
+    attempts: int = 0
+    """Rounds that its turn began."""
     step: str = ""
     """Of a doubt: the step in the journal."""
     key: str = ""
@@ -65,8 +74,12 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Of an ask: the JSON Schema that the reply has to follow."""
     expires_at: int | None = None
     """Of an ask: when it ends without a reply, UTC µs."""
+    due: int = 0
+    """When it is too late, UTC µs: the question or the whole request has ended then."""
     asked: str = ""
     """Of an ask: whom, `human` or the client."""
+    arguments: Any = None
+    """Of `action`: its arguments, where a question for its approval shows them whole."""
 
 
 class Queue(NamedTuple):
@@ -77,18 +90,12 @@ class Queue(NamedTuple):
 
 
 async def queue(bus: Bus, what: What | None = None) -> Queue:
-    """Return what waits for people, the oldest first, each with the tier that has it. Raises BusError.
+    """Return what waits for people, the most urgent first, each with the tier that has it. Raises BusError.
 
     Args:
         what: leave out all else.
     """
-    found = {
-        kept.subject.rpartition(".")[2]
-        async for kept in every(bus, "LOG", inbox(NOBODY))
-        if (event := glance(kept.data)) is not None and event.type == _DOUBTED
-    }
-    if what != "doubt":
-        found |= {kept.subject.rpartition(".")[2] async for kept in every(bus, "LOG", inbox(HUMAN))}
+    found = await _asked_people(bus)
     fleet = await people_of(bus)
     happened = await read_each(bus, found, skip_ended=True)
     waiting = [
@@ -97,14 +104,23 @@ async def queue(bus: Bus, what: What | None = None) -> Queue:
         for each in (waiting_in(told) if told else ())
         if what in (None, each.what)
     ]
-    waiting.sort(key=lambda each: each.since)
+    waiting.sort(key=lambda each: (each.due, each.since))
     return Queue(waiting, sorted(request for request, told in happened.items() if told is None))
+
+
+async def _asked_people(bus: Bus) -> set[str]:
+    """Return every request that had something for people: events that wait for them are addressed to them."""
+    found, from_seq = set[str](), 1
+    while part := await patiently(bus, functools.partial(batch, bus, "LOG", inbox(HUMAN), from_seq)):
+        found |= {kept.subject.rpartition(".")[2] for kept in part}
+        from_seq = part[-1].seq + 1
+    return found
 
 
 async def people_of(bus: Bus) -> Fleet:
     """Return the fleet, for its tiers of people; one without any where there is no fleet yet."""
     try:
-        return await fleet_of(bus)
+        return await patiently(bus, lambda: fleet_of(bus))
     except NotFound:
         return Fleet(name="", entry=NOBODY)
 
@@ -122,16 +138,39 @@ class WaitingAt(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Waiting
     handoff: Handoff
     timeline: Timeline
+    others: tuple[Waiting, ...] = ()
+    """What else waits in the same request."""
+    why: tuple[str, ...] = ()
+    """The sentences of `mesh why` about the event that it waits since."""
 
 
-async def waiting_at(bus: Bus, request: str) -> WaitingAt:
-    """Return what waits in one request. Raises NotFound, which says why nothing does."""
+async def waiting_at(bus: Bus, request: str, n: int | None = None) -> WaitingAt:
+    """Return what waits in one request. Raises NotFound, which says why nothing does, and Impossible.
+
+    Args:
+        n: the number of the event since which it waits; None shows the oldest.
+    """
     happened = decoded(await request_bodies(bus, request))
     ledger = fold(happened)
-    waits = next(iter(waiting_in(happened, bus.name)), None)
-    turn = turn_in(ledger, "escalation" if waits is None else waits.what, bus.name)
-    assert waits is not None  # else no turn was there
-    return WaitingAt(waiting=waits, handoff=turn.work.handoff, timeline=timeline(happened))
+    waiting = sorted(waiting_in(happened, bus.name), key=lambda each: each.n)
+    if not waiting:
+        turn_in(ledger, "escalation", bus.name)  # it raises what says why
+    shown = waiting[0]
+    if n is not None:
+        shown = one_of(request, {each.n: (each, _in_words(each)) for each in waiting}, n)
+    turn = ledger.turns[TurnId(shown.turn)]
+    others = tuple(each for each in waiting if each is not shown)
+    return WaitingAt(
+        waiting=shown,
+        handoff=turn.work.handoff,
+        timeline=timeline(happened),
+        others=others,
+        why=tuple(sentences(explain(happened, shown.n))),
+    )
+
+
+def _in_words(waiting: Waiting) -> str:
+    return f"{waiting.from_agent}: {waiting.summary}"
 
 
 def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
@@ -174,21 +213,38 @@ def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[Any
         summary=handoff.summary,
         from_agent=turn.agent,
         client=str(ledger.client or ""),
+        due=ledger.deadline or 0,
         text=str(next(texts, "")),
     )
     match began:
         case events.TurnSuspended(ask=ask, expires_at=expires_at):
             own = {"summary": ask.question, "schema": ask.schema, "expires_at": expires_at}
+            own |= {"due": min(expires_at, waiting.due or expires_at)}
             own |= {"asked": ask.to_agent, "action": ask.action}
+            own |= {"arguments": _arguments(ask)}
         case events.EffectDoubted(effect=effect):
             own = {"reason": "in doubt", "summary": f"{effect.action} may or may not have happened"}
             own |= {"action": effect.action, "step": effect.step, "key": effect.key}
+            own |= {"error": effect.message, "attempts": turn.round + 1}
+            asked = [event.ask for event in happened if isinstance(event, events.TurnSuspended)]
+            own |= {"arguments": next((_arguments(ask) for ask in asked if ask.digest == effect.key), None)}
         case _:  # the turn that it ended may have been another's, where it was raised again since
             ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
             own = {"tier": turn.tier, "person": turn.person}
             own |= {"from_agent": handoff.from_agent if ended is None else ended.agent}
             own |= {"reason": (ended.reason if ended is not None else "") or "asked"}
+            if ended is not None:
+                own |= {"error": last_trouble(ended, happened), "attempts": ended.round + 1}
     return msgspec.structs.replace(waiting, **own)
+
+
+def _arguments(ask: Ask) -> Any:
+    """Return the arguments of the effect that a question is about; None if it shows none, or not all."""
+    asked = _APPROVAL.fullmatch(ask.question) if ask.action else None
+    try:
+        return None if asked is None else msgspec.json.decode(asked["arguments"])
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 _DECISIONS: Mapping[What, tuple[str, str]] = {
@@ -200,25 +256,22 @@ _DECISIONS: Mapping[What, tuple[str, str]] = {
 
 
 def turn_in(ledger: Ledger, what: What, own: str = "", n: int | None = None) -> TurnState:
-    """Return the open turn that waits for this, of several the first. Raises NotFound, which says what waits.
+    """Return the open turn that waits for this. Raises NotFound, which says what waits.
 
     Args:
         own: the name of the reader; a client may be asked itself.
         n: the number of the event since which it waited when somebody looked. Raises Impossible if no turn
-            waits since that one now: what was decided then may not fit.
+            waits since that one now: what was decided then may not fit. None means the only one. Raises
+            UsageWrong if there are several.
     """
     waiting = [(found, turn) for turn in ledger.open.values() if (found := _what(turn, own)) is not None]
-    wanted = [turn for found, turn in waiting if found == what]
-    if wanted and n is None:
-        return wanted[0]
+    wanted = {
+        turn.since_n: (turn, f"{turn.agent}: {turn.summary if turn.ask is None else turn.ask.question}")
+        for found, turn in waiting
+        if found == what
+    }
     if wanted:
-        since = next((turn for turn in wanted if turn.since_n == n), None)
-        if since is None:
-            raise Impossible(
-                f"{ledger.request}: what waited since event {n} is decided; it waits for something else now, "
-                f"since event {wanted[0].since_n}: look again"
-            )
-        return since
+        return one_of(str(ledger.request), wanted, n)
     request, otherwise = ledger.request, _DECISIONS[what][0]
     if waiting:
         command = _DECISIONS[waiting[0][0]][1]
@@ -237,15 +290,23 @@ def client_asked(ledger: Ledger) -> str:
     return next((str(turn.asked) for turn in waits), "")
 
 
-def reply_command(request: str, schema: Any = None, options: str = "") -> str:
+def event_option(n: int | None) -> str:
+    """Return the option that names the event since which a decision waits; empty for None."""
+    return "" if n is None else f" --event {n}"
+
+
+def reply_command(request: str, schema: Any = None, options: str = "", *, n: int | None = None) -> str:
     """Return the command that replies to a question: with text, unless its JSON Schema wants none.
 
     A yes or no, as an approval wants it, is suggested as a yes.
+
+    Args:
+        n: the number of the event that asked, where others wait beside it.
     """
     kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
     text = kind == "string" or (isinstance(kind, list) and "string" in kind)
     value = "true" if kind == "boolean" else "'…'"
-    return f"mesh human reply {request} {value}{'' if text else ' --json-value'}{options}"
+    return f"mesh human reply {request} {value}{'' if text else ' --json-value'}{event_option(n)}{options}"
 
 
 # --- what people decide ---------------------------------------------------------------------------
@@ -336,6 +397,7 @@ async def reply(
     check: Callable[[Any, Any], None],
     connect_as: Callable[[str], Awaitable[Bus | None]],
     n: int | None = None,
+    reason: str = "",
 ) -> Obeyed | Replied:
     """Reply to a question that an agent put to people, or to the client whose connection this is.
 
@@ -347,19 +409,36 @@ async def reply(
     Raises NotFound, Impossible, and as `carry_out` and `reply_as_client`.
     """
 
-    def order_for(asked: events.TurnSuspended) -> Reply:
-        check(asked.ask.schema, value)
-        return Reply(id=order_id(), by=by, turn=asked.turn, round=asked.round, value=value)
+    def order_for(asked: Question) -> Reply:
+        check(asked.schema, value)
+        return Reply(
+            id=order_id(), by=by, turn=TurnId(asked.turn), round=asked.round, value=value, reason=reason
+        )
 
     try:
         happened = decoded(await request_bodies(bus, request))
     except Denied:  # a client may read only what is addressed to it
-        return await reply_as_client(bus, request, order_for)
+        return await reply_as_client(bus, request, order_for, n=n)
     ledger = fold(happened)
-    client = client_asked(ledger)
-    if client not in ("", bus.name) and (own := await connect_as(client)) is not None:
+    asked = _question_in(ledger, bus.name, n)
+    if asked.to_agent not in (HUMAN, bus.name) and (own := await connect_as(asked.to_agent)) is not None:
         async with own:
-            return await reply_as_client(own, request, order_for)
-    asked = happened[turn_in(ledger, "ask", bus.name, n).since_n]
-    assert isinstance(asked, events.TurnSuspended)
-    return obeyed(await carry_out(bus, request, order_for(asked)))
+            return await reply_as_client(own, request, order_for, n=n)
+    turn = turn_in(ledger, "ask", bus.name, n)
+    check(asked.schema, value)
+    order = Reply(id=order_id(), by=by, turn=turn.id, round=turn.round, value=value, reason=reason)
+    return obeyed(await carry_out(bus, request, order))
+
+
+def _question_in(ledger: Ledger, own: str, n: int | None) -> Ask:
+    """Return the question that is meant: one to people or `own`; to another client if there is no such one.
+
+    Raises as `turn_in`.
+    """
+    asking = {turn.since_n: turn.ask for turn in ledger.open.values() if turn.ask is not None}
+    ours = {at: ask for at, ask in asking.items() if ask.to_agent in (HUMAN, own)}
+    if n in asking:
+        return asking[n]
+    if n is None and asking and not ours:
+        return one_of(str(ledger.request), {at: (ask, ask.question) for at, ask in asking.items()}, n)
+    return asking[turn_in(ledger, "ask", own, n).since_n]

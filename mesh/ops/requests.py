@@ -13,10 +13,11 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.reader import bounds, up_to
+from mesh.bus.listing import bounds
+from mesh.bus.reader import up_to
 from mesh.bus.streams import steps_of
 from mesh.client.journals import Step, journals_in, read
-from mesh.ops.log import check_numbers, glance, has_ended, not_there, read_each
+from mesh.ops.log import check_numbers, glance, has_ended, not_there, patiently, read_each
 from mesh.ops.queue import is_for_people
 from mesh.ops.roster import Frozen, mesh_freeze, with_served
 from protocol.domain.ledger import Ledger, fold
@@ -37,7 +38,8 @@ _QUIET_LOOKS = 10
 """Looks in vain after which a request is reported missing."""
 
 STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled")
-"""`human` is an open one that people have to do something about; `frozen` an open one that is frozen."""
+"""How a request can stand, and two kinds of open ones: `human`, which people have to do something about, and
+`frozen`. Those are asked for as a status is; their status is `open` everywhere."""
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +56,16 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     frozen: Frozen | None = None
     conversation: str | None = None
+    text: str = ""
+    """What its client wrote, in a line."""
 
     def has_status(self, wanted: str | None) -> bool:
         """Return True if this is a request of a status that was asked for."""
         if wanted == "frozen":
             return self.frozen is not None
-        return wanted in (None, self.status) or (wanted == "open" and self.status == "human")
+        if wanted == "human":
+            return self.status == "open" and self.holder == HUMAN
+        return wanted in (None, self.status)
 
 
 async def recent(
@@ -71,14 +77,15 @@ async def recent(
         status: one of `STATUSES`; None for all.
         conversation: only requests of this conversation; None for all.
     """
-    first, last = await bounds(bus, "LOG")
+    first, last = await patiently(bus, lambda: bounds(bus, "LOG"))
     seen_before: set[str] = set()
     kept: list[Recent] = []
     end, oldest = last, max(first, last - _MOST)
     while end >= oldest and len(kept) < limit:
         start = max(oldest, end - _PIECE + 1)
         piece: list[Recent] = []
-        for each in reversed(await up_to(bus, "LOG", None, start, end - start + 1)):
+        part = await patiently(bus, functools.partial(up_to, bus, "LOG", None, start, end - start + 1))
+        for each in reversed(part):
             seen = _seen(each.data) if each.seq <= end else None  # else appended since we looked
             if seen is not None and seen.request not in seen_before:
                 seen_before.add(seen.request)
@@ -148,7 +155,11 @@ def _as_it_stands(seen: Recent, happened: Sequence[AnyEvent]) -> Recent:
     ledger = fold(happened)
     refused = ledger.ended if isinstance(ledger.ended, events.RequestRefused) else None
     conversation = ledger.conversation if refused is None else refused.submit.conversation
-    seen = msgspec.structs.replace(seen, conversation=conversation)
+    opened = happened[0]
+    text = opened.submit.text if isinstance(opened, events.RequestRefused) else ""
+    if isinstance(opened, events.RequestOpened):
+        text = opened.work.handoff.summary
+    seen = msgspec.structs.replace(seen, conversation=conversation, text=text.strip().partition("\n")[0])
     if seen.status != "open" or not ledger.is_open:
         return seen  # it has ended
     frozen = None
@@ -157,15 +168,9 @@ def _as_it_stands(seen: Recent, happened: Sequence[AnyEvent]) -> Recent:
         frozen = Frozen(by=began.by, sender=began.sender, since=began.at, reason=began.reason)
     return msgspec.structs.replace(
         seen,
-        status=status_of(ledger),
         holder=holder_of(ledger),
         frozen=frozen,
     )
-
-
-def status_of(ledger: Ledger) -> str:
-    """Return a request's status, one of `STATUSES` but for `frozen`."""
-    return "human" if ledger.is_open and is_for_people(ledger) else str(ledger.status)
 
 
 def holder_of(ledger: Ledger) -> str:

@@ -19,11 +19,10 @@ from protocol.wire.config import (
     BreakerState,
     DocumentInvalid,
     Fleet,
-    FreezeEntry,
     read_breaker,
     read_fleet,
-    read_freeze,
 )
+from protocol.wire.freeze import FreezeEntry, read_freeze
 from protocol.wire.ids import ANYBODY, HUMAN
 from protocol.wire.records import Card
 from protocol.wire.subjects import BREAKERS, FLEET, FREEZE, card

@@ -11,10 +11,12 @@ import json
 import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus
+from mesh.bus.listing import listing
 from mesh.bus.streams import stream_table
-from mesh.errors import TimedOut
+from mesh.errors import NoResponders, UsageWrong
 from mesh.ops.roster import fleet_of
 
 _TIMEOUT_S = 5.0
@@ -27,9 +29,32 @@ Varz = Mapping[str, Any]
 """What a server's monitoring says of it under `/varz`."""
 
 
+def web_url(url: str, option: str) -> str:
+    """Return an HTTP URL without credentials. Raises UsageWrong for any other, without its text.
+
+    The standard library takes `user:password@host` for the name of a host and asks the resolver for it.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if "@" in parts.netloc:
+        raise UsageWrong(
+            f"{option} takes a URL without a user or password: they would be sent to the resolver"
+        )
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageWrong(f"{option} takes a URL, http://… or https://…")
+    return url
+
+
 async def varz_of(monitors: str | None) -> list[Varz]:
-    """Return what each server says whose monitoring answers, of URLs separated by commas."""
-    urls = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
+    """Return what each server says whose monitoring answers, of URLs separated by commas.
+
+    Raises UsageWrong for what is no such URL.
+    """
+    said = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
+    urls = [web_url(url, "--monitor") for url in said]
     answers = await asyncio.gather(*(asyncio.to_thread(_varz, url) for url in urls))
     return [answer for answer in answers if answer is not None]
 
@@ -51,9 +76,11 @@ async def durability(bus: Bus, seen: Sequence[Varz]) -> Results:
     """
     replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
     streams = stream_table(await fleet_of(bus))
-    infos = await asyncio.gather(*(_info(bus, each) for each in streams))
-    for stream, info in zip(streams, infos, strict=True):
-        if info is None:
+    listed = await listing(bus)
+    for stream in streams:
+        try:
+            info = listed.info(stream)
+        except NoResponders:
             silent.append(stream)
             continue
         replicas[stream] = int(info["config"]["num_replicas"])
@@ -70,13 +97,6 @@ async def durability(bus: Bus, seen: Sequence[Varz]) -> Results:
     if behind:
         yield "found", f"away, or without everything yet: {', '.join(sorted(behind))}"
     yield _synced(log, holders, {name_of(server): server for server in seen})
-
-
-async def _info(bus: Bus, stream: str) -> dict[str, Any] | None:
-    try:
-        return await bus.api(f"STREAM.INFO.{stream}")
-    except TimedOut:  # it has no leader
-        return None
 
 
 def _synced(replicas: int, holders: Iterable[str], seen: Mapping[str, Varz]) -> tuple[State, str]:

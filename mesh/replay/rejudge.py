@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from mesh.errors import MeshError
 from protocol.domain import hash_chain
 from protocol.domain.envelope import World
+from protocol.domain.guard_failed import guard_failed, is_guard_failed
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
@@ -78,6 +79,7 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     judged = 0
     for index, event in enumerate(happened):
         try:
+            ledger.mesh_thawed = event.stood
             derived = _derive(ledger, happened, index, policy) if event.n == index else None
             ledger.apply(event, bodies[index])
         except BrokenLog as error:
@@ -105,6 +107,8 @@ def _derive(
     What was withheld for a verdict is none itself: with another policy it is not compared.
     """
     event = happened[index]
+    if is_guard_failed(event):
+        return _guard_failed(ledger, happened, event)
     belongs_to, before = event, ledger
     if isinstance(event, events.FactsWithheld):
         if policy is not None:
@@ -137,6 +141,18 @@ def _derive(
     if policy is not None and isinstance(derived, events.FactsWithheld):
         return decide(_with(ledger, derived), command, world)
     return derived
+
+
+def _guard_failed(ledger: Ledger, happened: Sequence[AnyEvent], event: AnyEvent) -> AnyEvent | None:
+    """Return the end of a request that a guard failed on, as it has to be after these events.
+
+    Whether the guard had to fail is not judged: what failed then may be mended now.
+    """
+    opened = next((one for one in happened[:2] if isinstance(one, events.RequestOpened)), None)
+    if opened is None or ledger.head is None:
+        return None
+    world = World(now=event.at, salt=event.salt, trace=event.trace)
+    return guard_failed(opened, ledger.head, ledger.prev, world)
 
 
 def _with(ledger: Ledger, withheld: events.FactsWithheld) -> Ledger:

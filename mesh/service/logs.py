@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict, ExcInfo, Processor
 
 VALUES = "MESH_LOG_VALUES"
-"""The variable that lets exceptions' own texts into the logs."""
+"""The variable that lets exceptions' own texts into the logs and into the messages of failures."""
 _YES = ("1", "true", "yes", "on")
 _silent = False
 
@@ -88,6 +89,11 @@ def get_logger(name: str) -> Logger:
     return Logger(name)
 
 
+def shows_values() -> bool:
+    """Return True if exceptions' own texts may be logged, and told in failures: nothing here is anybody's."""
+    return os.environ.get(VALUES, "").lower() in _YES
+
+
 def silence() -> None:
     """Write no log line of this process."""
     global _silent
@@ -113,7 +119,7 @@ def configure_logging(style: str = "auto", level: str = "info", *, for_good: boo
     structlog = _structlog()
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     as_console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    told = os.environ.get(VALUES, "").lower() in _YES
+    told = shows_values()
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         tracing.add_ids,
@@ -174,6 +180,12 @@ def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
     thread = None if args.thread is None else args.thread.name
     found = (args.exc_type, args.exc_value, args.exc_traceback)
     _log.critical("uncaught", thread=thread, exc_info=found)
+
+
+def place_of(error: BaseException) -> str:
+    """Return where an error was raised, as `file.py:12 in function`; empty if it was not."""
+    found = traceback.extract_tb(error.__traceback__)
+    return f"{found[-1].filename}:{found[-1].lineno} in {found[-1].name}" if found else ""
 
 
 # --- tracebacks -----------------------------------------------------------------------------------

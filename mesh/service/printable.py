@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -91,6 +92,40 @@ def as_json_text(value: Any) -> str:
 def as_text(value: Any) -> str:
     """Return a value as people read it: text as it is, everything else as JSON."""
     return value if isinstance(value, str) else as_json_text(value)
+
+
+TIMES = frozenset({"at", "since", "until", "expires_at", "due", "began", "ended", "deadline"})
+"""Fields of our own structs that hold a time as UTC µs."""
+
+
+def as_program_reads(value: Any) -> Any:
+    """Return a value as plain JSON values, the times of our structs as ISO-8601.
+
+    A time that no calendar has stays a number, and so does whatever strangers wrote within a value.
+    """
+    import msgspec
+
+    return _dated(value, msgspec.to_builtins(value))
+
+
+def _dated(value: Any, plain: Any) -> Any:
+    import msgspec
+
+    if isinstance(value, msgspec.Struct) and isinstance(plain, dict):
+        for name, key in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
+            own = getattr(value, name)
+            if name in TIMES and type(own) is int and key in plain:
+                iso = when(own)
+                plain[key] = own if iso == "?" or own <= 0 else iso
+            elif key in plain:
+                plain[key] = _dated(own, plain[key])
+    elif isinstance(value, Mapping) and isinstance(plain, dict):
+        return {
+            key: _dated(own, each) for own, (key, each) in zip(value.values(), plain.items(), strict=True)
+        }
+    elif isinstance(value, list | tuple) and isinstance(plain, list | tuple):
+        return [_dated(own, each) for own, each in zip(value, plain, strict=True)]
+    return plain
 
 
 class Line:

@@ -406,7 +406,7 @@ class FleetHarness:
     @property
     def tasks(self) -> dict[str, str]:
         """Tasks in the order of their plans: how each stands or ended; of equal names, the newest."""
-        return {task.name: task.state for task in self.guard.ledger.tasks}
+        return {task.name: task.state for task in self.guard.ledger.tasks.values()}
 
     @property
     def refused(self) -> list[str]:

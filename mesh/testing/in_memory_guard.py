@@ -20,7 +20,7 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
-from protocol.domain.memory import living, recalled, supersedes
+from protocol.domain.memory import MemoryEntry, left_by, living, recalled
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
@@ -41,10 +41,10 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import Malformed
-from protocol.wire.events import AnyEvent
+from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted
+from protocol.wire.freeze import Span
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId, control_cause, request_id
-from protocol.wire.records import MemoryRecord
 
 T = TypeVar("T")
 
@@ -77,32 +77,30 @@ class Conversations:
     """
 
     def __init__(self) -> None:
-        self._records: dict[tuple[str, str], dict[str, MemoryRecord]] = {}
+        self._entries: dict[tuple[str, str], list[MemoryEntry]] = {}
+        self._answers = 0
 
     def facts(self, client: str, conversation: str) -> dict[str, Any]:
         """Return what a conversation remembers, by key, however old it is."""
-        standing = living(self._of(client, conversation).values(), 0, 0.0)
-        return {record.key: record.fact.value for record in standing if record.fact is not None}
+        standing = living(self._entries.get((client, conversation), ()), 0, 0.0)
+        return {record.key: record.fact.value for record in standing}
 
     def forget(self, client: str, conversation: str) -> None:
         """Forget all of a conversation."""
-        self._records.pop((client, conversation), None)
+        self._entries.pop((client, conversation), None)
 
     def recall(self, client: str, conversation: str | None, now: int, max_age_s: float) -> tuple[Fact, ...]:
         """Return what a request of the conversation begins with. `now` is UTC µs."""
         if conversation is None:
             return ()
-        return recalled(self._of(client, conversation).values(), now, max_age_s)
+        return recalled(self._entries.get((client, conversation), ()), now, max_age_s)
 
-    def remember(self, client: str, step: steps.Remember) -> None:
-        """Take in what a request ended with."""
-        known = self._of(client, step.conversation)
-        for record in step.records:
-            if supersedes(record, known.get(record.key)):
-                known[record.key] = record
-
-    def _of(self, client: str, conversation: str) -> dict[str, MemoryRecord]:
-        return self._records.setdefault((client, conversation), {})
+    def answered(self, answer: RequestCompleted, kept: FactsWithheld) -> None:
+        """Take in an answer, and what was withheld from the client before it."""
+        self._answers += 1
+        if answer.conversation is not None:
+            known = self._entries.setdefault((answer.to, answer.conversation), [])
+            known += left_by(answer, kept, self._answers, answer.at)
 
 
 class InMemoryGuard:
@@ -144,8 +142,8 @@ class InMemoryGuard:
         self.bodies: list[bytes] = []
         self.breakers = dict(breakers or {})
         self.memory = memory or Conversations()
-        self.mesh_frozen = False
-        """While it is true, only control messages are decided."""
+        self._frozen_at: int | None = None
+        self._freezes: tuple[Span, ...] = ()
         self._decider = RequestDecider()
         self._prices: dict[str, Any] = msgspec.to_builtins(dict(prices or {}))
         self._served = served
@@ -170,6 +168,19 @@ class InMemoryGuard:
         if guard.ledger.client is not None:
             guard.client = guard.ledger.client
         return guard
+
+    @property
+    def mesh_frozen(self) -> bool:
+        """While it is true, only control messages are decided, and no clock runs."""
+        return self._frozen_at is not None
+
+    @mesh_frozen.setter
+    def mesh_frozen(self, frozen: bool) -> None:
+        if frozen and self._frozen_at is None:
+            self._frozen_at = self.now
+        elif not frozen and self._frozen_at is not None:
+            self._freezes = (*self._freezes, Span(since=self._frozen_at, until=self.now))
+            self.ledger.mesh_thawed, self._frozen_at = self._freezes, None
 
     @property
     def ledger(self) -> Ledger:
@@ -283,10 +294,11 @@ class InMemoryGuard:
                 if served:
                     return steps.Attendance(served, max(since, begun), unbegun=False)
                 return steps.Attendance(served, since, unbegun=since <= begun)
+            case steps.NeedReaders(agents):
+                self._look()
+                return steps.Attendance.of_any([self._seen[name] for name in agents])
             case steps.Append(event):
                 return self._store(event)
-            case steps.Remember():
-                self.memory.remember(self.client, step)
             case steps.Appended(counts=counts):
                 for count in counts:
                     rules = self.fleet.breaker_of(count.agent)
@@ -323,6 +335,9 @@ class InMemoryGuard:
         body = codec.encode(event)
         if len(body) > _MOST_EVENT_BYTES:
             return None
+        kept = self.ledger.kept_back(event.cause)
+        if isinstance(event, RequestCompleted) and kept is not None:
+            self.memory.answered(event, kept)
         self.events.append(event)
         self.bodies.append(body)
         return steps.Stored(event, body)

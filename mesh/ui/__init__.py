@@ -75,6 +75,8 @@ class Options(NamedTuple):
     """What a visitor has to show first; None: nothing, which is for tests. On a network it is needed."""
     session_key: bytes = b""
     """What signs sessions: 32 random bytes; empty: made anew, so that sessions end with the page."""
+    ended_sessions: Path | None = None
+    """The file that keeps which sessions were ended, for a `session_key` that lasts."""
     allow_write: bool = False
     by: str = ""
     """In whose name the page acts; empty: each visitor says it once."""

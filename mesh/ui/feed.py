@@ -16,10 +16,12 @@ from typing import IO
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.reader import StoredMessage, bounds
+from mesh.bus.listing import bounds, stream_info
+from mesh.bus.reader import StoredMessage
 from mesh.errors import LogCutShort
 from mesh.ops.log import glance, read_each
-from mesh.ops.requests import holder_of, status_of
+from mesh.ops.queue import is_for_people
+from mesh.ops.requests import holder_of
 from mesh.service.logs import get_logger
 from mesh.service.printable import one_line
 from mesh.ui.projection import COSTS, EdgeCount, Listed, Projection, words_of
@@ -92,12 +94,12 @@ class Folded:
         spent = budget.NOTHING
         for turn in ledger.turns.values():
             spent = budget.plus(spent, turn.report.usage)
-        status = status_of(ledger)
+        status = str(ledger.status)
         conversation = ledger.conversation
         if isinstance(newest, events.RequestRefused):
             conversation = newest.submit.conversation
         tags = {f"status:{status}", f"client:{ledger.client}"}
-        tags |= {"status:open"} if ledger.is_open else set()
+        tags |= {"status:human"} if is_for_people(ledger) else set()
         tags |= {"status:frozen"} if ledger.is_open and ledger.frozen_at is not None else set()
         tags |= {f"agent:{name}" for name in self.names} | {f"rule:{rule}" for rule in self.rules}
         tags |= {f"cost:{power}" for power in COSTS if spent.nano_dollars >= 10**power}
@@ -147,7 +149,7 @@ class Feed:
 
     async def open(self, *, anew: bool = False) -> Projection:
         """Return the list of this log as it was left; empty if `anew`. Raises BusError."""
-        info = await self._bus.api("STREAM.INFO.LOG")
+        info = await stream_info(self._bus, "LOG")
         log = str(info["created"])
         self.end = int(info["state"]["last_seq"])
         name = f"page-{hashlib.sha256(log.encode()).hexdigest()[:12]}"

@@ -1,20 +1,18 @@
 """Views: the agents of the mesh, and the mesh as a whole."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mesh.bus.reader import bounds
+from mesh.bus.listing import bounds
 from mesh.errors import UsageWrong
 from mesh.ops import control, dead_letters, health, roster
 from mesh.ops.roster import Breaker, Member
 from mesh.service.logs import get_logger
-from mesh.service.printable import counted
-from mesh.ui.drawing.graph import Edge, Node, graph
 from mesh.ui.page import Page, is_piece
 from mesh.ui.projection import EdgeCount
 from protocol.wire.config import Fleet
@@ -24,8 +22,6 @@ from protocol.wire.ids import HUMAN
 _log = get_logger(__name__)
 MOST_LETTERS = 200
 """Places of the stream of dead letters that are listed, from its end."""
-_FEW = 8
-"""Agents of a fleet up to which all edges are drawn where everybody may hand to everybody."""
 
 
 def routes(page: Page) -> list[Route]:
@@ -33,16 +29,14 @@ def routes(page: Page) -> list[Route]:
         fleet = await roster.fleet_of(page.bus)
         members = await roster.roster(page.bus)
         stands = {each.agent: each for each in await roster.breakers(page.bus)}
-        edges = _edges(fleet, await asyncio.to_thread(page.feed.projection.edges))
-        drawn = graph(_nodes(members, stands, fleet), edges, entry=fleet.entry)
+        happened = await asyncio.to_thread(page.feed.projection.edges)
         return page.render(
             request,
             "fleet.html" if is_piece(request) else "agents.html",
             members=members,
             states={each.name: _state(each, stands.get(each.name)) for each in members},
             breakers=stands,
-            edges=sorted(edges, key=lambda edge: (-edge.refused, -edge.passed, edge.giver, edge.taker)),
-            drawn=Markup(drawn),  # the drawing escapes every text itself
+            handovers=handovers(fleet, happened),
             entry=fleet.entry,
         )
 
@@ -111,34 +105,45 @@ def _state(member: Member, breaker: Breaker | None) -> str:
     return "alive" if member.instances else "absent"
 
 
-def _nodes(members: Sequence[Member], stands: Mapping[str, Breaker], fleet: Fleet) -> list[Node]:
-    people = [Node(name=HUMAN)] if fleet.human else []
-    return [
-        *(
-            Node(
-                name=each.name,
-                state=_state(each, stands.get(each.name)),
-                words=counted(each.waiting, "handoff") + " waiting" if each.waiting else "",
-            )
-            for each in members
-        ),
-        *people,
-    ]
+class Handovers(NamedTuple):
+    """Who gives work to whom: a table of givers by takers."""
+
+    takers: list[str]
+    rows: list[tuple[str, list["Cell"]]]
+    """By giver: a cell for each taker."""
 
 
-def _edges(fleet: Fleet, happened: Sequence[EdgeCount]) -> list[Edge]:
-    """Return who may hand to whom, with what happened there; also what happened where it may not be."""
+class Cell(NamedTuple):
+    """What happened between a giver and a taker, and if the fleet file allows more of it."""
+
+    may: bool = False
+    passed: int = 0
+    refused: int = 0
+
+
+def handovers(fleet: Fleet, happened: Sequence[EdgeCount]) -> Handovers:
+    """Return who may hand to whom, with what happened there; also what happened where it may not be.
+
+    Names come in the fleet's order, then people, then those that the fleet no longer has. A name that
+    neither gives nor takes has no row or column.
+    """
     counts = {(each.giver, each.taker): each for each in happened}
-    names = tuple(fleet.agents)
     may = {
         (name, taker)
         for name, entry in fleet.agents.items()
-        for taker in (entry.to if entry.to is not None else names if len(names) <= _FEW else ())
+        for taker in (fleet.agents if entry.to is None else entry.to)
         if taker != name
     }
-    return [
-        Edge(giver=giver, taker=taker, passed=each.passed, refused=each.refused)
-        if (each := counts.get((giver, taker)))
-        else Edge(giver=giver, taker=taker)
-        for giver, taker in sorted(may | counts.keys())
-    ]
+    if fleet.human:
+        may |= {(name, HUMAN) for name in fleet.agents}
+    pairs = may | counts.keys()
+    known = [*fleet.agents, HUMAN]
+    known += sorted({name for pair in pairs for name in pair} - {*known})
+    givers = [name for name in known if any(giver == name for giver, _ in pairs)]
+    takers = [name for name in known if any(taker == name for _, taker in pairs)]
+
+    def cell(pair: tuple[str, str]) -> Cell:
+        found = counts.get(pair)
+        return Cell(pair in may, *((0, 0) if found is None else (found.passed, found.refused)))
+
+    return Handovers(takers, [(giver, [cell((giver, taker)) for taker in takers]) for giver in givers])

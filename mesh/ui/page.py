@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Self
 
 import msgspec
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -13,6 +16,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
 from mesh.errors import MeshError, UsageWrong
+from mesh.ops.log import checked_id
 from mesh.service.printable import short
 from mesh.ui import Keys, Options
 from mesh.ui.feed import Feed, end
@@ -40,8 +44,8 @@ class Page:
         self._stack = contextlib.AsyncExitStack()
         self._buses: dict[str, asyncio.Task[Bus | None]] = {}
         self._clients: dict[str, asyncio.Task[Client]] = {}
-        self.streams = 0
-        """Live views that are open."""
+        self.streams = Counter[str]()
+        """Live views that are open, of each session."""
 
     async def __aenter__(self) -> Self:
         """Connect. Raises as `Access.connect`."""
@@ -112,6 +116,7 @@ class Page:
             done=visit.told,
             can_write=self.options.allow_write and self.keys.operator is not None,
             has_token=self.options.token is not None,
+            for_people=self.feed.projection.count("status:human"),
         )
         return HTMLResponse(made, status)
 
@@ -138,6 +143,21 @@ class Page:
         )
 
 
+class RequestIdConvertor(Convertor[str]):
+    """A request's id in a path, checked before any route sees it: `{request:request_id}`."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return checked_id(value)
+
+    def to_string(self, value: str) -> str:
+        return checked_id(value)
+
+
+register_url_convertor("request_id", RequestIdConvertor())
+
+
 def is_piece(request: Request) -> bool:
     """Return True if htmx asks for a piece of a page, to put it into the one that is shown."""
     return "hx-request" in request.headers
@@ -158,3 +178,17 @@ def number(said: Mapping[str, str], name: str, otherwise: int | None) -> int | N
     if not (value.isascii() and value.isdecimal()) or len(value) > 16 or int(value) > MOST:
         raise UsageWrong(f"{name} is a whole number, not {value[:40]!r}")
     return int(value)
+
+
+def nano_dollars(said: Mapping[str, str], name: str) -> int | None:
+    """Return an amount of dollars as nano-dollars; None where nothing is said. Raises UsageWrong."""
+    value = said.get(name, "").strip()
+    if not value:
+        return None
+    try:
+        amount = Decimal(value.removeprefix("$"))
+    except InvalidOperation:
+        amount = Decimal(-1)
+    if not (amount.is_finite() and 0 <= amount <= 10**9):
+        raise UsageWrong(f"{name}: {value[:40]!r} is no amount of dollars")
+    return int(amount * 10**9)

@@ -9,7 +9,6 @@ follows a reference or trusts a type. The whole schema judges the value afterwar
 """
 
 import asyncio
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -23,13 +22,11 @@ from mesh.bus.connection import Bus
 from mesh.errors import UsageWrong
 from mesh.ops import queue
 from mesh.service.printable import as_json_text, as_text, short
-from mesh.ui.page import Page, number
+from mesh.ui.page import Page, nano_dollars, number
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Budget
 
-_APPROVAL = re.compile(r".*? asks for approval: (?P<tool>\S+) (?P<arguments>\{.*\})", re.DOTALL)
-"""The question of an approval, as `mesh.agent` puts it."""
-_HOW = ("back", "to", "again", "complete")
+_HOW = ("back", "to", "again", "complete", "assign")
 
 
 def routes(page: Page) -> list[Route]:
@@ -66,38 +63,31 @@ def routes(page: Page) -> list[Route]:
 
     return [
         Route("/people", many),
-        Route("/people/{request}", one),
-        Route("/people/{request}/{decision}", decided, methods=["POST"]),
+        Route("/people/{request:request_id}", one),
+        Route("/people/{request:request_id}/{decision}", decided, methods=["POST"]),
     ]
 
 
 async def _shown(
     page: Page, request: Request, said: Mapping[str, str] | None = None, wrong: str = ""
 ) -> Response:
-    found = await queue.waiting_at(page.bus, request.path_params["request"])
+    n = number(said, "n", None) if said else number(request.query_params, "n", None)
+    found = await queue.waiting_at(page.bus, request.path_params["request"], n)
     waiting, fleet = found.waiting, await queue.people_of(page.bus)
     return page.render(
         request,
         "waiting.html",
         status=400 if wrong else 200,
         each=msgspec.structs.replace(waiting, tier_name=fleet.tier_for(waiting.tier)),
+        others=found.others,
         handoff=found.handoff,
         told=found.timeline,
         agents=sorted(fleet.agents),
         field=field_for(waiting.schema) if waiting.what == "ask" else None,
-        arguments=_arguments(waiting),
+        why=found.why,
         said=said or {},
         wrong=wrong,
     )
-
-
-def _arguments(waiting: queue.Waiting) -> Any:
-    """Return the arguments of the effect that waits for approval; None if they are not told, or cut."""
-    asked = _APPROVAL.fullmatch(waiting.summary) if waiting.what == "ask" and waiting.action else None
-    try:
-        return None if asked is None else msgspec.json.decode(asked["arguments"])
-    except msgspec.DecodeError:
-        return None
 
 
 # --- decisions ------------------------------------------------------------------------------------
@@ -107,12 +97,15 @@ async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: 
     how = form.get("how", "")
     if how not in _HOW:
         raise UsageWrong("say how it goes on")
+    if how == "assign":
+        return await _assign(bus, request, form, by, n)
     to, answer = form.get("to", "").strip(), form.get("answer", "")
     if how == "to" and not to:
         raise UsageWrong("say which agent gets it")
     if how == "complete" and not answer.strip():
         raise UsageWrong("say the answer")
-    kinds = {kind: number(form, kind, None) for kind in Budget.__struct_fields__}
+    kinds = {kind: number(form, kind, None) for kind in ("tokens", "model_calls")}
+    kinds["nano_dollars"] = nano_dollars(form, "dollars")
     granted = {kind: value for kind, value in kinds.items() if value is not None}
     if how == "complete" and granted:
         raise UsageWrong("an answer needs no budget")
@@ -139,16 +132,20 @@ async def _assign(bus: Bus, request: str, form: Mapping[str, str], by: str, n: i
 
 
 async def _reply(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
-    schema = (await queue.waiting_at(bus, request)).waiting.schema
-    value = value_in(form, field_for(schema))
+    waiting = (await queue.waiting_at(bus, request, n)).waiting
+    schema = waiting.schema
+    value, reason = value_in(form, field_for(schema)), form.get("reason", "").strip()
     unchecked = ""
     try:
         await asyncio.to_thread(check_reply, schema, value)  # it may take long; event `n` has no other schema
     except SchemaUnusable as unusable:
         unchecked = f", unchecked: the question's schema cannot be used ({unusable})"
     done = await queue.reply(
-        bus, request, value, by=by, check=lambda schema, value: None, connect_as=_nobody, n=n
+        bus, request, value, by=by, check=lambda schema, value: None, connect_as=_nobody, n=n, reason=reason
     )
+    if waiting.what == "ask" and waiting.action:
+        verdict = "approved" if value is True else "denied"
+        return f"goes on: {waiting.action} was {verdict} by {by} (event {done.event})"
     return f"goes on with the reply{unchecked} (event {done.event})"
 
 
@@ -173,7 +170,7 @@ async def _settle(bus: Bus, request: str, form: Mapping[str, str], by: str, n: i
     return f"is settled as {outcome.replace('_', ' ')}: {type_of(event)} (event {event.n})"
 
 
-_DECISIONS = {"resolve": _resolve, "assign": _assign, "reply": _reply, "settle": _settle}
+_DECISIONS = {"resolve": _resolve, "reply": _reply, "settle": _settle}
 
 
 # --- a form for a schema ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-_FORM = 4
+_FORM = 5
 """The form of the tables. A file of another form is made again."""
 _FEW = 20_000
 """Rows that are looked at one by one where no filter has fewer: tens of milliseconds."""
@@ -56,7 +56,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     """Place in the log of its newest event."""
     status: str
-    """`open`, `human` (people have to act), how it ended, or `unreadable`."""
+    """`open`, how it ended, or `unreadable`."""
     holder: str
     client: str
     frozen: bool
@@ -279,7 +279,7 @@ class Projection:
         tags = list(wanted.tags)
         if wanted.nano_dollars:
             tags.append(f"cost:{max(power for power in COSTS if 10**power <= wanted.nano_dollars)}")
-        counted = {tag: self._few("SELECT 1 FROM tags WHERE tag = ?", tag) for tag in tags}
+        counted = {tag: self.count(tag) for tag in tags}
         fewest = min(counted, key=counted.__getitem__, default=None)
         tables, key, clauses, values = "requests r", "r.id", list[str](), list[Any]()
         if words and (fewest is None or counted[fewest] == _FEW):
@@ -314,6 +314,10 @@ class Projection:
                 clauses.append(f"r.opened {is_so} ? AND {key} {is_so} ({bound})")
                 values += [at, at]
         return tables, key, clauses, values
+
+    def count(self, tag: str) -> int:
+        """Return how many requests have a tag; of very many, `_FEW`."""
+        return self._few("SELECT 1 FROM tags WHERE tag = ?", tag)
 
     def _few(self, select: str, *values: str) -> int:
         """Return how many rows a filter has, `_FEW` at most."""

@@ -8,8 +8,7 @@ key is at hand.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from decimal import Decimal, InvalidOperation
+from collections.abc import AsyncGenerator, Mapping
 from time import time
 from urllib.parse import urlencode
 
@@ -17,6 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client
@@ -26,8 +26,9 @@ from mesh.ops import control, log, queue
 from mesh.ops.explain import VERDICTS, explain, sentences
 from mesh.ops.requests import STATUSES
 from mesh.ui.drawing.scene import mermaid, scene
-from mesh.ui.page import Page, is_piece, number
+from mesh.ui.page import Page, is_piece, nano_dollars, number
 from mesh.ui.projection import Filter, Listed
+from mesh.ui.security import Visit
 from mesh.ui.story import Stories, as_html, pictures, standing
 from protocol.wire.events import type_of
 from protocol.wire.ids import is_name, submitter_of
@@ -103,7 +104,7 @@ def filter_of(said: Mapping[str, str], now_s: float) -> Filter:
     return Filter(
         tags=tuple(tags),
         text=text,
-        nano_dollars=_nano_dollars(said.get("cost", "")),
+        nano_dollars=nano_dollars(said, "cost") or 0,
         since=since,
         until=until,
     )
@@ -113,17 +114,6 @@ def _one_of(said: Mapping[str, str], name: str, allowed: tuple[str, ...] | Mappi
     if said[name] not in allowed:
         raise UsageWrong(f"{name}: {said[name][:40]!r} is none of {', '.join(allowed)}")
     return said[name]
-
-
-def _nano_dollars(said: str) -> int:
-    """Return an amount of dollars as nano-dollars; 0 where nothing is said. Raises UsageWrong."""
-    try:
-        dollars = Decimal(said.strip().removeprefix("$") or 0)
-    except InvalidOperation:
-        dollars = Decimal(-1)
-    if not (dollars.is_finite() and 0 <= dollars <= 10**9):
-        raise UsageWrong(f"cost: {said[:40]!r} is no amount of dollars")
-    return int(dollars * 10**9)
 
 
 def _sign(rows: list[Listed]) -> str:
@@ -220,9 +210,9 @@ def request_routes(page: Page) -> list[Route]:
         return page.done(request, f"/requests/{name}", f"{type_of(event)} (event {event.n})")
 
     async def live_notes(request: Request) -> Response:
-        return await live(page, request.path_params["request"])
+        return await live(page, request.path_params["request"], request.scope["mesh.visit"])
 
-    one_path = "/requests/{request}"
+    one_path = "/requests/{request:request_id}"
     return [
         Route(one_path, one),
         Route(one_path + "/arrival", arrival),
@@ -243,34 +233,46 @@ MOST_WAITING = 500
 """Notes that wait for a slow browser; more are dropped."""
 MOST_STREAMS = 50
 """Streams at once: each visitor's tab has one."""
+MOST_STREAMS_OF_ONE = 20
+"""Of one session: a visitor cannot take them all."""
 
 
-async def live(page: Page, request: str) -> Response:
+class LiveResponse(StreamingResponse):
+    """A stream that is counted while it is sent, and refused where there are too many."""
+
+    def __init__(self, page: Page, visit: Visit, said: AsyncGenerator[bytes]) -> None:
+        super().__init__(said, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._page, self._visit, self._said = page, visit, said
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        open_now, of_one = self._page.streams, self._visit.id
+        if open_now.total() >= MOST_STREAMS or open_now[of_one] >= MOST_STREAMS_OF_ONE:
+            full = Response("too many live views are open\n", 503, media_type="text/plain")
+            await full(scope, receive, send)
+            return
+        open_now[of_one] += 1  # nothing is awaited between the look and the count
+        try:
+            async with contextlib.aclosing(self._said):
+                await super().__call__(scope, receive, send)
+        finally:
+            open_now[of_one] -= 1
+            if not open_now[of_one]:
+                del open_now[of_one]
+
+
+async def live(page: Page, request: str, visit: Visit) -> Response:
     """Return the stream of a request. Raises NotFound, UsageWrong, BusError."""
     name = log.checked_id(request)
     head = await JetStreamLog(page.bus, leader=False).head(name)
     if head is None:
         raise NotFound(await log.not_there(page.bus, name))
-    if page.streams >= MOST_STREAMS:
-        return Response("too many live views are open\n", 503, media_type="text/plain")
     client = None
     with contextlib.suppress(MeshError):  # then there are no notes, and all else is there
         client = await page.client_of(submitter_of(name))
-    said = _counted(page, _said(page, name, client))
-    return StreamingResponse(said, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    return LiveResponse(page, visit, _said(page, name, client, visit))
 
 
-async def _counted(page: Page, said: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    page.streams += 1
-    try:
-        async with contextlib.aclosing(said):
-            async for each in said:
-                yield each
-    finally:
-        page.streams -= 1
-
-
-async def _said(page: Page, request: str, client: Client | None) -> AsyncGenerator[bytes]:
+async def _said(page: Page, request: str, client: Client | None, visit: Visit) -> AsyncGenerator[bytes]:
     waiting = asyncio.Queue[bytes]()
     sources = [_growing(page, request, waiting)]
     if client is not None:
@@ -279,7 +281,7 @@ async def _said(page: Page, request: str, client: Client | None) -> AsyncGenerat
     stopping = asyncio.create_task(page.stopping.wait())
     taking: asyncio.Task[bytes] | None = None
     try:
-        while not stopping.done():
+        while not stopping.done() and not page.security.is_over(visit):
             taking = asyncio.create_task(waiting.get())
             await asyncio.wait({taking, stopping}, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():

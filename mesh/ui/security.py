@@ -2,9 +2,9 @@
 
 Five things keep other pages and other people out. The server answers under its own names only, so that no
 stranger's DNS name can be rebound to it. A visitor shows the token once, in the printed address or in a form,
-and gets a session for it. The session lives in one signed cookie that no script can read. What changes
-anything is a form that only our own pages have, sent from our own origin. And the browser is told to load,
-run and embed nothing but our own files.
+and gets a session for it. The session lives in one signed cookie that no script can read, until the visitor
+ends it or stays away. What changes anything is a form that only our own pages have, sent from our own origin.
+And the browser is told to load, run and embed nothing but our own files.
 
 Every request goes through one gate, so that no route can forget to ask. What changes anything is a POST of a
 form, and nothing else is. It passes if it is small, comes from our own page with that page's token, names a
@@ -30,13 +30,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mesh.ui import Options
+from mesh.ui.sessions import EndedSessions
 
 if TYPE_CHECKING:
     from mesh.ui.page import Page
 
 
+IDLE_S = 12 * 3600
+"""How long a session lasts without a request."""
 LASTS_S = 7 * 24 * 3600
-"""How long a session lasts."""
+"""How long it lasts in all."""
 MOST_BODY = 256 << 10
 """Bytes of a form: more than the guard takes of an answer."""
 MOST_FIELDS = 200
@@ -70,7 +73,9 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     told: str = ""
     """What the next view tells: how the last form ended."""
     until: int
-    """UTC s."""
+    """UTC s; later requests put it off."""
+    last: int
+    """UTC s; never put off."""
 
 
 class Security:
@@ -82,6 +87,7 @@ class Security:
         self.cookie = f"mesh_ui_{port}"  # browsers share cookies among the ports of a host
         self._hosts = {"127.0.0.1", "localhost", "::1"} if options.is_loopback else {options.host}
         self._hosts |= {name.lower() for name in options.names}
+        self._ended = EndedSessions(options.ended_sessions)
         self._is_any = options.host in ("0.0.0.0", "::")
 
     # --- where it comes from ----------------------------------------------------------------------
@@ -105,9 +111,28 @@ class Security:
 
     def fresh(self, by: str = "", *, known: bool = False) -> Visit:
         """Return a new session."""
+        now = int(time.time())
         return Visit(
-            id=secrets.token_urlsafe(16), by=by[:MOST_NAME], known=known, until=int(time.time()) + LASTS_S
+            id=secrets.token_urlsafe(16),
+            by=by[:MOST_NAME],
+            known=known,
+            until=now + IDLE_S,
+            last=now + LASTS_S,
         )
+
+    def prolonged(self, visit: Visit) -> Visit:
+        """Return the same session, put off if half of its time without a request is over."""
+        now = int(time.time())
+        until = min(now + IDLE_S, visit.last)
+        return msgspec.structs.replace(visit, until=until) if until - visit.until > IDLE_S // 2 else visit
+
+    def end(self, visit: Visit) -> None:
+        """End a session for good: whoever has a copy of its cookie."""
+        if visit.known:  # nobody else's opens anything that they could not open anew
+            self._ended.add(visit.id, visit.last)
+
+    def is_over(self, visit: Visit) -> bool:
+        return visit.until <= time.time() or visit.id in self._ended
 
     def named(self, visit: Visit, by: str) -> Visit:
         """Return the same session with a person's name."""
@@ -141,7 +166,7 @@ class Security:
             visit = msgspec.json.decode(base64.urlsafe_b64decode(body), type=Visit)
         except (CookieError, ValueError, msgspec.DecodeError):
             return None
-        return visit if visit.until > time.time() else None
+        return None if self.is_over(visit) else visit
 
     def set_cookie(self, visit: Visit) -> str:
         """Return the Set-Cookie header that keeps a session.
@@ -150,7 +175,7 @@ class Security:
         """
         body = base64.urlsafe_b64encode(msgspec.json.encode(visit)).decode()
         value = f"{body}.{self._sign(b'visit', body.encode())}"
-        return f'{self.cookie}="{value}"; Path=/; Max-Age={LASTS_S}; HttpOnly; SameSite=Lax'
+        return f'{self.cookie}="{value}"; Path=/; Max-Age={IDLE_S}; HttpOnly; SameSite=Lax'
 
     def _sign(self, what: bytes, body: bytes) -> str:
         return hmac.new(self._key, what + b":" + body, hashlib.sha256).hexdigest()
@@ -194,7 +219,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         before = self._security.visit_in(headers.get("cookie", ""))
-        scope["mesh.visit"] = before or self._security.fresh()
+        scope["mesh.visit"] = self._security.fresh() if before is None else self._security.prolonged(before)
         answer: Response | None = None
         try:
             answer = await self._stopped(scope, headers, receive)
@@ -322,6 +347,7 @@ def routes(page: "Page") -> list[Route]:
         return RedirectResponse(_own_path(form.get("next", "")), 303)
 
     async def leave(request: Request) -> Response:
+        page.security.end(request.scope["mesh.visit"])
         request.scope["mesh.visit"] = page.security.fresh()
         return RedirectResponse("/", 303)
 

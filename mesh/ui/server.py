@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from mesh.errors import BusError, MeshError, UsageWrong
 from mesh.service.logs import get_logger
 from mesh.ui import Keys, Options, fleet, people, requests, security
+from mesh.ui.connections import MOST, timed
 from mesh.ui.page import Page
 from mesh.ui.security import Gate
 
@@ -54,7 +55,8 @@ async def served(keys: Keys, options: Options) -> AsyncIterator[str]:
                 log_config=None,
                 log_level="warning",
                 access_log=False,
-                http="h11",
+                http=timed(),
+                limit_concurrency=MOST,
                 ws="none",
                 lifespan="off",
                 server_header=False,
@@ -104,6 +106,7 @@ _STATUS: Mapping[str, int] = {
     "cli.refused": 409,
     "cli.usage": 400,
     "client.reply_invalid": 400,
+    "client.reply_unjudged": 400,
     "ui.read_only": 403,
 }
 """By an error's code; of the bus 503, of anything else that is known 422."""

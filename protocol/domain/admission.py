@@ -108,12 +108,17 @@ def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost) -> Admi
     turn = _no_swarm(ledger) or _turn_of(ledger, command, post)
     if not isinstance(turn, TurnState):
         return turn
-    if ledger.knows(command.cause):
+    waits = ledger.waits_for_thaw(command.cause)
+    if waits and ledger.frozen_at is not None:
+        return Late(turn.id, post.round, "move.deferred")
+    if ledger.knows(command.cause) and not waits:
         return Late(turn.id, post.round, "decided")
-    end = turn.end
-    if end is None or str(end.cause) == proposal_id(command.request, turn.id, turn.round):
-        return Accepted()
-    return Late(turn.id, post.round, "ended")
+    return Accepted() if may_post(turn, command.request) else Late(turn.id, post.round, "ended")
+
+
+def may_post(turn: TurnState, request: str) -> bool:
+    """Return True unless a turn was ended by another's word than its own move."""
+    return turn.end is None or str(turn.end.cause) == proposal_id(request, turn.id, turn.round)
 
 
 def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) -> Admission:
@@ -137,11 +142,7 @@ def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) ->
         return Late(claim.turn, 0, ledger.status)
     if not task.may_be_claimed(claim.turn):
         return Late(claim.turn, 0, "ended")
-    if (
-        task.state == "offered"
-        and not waits
-        and busy_with(ledger.turns[task.lead].tasks.values(), command.sender)
-    ):
+    if task.state == "offered" and busy_with(ledger.turns[task.lead].tasks.values(), command.sender):
         return Late(claim.turn, 0, BUSY)
     return Accepted()
 
@@ -200,7 +201,8 @@ def _of_waiting(
     if isinstance(control, commands.Reply) and turn.asked not in may_answer:
         return Rejected("not_allowed", f"the question was put to {turn.asked}")
     value = control.value if isinstance(control, commands.Reply) else control.result
-    if len(msgspec.json.encode(value)) > most:
+    why = control.reason if isinstance(control, commands.Reply) else ""
+    if len(msgspec.json.encode(value)) + len(why.encode()) > most:
         return Rejected("too_large", f"more than {most} bytes; put large things in a store and say where")
     return Accepted()
 

@@ -11,7 +11,7 @@ from functools import reduce
 
 from protocol.wire.commands import Usage
 from protocol.wire.handoff import Budget
-from protocol.wire.prices import each_model
+from protocol.wire.prices import LARGEST_AMOUNT, each_model
 
 NOTHING = Usage()
 UNLIMITED = Budget()
@@ -67,6 +67,7 @@ def overdrawn(rest: Budget) -> dict[str, int]:
 
 
 def plus(one: Usage, other: Usage) -> Usage:
+    """Return the sum, as an account on the wire can hold it; `one` is the older, where one is."""
     if other == NOTHING:
         return one
     if one == NOTHING:
@@ -82,16 +83,16 @@ def minus(one: Usage, other: Usage) -> Usage:
     return _both(operator.sub, one, other)
 
 
-def larger(one: Usage, other: Usage) -> Usage:
+def larger(before: Usage, now: Usage) -> Usage:
     """Return the larger in each dimension: what was spent over all rounds cannot become less."""
-    return _both(max, one, other)
+    return _both(max, before, now)
 
 
 def _both(combine: Callable[[int, int], int], one: Usage, other: Usage) -> Usage:
     return Usage(
-        nano_dollars=combine(one.nano_dollars, other.nano_dollars),
-        tokens=combine(one.tokens, other.tokens),
-        model_calls=combine(one.model_calls, other.model_calls),
+        nano_dollars=min(combine(one.nano_dollars, other.nano_dollars), LARGEST_AMOUNT),
+        tokens=min(combine(one.tokens, other.tokens), LARGEST_AMOUNT),
+        model_calls=min(combine(one.model_calls, other.model_calls), LARGEST_AMOUNT),
         models=each_model(one.models, other.models, combine),
     )
 
@@ -99,10 +100,14 @@ def _both(combine: Callable[[int, int], int], one: Usage, other: Usage) -> Usage
 def whole(rest: Budget) -> Usage:
     """Return what a turn is charged that never reported: all it had left, where that is a number."""
     return Usage(
-        nano_dollars=max(0, rest.nano_dollars or 0),
-        tokens=max(0, rest.tokens or 0),
-        model_calls=max(0, rest.model_calls or 0),
+        nano_dollars=_amount(rest.nano_dollars),
+        tokens=_amount(rest.tokens),
+        model_calls=_amount(rest.model_calls),
     )
+
+
+def _amount(rest: int | None) -> int:
+    return min(max(0, rest or 0), LARGEST_AMOUNT)
 
 
 def public(budget: Budget) -> Budget | None:

@@ -12,7 +12,7 @@ from protocol.domain.admission import Rejected
 from protocol.domain.envelope import Draft, World
 from protocol.domain.layers import Bringer, Load, followed, merge
 from protocol.domain.ledger import Ledger
-from protocol.domain.submit import stale_id
+from protocol.domain.submit import over_quota, stale_id
 from protocol.domain.swarm import rejection_of_post
 from protocol.domain.turns import TurnState, next_round, remembered
 from protocol.wire import commands, events
@@ -40,8 +40,10 @@ def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | N
     """Return what speaks against a message that only the world can tell: a stale id, an unknown target."""
     control = command.what
     if type(control) is commands.Submit:
-        return stale_id(command, world)
+        return stale_id(command, world) or over_quota(command, world.use)
     if type(control) is commands.FactsPost:
+        if ledger.waits_for_thaw(command.cause):
+            return None
         return rejection_of_post(ledger, control, ledger.policy.max_handoff_bytes)
     if type(control) is not Resolve or control.complete:
         return None
@@ -59,7 +61,8 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
         case commands.Cancel(reason=reason):
             return draft.event(events.RequestCancelled, str(ledger.client), by=by, reason=reason, **said)
         case commands.Freeze(reason=reason):
-            return draft.event(events.RequestFrozen, NOBODY, by=by, reason=reason, **said)
+            since = min(command.stored, world.now) or None
+            return draft.event(events.RequestFrozen, NOBODY, by=by, reason=reason, since=since, **said)
         case commands.Thaw(reason=reason):
             return draft.event(events.RequestThawed, NOBODY, by=by, reason=reason, **said)
         case commands.Assign(turn=turn_id, to=person):
@@ -70,9 +73,11 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
             return draft.event(events.RequestCompleted, to, by=by, **said)
         case Resolve():
             return _resolved(draft, control, said | {"by": by})
-        case commands.Reply(value=value):
+        case commands.Reply(value=value, reason=why):
             turn = ledger.turns[control.turn]
-            past = RoundOutcome(round=turn.round, how="replied", reply=value, by=by, asked=turn.approval)
+            past = RoundOutcome(
+                round=turn.round, how="replied", reply=value, by=by, asked=turn.approval, reason=why
+            )
             return draft.event(
                 events.TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past), **said
             )

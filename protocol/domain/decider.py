@@ -9,19 +9,20 @@ stored. The caller sends the answer, and the ledger changes only by what is stor
 another head drops the steps and hands the same command to a decider of the newer events.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from protocol.domain.admission import Accepted, Late, Rejected, admission
-from protocol.domain.breaker import Count, speaks_of_the_agent
+from protocol.domain.breaker_counts import counts, moved_by
 from protocol.domain.control import rejection_of, resolves_to
 from protocol.domain.envelope import World, trace_of
 from protocol.domain.labels import labelled
 from protocol.domain.ledger import Ledger
 from protocol.domain.moves import decide, target_of
 from protocol.domain.plans import candidates_of, fallbacks
+from protocol.domain.questions import listed, questions_to
 from protocol.domain.steps import (
     NEED_MOMENT,
     AgentStanding,
@@ -34,9 +35,11 @@ from protocol.domain.steps import (
     NeedAttendance,
     NeedCandidates,
     NeedPeers,
+    NeedReaders,
+    NeedUnheard,
     NeedVerdictContext,
     Outcome,
-    Remember,
+    ShowQuestions,
     Step,
     Steps,
     Stored,
@@ -44,45 +47,34 @@ from protocol.domain.steps import (
     VerdictContext,
     WakeAt,
 )
-from protocol.domain.tasks import opening_cause
-from protocol.domain.timers import (
-    EVENT_TOO_LARGE,
+from protocol.domain.swarm import could_claim
+from protocol.domain.tasks import TaskState, opening_cause
+from protocol.domain.timers import EVENT_TOO_LARGE, consequence, too_large
+from protocol.domain.turns import TurnState
+from protocol.domain.waits import (
+    LEAST_PERIOD_US,
     NOT_LOOKED,
     by_the_clock,
-    due,
     first_wait,
     next_due,
-    too_large,
+    next_wait,
+    offers_by_the_clock,
+    removed,
 )
-from protocol.domain.turns import TurnState
 from protocol.wire import commands, events
+from protocol.wire.codec import is_readable
 from protocol.wire.commands import Command, Move, MoveProposed, Proposal, Submit, is_control
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.errors import BrokenLog
 from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.events import AnyEvent, FactsWithheld
-from protocol.wire.ids import HUMAN, AgentName, EventId, TurnId, proposal_id
+from protocol.wire.freeze import Span
+from protocol.wire.ids import HUMAN, AgentName, EventId, TurnId
+from protocol.wire.records import OpenQuestion
 
 T = TypeVar("T")
 _GIVES_WORK = frozenset({Submit, commands.Transfer, commands.HandBack, commands.OfferClaimed})
-_REFUSALS = frozenset({events.MoveRefused, events.RequestRefused})
-_TRIALS = frozenset({*_REFUSALS, events.TurnDelegated, events.TaskFailed})
-"""Events that may free a breaker's trial for another handoff."""
 _ASKS_WHO_COULD = frozenset({commands.Delegate, commands.Fail})
-_MOVES = frozenset(
-    {
-        events.HandoffAdmitted,
-        events.MoveRefused,
-        events.TurnSuspended,
-        events.EscalationRaised,
-        events.RequestCompleted,
-        events.RequestFailed,
-        events.TurnDelegated,
-        events.TaskDelivered,
-        events.TaskFailed,
-    }
-)
-"""Events that answer a turn's move. (All but the first two may come without a move, too.)"""
 
 
 def drive(steps: Steps[T], answer: Callable[[Step], Any]) -> T:
@@ -103,22 +95,26 @@ class RequestDecider:
         ledger: the request's events up to its head; a new request by default.
     """
 
-    __slots__ = ("_first_wait", "_told", "_unused", "ledger")
+    __slots__ = ("_first_wait", "_shown", "_told", "_unused", "admitting", "ledger")
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
-        self._first_wait: tuple[int, int | None] = (-1, None)
-        """For which head `quiet_until` was worked out, and what it is."""
+        self.admitting = False
+        """True while it is not yet known that the command in hand may be decided: anyone may send one."""
+        self._first_wait: tuple[tuple[int, tuple[Span, ...]], int | None] = ((-1, ()), None)
+        """For which head and freezes of the mesh `quiet_until` was worked out, and what it is."""
         self._unused: Moment | None = None
         """The moment that was taken for this command and is no event's yet."""
+        self._shown: dict[AgentName, tuple[OpenQuestion, ...]] = {}
+        """What each client is known to have been shown."""
         self._told: EventId | None = None
-        """The event up to which it is known that all were told: agents of ends, conversations of answers."""
+        """The event up to which it is known that all agents were told of ends."""
 
     def quiet_until(self) -> int | None:
         """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
-        n = self.ledger.n
-        if self._first_wait[0] != n:
-            self._first_wait = (n, first_wait(self.ledger))
+        known = self.ledger.n, self.ledger.mesh_thawed
+        if self._first_wait[0] != known:
+            self._first_wait = (known, first_wait(self.ledger))
         return self._first_wait[1]
 
     def handle(self, command: Command, fleet: Fleet, *, mesh_frozen: bool = False) -> Steps[Outcome]:
@@ -129,18 +125,22 @@ class RequestDecider:
 
         Raises BrokenLog for a log that no guard could have written.
         """
+        self.admitting = True
         command, self._unused = labelled(command, fleet.labels), None
+        self.admitting = False
         what = command.what
         outcome: Outcome
         if mesh_frozen and not is_control(what):
             return MeshFrozen()
         yield from self._turns_over()
         if mesh_frozen:
+            self.admitting = True
             outcome = yield from self._verdict(command, fleet)
             wake = yield from self._next_look()
         else:
             deciding = (what.turn, what.round) if isinstance(what, Proposal) else None
-            wake = yield from self._consequences(fleet, deciding)
+            wake = yield from self._consequences(fleet, deciding, until=command.stored or None)
+            self.admitting = True
             outcome = yield from self._verdict(command, fleet)
             if isinstance(outcome, Decided):
                 wake = yield from self._consequences(fleet, None, outcome.event.at)
@@ -152,7 +152,7 @@ class RequestDecider:
         """Yield the steps of everything that is due. Raises as `handle`."""
         if mesh_frozen:
             return MeshFrozen()
-        self._unused = None
+        self._unused, self.admitting = None, False
         yield from self._turns_over()
         wake = yield from self._consequences(fleet, None)
         if wake is not None:
@@ -165,6 +165,7 @@ class RequestDecider:
         """Decide one command; what is withheld from its reader is an event before the verdict."""
         ledger = self.ledger
         found = admission(ledger, command)
+        self.admitting = False
         if not isinstance(found, Accepted):
             return found
         world = yield from self._world(command, fleet)
@@ -226,6 +227,7 @@ class RequestDecider:
             policy=context.policy,
             prices=context.prices,
             memory=context.memory,
+            use=context.use,
             trace=trace_of(ledger.trace, command.trace),
         )
 
@@ -271,37 +273,52 @@ class RequestDecider:
     # --- what comes by itself ---------------------------------------------------------------------
 
     def _consequences(
-        self, fleet: Fleet, deciding: tuple[str, int] | None, now: int | None = None
+        self,
+        fleet: Fleet,
+        deciding: tuple[str, int] | None,
+        now: int | None = None,
+        until: int | None = None,
     ) -> Steps[int | None]:
         """Append everything that is due, one event at a time; return when (UTC µs) to look again, or None.
 
         Args:
             deciding: as for `due`.
             now: UTC µs, where an event was written just now: the clock is not asked again for the first look.
+            until: UTC µs: what fell due later comes after the command that is in hand.
         """
         ledger = self.ledger
         while (at := self.quiet_until()) is not None:
+            if gone := removed(ledger, fleet, deciding):
+                at = 0
             if now is not None and at > now:
                 return at
             now, salt = yield from self._moment()
-            if at > now:
+            by = now if until is None else min(now, until)
+            if at > by:
                 return at
             grounds, looks = Grounds(fleet=fleet.revision, human=fleet.human), dict[TurnId, Grounds]()
-            for turn in by_the_clock(ledger, now, deciding):
+            for turn in by_the_clock(ledger, by, deciding, gone):
                 seen: Attendance = yield NeedAttendance(turn)
-                looks[turn.id] = replace(
-                    grounds, served=seen.served, served_since=seen.since, unbegun=seen.unbegun
-                )
+                looks[turn.id] = seen.within(grounds, removed=turn.id in gone)
+            for task in offers_by_the_clock(ledger, by):
+                looks[task.turn] = yield from self._readers(task, fleet, grounds)
             world = World(now=now, salt=salt, grounds=grounds, trace=ledger.trace)
-            follows = due(ledger, world, deciding, looks)
-            if follows is None:
+            found = next_wait(ledger, world, deciding, looks, by)
+            if found is None:
                 return next_due(ledger, now, looks)
+            if found.wait.calls_over and (yield self._unheard(found.at or now)):
+                return now + LEAST_PERIOD_US
+            if found.wait.what == "join" and found.wait.turn is not None:
+                target = fleet.agents.get(found.wait.turn.agent)
+                found = found._replace(
+                    world=replace(found.world, grounds=replace(found.world.grounds, target=target))
+                )
+            follows = consequence(ledger, found)
             if isinstance(follows, events.TaskFailed):
                 candidates = yield from self._candidates(follows.turn, fleet)
                 if candidates:
-                    world = replace(world, grounds=replace(grounds, candidates=candidates))
-                    follows = due(ledger, world, deciding, looks)
-                    assert follows is not None
+                    world = replace(found.world, grounds=replace(found.world.grounds, candidates=candidates))
+                    follows = consequence(ledger, found._replace(world=world))
             if not (yield from self._follow(follows, fleet)):
                 while True:  # half of a verdict may stand there, with the moment of this look
                     moment = yield from self._moment()
@@ -314,6 +331,14 @@ class RequestDecider:
             now = None
         return None
 
+    def _readers(self, task: TaskState, fleet: Fleet, grounds: Grounds) -> Steps[Grounds]:
+        """Return the grounds with how those are served who may claim an offered task."""
+        names = could_claim(self.ledger, task, fleet)
+        if not names:  # an older fleet than one that the request was judged by may not know a new agent
+            return replace(grounds, removed=fleet.revision >= self.ledger.fleet)
+        seen: Attendance = yield NeedReaders(names)
+        return seen.within(grounds, removed=False)
+
     def _follow(self, follows: AnyEvent | Command, fleet: Fleet) -> Steps[bool]:
         """Append one consequence; return False if it is too large to store."""
         if not isinstance(follows, Command):
@@ -324,6 +349,12 @@ class RequestDecider:
         if not isinstance(outcome, Decided):
             raise BrokenLog(f"a deferred proposal of {self.ledger.request} cannot be decided")
         return True
+
+    def _unheard(self, before: int) -> NeedUnheard:
+        ledger = self.ledger
+        return NeedUnheard(
+            before, ledger.speakers(), frozenset((AgentName(str(ledger.client)), *ledger.readers))
+        )
 
     def _next_look(self) -> Steps[int | None]:
         at = self.quiet_until()
@@ -344,17 +375,22 @@ class RequestDecider:
     # --- events -----------------------------------------------------------------------------------
 
     def _append(self, event: AnyEvent, command: Command | None) -> Steps[AnyEvent | None]:
-        """Have one event stored and take it into the ledger; return it, or None if it is too large."""
-        stored: Stored | None = yield Append(event, command)
+        """Have one event stored and take it into the ledger.
+
+        Return it, or None if it is too large: for the bus, or with sums that nobody could read back.
+        """
+        stored: Stored | None = None
+        if is_readable(event):
+            stored = yield Append(event, command)
         if stored is None:
             return None
         event, self._unused = stored.event, None
         open_before = list(self.ledger.open.values())
         self.ledger.apply(event)  # the body was made from it
-        moved = _moved(event)
+        moved = moved_by(event)
         over = [turn for turn in reversed(open_before) if turn.state == "ended" and turn.id != moved]
         yield from self._tell(event, over)
-        yield Appended(event, tuple(_counts(self.ledger, event, moved, over)), command)
+        yield Appended(event, tuple(counts(self.ledger, event, moved, over)), command)
         return event
 
     def _turns_over(self) -> Steps[None]:
@@ -365,70 +401,18 @@ class RequestDecider:
         """
         head = self.ledger.head
         if head is not None and head.id != self._told:
-            moved, turns = _moved(head), reversed(self.ledger.turns.values())
+            moved, turns = moved_by(head), reversed(self.ledger.turns.values())
             ended = (turn for turn in turns if turn.end is not None and turn.end.n == head.n)
             yield from self._tell(head, [turn for turn in ended if turn.id != moved])
 
     def _tell(self, event: AnyEvent, over: list[TurnState]) -> Steps[None]:
-        """Tell of the turns that an event ended from outside, the deepest first; and of what it leaves."""
+        """Tell of the turns that an event ended from outside, the deepest first."""
         for turn in sorted(over, key=lambda one: -len(one.path)):
             if turn.agent != HUMAN:
                 yield TurnOver(event, turn)
-        if type(event) is events.RequestCompleted and self.ledger.conversation is not None:
-            kept = self.ledger.kept_back(event.cause)
-            if kept is not None and kept.facts:
-                yield Remember(event, self.ledger.conversation, kept.facts)
+        for reader in self.ledger.readers:
+            waits = questions_to(self.ledger, reader)
+            if waits != self._shown.get(reader):
+                yield ShowQuestions(event.request, reader, listed(waits, event.n))
+                self._shown[reader] = waits
         self._told = event.id
-
-
-def _moved(event: AnyEvent) -> TurnId | None:
-    """Return the turn whose own move an event answers; None if it answers none."""
-    if type(event) not in _MOVES or event.cause != str(proposal_id(event.request, event.turn, event.round)):
-        return None
-    return event.turn
-
-
-def _counts(
-    ledger: Ledger, event: AnyEvent, moved: TurnId | None, over: Iterable[TurnState]
-) -> Iterator[Count]:
-    """Yield what an event, which is in the ledger, says of the agents that it is about.
-
-    Args:
-        moved: the turn whose move it answers.
-        over: the turns that it ended from outside.
-    """
-    kind = type(event)
-    if type(event) is events.TurnFailed:
-        how: Literal["failed", "given_back"] = "failed" if speaks_of_the_agent(event.error) else "given_back"
-        yield Count(ledger.turns[event.turn].agent, how, event.turn)
-        return
-    if kind in _REFUSALS:
-        grounds = ledger.grounds_of(event)
-        if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
-            yield Count(grounds.target.name, "given_back", event.cause)
-    if kind in _TRIALS:
-        yield from _trials_given_back(ledger, event)
-    if moved is not None:
-        yield Count(ledger.turns[moved].agent, "worked", moved)
-    for turn in over:
-        if turn.agent != HUMAN:
-            yield Count(turn.agent, "given_back", turn.id)
-
-
-def _trials_given_back(ledger: Ledger, event: AnyEvent) -> Iterator[Count]:
-    """Yield the trials of candidates that a plan, or a task that falls back, gives nothing after all."""
-    grounds = event.grounds
-    tried = () if grounds is None else [one for one in grounds.candidates if one.breaker == "half_open"]
-    if not tried:
-        return
-    lead, given = event.turn, set[AgentName]()
-    if isinstance(event, events.TurnDelegated):
-        given = {planned.agent for planned in event.tasks}
-    elif isinstance(event, events.TaskFailed):
-        task = ledger.task_of(event.turn)
-        if task is not None:
-            lead = task.lead
-            given = {task.worker.entry.name} if task.worker is not None and task.is_open else given
-    for one in tried:
-        if one.entry.name not in given:
-            yield Count(one.entry.name, "given_back", opening_cause(event.request, lead, event.n))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from protocol.domain.layers import Load, Marks, divide, is_seen_whole
 from protocol.domain.ledger import Ledger
+from protocol.domain.steps import ClientUse
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
 from protocol.wire.config import AgentEntry, Policy
@@ -43,6 +44,8 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """For a submit: prices of the fleet's models, which the request keeps."""
     memory: tuple[Fact, ...] = ()
     """For a submit: what its conversation remembers."""
+    use: ClientUse | None = None
+    """For a submit: what its sender has of the log; None if nobody counts. No event rests on it."""
     trace: str = ""
     """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""
 
@@ -82,6 +85,7 @@ class Draft:
             salt=world.salt,
             to=AgentName(to),
             trace=world.trace,
+            stood=ledger.not_noted(),
             **payload,
         )
 
@@ -147,6 +151,7 @@ class Draft:
             task=payload.get("name", ""),
             results=results,
             board=self.ledger.board_for(clearance) if self.ledger.board else (),
+            timeout_s=policy.turn_timeout_s,
         )
         return self.event(kind, handoff.to_agent, id=turn, work=work, **payload)
 

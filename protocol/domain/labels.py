@@ -32,6 +32,7 @@ def labelled(command: Command, labels: Labels) -> Command:
     """
     if not labels:
         return command
+    labels = folded(labels)
     match command.what:
         case Submit() | Resolve() as what if _lacks(what.facts, labels):
             return replace(command, what=replace(what, facts=_with_labels(what.facts, labels)))
@@ -52,15 +53,24 @@ def labelled(command: Command, labels: Labels) -> Command:
     return command
 
 
+def folded(labels: Labels) -> Labels:
+    """Return labels by casefolded key: `Iban` is labelled as `iban` is."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, each in labels.items():
+        found[key.casefold()] = (*found.get(key.casefold(), ()), *each)
+    return found
+
+
 def _task_labelled(task: Task, labels: Labels) -> Task:
     return replace(task, facts=_with_labels(task.facts, labels)) if _lacks(task.facts, labels) else task
 
 
 def _lacks(facts: tuple[Fact, ...], labels: Labels) -> bool:
-    return any(not set(labels.get(fact.key, ())) <= set(fact.labels) for fact in facts)
+    return any(not set(labels.get(fact.key.casefold(), ())) <= set(fact.labels) for fact in facts)
 
 
 def _with_labels(facts: tuple[Fact, ...], labels: Labels) -> tuple[Fact, ...]:
     return tuple(
-        replace(fact, labels=tuple(sorted({*fact.labels, *labels.get(fact.key, ())}))) for fact in facts
+        replace(fact, labels=tuple(sorted({*fact.labels, *labels.get(fact.key.casefold(), ())})))
+        for fact in facts
     )

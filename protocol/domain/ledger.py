@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import json
+
 from protocol.domain import budget
 from protocol.domain.memory import recalled_for
 from protocol.domain.request_state import RequestState
@@ -21,6 +23,7 @@ from protocol.wire.commands import Report, id_of
 from protocol.wire.errors import BrokenLog
 from protocol.wire.event_parts import Candidate, RoundOutcome, TaskStatus
 from protocol.wire.events import AnyEvent
+from protocol.wire.freeze import Span
 from protocol.wire.ids import HUMAN
 
 _DECIDES_NOTHING = (events.MoveDeferred, events.FactsWithheld)
@@ -43,6 +46,10 @@ class Ledger(RequestState):
         if event.n != self.n:
             raise BrokenLog(f"event {self.n} is missing; the next one there is {event.n}")
         kind = type(event)
+        if self.head is None:
+            self.began = event.at
+        if event.stood:
+            self.noted = (*self.noted, *event.stood)
         try:
             _APPLY[kind](self, event)
         except (LookupError, AttributeError, TypeError, AssertionError) as error:
@@ -51,6 +58,8 @@ class Ledger(RequestState):
         self.causes[key] = self.causes.get(key, 0) + 1
         if kind is not events.FactsWithheld:
             self.decided.add(event.cause)
+        if event.grounds is not None and event.grounds.fleet > self.fleet:
+            self.fleet = event.grounds.fleet
         if self.deferred:
             self._forget_decided(event)
         self.head, self.body, self._digest = event, body, None
@@ -116,6 +125,7 @@ class Ledger(RequestState):
             turn.unaccounted = True
         turn.failures += 1
         turn.state, turn.since_n, turn.due_at = "failed", event.n, event.retry_at
+        turn.waits_since = event.at
         turn.reason = event.error.code
         past = RoundOutcome(round=event.round, how="failed", failure=event.error)
         turn.past = (*turn.past, remembered(past))
@@ -125,7 +135,10 @@ class Ledger(RequestState):
         self.settle(turn, self.report_of(event))
         turn.asks += 1
         turn.state, turn.since_n, turn.due_at = "suspended", event.n, event.expires_at
-        turn.asked = event.ask.to_agent
+        turn.waits_since = event.at
+        turn.ask = event.ask
+        if event.ask.to_agent != HUMAN and event.ask.to_agent not in self.readers:
+            self.readers = (*self.readers, event.ask.to_agent)
         turn.approval = (event.ask.digest or "") if event.ask.action else ""
 
     def _on_escalated(self, event: events.EscalationRaised) -> None:
@@ -163,15 +176,11 @@ class Ledger(RequestState):
         turn.state, turn.since_n, turn.doubted = "doubted", event.n, event.effect.step
 
     def _on_frozen(self, event: events.RequestFrozen) -> None:
-        self.frozen_at = event.at
+        self.frozen_at = event.since or event.at
 
     def _on_thawed(self, event: events.RequestThawed) -> None:
-        for turn in self.open.values():
-            if self.frozen_at is not None:
-                turn.clock += event.at - max(self.frozen_at, turn.clock)
-        for task in self.live.values():
-            if self.frozen_at is not None and task.state == "offered":
-                task.claim_by += event.at - max(self.frozen_at, task.offered_at)
+        if self.frozen_at is not None:
+            self.thawed = (*self.thawed, Span(since=self.frozen_at, until=event.at))
         self.frozen_at = None
 
     def _on_completed(self, event: events.RequestCompleted) -> None:
@@ -190,12 +199,12 @@ class Ledger(RequestState):
         turn = self.turns[event.turn]
         self.settle(turn, event.report)
         turn.state, turn.since_n, turn.due_at = "delegated", event.n, event.expires_at
+        turn.waits_since = event.at
         turn.join, turn.entry = event.join, event.grounds.sender
         for name in event.cancel:
             turn.tasks[name].called_off = True
-        for task in begun(event, turn.id, len(turn.path) + 1):
-            turn.tasks[task.name] = task
-            self.tasks.append(task)
+        for task in begun(event, turn.id, len(turn.path) + 1, self.tasks):
+            turn.tasks[task.name] = self.tasks[task.planned.turn] = task
             self.live[task.lead, task.name] = task
             self.history.remember(task.planned.task.facts)
 
@@ -210,7 +219,7 @@ class Ledger(RequestState):
     def _on_offered(self, event: events.TaskOffered) -> None:
         task = self.turns[event.lead].tasks[event.name]
         task.state, task.turn = "offered", event.offer.turn
-        task.offer, task.claim_by, task.offered_at = task.turn, event.claim_by, event.at
+        task.offer, task.offered_at = task.turn, event.at
         self.offers[task.turn] = task
 
     def _on_posted(self, event: events.FactsPosted) -> None:
@@ -218,6 +227,8 @@ class Ledger(RequestState):
             self.board.pop((event.sender, fact.key), None)  # the newest comes last
             self.board[event.sender, fact.key] = fact
         self.history.remember(event.facts)
+        self.turns[event.turn].posts += 1
+        self.posted_bytes += len(json.encode(event.facts))
 
     def _on_delivered(self, event: events.TaskDelivered) -> None:
         turn = self.close(event.turn, event)

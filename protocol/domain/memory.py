@@ -1,7 +1,10 @@
 """What a conversation remembers: facts that one request ends with, and later ones of it begin with.
 
-A conversation belongs to its client. It keeps one fact a key, the newest. Labels stick: a submit that
-brings a remembered key wins, and its fact gets the remembered labels besides its own.
+A conversation belongs to its client. It keeps one fact a key, the one that the last answer left. Labels
+stick: a submit that brings a remembered key wins, and its fact gets the remembered labels besides its own.
+
+The answer in the log is the write. Its place there orders what is left and what is forgotten. The records of
+a store are made from it, whenever and however often that is done.
 
 An event embeds what was remembered. So a log is judged again without the memory, and a change of the memory
 changes no request that is under way.
@@ -14,41 +17,72 @@ import msgspec
 
 from protocol.domain.layers import NO_LOAD, Bringer, Load, difference, merge
 from protocol.wire.commands import Complete, Submit
-from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened
+from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted, RequestOpened
 from protocol.wire.handoff import TEXT_FACT, Fact, Refusal, Rule
-from protocol.wire.records import MOST_KEYS, MemoryRecord, memory_limit
+from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord, memory_limit
+
+MemoryEntry = MemoryRecord | MemoryForgotten
 
 # --- the records ------------------------------------------------------------------------------------
+
+
+def left_by(answer: RequestCompleted, kept: FactsWithheld, seq: int, at: int) -> tuple[MemoryRecord, ...]:
+    """Return what an answer leaves to its conversation, a record for each fact.
+
+    Args:
+        kept: what was withheld from the client before the answer.
+        seq: the answer's place in the log.
+        at: when it was stored there, UTC µs.
+    """
+    conversation = answer.conversation
+    if conversation is None:
+        return ()
+    return tuple(
+        MemoryRecord(
+            conversation=conversation, key=fact.key, fact=fact, seq=seq, at=at, request=answer.request
+        )
+        for fact in kept.facts
+    )
 
 
 def supersedes(new: MemoryRecord, stands: MemoryRecord | None) -> bool:
     """Return True if `new` takes the place of the record that stands under its key.
 
-    Records are ordered by time and request, however late they are written. So writing one twice, or after a
-    newer one, changes nothing.
+    The answers' places in the log order them, however late their records are written. So writing one twice,
+    or after a newer one, changes nothing.
     """
-    return stands is None or (new.at, new.request) > (stands.at, stands.request)
+    return stands is None or new.seq > stands.seq
 
 
-def recalled(records: Iterable[MemoryRecord], now: int, max_age_s: float) -> tuple[Fact, ...]:
+def recalled(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> tuple[Fact, ...]:
     """Return what a conversation remembers now, by key: one fact more than allowed at most.
 
     Args:
-        records: of one conversation, each key once.
+        entries: of one conversation, in any order.
         now: UTC µs.
         max_age_s: older facts are forgotten.
     """
-    standing = sorted(living(records, now, max_age_s), key=lambda record: record.key)
-    return tuple(record.fact for record in standing if record.fact is not None)[: MOST_KEYS + 1]
+    standing = sorted(living(entries, now, max_age_s), key=lambda record: record.key)
+    return tuple(record.fact for record in standing)[: MOST_KEYS + 1]
 
 
-def living(records: Iterable[MemoryRecord], now: int, max_age_s: float) -> list[MemoryRecord]:
-    """Return the records of facts that are neither forgotten nor too old. Arguments as for `recalled`."""
-    known = tuple(records)
-    since = max((record.at for record in known if not record.key), default=-1)
+def living(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> list[MemoryRecord]:
+    """Return the newest record of each key, unless forgotten or too old. Arguments as for `recalled`."""
+    newest, forgotten, all_until = dict[str, MemoryRecord](), dict[str, int](), -1
+    for entry in entries:
+        if isinstance(entry, MemoryRecord):
+            if supersedes(entry, newest.get(entry.key)):
+                newest[entry.key] = entry
+        elif entry.keys:
+            for key in entry.keys:
+                forgotten[key] = max(entry.seq, forgotten.get(key, -1))
+        else:
+            all_until = max(entry.seq, all_until)
     oldest = now - int(max_age_s * 1e6)
     return [
-        record for record in known if record.fact is not None and record.at > since and record.at >= oldest
+        record
+        for key, record in newest.items()
+        if record.seq > max(all_until, forgotten.get(key, -1)) and record.at >= oldest
     ]
 
 

@@ -89,7 +89,7 @@ def _decide_failure(
 def _decide_doubt(ledger: Ledger, command: Command, doubt: commands.ReportInDoubt, world: World) -> AnyEvent:
     said: dict[str, Any] = {"turn": doubt.turn, "round": doubt.round, "effect": doubt.effect}
     draft = Draft(ledger, world, command.cause)
-    return draft.event(events.EffectDoubted, NOBODY, report=doubt.report, **said)
+    return draft.event(events.EffectDoubted, HUMAN, report=doubt.report, **said)
 
 
 _DECIDE: Mapping[type, Callable[[Ledger, Command, Any, World], AnyEvent]] = {
@@ -137,7 +137,13 @@ class _Verdict(Case):
 
     def _completed(self, move: commands.Complete) -> AnyEvent:
         facts = self._to_remember(move)
-        return self._for_client(events.RequestCompleted, answer=move.answer, sender=self.sender, facts=facts)
+        return self._for_client(
+            events.RequestCompleted,
+            answer=move.answer,
+            sender=self.sender,
+            facts=facts,
+            conversation=self.ledger.conversation if facts else None,
+        )
 
     def _given_up(self, move: commands.Fail) -> AnyEvent:
         if self.turn.task is not None:

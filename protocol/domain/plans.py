@@ -4,7 +4,8 @@ Nothing here refuses. A plan leaves empty what it cannot have, and the rules ref
 is admitted, its tasks open, joins close, and tasks that were cancelled or left over end.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Candidate, Grounds, PlannedTask, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints, Handoff, Rule
-from protocol.wire.ids import NOBODY, AgentName
+from protocol.wire.ids import NOBODY, AgentName, TurnId
 
 SWARM = "swarm"
 """The topology in which a task without an agent is offered, and every task may only read."""
@@ -52,14 +53,23 @@ class TaskWork(NamedTuple):
     """What of it must be carried."""
 
 
-class PlannedWork(NamedTuple):
-    """One task of a plan, as it would be admitted."""
+class PlannedWork:
+    """One task of a plan, as it would be admitted.
 
-    task: Task
-    worker: Candidate | None
-    """Who would get it; None where nobody can."""
-    planned: PlannedTask
-    work: TaskWork
+    Args:
+        worker: the agent that would get it; None where there is none.
+        carry: works out what it would carry, which takes long. A plan of too many tasks is refused before.
+    """
+
+    def __init__(
+        self, task: Task, worker: Candidate | None, planned: PlannedTask, carry: Callable[[], TaskWork]
+    ) -> None:
+        self.task, self.worker, self.planned, self._carry = task, worker, planned, carry
+
+    @functools.cached_property
+    def work(self) -> TaskWork:
+        """What it would get to work with."""
+        return self._carry()
 
 
 def candidates_of(
@@ -121,7 +131,7 @@ def planned(
     """
     own = turn.frame.constraints
     parts = shares([task.constraints.budget for task in move.tasks], rest, ledger.policy.keep_back)
-    found, swarm = [], ledger.policy.topology == SWARM
+    found, swarm, known = list[PlannedWork](), ledger.policy.topology == SWARM, turn.known_tasks
     for place, (task, part) in enumerate(zip(move.tasks, parts, strict=True)):
         is_offered = swarm and task.to_agent is None
         worker, why = (None, "") if is_offered else chosen(task, turn, grounds)
@@ -134,9 +144,11 @@ def planned(
             agent=agent,
             why=why,
             constraints=constraints,
+            uses=tuple(known[name].planned.turn for name in task.uses if name in known),
+            revises=known[task.revises].planned.turn if task.revises in known else TurnId(""),
         )
-        work = task_work(ledger, turn, plan, agent, grounds.sender)
-        found.append(PlannedWork(task, worker, plan, work))
+        carry = functools.partial(task_work, ledger, turn, plan, agent, grounds.sender)
+        found.append(PlannedWork(task, worker, plan, carry))
     return tuple(found)
 
 
@@ -151,11 +163,16 @@ def shares(asked: Sequence[Budget | None], rest: Budget, keep_back: float) -> li
         said = [None if one is None else getattr(one, name) for one in asked]
         have, part = getattr(rest, name), None
         if have is not None and None in said:
-            free = have - int(max(have, 0) * keep_back) - sum(one for one in said if one is not None)
+            free = have - kept_back(have, keep_back) - sum(one for one in said if one is not None)
             part = max(0, free // said.count(None))
         for grant, own in zip(granted, said, strict=True):
             grant[name] = part if own is None else own
     return [Budget(**grant) for grant in granted]
+
+
+def kept_back(have: int, keep_back: float) -> int:
+    """Return what of one dimension no task may have: it is for the lead's own answer."""
+    return int(max(have, 0) * keep_back)
 
 
 def narrower(
@@ -318,16 +335,16 @@ def opening(draft: Draft, lead: TurnState, plan: PlannedTask, entry: AgentEntry,
         work.marks,
         path=(*lead.path, entry.name),
         reader=entry,
-        results=given(lead, plan, entry.clearance),
+        results=given(draft.ledger, plan, entry.clearance),
         lead=lead.id,
         name=plan.task.name,
         **said,
     )
 
 
-def given(lead: TurnState, plan: PlannedTask, clearance: Collection[str]) -> tuple[TaskResult, ...]:
-    """Return the results that a task is given to use, as somebody with this clearance is told."""
-    return tuple(result_of(lead.known_tasks[name], clearance) for name in plan.task.uses)
+def given(ledger: Ledger, plan: PlannedTask, clearance: Collection[str]) -> tuple[TaskResult, ...]:
+    """Return the results that a task is given to use, as a reader with this clearance may see them."""
+    return tuple(result_of(ledger.tasks[turn], clearance) for turn in plan.uses)
 
 
 def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, message: str) -> AnyEvent:
@@ -368,9 +385,15 @@ def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
 
 
 def resumed(ledger: Ledger, world: World, lead: TurnState) -> AnyEvent:
-    """Return the next round of a lead, with the results that it was not told yet."""
-    clearance = () if lead.entry is None else lead.entry.clearance
+    """Return the next round of a lead, with the results that it was not told yet.
+
+    It is shown what the fleet lets it see now: `world` has it as the target.
+    """
+    entry = world.grounds.target
+    clearance = () if entry is None else entry.clearance
     results = tuple(result_of(task, clearance) for task in untold(lead.tasks.values()))
     work = next_round(lead, RoundOutcome(round=lead.round, how="joined"), results=results)
+    if lead.board:
+        work = replace(work, board=ledger.board_for(clearance))
     draft = due_draft(events.TurnResumed, ledger, world, lead.id, lead.since_n)
-    return draft.event(events.TurnResumed, lead.agent, turn=lead.id, work=work)
+    return draft.event(events.TurnResumed, lead.agent, turn=lead.id, work=work, grounds=world.grounds)

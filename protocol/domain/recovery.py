@@ -33,7 +33,9 @@ def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
         return Command(event.request, sender, proposal, event.cause, "agent")
     control = _control(ledger, event)
     if control is not None:
-        return Command(event.request, event.sender or AgentName(""), control, event.cause, "operator")
+        sender = event.sender or AgentName("")
+        stored = (event.since or 0) if isinstance(event, events.RequestFrozen) else 0
+        return Command(event.request, sender, control, event.cause, "operator", stored=stored)
     return None
 
 
@@ -169,7 +171,9 @@ def _control(ledger: Ledger, event: AnyEvent) -> Control | None:
             return _resolution(ledger, event)
         case events.TurnResumed(control=control, work=work, turn=turn) if control:
             past = work.past[-1]
-            return commands.Reply(id=control, by=past.by, turn=turn, round=past.round, value=past.reply)
+            return commands.Reply(
+                id=control, by=past.by, turn=turn, round=past.round, value=past.reply, reason=past.reason
+            )
         case events.EffectSettled(work=work):
             return commands.Settle(
                 id=event.control,

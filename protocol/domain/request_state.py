@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
 from protocol.domain.layers import NO_LOAD, NO_STASH, FactHistory, Load, Marks, Stash, is_cleared
+from protocol.domain.standing import merged, moved_on
 from protocol.domain.tasks import TaskState, open_of, reserved
 from protocol.domain.turns import (
     NO_REPORT,
@@ -22,12 +23,13 @@ from protocol.domain.turns import (
     summed_up,
 )
 from protocol.wire import events
-from protocol.wire.commands import Report, Usage
+from protocol.wire.commands import FactsPost, Report, Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Grounds, Posted
 from protocol.wire.events import AnyEvent
+from protocol.wire.freeze import Span
 from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
-from protocol.wire.ids import AgentName, Cause, RequestId, TurnId
+from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 _DEFAULT_POLICY = Policy()
@@ -54,8 +56,8 @@ class RequestState:
     """The open turns, in the order in which they were opened. At most one under topology `handoff`."""
     root: TurnState | None = None
     """The turn that holds the request itself, or held it last; none until one is opened."""
-    tasks: list[TaskState] = field(default_factory=list)
-    """Every task of the request, in the order in which they were planned."""
+    tasks: dict[TurnId, TaskState] = field(default_factory=dict)
+    """Every task of the request by the turn that it was planned under, in the order of the plans."""
     live: dict[tuple[TurnId, str], TaskState] = field(default_factory=dict)
     """Those that are open, by lead and name, in the same order: what each event looks through."""
     history: FactHistory = field(default_factory=FactHistory)
@@ -63,10 +65,24 @@ class RequestState:
     """The task of each offer, of those that are over, too."""
     board: Board = field(default_factory=dict)
     """Of a swarm: by agent and key the newest fact that was posted, in the order of the posts."""
+    fleet: int = 0
+    """The newest revision of the fleet by which anything of the request was judged."""
+    posted_bytes: int = 0
+    """What all posts came to, as JSON, those that newer ones replaced included."""
+    readers: tuple[AgentName, ...] = ()
+    """Clients that were asked something, ever."""
     pending: events.FactsWithheld | None = None
     spent: Usage = budget.NOTHING
     escalations: int = 0
     frozen_at: int | None = None
+    began: int = 0
+    """UTC µs of its first event."""
+    noted: tuple[Span, ...] = ()
+    """When the whole mesh was frozen, as its events say."""
+    thawed: tuple[Span, ...] = ()
+    """When the request itself was frozen."""
+    mesh_thawed: tuple[Span, ...] = ()
+    """When the whole mesh was frozen, as whoever judges knows it. Its next event notes what is new."""
     deferred: list[events.MoveDeferred] = field(default_factory=list)
     causes: dict[tuple[Cause, str], int] = field(default_factory=dict)
     """How many events there are by cause and type."""
@@ -76,6 +92,24 @@ class RequestState:
     body: bytes = b""
     """The stored bytes that `head` was read from; empty where the event itself was made here."""
     _digest: str | None = None
+
+    # --- time that does not count -----------------------------------------------------------------
+
+    def not_noted(self) -> tuple[Span, ...]:
+        """Return when the whole mesh was frozen since the request began, as far as no event says so."""
+        if not self.mesh_thawed or self.head is None:
+            return ()
+        return tuple(span for span in self.mesh_thawed if span.until > self.began and span not in self.noted)
+
+    def runs_out(self, begin: int, end: int, *most: int | None) -> int:
+        """Return when a clock runs out that began at `begin` and would at `end`: it stands while frozen.
+
+        Args:
+            most: deadlines, which no freeze moves and no clock outlives.
+        """
+        if self.noted or self.thawed or self.mesh_thawed:
+            end = moved_on(begin, end, merged((*self.noted, *self.thawed, *self.not_noted())))
+        return min([end, *(at for at in most if at is not None)])
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -108,6 +142,11 @@ class RequestState:
         root = self.root
         return None if root is None or root.state == "ended" else root
 
+    def speakers(self) -> frozenset[AgentName]:
+        """Return the agents whose proposals may count now: of open turns, and those who read offers."""
+        claimants = (entry.name for task in self.live.values() for entry in task.readers)
+        return frozenset((*claimants, *(turn.agent for turn in self.open.values()))) - {HUMAN}
+
     def count(self, cause: str, type_: str) -> int:
         """Return how many events of this cause and type there are."""
         return self.causes.get((Cause(cause), type_), 0)
@@ -117,8 +156,15 @@ class RequestState:
         return cause in self.decided
 
     def is_deferred(self, turn: TurnId, round_: int) -> bool:
-        """Return True if this round's proposal waits for a thaw."""
-        return any((waiting.turn, waiting.round) == (turn, round_) for waiting in self.deferred)
+        """Return True if this round's move waits for a thaw; its posts are no such."""
+        return any(
+            (waiting.turn, waiting.round) == (turn, round_) and type(waiting.proposal) is not FactsPost
+            for waiting in self.deferred
+        )
+
+    def waits_for_thaw(self, cause: Cause) -> bool:
+        """Return True if the proposal of this cause waits for a thaw."""
+        return any(waiting.cause == cause for waiting in self.deferred)
 
     def load_after(self, event: AnyEvent) -> Load:
         """Return all that is carried once `event`, which opens a turn, is in the log."""
@@ -170,7 +216,7 @@ class RequestState:
         if turn.report is NO_REPORT:
             return report.usage
         before = turn.report.usage
-        return budget.minus(budget.larger(report.usage, before), before)
+        return budget.minus(budget.larger(before, report.usage), before)
 
     def rest(self, turn: TurnState, more: Usage = budget.NOTHING) -> Budget:
         """Return what a turn may still spend: less what its open tasks have reserved, and `more` spent."""
@@ -185,7 +231,7 @@ class RequestState:
         known = self.turns.get(turn)
         if known is not None:
             return known.task
-        return next((task for task in self.tasks if turn in (task.turn, task.fell_back)), None)
+        return next((task for task in self.tasks.values() if turn in (task.turn, task.fell_back)), None)
 
     # --- what events are made of ----------------------------------------------------------------
 
@@ -217,7 +263,7 @@ class RequestState:
         A lead's is its tasks' source, until they are over, too.
         """
         if turn.state == "ended" and not open_of(turn.tasks.values()):
-            turn.given, turn.stash, turn.past = None, NO_STASH, ()
+            turn.given, turn.stash, turn.past, turn.ask = None, NO_STASH, (), None
 
     def begin(
         self,
@@ -293,7 +339,7 @@ class RequestState:
         work = work_of(event)
         turn = self.turns[work.turn]
         turn.given, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
-        turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
+        turn.state, turn.since_n, turn.due_at, turn.ask = "working", event.n, None, None
         turn.approval, turn.past = "", work.past
         if turn.task is not None:
             turn.task.attempts += 1
@@ -305,8 +351,16 @@ class RequestState:
         return Frame.of(handoff, ceiling, stash.marks_beside(handoff))
 
     def end(self, event: AnyEvent) -> None:
-        """End the request, and every turn."""
+        """End the request, and every turn.
+
+        A task's round that was under way is charged all that the task had left: it is not said what it cost.
+        """
         self.status, self.ended = _STATUS[type(event)], event
+        for turn in sorted(self.open.values(), key=lambda one: -len(one.path)):
+            if turn.task is not None:
+                if turn.unaccounted or turn.state == "working":
+                    self.charge(turn, budget.whole(self.rest(turn)))
+                turn.task.state = "cancelled"
         for turn in self.open.values():
             turn.state, turn.end = "ended", TurnEnd.of(event)
         for task in self.live.values():

@@ -3,18 +3,21 @@
 Each step is answered by its caller, as its docstring says. `Steps` is the decider's side of it.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import Count, Use
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import Command
-from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, RequestCompleted
+from protocol.wire.config import Policy, Quota
+from protocol.wire.event_parts import Grounds
+from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, Cause
-from protocol.wire.records import MemoryRecord
+from protocol.wire.records import Questions
 
 T = TypeVar("T")
 _CLOSED = Use("closed")
@@ -45,6 +48,15 @@ class NeedVerdictContext(NamedTuple):
     """True if the command may take the trial of a breaker that is open."""
 
 
+class ClientUse(NamedTuple):
+    """What a client has of the log, and may have."""
+
+    open_requests: int
+    spent_bytes: float
+    """Of an hour's worth, how much is used up; more than that if requests under way overdrew it."""
+    quota: Quota
+
+
 class VerdictContext(NamedTuple):
     breaker: Use = _CLOSED
     """Of the target."""
@@ -54,6 +66,8 @@ class VerdictContext(NamedTuple):
     """For a submit: what models cost, by id."""
     memory: tuple[Fact, ...] = ()
     """For a submit with a conversation: what that remembers."""
+    use: ClientUse | None = None
+    """For a submit: what its sender has of the log; None if nobody counts."""
 
 
 class NeedPeers(NamedTuple):
@@ -84,6 +98,13 @@ class NeedAttendance(NamedTuple):
     turn: TurnState
 
 
+class NeedReaders(NamedTuple):
+    """Answered by an `Attendance` of all of them together: the time to claim an offer may be up."""
+
+    agents: tuple[AgentName, ...]
+    """Those that may claim it, one at least. It is served while any of them is."""
+
+
 class Attendance(NamedTuple):
     """How an agent was seen to be served, as a round of it needs it."""
 
@@ -94,8 +115,39 @@ class Attendance(NamedTuple):
     unbegun: bool
     """True if the round has lain in the inbox until now, and nothing of it is in the journals."""
 
+    @classmethod
+    def of_any(cls, seen: Collection[tuple[bool, int]]) -> "Attendance":
+        """Return how any of several agents is served, by whether each is and since when.
 
-NeedContext = NeedMoment | NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance
+        The span of a service by several begins with the one that is served longest now: who was served
+        before it may be forgotten.
+        """
+        since = [since for served, since in seen if served]
+        return cls(bool(since), min(since) if since else max(since for _, since in seen), unbegun=False)
+
+    def within(self, grounds: Grounds, *, removed: bool) -> Grounds:
+        """Return the grounds with what a look found of one agent."""
+        served, since, unbegun = self
+        return replace(grounds, served=served, served_since=since, unbegun=unbegun, removed=removed)
+
+
+class NeedUnheard(NamedTuple):
+    """Answered by True if a message about the request that was stored before `before` is still to be decided.
+
+    Somebody's time was up then, and what they said in time counts.
+    """
+
+    before: int
+    """UTC µs."""
+    agents: frozenset[AgentName]
+    """Those who may have sent proposals."""
+    clients: frozenset[AgentName]
+    """Those who may have sent control messages, operators left out: each of them may."""
+
+
+NeedContext = (
+    NeedMoment | NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance | NeedReaders | NeedUnheard
+)
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -132,24 +184,16 @@ class TurnOver(NamedTuple):
     turn: TurnState
 
 
-class Remember(NamedTuple):
-    """Have the conversation of the completed request remember `facts`. Answered by nothing.
+class ShowQuestions(NamedTuple):
+    """Show a client what waits for its reply. Answered by nothing.
 
-    It may come more than once: it is yielded again wherever the guard that appended the end may have died.
+    It may come more than once: it is yielded again wherever the guard before may have died. A list that is
+    known up to a later event stands.
     """
 
-    event: RequestCompleted
-    conversation: str
-    facts: tuple[Fact, ...]
-
-    @property
-    def records(self) -> tuple[MemoryRecord, ...]:
-        """What is written, one record a fact."""
-        at, request = self.event.at, self.event.request
-        return tuple(
-            MemoryRecord(conversation=self.conversation, key=fact.key, fact=fact, at=at, request=request)
-            for fact in self.facts
-        )
+    request: str
+    reader: AgentName
+    questions: Questions
 
 
 class WakeAt(NamedTuple):
@@ -159,7 +203,7 @@ class WakeAt(NamedTuple):
     """UTC µs."""
 
 
-Step = NeedContext | Append | Appended | TurnOver | Remember | WakeAt
+Step = NeedContext | Append | Appended | TurnOver | ShowQuestions | WakeAt
 
 
 # --- what comes of a command ----------------------------------------------------------------------

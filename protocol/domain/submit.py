@@ -1,5 +1,7 @@
 """The verdict on a submit: `request.opened`, the entry agent's inbox message, or `request.refused`."""
 
+import math
+
 from msgspec.structs import replace
 
 from protocol.domain import budget
@@ -9,6 +11,7 @@ from protocol.domain.envelope import Draft, World
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import Begun, begun, too_much
 from protocol.domain.rules import breaker_open
+from protocol.domain.steps import ClientUse
 from protocol.wire.codec import encode
 from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy, policy_hash
@@ -16,6 +19,7 @@ from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused
 from protocol.wire.handoff import TEXT_FACT, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, submitted_ms
 
+MIB = 1 << 20
 AHEAD_S = 5 * 60
 """How far in the future a submitter's clock may be."""
 MAX_SUMMARY_CHARS = 200
@@ -35,6 +39,28 @@ def stale_id(command: Command, world: World) -> Rejected | None:
     age_s = (world.now - submitted_ms(command.request) * 1000) / 1e6
     if not -AHEAD_S <= age_s <= longest / 2:
         return Rejected("stale_id", "the ULID's time is too old or too far ahead; make a new id")
+    return None
+
+
+def over_quota(command: Command, use: ClientUse | None) -> Rejected | None:
+    """Object to a new request of a client who has all of the log that it may have.
+
+    It becomes no event: what keeps the log from being filled may not fill it.
+    """
+    if use is None:
+        return None
+    quota, who = use.quota, command.sender
+    if use.open_requests >= quota.open_requests:
+        told = f"{who} has {use.open_requests} open requests of at most {quota.open_requests}"
+        return Rejected(
+            "over_quota",
+            f"{told} (quota.open_requests): wait until some are over, or cancel some; then submit",
+        )
+    most = quota.mib_per_hour * MIB
+    if use.spent_bytes >= most:
+        told = f"{who}'s requests took more of the log than {quota.mib_per_hour:g} MiB an hour"
+        wait_s = math.ceil((use.spent_bytes - most) / most * 3600) + 1
+        return Rejected("over_quota", f"{told} (quota.mib_per_hour): submit again in {wait_s} s")
     return None
 
 
@@ -103,6 +129,7 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World, begins: 
             allowed_actions=asked.allowed_actions,
             budget=budget.public(budget.grant(asked.budget, policy.budget or budget.UNLIMITED)),
             must_carry=tuple(sorted(set(asked.must_carry))),
+            read_only=asked.read_only,
         ),
     )
 

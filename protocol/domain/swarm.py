@@ -6,7 +6,7 @@ read: what writes is the root's turn, and there is one.
 """
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import json
 
@@ -19,7 +19,7 @@ from protocol.domain.rules import breaker_open
 from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
-from protocol.wire.config import AgentEntry
+from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact, Refusal, Rule
@@ -60,18 +60,33 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         prices=ledger.prices,
         topology=ledger.policy.topology,
         task=task.name,
-        results=given(lead, task.planned, clearance),
+        results=given(ledger, task.planned, clearance),
         board=ledger.board_for(clearance),
+        timeout_s=ledger.policy.turn_timeout_s,
     )
     draft = Draft(ledger, world, offering_cause(str(ledger.request), lead.id, task.since_n))
     said: dict[str, Any] = {"lead": lead.id, "name": task.name, "intent": intent, "offer": offer}
     return draft.event(events.TaskOffered, inbox, id=task.turn, claim_by=min([until, *ends]), **said)
 
 
-def unclaimed(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
-    """Return the failure of a task that nobody has claimed in time."""
-    intent, within_s = str(task.planned.task.intent), ledger.policy.claim_within_s
-    message = f"no agent that lists {intent!r} claimed it within {within_s:g} s"
+def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentName, ...]:
+    """Return who may have an offered task, in the fleet's order."""
+    return tuple(
+        entry.name
+        for entry in fleet.agents.values()
+        if entry.name not in task.agents and _capable(ledger, task, entry.name, entry) is None
+    )
+
+
+def unclaimed(
+    ledger: Ledger, world: World, task: TaskState, what: Literal["unclaim", "unattended"]
+) -> AnyEvent:
+    """Return the failure of a task that nobody has claimed in time, or that nobody could claim for long."""
+    intent, policy = str(task.planned.task.intent), ledger.policy
+    if what == "unattended":
+        message = f"nobody served an agent that may claim {intent!r} for the policy's unattended_after_s"
+        return never_opened(ledger, world, task, what, message)
+    message = f"no agent that lists {intent!r} claimed it within {policy.claim_within_s:g} s"
     return never_opened(ledger, world, task, UNCLAIMED, message)
 
 
@@ -96,11 +111,11 @@ def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: W
 def _refusal(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -> Refusal | None:
     if world.grounds.breaker == "open":
         return breaker_open(sender, world.grounds, "leave the offer to others")
-    return _capable(ledger, task, sender, world) or _claimed(task, sender)
+    return _capable(ledger, task, sender, world.grounds.sender) or _claimed(task, sender)
 
 
-def _capable(ledger: Ledger, task: TaskState, sender: AgentName, world: World) -> Refusal | None:
-    lead, entry, intent = ledger.turns[task.lead], world.grounds.sender, str(task.planned.task.intent)
+def _capable(ledger: Ledger, task: TaskState, sender: AgentName, entry: AgentEntry | None) -> Refusal | None:
+    lead, intent = ledger.turns[task.lead], str(task.planned.task.intent)
     allowed = None if lead.entry is None else lead.entry.to
     if entry is None or not lists(entry, intent):
         said = f"{sender} does not list the intent {intent!r}"
@@ -132,14 +147,31 @@ def _claimed(task: TaskState, sender: AgentName) -> Refusal | None:
 def rejection_of_post(ledger: Ledger, post: FactsPost, most: int) -> Rejected | None:
     """Return what speaks against a post. It is no event: a refused one would end the round that goes on.
 
+    Posts that wait for a thaw count, and are not asked about again.
+
     Args:
         most: bytes that a handoff may have.
     """
-    agent = ledger.turns[post.turn].agent
+    turn, policy = ledger.turns[post.turn], ledger.policy
+    agent, path = turn.agent, " → ".join(turn.path)
     own = len(json.encode(post.facts))
     if own > most:
         return Rejected(Rule.SIZE, f"{own} bytes of at most {most}; put large things in a store")
-    board = {**ledger.board, **{(agent, fact.key): fact for fact in post.facts}}
+    waiting = ((each.sender, each.proposal) for each in ledger.deferred)
+    posts = [(by, waits) for by, waits in waiting if isinstance(waits, FactsPost)]
+    count = turn.posts + sum(waits.turn == post.turn for _, waits in posts)
+    if count >= policy.max_posts:
+        told = f"this would be post {count + 1} of at most {policy.max_posts} of one turn (max_posts)"
+        return Rejected(
+            "posts", f"{told}; path: {path}; post several facts at once, or deliver what was found"
+        )
+    posted = ledger.posted_bytes + own + sum(len(json.encode(waits.facts)) for _, waits in posts)
+    if posted > policy.max_posted_bytes:
+        told = f"the request's posts would come to {posted} bytes of at most {policy.max_posted_bytes} in all"
+        return Rejected("posts", f"{told} (max_posted_bytes); path: {path}; put large things in a store")
+    board = dict(ledger.board)
+    for by, one in (*posts, (agent, post)):
+        board |= {(by, fact.key): fact for fact in one.facts}
     whole = len(json.encode([(by, fact) for (by, _), fact in board.items()]))
     if whole > MAX_BOARD_BYTES:
         return Rejected(Rule.SIZE, f"the board would come to {whole} bytes of at most {MAX_BOARD_BYTES}")
@@ -147,11 +179,14 @@ def rejection_of_post(ledger: Ledger, post: FactsPost, most: int) -> Rejected | 
 
 
 def decide_post(ledger: Ledger, command: Command, post: FactsPost, world: World) -> AnyEvent:
-    """Return the facts as they are posted, with the labels that stick to their keys."""
+    """Return the facts as they are posted, with the labels that stick to their keys; or that they wait."""
+    draft = Draft(ledger, world, command.cause)
+    if ledger.frozen_at is not None:
+        round_ = {"turn": post.turn, "round": post.round}
+        return draft.event(events.MoveDeferred, NOBODY, proposal=post, sender=command.sender, **round_)
     sender = world.grounds.sender
     facts = _labelled(ledger, post, () if sender is None else sender.clearance)
     said: dict[str, Any] = {"turn": post.turn, "round": post.round, "post": post.post, "facts": facts}
-    draft = Draft(ledger, world, command.cause)
     return draft.event(events.FactsPosted, NOBODY, sender=command.sender, grounds=world.grounds, **said)
 
 

@@ -12,10 +12,11 @@ import msgspec
 
 from protocol.domain import budget, layers
 from protocol.domain.case import Case, too_large
-from protocol.domain.plans import SWARM, PlannedWork, claimants, may_give
-from protocol.domain.tasks import MAX_JOIN_BYTES, TaskState, lists, open_of, size_of, untold
+from protocol.domain.plans import SWARM, PlannedWork, claimants, kept_back, may_give
+from protocol.domain.tasks import MAX_JOIN_BYTES, lists, open_of, revision_of, size_of, untold
 from protocol.wire.codec import canonical
 from protocol.wire.commands import Complete, Delegate, Deliver, Task
+from protocol.wire.event_parts import PlannedTask
 from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import HUMAN
 
@@ -171,7 +172,7 @@ def _capable(task: Task, detail: str, numbers: dict[str, Any], hint: str) -> Ref
 def cycle(case: Case) -> Iterator[Refusal]:
     """Refuse a task for an agent of its own lineage, and one that was given before with nothing new."""
     path = case.turn.path
-    given = {_key(task.planned.task, task.planned.agent): task.name for task in case.turn.tasks.values()}
+    given = {_key(task.planned): task.name for task in case.turn.tasks.values()}
     here = dict[tuple[Any, ...], str]()
     for work in case.plan:
         agent, task = work.planned.agent, work.task
@@ -182,48 +183,43 @@ def cycle(case: Case) -> Iterator[Refusal]:
                 numbers={"task": task.name, "lineage": list(path), "agent": agent},
                 hint="an agent outside the lineage, or do it yourself",
             )
-        key = _key(task, agent)
+        key = _key(work.planned)
         same = given.get(key) or here.get((*key, task.summary))
         if same is not None:
             yield Refusal(
                 rule=Rule.CYCLE,
-                detail=f"task {task.name!r} gives {agent} again what task {same!r} gave, and nothing new",
+                detail=f"task {task.name!r} gives {agent or 'its claimant'} again what task {same!r} gave, "
+                "and nothing new",
                 numbers={"task": task.name, "same": same, "agent": agent},
                 hint="bring what is new as a fact: of a revision, the feedback",
             )
         here[(*key, task.summary)] = task.name
 
 
-def _key(task: Task, agent: str) -> tuple[Any, ...]:
+def _key(planned: PlannedTask) -> tuple[Any, ...]:
     """Return what makes a task the same as another. Of another summary alone, nothing comes that is new."""
+    task = planned.task
     facts = sorted((fact.key, canonical(fact.value)) for fact in task.facts)
     artifacts = sorted((item.name, item.uri, item.digest) for item in task.artifacts)
-    return agent, task.intent, tuple(facts), tuple(artifacts), tuple(sorted(task.uses))
+    return planned.agent, task.intent, tuple(facts), tuple(artifacts), tuple(sorted(planned.uses))
 
 
 @_first
 def revisions(case: Case) -> Iterator[Refusal]:
     for work in case.plan:
-        chain = list(_chain(work.task, case.turn.known_tasks))
-        if len(chain) > case.policy.max_revisions:
+        revision, first = revision_of(work.planned, case.ledger.tasks)
+        if revision > case.policy.max_revisions:
             yield Refusal(
                 rule=Rule.REVISIONS,
-                detail=f"task {work.task.name!r} would be revision {len(chain)} of at most "
-                f"{case.policy.max_revisions} of task {chain[-1]!r}",
+                detail=f"task {work.task.name!r} would be revision {revision} of at most "
+                f"{case.policy.max_revisions} of task {first!r}",
                 numbers={
                     "task": work.task.name,
-                    "revisions": len(chain),
+                    "revisions": revision,
                     "max_revisions": case.policy.max_revisions,
                 },
                 hint="take what is there, another way, or give up",
             )
-
-
-def _chain(task: Task, known: dict[str, TaskState]) -> Iterator[str]:
-    """Yield the names of the tasks that a task does again, the newest first."""
-    while task.revises and task.revises in known:
-        yield task.revises
-        task = known[task.revises].planned.task
 
 
 def waits(case: Case) -> Refusal | None:
@@ -256,7 +252,7 @@ def open_tasks(case: Case) -> Refusal | None:
 
 
 def budgets(case: Case) -> Refusal | None:
-    """Refuse a plan whose tasks would reserve more than their lead has left."""
+    """Refuse a plan whose tasks would reserve more than their lead has left, and may give away."""
     if not case.plan or case.rest == budget.UNLIMITED:
         return None
     asked = [work.task.constraints.budget for work in case.plan]
@@ -271,11 +267,16 @@ def budgets(case: Case) -> Refusal | None:
         unsaid = any(
             own is None and part is not None and part < 1 for own, part in zip(said, granted, strict=True)
         )
-        if total > have or unsaid:
-            numbers[name.name] = {"asked": sum(one for one in said if one is not None), "left": have}
+        kept = kept_back(have, case.policy.keep_back)
+        if total > max(have - kept, 0) or have < 0 or unsaid:
+            asked_for = sum(one for one in said if one is not None)
+            numbers[name.name] = {"asked": asked_for, "left": have, "kept": kept}
     if not numbers:
         return None
-    words = ", ".join(f"{name}: {one['asked']} asked, {one['left']} left" for name, one in numbers.items())
+    words = ", ".join(
+        f"{name}: {one['asked']} asked, {one['left']} left, {one['kept']} of it kept for the answer"
+        for name, one in numbers.items()
+    )
     return Refusal(
         rule=Rule.BUDGET,
         detail=f"the tasks would reserve more than {case.turn.agent} has left ({words})",
@@ -321,7 +322,7 @@ def size(case: Case) -> Iterator[Refusal]:
 
 
 def _used(case: Case, work: PlannedWork) -> int:
-    return sum(size_of(case.turn.known_tasks[name]) for name in work.task.uses)
+    return sum(size_of(case.ledger.tasks[turn]) for turn in work.planned.uses)
 
 
 def join_size(case: Case) -> Refusal | None:

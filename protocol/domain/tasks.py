@@ -6,7 +6,7 @@ So no tree spends more than its root was given. A level without a limit has none
 task asks for one.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -45,8 +45,6 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
     state: TaskStatus | Literal["planned", "offered", "open"] = "planned"
     readers: tuple[AgentEntry, ...] = ()
     """Of an offered task: who reads its offers, as the fleet file had them at the plan."""
-    claim_by: int = 0
-    """Of an offered task: UTC µs until which it waits for a claim, moved on by what it was frozen."""
     offer: TurnId | None = None
     """Of an offered task: its newest offer."""
     offered_at: int = 0
@@ -65,6 +63,10 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
     """True once its lead was told of its end."""
     ended: TaskDelivered | TaskFailed | TaskCancelled | None = None
     """What ended it."""
+    revision: int = 0
+    """How many times the work was done before: 1 for a revision of a task that revises none."""
+    revised: str = ""
+    """Of a revision: the name of the task that was done first."""
 
     @property
     def is_open(self) -> bool:
@@ -125,11 +127,20 @@ def lists(agent: AgentEntry, intent: str | None) -> bool:
     return intent is not None and intent in (agent.intents or ())
 
 
-def begun(event: TurnDelegated, lead: TurnId, level: int) -> Iterator[TaskState]:
-    """Yield the tasks that a plan brings."""
+def begun(
+    event: TurnDelegated, lead: TurnId, level: int, known: Mapping[TurnId, TaskState]
+) -> list[TaskState]:
+    """Return the tasks that a plan brings.
+
+    Args:
+        known: the request's earlier tasks by the turn that each was planned under. Raises KeyError if a
+            task revises none of them, so no chain of revisions can be a circle.
+    """
     found = {one.entry.name: one for one in event.grounds.candidates}
+    tasks = []
     for planned in event.tasks:
-        yield TaskState(
+        revision, revised = revision_of(planned, known)
+        task = TaskState(
             name=planned.task.name,
             planned=planned,
             lead=lead,
@@ -142,7 +153,19 @@ def begun(event: TurnDelegated, lead: TurnId, level: int) -> Iterator[TaskState]
             readers=()
             if planned.agent
             else tuple(one.entry for one in found.values() if lists(one.entry, planned.task.intent)),
+            revision=revision,
+            revised=revised,
         )
+        tasks.append(task)
+    return tasks
+
+
+def revision_of(planned: PlannedTask, known: Mapping[TurnId, TaskState]) -> tuple[int, str]:
+    """Return how often the work of a task was done before, and the name of the task that did it first."""
+    if not planned.revises:
+        return 0, ""
+    earlier = known[planned.revises]
+    return earlier.revision + 1, earlier.revised or earlier.name
 
 
 def open_of(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:

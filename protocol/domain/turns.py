@@ -80,19 +80,21 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     round_n: int = 0
     """Number of the event that opened the newest round."""
     clock: int = 0
-    """UTC µs from which the newest round's time counts: its opening, moved on by what it was frozen."""
+    """UTC µs from which the newest round's time counts: its opening."""
     state: State = "working"
     since_n: int = 0
     """Number of the event that brought it into its state."""
     due_at: int | None = None
     """When what it waits for comes: a retry or an ask's expiry."""
+    waits_since: int = 0
+    """UTC µs from which on it waits for that."""
     reason: str = ""
     """Why it has to escalate, once it has to; of a person's turn, why it was raised first."""
     refusals: int = 0
     failures: int = 0
     asks: int = 0
-    asked: AgentName | None = None
-    """The name that has to reply while it is suspended."""
+    ask: commands.Ask | None = None
+    """The question that it waits with while it is suspended."""
     approval: str = ""
     """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
     doubted: str = ""
@@ -108,6 +110,8 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """Of a person's turn: the agent's turn that the escalation ended."""
     person: str = ""
     """Of a person's turn: the person that it was assigned to."""
+    posts: int = 0
+    """How often it posted to the board."""
     end: TurnEnd | None = None
 
     @property
@@ -116,6 +120,11 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
         if self.given is None:
             raise LookupError(f"turn {self.id} is over: only the log has what it was given")
         return self.given
+
+    @property
+    def asked(self) -> AgentName | None:
+        """The name that has to reply while it is suspended."""
+        return None if self.ask is None else self.ask.to_agent
 
     @property
     def frame(self) -> "Frame":
@@ -155,7 +164,7 @@ def summed_up(turn: TurnState, report: Report) -> Report:
     """Return a turn's newest report, its usage not less than what was reported before."""
     if turn.report is NO_REPORT:
         return report
-    usage = budget.larger(report.usage, turn.report.usage)
+    usage = budget.larger(turn.report.usage, report.usage)
     return report if usage == report.usage else replace(report, usage=usage)
 
 
@@ -301,9 +310,9 @@ def error_of(turn: TurnState, code: str, message: str) -> TaskError:
 
 
 def _origin(turn: TurnState) -> TaskError | None:
-    made_good = {task.planned.task.revises for task in turn.tasks.values() if task.state == "delivered"}
+    made_good = {task.planned.revises for task in turn.tasks.values() if task.state == "delivered"}
     for task in reversed(turn.tasks.values()):
-        if isinstance(task.ended, TaskFailed) and task.told and task.name not in made_good:
+        if isinstance(task.ended, TaskFailed) and task.told and task.planned.turn not in made_good:
             return task.ended.error
     return None
 

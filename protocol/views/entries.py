@@ -51,7 +51,8 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
             return _recorded("resolve", event.by, event.work.handoff.to_agent, event.summary)
         case events.EffectDoubted():
             summary = f"{event.effect.action} is in doubt"
-            return _recorded("doubt", ledger.turns[event.turn].agent, None, summary)
+            agent, why = ledger.turns[event.turn].agent, event.effect.message or None
+            return _recorded("doubt", agent, None, summary, detail=why)
         case events.RequestFrozen():
             return _recorded("freeze", event.by or event.sender, None, event.reason)
         case events.RequestThawed():
@@ -122,8 +123,11 @@ def _next_round(event: events.TurnRetried | events.TurnResumed | events.EffectSe
     sender = None if isinstance(event, events.TurnRetried) else event.sender
     if past is None or past.how not in _AGAIN:
         return _recorded("retry", sender or "guard", event.to)
-    text = "" if past.reply is None else _text(past.reply)
     giver = past.by or sender or "guard"
+    if past.how == "replied" and past.asked:
+        move, words = ("approve", "approved") if past.reply is True else ("deny", "denied")
+        return _recorded(move, giver, event.to, f"{words} by {giver}", detail=past.reason or None)
+    text = "" if past.reply is None else _text(past.reply)
     return _recorded(_AGAIN[past.how], giver, event.to, text, detail=past.settled)
 
 

@@ -130,7 +130,7 @@ class Spending:
         unknown = _Turn(event.request, _reporter(event, kept), UNKNOWN, event.round)
         turn = self._turns.setdefault(event.turn, unknown)
         turn.delegated |= isinstance(event, events.TurnDelegated)
-        turn.at, turn.told = event.at, budget.larger(report.usage, turn.told)
+        turn.at, turn.told = event.at, budget.larger(turn.told, report.usage)
         turn.reported = max(turn.reported, event.round)
 
     @property

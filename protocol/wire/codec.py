@@ -6,6 +6,7 @@ Writers emit the newest version. There is one yet, so readers know no other.
 
 import functools
 import hashlib
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, Literal, NoReturn, TypeVar
@@ -13,9 +14,9 @@ from typing import Any, Literal, NoReturn, TypeVar
 import msgspec
 
 from protocol.wire import commands
-from protocol.wire.commands import Control, Move, Proposal, Report, Submit
+from protocol.wire.commands import Control, Move, Proposal, Report, Submit, Usage
 from protocol.wire.errors import Malformed, UnknownEvent
-from protocol.wire.events import TYPES, VERSION, AnyEvent
+from protocol.wire.events import TYPES, VERSION, AnyEvent, TaskOffered
 from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Fact
 from protocol.wire.ids import TurnId, is_label, is_request_id, is_token
 from protocol.wire.prices import LARGEST_AMOUNT, READ_ERRORS, Count
@@ -31,7 +32,10 @@ _events = msgspec.json.Decoder(AnyEvent)
 _submits = msgspec.json.Decoder(Submit)
 _proposals = msgspec.json.Decoder(Proposal)
 _controls = msgspec.json.Decoder(Control)
+_usages = msgspec.json.Decoder(Usage)
 _types = frozenset(TYPES.values())
+_NOTHING = Report().usage
+"""The usage of every report that says none."""
 
 
 class _Head(msgspec.Struct):
@@ -86,6 +90,31 @@ def encode(message: msgspec.Struct) -> bytes:
     return msgspec.json.encode(message)
 
 
+def encode_whole(message: msgspec.Struct) -> bytes:
+    """Return a message's JSON. Raises Malformed for NaN and infinity, which would become null."""
+    body = encode(message)
+    if b"null" in body and (place := non_finite(msgspec.to_builtins(message), "")):
+        raise Malformed(f"{place}: NaN and infinity are no numbers in JSON")
+    return body
+
+
+def non_finite(value: Any, path: str) -> str:
+    """Return where in a JSON value the first number is that is not finite; empty if all are.
+
+    Args:
+        path: where the value itself is.
+    """
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else path
+    if isinstance(value, dict):
+        within = ((f"{path}.{key}".lstrip("."), item) for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        within = ((f"{path}[{at}]", item) for at, item in enumerate(value))
+    else:
+        return ""
+    return next((place for where, item in within if (place := non_finite(item, where))), "")
+
+
 def equal(one: Any, other: Any) -> bool:
     """Return True if two messages, or parts of them, are one JSON value.
 
@@ -103,6 +132,27 @@ canonical = msgspec.json.Encoder(order="deterministic").encode
 def body_digest(body: bytes) -> str:
     """Return SHA-256 (hex) of a message's bytes as they came."""
     return hashlib.sha256(body).hexdigest()
+
+
+def is_readable(event: AnyEvent) -> bool:
+    """Return True if `decode_event` would read an event back that is made here.
+
+    All else in it was read from a message or a document, which has the same ranges. Only sums of reports may
+    be out of theirs. (To decode the whole of every event once more would cost about four times as much.)
+    """
+    report, work = event.report, event.work
+    sums = [] if report is None else [report.usage]
+    if type(event) is TaskOffered:
+        work = event.offer
+    if work is not None:
+        sums += [work.reported.usage, work.committed, *[result.cost for result in work.results]]
+    try:
+        for usage in sums:
+            if usage is not _NOTHING:
+                _usages.decode(msgspec.json.encode(usage))
+    except (OverflowError, *READ_ERRORS):
+        return False
+    return True
 
 
 def decode_event(body: bytes) -> AnyEvent:

@@ -21,13 +21,11 @@ from protocol.wire.ids import (
     post_id,
     proposal_id,
 )
-from protocol.wire.prices import Amount, Count, Metered, Seconds
+from protocol.wire.prices import MAX_MODELS, Amount, Count, Metered, Seconds
 
 MAX_MESSAGE_BYTES = 256 << 10
 """What a sender's queue takes of one message, its subject and headers counted."""
-MAX_MODELS = 32
 MAX_MODEL_CHARS = 128
-"""What a report says about models is carried with every event that follows it."""
 MAX_PROMPT_CHARS = 64
 ModelName = Annotated[str, msgspec.Meta(max_length=MAX_MODEL_CHARS)]
 FAILED = "failed"
@@ -260,11 +258,13 @@ class Failure(_Message, frozen=True, kw_only=True):
 
 
 class Doubt(_Message, frozen=True, kw_only=True):
-    """An effect between its intent and its result when the process died."""
+    """An effect that began, and of which no result is known: its process died, or its tool raised."""
 
     step: str
     action: str
     key: str = ""
+    message: str = ""
+    """What its tool raised, as a safe sentence; empty where the process died."""
 
 
 class _Proposal(_Message, tag_field="kind", frozen=True, kw_only=True):
@@ -391,6 +391,8 @@ class Reply(_Control, tag="reply", frozen=True, kw_only=True):
     turn: TurnId
     round: Count
     value: Any = None
+    reason: str = ""
+    """Why, in the person's words: the agent whose effect was not approved is told."""
 
 
 class Settle(_Control, tag="settle", frozen=True, kw_only=True):
@@ -442,3 +444,5 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     """SHA-256 of the bytes; tells a submit that is repeated from another one under its id."""
     trace: str = ""
     """The `traceparent` that the message brought; well-formed or empty."""
+    stored: int = 0
+    """When the bus stored it (UTC µs): what fell due later has not come before it. 0: not known."""

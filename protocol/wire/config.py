@@ -1,4 +1,4 @@
-"""The documents in CONF: the fleet, policies, and what guards keep there, the freeze and breakers.
+"""The documents in CONF: the fleet, policies, and the breakers that guards keep there.
 
 The fleet says who exists, what each may do, and whom each may hand to. The admin's `mesh.toml` becomes this
 document, which guards watch. It is the authority that verdicts rest on; what a running agent says of itself
@@ -43,14 +43,13 @@ GUARD_LEASE_S = 3.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 600.0
 """What a fleet file may say. Shorter, and a pause of the process would lose a lease that it is keeping."""
 Lease = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE_S)]
+TURN_TIMEOUT_S = 900.0
 MOST_AT_ONCE = 100_000
 MOST_PER_MINUTE = 10_000_000
+MOST_OPEN, MOST_MIB = 100_000_000, 1 << 30
+LEAST_HANDOFF_BYTES = 1_024  # its names, ids and constraints alone come to about half of that
 BreakerState = Literal["closed", "open", "half_open"]
 BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
-MOST_PROCESSES = 256
-"""Processes in one entry; so many are about 40 KiB."""
-_Count = Annotated[int, msgspec.Meta(ge=0, le=max(MOST_AT_ONCE, MOST_PER_MINUTE))]
-_Micros = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -86,12 +85,21 @@ class BreakerRules(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
 
 class ModelLimits(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How fast a model may be asked. Agents keep to it by themselves; nothing is judged by it."""
+    """How fast each process may ask a model. Agents keep to it by themselves; nothing is judged by it."""
 
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] | None = None
-    """Requests under way at once, of all processes together."""
+    """Requests under way at once, of each process."""
     per_minute: Annotated[int, msgspec.Meta(ge=1, le=MOST_PER_MINUTE)] | None = None
-    """Requests that begin within a minute, of all processes together."""
+    """Requests that begin within a minute, of each process."""
+
+
+class Quota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a client, or an operator that submits, may have of the log. Each guard counts by itself."""
+
+    open_requests: Annotated[int, msgspec.Meta(ge=1, le=MOST_OPEN)] = 10_000
+    """Requests that are not over."""
+    mib_per_hour: Annotated[float, msgspec.Meta(gt=0, le=MOST_MIB)] = 1024.0
+    """What the log takes of events of its requests. A client that was quiet may use up an hour's at once."""
 
 
 class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -122,12 +130,16 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     models: Mapping[str, ModelLimits] = {}
     """How fast models may be asked, by id."""
     labels: Mapping[str, tuple[str, ...]] = {}
-    """By fact key: labels of every fact of this key, besides those that its bringer says."""
+    """By fact key, in any case: labels of every fact of this key, besides those that its bringer says."""
     revision: int = 0
     artifacts: str = ""
     """The store of artifacts, a URL or a folder's path; empty for a folder of the process's own machine."""
     memory_max_age_s: SomeSeconds = 30 * 86_400.0
     """How long a fact that a conversation remembers is handed to its later requests."""
+    quota: Quota = Quota()
+    """What each client may have of the log."""
+    quotas: Mapping[AgentName, Quota] = {}
+    """The same for clients that have a quota of their own."""
     swarms: bool = False
     """True if a policy is a swarm's: then each intent that an agent lists has an inbox of offers."""
 
@@ -147,6 +159,9 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         raised (0): the first tier has them.
         """
         return self.tiers[min(max(raised, 1), len(self.tiers)) - 1] if self.tiers else ""
+
+    def quota_of(self, client: str) -> Quota:
+        return self.quotas.get(AgentName(client), self.quota)
 
     def breaker_of(self, agent: AgentName) -> BreakerRules:
         return self.breakers.get(agent, self.breaker)
@@ -190,7 +205,7 @@ class Policy(
     max_handoff_bytes: Bytes = 65_536
     deadline_s: SomeSeconds = 86_400.0
     """How long a request may take if its submit does not say."""
-    turn_timeout_s: SomeSeconds = 900.0
+    turn_timeout_s: SomeSeconds = TURN_TIMEOUT_S
     """How long one round may take, counted while its agent is served and has it, or while the queue before it
     stands still."""
     unattended_after_s: SomeSeconds | None = 3_600.0
@@ -205,16 +220,20 @@ class Policy(
     """What a request may spend if its submit does not say."""
     max_levels: Hops = 3
     """Turns from the root to the deepest task, both counted."""
-    max_open_tasks: Times = 8
+    max_open_tasks: Hops = 8
     """Tasks that one turn may have open at once."""
-    max_tasks: Times = 50
+    max_tasks: Hops = 50
     """Tasks that a request may open in all."""
     max_revisions: Times = 3
     """How often one task may be done again after feedback."""
     keep_back: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
     """Part of what a lead has left that tasks without a budget of their own do not share."""
     claim_within_s: SomeSeconds = 30.0
-    """How long an offered task waits for an agent to claim it."""
+    """How long an offered task waits for a claim, counted while anybody who may claim it is served."""
+    max_posts: Times = 100
+    """Posts that one turn may put on the board of a swarm."""
+    max_posted_bytes: Bytes = 1 << 20
+    """What all posts of a request may come to, as JSON, those included that newer ones replaced."""
 
 
 def policy_hash(policy: Policy) -> str:
@@ -245,48 +264,6 @@ class BreakerEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     opened_at: Moment | None = None
     """UTC µs. An open one without it was opened by hand, and stays open until it is closed by hand."""
     trial: Trial | None = None
-
-
-class RatePart(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One process's part of one limit."""
-
-    has: _Count = 0
-    """Nobody else may use this much."""
-    wants: _Count = 0
-    """How much the process could use now."""
-
-
-class RateShare(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One process's share of one model."""
-
-    concurrency: RatePart = RatePart()
-    """Requests under way at once."""
-    per_minute: RatePart = RatePart()
-    """Requests that begin within a minute."""
-    until: _Micros
-    """UTC µs. `concurrency` is free then; `per_minute` a minute later, as requests may have begun."""
-
-
-class RateLimitEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The shares of one model, by process."""
-
-    shares: Annotated[Mapping[str, RateShare], msgspec.Meta(max_length=MOST_PROCESSES)] = {}
-
-
-class FreezeEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `mesh.conf.freeze` holds; no entry is a mesh that goes on."""
-
-    frozen: bool = False
-    by: str = ""
-    """The person's name."""
-    sender: str = ""
-    reason: str = ""
-    since: int = 0
-    """UTC µs since when it is as it is."""
-    at: int = 0
-    """UTC µs at which the message was stored that it is from."""
-    seq: int = 0
-    """That message's place in CTL."""
 
 
 T = TypeVar("T")
@@ -339,6 +316,8 @@ def _policy_mistakes(said: Mapping[str, Any], name: str) -> Iterator[str]:
             continue
         if policy.topology not in TOPOLOGIES:
             yield f"topology: known is {', '.join(TOPOLOGIES)}"
+        if field == "max_handoff_bytes" and policy.max_handoff_bytes < LEAST_HANDOFF_BYTES:
+            yield f"max_handoff_bytes: expected at least {LEAST_HANDOFF_BYTES}: nothing fits into less"
         if field == "budget" and isinstance(value, Mapping):
             yield from _budget_mistakes(value)
 
@@ -389,6 +368,12 @@ def fleet_mistakes(fleet: Fleet) -> list[str]:
         wrong += [f"agents.{name}.to: {to!r} is no agent of this fleet" for to in unknown]
     unknown = (name for name in fleet.breakers if name not in fleet.agents)
     wrong += [f"breakers.{name}: {name!r} is no agent of this fleet" for name in unknown]
+    submitters = {*fleet.clients, *fleet.operators}
+    wrong += [
+        f"quotas.{name}: {name!r} is no client or operator of this fleet"
+        for name in fleet.quotas
+        if name not in submitters
+    ]
     return wrong + list(_label_mistakes(fleet))
 
 
@@ -399,8 +384,8 @@ def _label_mistakes(fleet: Fleet) -> Iterator[str]:
         for label in labels:
             if not is_label(label):
                 yield f"{where}: {label!r} is no label: 1 to 64 characters of A-Z a-z 0-9 _ . : / -"
-    if TEXT_FACT in fleet.labels:
-        yield f"labels.{TEXT_FACT}: a submit's own words are free text: the entry agent labels or drops it"
+    for key in (key for key in fleet.labels if key.casefold() == TEXT_FACT):
+        yield f"labels.{key}: a submit's own words are free text: the entry agent labels or drops it"
     if "" in fleet.labels:
         yield 'labels."": no fact has an empty key'
 
@@ -445,6 +430,4 @@ def _in_words(wrong: Exception) -> str:
     return f"{path}: {what[:1].lower()}{what[1:]}" if path else what
 
 
-read_freeze = partial(read, type_=FreezeEntry)
 read_breaker = partial(read, type_=BreakerEntry)
-read_rate_limit = partial(read, type_=RateLimitEntry)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from protocol.wire.commands import Failure, Move, Report, Task, Usage
-from protocol.wire.config import AgentEntry, BreakerState
+from protocol.wire.config import TURN_TIMEOUT_S, AgentEntry, BreakerState
 from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import AgentName, TurnId
 
@@ -35,6 +35,8 @@ class RoundOutcome(Part, frozen=True, kw_only=True):
     by: str = ""
     asked: str = ""
     """Of an approval: the digest that its ask had, as the guard admitted it; empty for other asks."""
+    reason: str = ""
+    """Of a reply: why, in the words of who gave it."""
 
 
 class Withheld(Part, frozen=True, kw_only=True):
@@ -107,6 +109,10 @@ class PlannedTask(Part, frozen=True, kw_only=True):
     """Why this agent, where the guard chose it."""
     constraints: Constraints = Constraints()
     """As they hold for it: absolute deadline, actions, its part of the budget."""
+    uses: tuple[TurnId, ...] = ()
+    """The tasks that `task.uses` names, each by the turn that it was planned under."""
+    revises: TurnId = TurnId("")
+    """The task that `task.revises` names, likewise. A later task may have the same name."""
 
 
 class Posted(Part, frozen=True, kw_only=True):
@@ -149,6 +155,8 @@ class Assignment(Part, frozen=True, kw_only=True):
     """Swarm: by agent and key, the newest fact on the board that the reader may see."""
     committed: Usage = Usage()
     """Of a lead: what its tasks have spent, and what the open ones have reserved, of the budget."""
+    timeout_s: float = TURN_TIMEOUT_S
+    """How long the round may take, by the request's policy: so long its agent may wait for a busy model."""
 
     @property
     def journal_id(self) -> TurnId:
@@ -200,3 +208,5 @@ class Grounds(Part, frozen=True, kw_only=True):
     """True if the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
     candidates: tuple[Candidate, ...] = ()
     """Agents that a plan's tasks could go to, in the fleet's order."""
+    removed: bool = False
+    """True if the agent whose round a guard ends is not in the fleet; of an offer: nobody there may claim."""

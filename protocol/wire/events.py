@@ -15,6 +15,7 @@ import msgspec
 from protocol.wire.commands import Ask, Doubt, Failure, Join, Move, Proposal, Report, Submit
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, PlannedTask, TaskError
+from protocol.wire.freeze import Span
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 
@@ -39,6 +40,8 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """Whose inbox it lies in; `_` for nobody's."""
     trace: str = ""
     """W3C `traceparent` of the span that decided it; empty where neither the guard nor the sender traced."""
+    stood: tuple[Span, ...] = ()
+    """When the whole mesh was frozen, as far as no event of the request before this one says."""
 
     @property
     def opens_turn(self) -> bool:
@@ -214,6 +217,8 @@ class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
     sender: AgentName | None = None
     control: str = ""
     """The reply's own id."""
+    grounds: Grounds | None = None
+    """Of a join: the lead as the fleet file has it now, as `target`; it sees by that."""
 
 
 class EscalationRaised(_OfRound, frozen=True, kw_only=True, tag="escalation.raised"):
@@ -275,6 +280,9 @@ class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
 class RequestFrozen(_Ordered, frozen=True, kw_only=True, tag="request.frozen"):
     """Moves are deferred from here on, until a thaw."""
 
+    since: int | None = None
+    """UTC µs: when the bus stored the order. Clocks stand from then on; none: from `at` on."""
+
 
 class RequestThawed(_Ordered, frozen=True, kw_only=True, tag="request.thawed"):
     """Moves are judged again; a deferred one is judged first."""
@@ -290,13 +298,16 @@ class RequestCompleted(_OfRound, frozen=True, kw_only=True, tag="request.complet
     control: str = ""
     digest: str = ""
     """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
+    conversation: str | None = None
+    """The conversation that remembers what the answer leaves; none if it leaves nothing."""
 
 
 class RequestFailed(_OfRound, frozen=True, kw_only=True, tag="request.failed"):
     """Given up: by the move `fail`, or because nobody was left to ask."""
 
     code: str
-    """`failed` or the agent's own; `max_escalations`, `no_human`, `budget_exhausted` or `event_too_large`."""
+    """`failed` or the agent's own; `max_escalations`, `no_human`, `budget_exhausted`, `event_too_large`; or
+    `guard_failed`, which ends a request without any turn: `turn` is empty then."""
     reason: str = ""
     sender: AgentName | None = None
     digest: str = ""
@@ -348,7 +359,7 @@ class TaskOffered(Event, frozen=True, kw_only=True, tag="task.offered"):
     offer: Assignment
     """The work as every capable agent may see it; `turn` is the offer's own id."""
     claim_by: int
-    """UTC µs."""
+    """UTC µs at which it is over at the earliest: its clock stands while nobody could claim."""
 
 
 class TaskDelivered(_OfRound, frozen=True, kw_only=True, tag="task.delivered"):

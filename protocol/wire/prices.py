@@ -8,7 +8,7 @@ rounded once, at its end. Some models cost more for every token of a prompt that
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +20,11 @@ LONGEST_S = 10 * 366 * 86_400.0
 """No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
 DAY_S = 86_400.0
 LARGEST_AMOUNT = 1 << 62
-"""No amount on the wire is larger: the sum of two still fits 64 bits."""
+"""No amount on the wire is larger: the sum of two still fits 64 bits. A larger sum is cut to it."""
+MAX_MODELS = 32
+"""Models in one account. What a report says about models is carried with every event that follows it."""
+OTHER_MODELS = "other"
+"""Where the models of a sum are counted together for which it has no room."""
 MOST_TIMES = 1_000
 """Of hops, rounds, asks and failures: a larger limit would limit nothing."""
 MOST_BYTES = 64 << 20
@@ -74,7 +78,12 @@ class Metered(Tokens, frozen=True, kw_only=True):
     def each(self, other: "Metered", combine: Callable[[int, int], int]) -> "Metered":
         """Return the two combined, count by count."""
         names = self.__struct_fields__
-        return Metered(**{name: combine(getattr(self, name), getattr(other, name)) for name in names})
+        return Metered(
+            **{
+                name: min(combine(getattr(self, name), getattr(other, name)), LARGEST_AMOUNT)
+                for name in names
+            }
+        )
 
     def __add__(self, other: "Metered") -> "Metered":
         return self.each(other, operator.add)
@@ -149,11 +158,27 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
 def each_model(
     one: Mapping[str, Metered], other: Mapping[str, Metered], combine: Callable[[int, int], int]
 ) -> Mapping[str, Metered]:
-    """Return two accounts combined, model by model; a model that was not used is left out."""
+    """Return two accounts combined, model by model; a model that was not used is left out.
+
+    Of more than MAX_MODELS, the names of `one` stay as long as there is room; the others count as
+    OTHER_MODELS. So the older account has to be `one`: then no model's count ever runs back.
+    """
     if not one and not other:
         return one
-    found = {
-        model: one.get(model, UNUSED).each(other.get(model, UNUSED), combine)
-        for model in sorted({*one, *other})
-    }
+    names = {*one, *other}
+    if len(names) > MAX_MODELS:
+        in_order = [name for name in (*sorted(one), *sorted(names.difference(one))) if name != OTHER_MODELS]
+        kept = frozenset(in_order[: MAX_MODELS - 1])
+        one, other = _merged(one, kept), _merged(other, kept)
+        names = {*one, *other}
+    found = {model: one.get(model, UNUSED).each(other.get(model, UNUSED), combine) for model in sorted(names)}
     return {model: used for model, used in found.items() if used != UNUSED}
+
+
+def _merged(account: Mapping[str, Metered], kept: Collection[str]) -> Mapping[str, Metered]:
+    """Return an account in which the models that are not kept count as one."""
+    found: dict[str, Metered] = {}
+    for model, used in account.items():
+        name = model if model in kept else OTHER_MODELS
+        found[name] = found.get(name, UNUSED) + used
+    return found

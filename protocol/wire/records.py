@@ -1,8 +1,9 @@
 """Records beside the log: steps, what conversations remember, notices, dead letters, cards and live notes.
 
 Names of steps: `<round>-<n>` holds a value, or the intent of an effect, whose result is `<round>-<n>d`.
-A conversation has a record a fact, at `mesh.mem.<client>.<conversation>.<key>`, which guards alone write. The
-newest one of a key counts.
+A conversation remembers what answers in the log left. Guards fold these into records under
+`mesh.mem.<client>.`: one for each fact, one for each order to forget, and one that says how far it came. What
+a request asks its client lies at `mesh.ask.<client>.<request>`; guards alone write that, too.
 
 A notice tells a sender that its message came to nothing; the message is kept as a dead letter. A card and
 live output show a running agent. No verdict rests on any of them.
@@ -10,12 +11,13 @@ live output show a running agent. No verdict rests on any of them.
 
 import base64
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.commands import Usage
+from protocol.wire.commands import Ask, Usage
 from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName, TurnId
 from protocol.wire.prices import Moment
 
 # --- steps -----------------------------------------------------------------------------------------
@@ -84,6 +86,9 @@ MOST_KEYS: Final = 64
 MOST_BYTES: Final = 128 << 10
 """Bytes of them as JSON, at most. A record has to fit into a message."""
 
+Place = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+"""The sequence of an event in the log."""
+
 
 def memory_limit(max_handoff_bytes: int) -> int:
     """Return how many bytes a conversation may remember: half a handoff, so that a request has the rest."""
@@ -91,22 +96,73 @@ def memory_limit(max_handoff_bytes: int) -> int:
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One fact of a conversation, or that it is forgotten."""
+    """One fact of a conversation."""
 
     v: Literal[1] = 1
     conversation: str
-    key: str = ""
-    """Empty in the record that all earlier facts of the conversation are forgotten."""
-    fact: Fact | None = None
-    """None: it is forgotten."""
+    key: str
+    fact: Fact
+    seq: Place
+    """The place in the log of the answer that left it. The last one of a key counts."""
     at: Moment
-    """UTC µs of the answer that it came with, or at which the order to forget it was stored."""
-    request: str = ""
-    """The request that ended with it; empty where it was forgotten."""
+    """UTC µs at which that answer was stored."""
+    request: str
+
+
+class MemoryForgotten(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Facts of a conversation are forgotten that answers left up to a place in the log."""
+
+    v: Literal[1] = 1
+    conversation: str
+    keys: tuple[str, ...] = ()
+    """Empty: all of them."""
+    seq: Place
+    """The log's last place when a guard obeyed: what an answer leaves behind it stays."""
+    at: Moment
+    """UTC µs at which the order was stored."""
     by: str = ""
     """Who had it forgotten: the person's name, else the sender."""
-    control: str = ""
-    """The id of the order to forget it."""
+    control: str
+    """The id of the order."""
+
+
+class MemoryFolded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Up to which place in the log all that a client's answers left is in its records."""
+
+    v: Literal[1] = 1
+    seq: Place
+
+
+# --- what a client is asked ---------------------------------------------------------------------------
+
+QUESTIONS_BYTES: Final = 512 << 10
+"""Bytes of the questions in one document, at most; a single one may be larger."""
+
+
+class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question that waits for its reply."""
+
+    n: int
+    """Number of the `turn.suspended` event that put it."""
+    turn: TurnId
+    round: int
+    agent: AgentName
+    """Who asks."""
+    ask: Ask
+    expires_at: int
+    """UTC µs."""
+
+
+class Questions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Every question of one request that waits for the same reader, as guards keep the list up to date."""
+
+    v: Literal[1] = 1
+    n: int
+    """Number of the event up to which it is known."""
+    open: tuple[OpenQuestion, ...] = ()
+    """The oldest first."""
+    more: int = 0
+    """How many newer ones found no room; each is listed once an older one is over."""
 
 
 # --- hints, and what is kept for people ------------------------------------------------------------

@@ -11,10 +11,20 @@ import msgspec
 
 from protocol.wire import subjects
 from protocol.wire.commands import Control, Move, Proposal, Submit
-from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
+from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.events import VERSION, AnyEvent, Ended, EscalationRaised, TurnSuspended, type_of
+from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Handoff
-from protocol.wire.records import Card, DeadLetter, LiveNote, MemoryRecord, Notice
+from protocol.wire.records import (
+    Card,
+    DeadLetter,
+    LiveNote,
+    MemoryFolded,
+    MemoryForgotten,
+    MemoryRecord,
+    Notice,
+    Questions,
+)
 
 JSON_SCHEMA_FILE = "handoff-mesh.schema.json"
 ASYNCAPI_FILE = "asyncapi.json"
@@ -29,7 +39,18 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 }
 """The tagged unions by name, and what comes before a member's tag to make the name of its definition."""
 
-BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, RateLimitEntry, MemoryRecord)
+BESIDE_THE_LOG = (
+    Notice,
+    DeadLetter,
+    Card,
+    LiveNote,
+    BreakerEntry,
+    FreezeEntry,
+    MemoryRecord,
+    MemoryForgotten,
+    MemoryFolded,
+    Questions,
+)
 """Documents beside requests and facts: hints, records for people, and what guards or agents share."""
 
 _EVENTS = tuple(map(type_of, AnyEvent.__args__))
@@ -79,7 +100,8 @@ def json_schema() -> Json:
         "description": (
             "One event of a request's log. In `$defs`: Submit, Proposal, Control (what is asked for), "
             "Event (what is true), Handoff, Policy, Fleet, Notice, DeadLetter, Card, LiveNote, BreakerEntry, "
-            "FreezeEntry, RateLimitEntry, MemoryRecord. Readers ignore fields that they do not know."
+            "FreezeEntry, MemoryRecord, MemoryForgotten, MemoryFolded, Questions. "
+            "Readers ignore fields that they do not know."
         ),
         "$ref": "#/$defs/Event",
         "$defs": _definitions("#/$defs/{name}"),
@@ -181,15 +203,15 @@ CHANNELS: Mapping[str, Channel] = {
     "freeze": Channel(
         subjects.FREEZE, "Tells if the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
     ),
+    "questions": Channel(
+        _address(subjects.questions, "client", "request"),
+        "What a request asks its client and has no reply yet; written by guards alone.",
+        ("Questions",),
+    ),
     "memories": Channel(
         _address(subjects.memory, "client", "conversation", "key"),
-        "What conversations remember, by fact; written by guards alone. The newest record counts.",
-        ("MemoryRecord",),
-    ),
-    "rates": Channel(
-        _address(subjects.rate, "model"),
-        "How processes share a model's rate limits, by compare-and-set. No entry: nobody asks it.",
-        ("RateLimitEntry",),
+        "What conversations remember, by fact, and what they are to forget; written by guards alone.",
+        ("MemoryRecord", "MemoryForgotten", "MemoryFolded"),
     ),
 }
 
@@ -251,8 +273,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "guardRemembers": Operation("send", "memories", "A guard keeps what a request leaves, or forgets it."),
     "guardRecalls": Operation("receive", "memories", "A guard opens a request with what is remembered."),
     "clientReadsItsMemory": Operation("receive", "memories", "A client reads its own conversations."),
-    "agentRenewsItsShare": Operation("send", "rates", "An agent renews its share of a model that it asks."),
-    "agentKnowsShares": Operation("receive", "rates", "An agent reads the others' shares of a model."),
     "viewerReads": Operation("receive", "log", "A viewer reads everything that is true."),
 }
 

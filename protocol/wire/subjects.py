@@ -4,7 +4,7 @@ Every subject begins with `mesh.`. Tokens are checked on the way in. A name with
 can never widen what a message addresses.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from protocol.wire.ids import ANYBODY, NOBODY, derive, is_token
 
@@ -77,9 +77,18 @@ def end(agent: str, request: str, turn: str) -> str:
     return f"mesh.end.{_token(agent)}.{_token(request)}.{_token(turn)}"
 
 
+def questions(reader: str, request: str) -> str:
+    """What a request asks its reader and has no reply yet. Guards alone write here."""
+    return f"mesh.ask.{_token(reader)}.{_token(request)}"
+
+
 def timer_at(request: str) -> str:
     """Where the one schedule of a request stands."""
     return f"mesh.timer.at.{_token(request)}"
+
+
+SCHEDULES = "mesh.timer.at.*"
+"""The schedules of all requests."""
 
 
 def timer_fire(request: str) -> str:
@@ -134,16 +143,20 @@ def breaker(agent: str) -> str:
     return f"mesh.conf.breaker.{_token(agent)}"
 
 
-def rate(model: str) -> str:
-    """How processes share a model's rate limits. An id that is no token gives a derived one."""
-    return f"mesh.rate.{model if is_token(model) else derive('model', model)}"
-
-
 def memory(client: str, conversation: str, key: str) -> str:
-    """One fact that a client's conversation remembers; without a key, that all before it is forgotten."""
-    return (
-        f"mesh.mem.{_token(client)}.{_part('conversation', conversation)}.{_part('key', key) if key else '_'}"
-    )
+    """One fact that a client's conversation remembers."""
+    return f"mesh.mem.{_token(client)}.{_part('conversation', conversation)}.{_part('key', key)}"
+
+
+def forgotten(client: str, conversation: str, sender: str, order: str) -> str:
+    """What an order of `sender` has a client's conversation forget."""
+    mark = f"{NOBODY}{derive('forget', sender, order)}"
+    return f"mesh.mem.{_token(client)}.{_part('conversation', conversation)}.{mark}"
+
+
+def folded(client: str) -> str:
+    """How far in the log a client's conversations have been read."""
+    return f"mesh.mem.{_token(client)}.{NOBODY}.{NOBODY}"
 
 
 def memories(client: str, conversation: str | None = None) -> str:
@@ -153,17 +166,17 @@ def memories(client: str, conversation: str | None = None) -> str:
 
 
 def _part(kind: str, text: str) -> str:
-    """Return a text as one token. A text that is none, or that means nobody, gives a derived one."""
-    return text if is_token(text) and text != NOBODY else derive(kind, text)
+    """Return a text as one token. One that is none, or looks like one of ours, gives a derived one."""
+    return text if is_token(text) and not text.startswith(NOBODY) else derive(kind, text)
 
 
 STORED_IN: dict[str, tuple[str, ...]] = {
     "LOG": ("mesh.evt.*.*",),
     "ENDS": ("mesh.end.*.*.*",),
-    "TIMER": ("mesh.timer.at.*", "mesh.timer.fire.*.*"),
+    "ASKS": ("mesh.ask.*.*",),
+    "TIMER": (SCHEDULES, "mesh.timer.fire.*.*"),
     "CONF": ("mesh.conf.>",),
     "CARDS": ("mesh.card.*",),
-    "RATES": ("mesh.rate.*",),
     "DEAD": ("mesh.dead.*", "mesh.dead.guard.*"),
 }
 """Subjects of each stream that a mesh has once."""
@@ -210,6 +223,12 @@ def parse_queued(subject: str) -> Addressed:
         case ["mesh", "prop" | "ctl", _, sender, request]:
             return Addressed(sender, request)
     raise ValueError(f"not a queued proposal's or control's subject: {subject!r}")
+
+
+def queued(kind: Literal["prop", "ctl"], sender: str | None, request: str) -> str:
+    """Return where messages about a request are stored, those of one sender or of all (None)."""
+    name = "*" if sender is None else _token(sender)
+    return f"mesh.{kind}.{partition(request)}.{name}.{_token(request)}"
 
 
 def parse_fire(subject: str) -> str:

@@ -96,7 +96,7 @@ class Scene(Stage):
             (f"{message.sender}.{message.token}", message.body) for message in sent
         ), "a dead letter holds where a message came from and every byte of it"
         assert all(letter.code and letter.detail for letter in letters)
-        assert not any(letter.code == "guard.failed" for letter in letters)
+        assert not any(letter.code == "guard_failed" for letter in letters)
         events = await self._events(sent, log_before)
         late = decided - events
         await until(lambda: _ended(heard.values()) >= late)

@@ -176,7 +176,7 @@ async def test_whatever_a_note_says(scene: Scene, data: st.DataObject) -> None:
         await guard.publish(f"mesh.note.{name}.last")
     await until(lambda: len(set(heard)) == 2)
     await client.cancel(waiting)
-    outcome = await client.wait(waiting, timeout_s=PATIENCE_S)  # type: ignore[arg-type]
+    outcome = await client.wait(waiting, timeout_s=PATIENCE_S)
     assert isinstance(outcome.event, events.RequestCancelled)
     await scene.still_works()
 

@@ -12,6 +12,7 @@ from bench.figures import Figure, Report, spread
 from bench.growth import Sizes, growth, memory
 from bench.members import members
 from bench.page import pages
+from bench.peers import __main__ as peers
 from bench.place import FLEET, place
 from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
@@ -164,3 +165,13 @@ def test_a_quick_run_prints_a_table(
     with kept_logging():
         assert bench.main(["--quick", "--only", "fold", "--dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("fold of 1,000 events") == 3
+
+
+def test_peers_that_were_not_fetched_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.peers.place.PEERS", tmp_path / "peers")
+    with pytest.raises(SystemExit) as ended:
+        peers.main(["--only", "restate"])
+    assert ended.value.code == 2
+    assert "python -m bench.peers --install" in capsys.readouterr().err

@@ -94,9 +94,9 @@ async def test_the_same_id_with_other_content_is_rejected_and_does_the_first_no_
 async def test_an_old_id_is_rejected(echoing: Stage) -> None:
     client = await echoing.client()
     old = f"c1_{ulid(1_600_000_000_000, os.urandom(10))}"
-    await client.submit("hello", request=old)  # type: ignore[arg-type]
+    await client.submit("hello", request=old)
     with pytest.raises(SubmitRejected) as rejected:
-        await client.wait(old, timeout_s=PATIENCE_S)  # type: ignore[arg-type]
+        await client.wait(old, timeout_s=PATIENCE_S)
     assert rejected.value.reason == "stale_id"
 
 
@@ -114,7 +114,7 @@ async def test_a_control_message_that_comes_to_nothing_does_not_end_the_wait(sta
 async def test_what_another_process_submitted_and_was_told_is_told_here_too(stage: Stage) -> None:
     client = await stage.client()
     old = f"c1_{ulid(1_600_000_000_000, os.urandom(10))}"
-    waiting = asyncio.create_task(client.wait(old, timeout_s=PATIENCE_S))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(client.wait(old, timeout_s=PATIENCE_S))
     await until(lambda: old in client._wakes)
     await (await stage.bus("c1", "second")).publish_durable(f"mesh.prop.c1.{old}", b'{"text":"hello"}')
     with pytest.raises(SubmitRejected):
@@ -214,7 +214,7 @@ async def test_a_question_that_somebody_else_has_answered_gives_way_to_the_next(
     await until(lambda: bool(slow.asked))
     await other.control(request, Reply(id="r", turn=work.turn, round=0, value="one"))
     work = await a.work(request, round_=1)
-    assert (work.past[-1].reply, slow.over) == ("one", [])
+    assert work.past[-1].reply == "one"
     await a.propose(request, work, asking("second?"))
     work = await a.work(request, round_=2)
     assert (work.past[-1].reply, slow.over) == ("two", ["first?"])

@@ -86,7 +86,8 @@ async def test_other_ends_have_no_answer_of_any_type(billing: Stage) -> None:
     request = await client.submit("bill it", facts=ORDER | {"ask": True}, answer_type=Invoice)
     await client.cancel(request)
     outcome = await client.wait(request, timeout_s=PATIENCE_S)
-    assert (outcome.status, outcome.answer) == ("cancelled", None)
+    answer: Any = outcome.answer
+    assert (outcome.status, answer) == ("cancelled", None)
 
 
 async def test_a_client_is_found_as_commands_find_it(

@@ -25,7 +25,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tool in ("node", "npm"):
         if shutil.which(tool) is None:
             pytest.fail(
-                f"{tool} is not installed: needed are Node.js 18 or newer and npm (.ci/run brings both)"
+                f"{tool} is not installed: needed are Node.js 18 or newer and npm (make test installs both)"
             )
     own = tmp_path_factory.getbasetemp()
     run = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own

@@ -28,6 +28,8 @@ intents = ["look_up"]
 [clients.app]
 [operators.ops]
 [policies.default]
+[policies.tree]
+topology = "supervised"
 [policies.hasty]
 turn_timeout_s = 1.5
 retry_backoff_s = 0.1

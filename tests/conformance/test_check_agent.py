@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +10,18 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.conformance.checks import CHECKS, STARTS, Finding, check_agent
-from mesh.conformance.stage import COMES_S
+from mesh.conformance.checks import CHECKS, STARTS, Check, Finding, check_agent
+from mesh.conformance.stage import COMES_S, Process, Stage
 from tests.docs.pages import DOCS, section
-from tests.servers import PATIENCE_S, ROOT
+from tests.servers import PATIENCE_S, ROOT, alive, until
 
-RAW = f"exec {sys.executable} -m tests.conformance.raw_process"
-OURS = f"exec {sys.executable} -m tests.conformance.agent_process"
+
+def behind_a_shell(module: str, fault: str = "") -> str:
+    """Return a command whose shell stays the agent's parent: none execs what is not the last."""
+    return f"{sys.executable} -m tests.conformance.{module} {fault}; exit $?"
+
+
+RAW, OURS = "raw_process", "agent_process"
 
 FAULTS = {
     "answers no ping": "answers pings",
@@ -59,8 +65,8 @@ async def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Find
         async with _AT_ONCE:
             return name, await found(tmp_path_factory.mktemp("tried"), command, only)
 
-    runs = [run("our-runtime", OURS), run("by-the-page-alone", RAW)]
-    runs += [run(fault, f"{RAW} {fault}", only) for fault, only in FAULTS.items()]
+    runs = [run("our-runtime", behind_a_shell(OURS)), run("by-the-page-alone", behind_a_shell(RAW))]
+    runs += [run(fault, behind_a_shell(RAW, fault), only) for fault, only in FAULTS.items()]
     return dict(await asyncio.gather(*runs))
 
 
@@ -77,6 +83,43 @@ def test_a_planted_mistake_is_found(fault: str, tried: dict[str, list[Finding]])
     started, *findings = tried[fault]
     assert started.ok
     assert [finding.check for finding in findings if not finding.ok] == [FAULTS[fault]], findings
+
+
+@pytest.mark.timeout(600)
+def test_what_is_wrong_quotes_the_failures_of_the_turn(tried: dict[str, list[Finding]]) -> None:
+    (wrong,) = [finding.wrong for finding in tried["dies of what is withheld"] if not finding.ok]
+    assert wrong.endswith("; seen: turn.failed by front: bug")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+async def test_the_agent_ends_with_the_command_whatever_ends_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    noted = tmp_path / "process"
+    run = f"sleep 1000 & echo $! > {noted}; wait"
+    command = [sys.executable, "-m", "mesh", "check-agent", "front", "--run", run]
+    check = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        await until(lambda: noted.exists() and noted.read_text().endswith("\n"))
+    finally:
+        check.send_signal(number)
+        await check.wait()
+    await until(lambda: not alive(int(noted.read_text())))
+
+
+async def test_the_agent_ends_when_its_check_raises(tmp_path: Path) -> None:
+    async def breaks(stage: Stage) -> None:
+        assert stage.process.running
+        processes.append(stage.process)
+        raise RuntimeError("a check that is wrong itself")
+
+    processes: list[Process] = []
+    checks = [Check("breaks", STARTS.section, breaks)]
+    with pytest.raises(RuntimeError, match="wrong itself"):
+        async for _ in check_agent("front", behind_a_shell(RAW), tmp_path, checks=checks):
+            pass
+    (process,) = processes
+    assert not process.running
 
 
 async def test_a_command_that_ends_takes_no_work(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def offer(name: str, *facts: Fact, **rest: object) -> Task:
 
 def claim(script: Script, name: str, by: str) -> None:
     """An agent claims the newest offer of a task."""
-    task = next(task for task in reversed(script.guard.ledger.tasks) if task.name == name)
+    task = next(task for task in reversed(script.guard.ledger.tasks.values()) if task.name == name)
     script.say(by, OfferClaimed(turn=task.offer or TurnId("none"), round=0))
 
 
@@ -206,6 +206,7 @@ SWARMS = (
         unclaimed,
         "request.opened turn.delegated task.offered task.offered task.opened task.failed:unclaimed"
         " task.delivered turn.resumed request.completed",
+        served=True,
     ),
     Scenario(
         offered_again,
@@ -234,5 +235,6 @@ SWARMS = (
         "request.opened turn.delegated task.offered move.refused:agent_available task.failed:unclaimed"
         " turn.resumed request.completed",
         breakers={"d": OPEN_BY_HAND},
+        served=True,
     ),
 )

@@ -54,7 +54,7 @@ class Rehearsed:
             await admin.publish_durable(subjects.breaker(name), msgspec.json.encode(entry))
         if scenario.served:
             self.actors = [await self.stage.actor(name, served=True) for name in FLEET.agents]
-        self.guard = await self.stage.guard(clock=lambda: self.now, salt=self.salt)
+        self.guard = await self.stage.guard(now=lambda: self.now, salt=self.salt)
         await self.stage.ready(self.guard)
 
     def salt(self) -> str:

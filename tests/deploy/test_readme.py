@@ -16,8 +16,8 @@ from tests.servers import PATIENCE_S, ROOT
 BLOCKS = {each.kind: each for each in blocks((DEPLOY / "README.md").read_text())}
 SAID = '#!/bin/sh\necho "${0##*/} $*" >> "$SAID"\n'
 PYTHON = SAID + 'mkdir -p "$3/bin" && for name in pip mesh; do cp "${0%/*}/mesh" "$3/bin/$name"; done\n'
-FOREIGN = ("docker", "mesh", "systemctl")
-"""Programs that are only noted: two need a daemon. (How `mesh` is typed is tried for every page.)"""
+FOREIGN = ("docker", "groupadd", "mesh", "systemctl")
+"""Programs that are only noted: they need a daemon, or root. How `mesh` is typed is tried for every page."""
 
 
 def played(block: Block, folder: Path) -> list[list[str]]:
@@ -36,11 +36,12 @@ def played(block: Block, folder: Path) -> list[list[str]]:
     checkout.mkdir()
     for name in ("agents", "deploy"):
         (checkout / name).symlink_to(ROOT / name)
-    script = re.sub(r"(?<=\s)/(opt|etc)/", rf"{folder}/\1/", block.text)
-    assert not re.search(rf"(?<!{re.escape(str(folder))})/(opt|etc)/", script), "it would write there"
+    script = re.sub(r"(?<=\s)/(opt|etc|var)/", rf"{folder}/\1/", block.text).replace(" -g mesh-data", "")
+    assert not re.search(rf"(?<!{re.escape(str(folder))})/(opt|etc|var)/", script), "it would write there"
     said = folder / "said"
+    env = f"{folder}/.env"
     done = subprocess.run(
-        ["bash", "-eu", "-c", script.replace("generated/data", f"{folder}/data")],
+        ["bash", "-eu", "-c", script.replace("generated/data", f"{folder}/data").replace("deploy/.env", env)],
         cwd=checkout,
         env={"PATH": f"{programs}:{os.environ['PATH']}", "SAID": str(said)},
         capture_output=True,
@@ -66,6 +67,16 @@ def test_the_script_for_compose_names_services_that_are_there(tmp_path: Path) ->
     assert noted[-1][:2] == ["mesh", "send"]
 
 
+def test_the_script_for_digests_names_the_images_that_are_used(tmp_path: Path) -> None:
+    asked = [words[-3] for words in played(BLOCKS["digests"], tmp_path) if words[0] == "docker"]
+    written = (tmp_path / ".env").read_text().split()
+    assert [line.partition("=")[2].partition("@")[0] for line in written] == asked
+    compose = (DEPLOY / "compose.yaml").read_text()
+    for line in written:
+        name, image = line.partition("@")[0].split("=")
+        assert f"${{{name}:-{image}}}" in compose
+
+
 def test_the_script_for_systemd_lays_out_what_the_units_look_for(tmp_path: Path) -> None:
     noted = played(BLOCKS["systemd"], tmp_path)
     installed = [words[1:] for words in noted if words[0] == "pip"]
@@ -82,6 +93,9 @@ def test_the_script_for_systemd_lays_out_what_the_units_look_for(tmp_path: Path)
             assert (tmp_path / path[1:]).exists(), path
         (keys,) = re.findall(r"LoadCredential=\S+:(/\S+)/", unit.read_text())
         assert (tmp_path / keys[1:]).stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / keys[1:]).parent.stat().st_mode & 0o777 == 0o700
+        for shared in re.findall(r"ReadWritePaths=-/(\S+)", unit.read_text()):
+            assert (tmp_path / shared).stat().st_mode & 0o7777 == 0o2770
     reload, enable = ([*words[1:]] for words in noted if words[0] == "systemctl")
     assert reload == ["daemon-reload"]
     for name in enable[2:]:

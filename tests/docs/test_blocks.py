@@ -20,7 +20,9 @@ RUN: dict[str, dict[str, str]] = {
         "toml title": "docs/test_readme.py",
     },
     "clients/node/README.md": {"console": NODE, "js title": NODE},
-    "deploy/README.md": dict.fromkeys(("sh compose", "sh systemd", "text tls"), "deploy/test_readme.py"),
+    "deploy/README.md": dict.fromkeys(
+        ("sh compose", "sh digests", "sh systemd", "text tls"), "deploy/test_readme.py"
+    ),
     "docs/artifacts.md": {
         "console": "system/test_cli_artifacts.py",
         "python": "docs/test_artifacts_page.py",

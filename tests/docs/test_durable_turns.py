@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from mesh.agent import _execution, _journal, _step_store, definition
-from protocol.wire.config import LEASE_S
+from mesh.agent._rounds import LOOK_S
+from protocol.wire.config import LEASE_S, Fleet
+from protocol.wire.ids import HUMAN
 from tests.docs.pages import Block, blocks, read
 from tests.servers import ran
 
@@ -40,3 +42,13 @@ def test_the_numbers_are_those_of_the_code() -> None:
 @pytest.mark.parametrize("reason", ["not_approved", "approval_expired"])
 def test_the_reasons_are_those_of_the_code(reason: str) -> None:
     assert f"`{reason}`" in PAGE
+
+
+def test_how_late_an_effect_may_begin_follows_from_leases_looks_and_heartbeats() -> None:
+    """Shown to bound it by tests/unit/agent/test_executor.py and tests/runtime/test_stopping.py."""
+    said, fleet = " ".join(PAGE.split()), Fleet(name="any", entry=HUMAN)
+    assert f"half an agent's lease after the end: {fleet.lease_s / 2:g} s by default" in said
+    assert f"The last look is {LOOK_S * 1e3:g} ms old at most" in said
+    assert fleet.heartbeat_s == fleet.lease_s / 3
+    assert f"a third of the lease later: {fleet.heartbeat_s:g} s" in said
+    assert f"after a guard's lease: {fleet.guard_lease_s:g} s" in said

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 
-from mesh.agent import Retry, Turn, _telemetry, agent, tool
+from mesh.agent import Retry, Turn, _execution, _telemetry, agent, tool
+from mesh.agent import _rate_limit as rate_limit
 from mesh.agent._execution import MAX_RESULT_BYTES
-from mesh.bus import rate_limit
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
 from mesh.model import ClaudeAgent
@@ -19,7 +19,6 @@ from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.prompt import Instructions, PromptContext, render
 from mesh.ops.spending import Row
 from mesh.testing import LocalMesh, turn
-from protocol.domain.rate_limit import LEASE_US
 from protocol.wire.commands import Complete, Move
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
@@ -168,10 +167,7 @@ def test_the_kinds_of_models_are_those_of_the_option() -> None:
 
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"at most every {_telemetry.TEXT_S * 1000:g} ms, {_telemetry.MOST_A_SECOND} notes a second" in PAGE
-    assert f"more than {rate_limit.LONGEST_HOLD_S:g} s is not waited for" in PAGE
-    lease_s = LEASE_US / 1e6
-    assert f"renews it every {rate_limit.RENEW_S:g} s" in PAGE
-    assert f"gives its share back {rate_limit.IDLE_S:g} s after" in PAGE
-    assert f"loses it after {lease_s:g} s" in PAGE
-    assert f"for up to {lease_s - rate_limit.SKEW_S:g} s" in PAGE
-    assert f"Clocks may differ by {rate_limit.SKEW_S:g} s" in PAGE
+    assert f"{rate_limit.FIRST_PAUSE_S:g} s at first" in PAGE
+    assert f"doubles it, up to {rate_limit.LONGEST_PAUSE_S:g} s" in PAGE
+    assert f"At most {rate_limit.LONGEST_ASKED_S / 3600:g} hour is believed" in PAGE
+    assert f"the last {_execution.MOST_KEPT_S:g} s of them (at most a tenth)" in PAGE

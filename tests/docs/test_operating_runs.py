@@ -97,7 +97,7 @@ class Night(Office):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def night(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Night]:
     folder = tmp_path_factory.mktemp("night")
-    (folder / "tighter.toml").write_text("max_handoff_bytes = 10\n")
+    (folder / "tighter.toml").write_text('topology = "supervised"\n')
     for name in ("page", "page-the-lead"):
         (folder / name).write_text('#!/bin/sh\necho "$@" >> paged\n')
         (folder / name).chmod(0o755)

@@ -23,12 +23,24 @@ from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, ids, prices
 from protocol.wire.commands import MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
-from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
+from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome
 from protocol.wire.events import AnyEvent, Event, type_of
+from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Handoff, Rule
-from protocol.wire.records import MAX_DATA_BYTES, Card, DeadLetter, Ended, LiveNote, MemoryRecord, Notice
+from protocol.wire.records import (
+    MAX_DATA_BYTES,
+    Card,
+    DeadLetter,
+    Ended,
+    LiveNote,
+    MemoryFolded,
+    MemoryForgotten,
+    MemoryRecord,
+    Notice,
+    Questions,
+)
 from protocol.wire.schema import json_schema
 from tests.certain import is_
 from tests.docs.pages import Block, blocks, codes, read, section, table
@@ -65,12 +77,14 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "dead-letter": _reader(DeadLetter),
     "card": _reader(Card),
     "live": _reader(LiveNote),
+    "questions": _reader(Questions),
     "fleet": _reader(Fleet),
     "policy": _reader(Policy),
     "breaker": _reader(BreakerEntry),
     "freeze": _reader(FreezeEntry),
-    "rates": _reader(RateLimitEntry),
     "memory": _reader(MemoryRecord),
+    "forgotten": _reader(MemoryForgotten),
+    "folded": _reader(MemoryFolded),
 }
 SCHEMAS = {
     "submit": "Submit",
@@ -87,10 +101,12 @@ SCHEMAS = {
     "dead-letter": "DeadLetter",
     "card": "Card",
     "live": "LiveNote",
+    "questions": "Questions",
     "breaker": "BreakerEntry",
     "freeze": "FreezeEntry",
-    "rates": "RateLimitEntry",
     "memory": "MemoryRecord",
+    "forgotten": "MemoryForgotten",
+    "folded": "MemoryFolded",
 }
 SERVERS_OWN = {
     "puback": {"stream", "seq", "error"},
@@ -363,6 +379,7 @@ def test_every_code_that_a_notice_can_have_is_listed() -> None:
         "protocol.malformed",
         "unknown_request",
         "event_too_large",
+        "guard_failed",
     }
 
 

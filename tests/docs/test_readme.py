@@ -16,7 +16,7 @@ DESK = section(README, "Five minutes to an agent of your own")
 
 
 def test_the_desk_does_what_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "p.toml").write_text("max_handoff_bytes = 10\n")
+    (tmp_path / "p.toml").write_text('topology = "supervised"\n')
     with contextlib.closing(Reader(DESK, tmp_path, differs="--policy")) as reader:
         assert reader.type_all() == 7
     assert len(START) + 7 == len(commands(README))

@@ -21,6 +21,7 @@ from protocol.wire.commands import Move, Task, Usage
 from protocol.wire.handoff import Constraints
 from tests.drill import ledger
 from tests.drill.evidence import Kind
+from tests.drill.stories import BRIEFLY_S
 from tests.drill.temptations import TEMPTATIONS
 
 
@@ -81,14 +82,20 @@ async def sign(request: str, call: str, slow: float, idempotency_key: str) -> di
     return await _do("reconcilable", "sign", request, call, slow, idempotency_key)
 
 
+@tool(effect="reconcilable", reconcile=shipped, approve="human", approve_within_s=BRIEFLY_S)
+async def seal(request: str, call: str, slow: float, idempotency_key: str) -> dict[str, Any]:
+    """Change the world, if somebody says yes soon."""
+    return await _do("reconcilable", "seal", request, call, slow, idempotency_key)
+
+
 @tool(effect="once")
 async def post(request: str, call: str, slow: float) -> dict[str, Any]:
     """Change the world in a way that nobody can tell afterwards."""
     return await _do("once", "post", request, call, slow)
 
 
-_PLANS = ("delegate", "gather", "call-off", "all-failed")
-TOOLS = {each.name: each for each in (look, deny, pay, ship, sign, post)}
+_PLANS = ("delegate", "gather", "call-off", "all-failed", "none-failed")
+TOOLS = {each.name: each for each in (look, deny, pay, ship, sign, seal, post)}
 MODEL = "stand-in"
 """What stands in for a model: it says yes, and writes into the ledger that it was paid."""
 
@@ -135,7 +142,7 @@ class _Walk:
         try:
             found = await turn.call(TOOLS[name], request=turn.request, call=call, slow=slow)
         except ToolRefused as no:
-            if no.reason != NotToday.code:
+            if no.reason not in (NotToday.code, "approval_expired"):  # the drill held the guards for too long
                 raise
             return
         self._note(found["call"])
@@ -169,6 +176,8 @@ class _Walk:
                 move = turn.delegate(cancel=[said[0]])
             case "all-failed" if any(result.delivered for result in turn.results.values()):
                 move = turn.fail(f"a task of {turn.agent} came to something")
+            case "none-failed" if not all(result.delivered for result in turn.results.values()):
+                move = turn.fail(f"a task of {turn.agent} came to nothing")
         for result in turn.results.values():
             for call in cast(list[str], result.facts["done"]) if result.delivered else ():
                 self._note(str(call))
@@ -214,7 +223,8 @@ class _Walk:
             case "broken":
                 self.mended -= 1
             case "ask" if not self.answered:
-                return turn.ask("go on?", of=None if said[0] == "client" else said[0])
+                terms = dict(said[1]) if len(said) > 1 else {}
+                return turn.ask("go on?", of=None if said[0] == "client" else said[0], **terms)
             case "ask":
                 self.answered -= 1
             case "escalate":
@@ -247,3 +257,5 @@ def _made(name: str) -> Agent:
 
 
 front, back, vault = (_made(name) for name in ("front", "back", "vault"))
+claimant = _made("claimant")
+"""Played by the drill itself (`tests.drill.claimant`); its code never runs."""

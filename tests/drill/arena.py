@@ -32,7 +32,8 @@ from protocol.wire.commands import Submit
 from protocol.wire.config import BreakerEntry
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import AgentName, RequestId
-from tests.drill import ledger
+from tests.drill import claimant, ledger
+from tests.drill.claimant import Claimant
 from tests.drill.evidence import Evidence, StepName, Submitted
 from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import SHUT
@@ -104,6 +105,7 @@ class Arena:
         self.stories: dict[str, Story] = {}
         """By request."""
         self._stack = contextlib.AsyncExitStack()
+        self._claimant: Claimant | None = None
         self.silent: set[str] = set()
         """Requests that did not come to rest."""
         self.unfinished: list[str] = []
@@ -126,12 +128,15 @@ class Arena:
             await self.processes.ready()
             self.watch = watch = Watch(JetStreamLog(viewer), self._hear, decided=self.setting.people)
             self._people = people = People(
-                client, operator, self.ledger, self.processes.is_alive, self.stories, watch.give_up
+                client, operator, self.ledger, self.processes, self.stories, watch.give_up
             )
+            if claimant.NAME in self.setting.file.agents:
+                bus = await stack.enter_async_context(await self.fleet.connect_as(claimant.NAME))
+                self._claimant = Claimant(bus, self.processes, self.stories)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            running = [
-                tasks.create_task(work) for work in (self.processes.keep(), self.watch.run(), people.run())
-            ]
+            work = [self.processes.keep(), self.watch.run(), people.run()]
+            work += [] if self._claimant is None else [self._claimant.run()]
+            running = [tasks.create_task(each) for each in work]
             stack.callback(lambda: [task.cancel() for task in running])
             self._stack = stack.pop_all()
         return self
@@ -156,6 +161,8 @@ class Arena:
     def _hear(self, event: AnyEvent) -> None:
         if self.setting.people:
             self._people.hear(event)
+        if self._claimant is not None:
+            self._claimant.hear(event)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -245,6 +252,7 @@ class Arena:
                 ended_at=ended_at or now_us(),
                 with_ledger=self.setting.people or bool(deeds),
                 orders=tuple(self._people.orders),
+                claims=() if self._claimant is None else tuple(self._claimant.claims),
                 asked=tuple(ledger.moves(self.ledger)),
                 fleet=self.setting.file.fleet,
                 unasked=tuple(self.processes.unasked),

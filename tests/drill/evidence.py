@@ -56,6 +56,16 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim of the agent that the drill plays."""
+
+    request: str
+    offer: str
+    at: int
+    """UTC µs; when JetStream had stored it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Undone:
     """Something that the drill's people were asked for and could not do."""
 
@@ -85,7 +95,7 @@ class Fault:
     """Something that the drill did to a process."""
 
     kind: str
-    """`kill`, `pause`, `restart`, or the name of the failpoint in which the process was killed."""
+    """`kill`, `pause`, `restart`, `held`, or the failpoint in which the process was killed."""
     identity: str
     """Which process: `guard-1`, `worker-2`, `nats-server`."""
     name: str
@@ -128,6 +138,8 @@ class Evidence:
     """Whether the tools write down what they do; without, nothing is known of the world outside."""
     orders: Sequence[Ordered] = ()
     """Control messages that were acknowledged."""
+    claims: Sequence[Claimed] = ()
+    """Claims of the drill's own agent that were acknowledged."""
     unasked: Sequence[str] = ()
     """Services that ended though nobody had ended them, in a line each."""
     silent: frozenset[str] = field(default_factory=frozenset)

@@ -48,8 +48,9 @@ FAILPOINTS: dict[str, Failpoint] = {
             "the event that ends a turn from outside",
             "the message at `mesh.end.…` that tells its agent",
         ),
+        Failpoint("guard.asks", "a question to a client, or what ends one", "the list of its open questions"),
         Failpoint(
-            "guard.remembers", "the answer of a request in a conversation", "what the conversation remembers"
+            "guard.remembers", "the answer of a request in a conversation", "the record of what it leaves"
         ),
         Failpoint("guard.armed", "events and timer", "the acknowledgement"),
         Failpoint("guard.fired", "a fired timer, in its queue", "what is due"),

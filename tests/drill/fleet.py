@@ -5,6 +5,8 @@ from protocol.wire.config import GUARD_LEASE_S, LEASE_S
 
 SHUT = "shut"
 """The agent whose breaker is open."""
+RARE = "rare"
+"""The intent that only the drill's own agent lists."""
 _TEXT = """
 name = "drill"
 entry = "front"
@@ -30,6 +32,10 @@ intents = ["store", "read"]
 [agents.shut]    # nobody serves it, and its breaker is open
 description = "Is given nothing."
 intents = []
+
+[agents.claimant]   # the drill plays it: it claims what it may not have, and when it is hard
+description = "Claims late, and twice."
+intents = ["read", "rare"]
 
 [clients.app]
 [operators.ops]
@@ -89,6 +95,15 @@ max_escalations = 20
 retry_backoff_s = 0.2
 retry_backoff_max_s = 2.0
 claim_within_s = 60.0
+
+[policies.brief-swarm]   # what is offered is soon over, unless its clock stands
+topology = "swarm"
+max_refusals = 4
+max_retries = 4
+max_escalations = 20
+retry_backoff_s = 0.2
+retry_backoff_max_s = 2.0
+claim_within_s = 3.0
 
 [labels]   # whoever brings it
 phone = ["pii"]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from protocol.wire.config import Fleet
-from tests.drill.evidence import Asked, Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
+from tests.drill.evidence import Asked, Claimed, Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
 
 KINDS: Mapping[str, type] = {
     "submitted": Submitted,
@@ -17,6 +17,7 @@ KINDS: Mapping[str, type] = {
     "orders": Ordered,
     "undone": Undone,
     "asked": Asked,
+    "claims": Claimed,
 }
 """What lies in a file of its own, one object a line, by the field of the evidence."""
 EVENTS, STEPS, DEAD, DRILL = "events.jsonl", "steps.jsonl", "dead.jsonl", "drill.json"

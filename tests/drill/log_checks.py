@@ -13,6 +13,7 @@ from protocol.domain import hash_chain
 from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
+from protocol.domain.waits import Looks
 from protocol.wire import events
 from protocol.wire.commands import Command, OfferClaimed, move_name
 from protocol.wire.event_parts import Grounds
@@ -121,6 +122,23 @@ def orders_obeyed(reading: Reading) -> Iterator[Breach]:
         if not any(event.control == order.id for event in story.events):
             detail = f"{order.id} was acknowledged at {order.seq} of CTL, and no event came of it"
             yield Breach(promise="orders_obeyed", request=order.request, detail=detail)
+
+
+def in_time_counts(reading: Reading) -> Iterator[Breach]:
+    """A reply that was stored before its question expired is the answer, whether or not a guard ran then."""
+    stored = {(order.request, order.id): order.at for order in reading.evidence.orders}
+    for request, story in reading.stories.items():
+        asked: dict[str, events.TurnSuspended] = {}
+        for event in story.events:
+            if isinstance(event, events.TurnSuspended):
+                asked[event.turn] = event
+            elif isinstance(event, events.TurnResumed) and event.work.past[-1].how == "expired":
+                question = asked[event.turn]
+                at = stored.get((request, f"reply-{question.id}"), question.expires_at)
+                if at < question.expires_at:
+                    early_s = (question.expires_at - at) / 1e6
+                    detail = f"event {event.n} calls expired what was answered {early_s:.1f} s before"
+                    yield Breach(promise="in_time_counts", request=request, detail=detail)
 
 
 def people_can_act(reading: Reading) -> Iterator[Breach]:
@@ -289,7 +307,8 @@ def consequences_follow(reading: Reading) -> Iterator[Breach]:
 
     Looked at `SLACK_S` and two leases before the log was read, and only if the last fault was over by
     then: until guards and server run again, whatever falls due has to wait. An agent counts as served since
-    that fault. What hangs on it is looked for again a period after a look in vain, so it gets one more.
+    that fault, and so does somebody who may claim an offer. What hangs on it is looked for again a period
+    after a look in vain, so it gets one more.
     """
     then = reading.evidence.ended_at - int((SLACK_S + 2 * reading.evidence.lease_s) * 1e6)
     if any(fault.until > then for fault in reading.evidence.faults):
@@ -301,15 +320,16 @@ def consequences_follow(reading: Reading) -> Iterator[Breach]:
         if ledger is None or not ledger.is_open:
             continue
         period = int(ledger.policy.turn_timeout_s * 1e6)
-        looks: list[tuple[int, bool | None]] = [(then, None)]
+        there = Grounds(human=True, served=True, served_since=since)
+        offers = {task.turn: there for task in ledger.live.values() if task.state == "offered"}
+        looks: list[tuple[int, Grounds, Looks | None]] = [(then, Grounds(human=True), None)]
+        looks.append((then - int(ledger.policy.claim_within_s * 1e6), Grounds(human=True), offers))
         if all(turn.agent in served_ones for turn in ledger.open.values()):
-            looks.append((then - period, True))
-        for at, served in looks:
+            looks.append((then - period, there, None))
+        for at, grounds, seen in looks:
             if ledger.head is not None and at < ledger.head.at:
                 continue
-            grounds = Grounds(human=True, served=served, served_since=since)
-            world = World(now=at, salt="0" * 32, grounds=grounds)
-            missing = due(ledger, world)
+            missing = due(ledger, World(now=at, salt="0" * 32, grounds=grounds), looks=seen)
             if missing is not None:
                 what = "the verdict on a deferred move" if isinstance(missing, Command) else type_of(missing)
                 detail = f"{what} was due {SLACK_S:g} s and more before the end, and is not there"

@@ -22,11 +22,13 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN
 from tests.drill.evidence import Ordered, Undone
 from tests.drill.ledger import deeds
-from tests.drill.processes import now_us
-from tests.drill.stories import Story
+from tests.drill.processes import Processes, now_us
+from tests.drill.stories import Order, Story
 
 _AGAIN_S = 0.1
 _LOOK_S = 0.05
+FROZEN_S = 4.0
+"""Longer than an offer of the policy `brief-swarm` waits for a claim."""
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -46,7 +48,7 @@ class People:
     Args:
         client, operator: their connections.
         ledger: the file that tools write to.
-        is_alive: whether the agent's process that signs steps with this name still exists.
+        processes: of the drill; guards are held for a while where a story says so.
         stories: by request, as far as they are sent.
         give_up: told of a request for which they could not do what they were asked for.
     """
@@ -56,13 +58,13 @@ class People:
         client: Bus,
         operator: Bus,
         ledger: Path,
-        is_alive: Callable[[str], bool],
+        processes: Processes,
         stories: Mapping[str, Story],
         give_up: Callable[[str], None] = lambda request: None,
     ) -> None:
         self._client, self._operator = client, operator
         self._ledger = ledger
-        self._is_alive = is_alive
+        self._processes = processes
         self._stories = stories
         self._give_up = give_up
         self._agents: dict[str, str] = {}
@@ -99,6 +101,10 @@ class People:
         match event:
             case events.RequestOpened():
                 self._on_opened(event)
+            case events.TaskOffered() if self._order_of(event) in ("freeze-offer", "thaw-offer"):
+                self._freeze(event)
+            case events.RequestFrozen() if self._order_of(event) == "thaw-offer":
+                self._to_do.put_nowait((event.request, self._thaw_later(event)))
             case events.RequestFrozen():
                 self._frozen.add(event.request)
             case events.MoveDeferred() | events.TurnFailed() if event.request in self._frozen:
@@ -107,18 +113,39 @@ class People:
             case events.TurnSuspended(ask=ask):
                 who = self._operator if ask.to_agent == HUMAN else self._client
                 reply = Reply(id=f"reply-{event.id}", turn=event.turn, round=event.round, value=True)
-                self._order(who, event, reply)
+                if self._order_of(event) == "away-ask":
+                    self._to_do.put_nowait((event.request, self._reply_to_nobody(who, event, reply)))
+                else:
+                    self._order(who, event, reply)
             case events.EscalationRaised():
                 self._order(self._operator, event, _resolution(event))
             case events.EffectDoubted():
                 self._to_do.put_nowait((event.request, self._settle(event)))
 
     def _on_opened(self, event: events.RequestOpened) -> None:
-        story = self._stories.get(event.request)
-        if story is not None and story.order == "cancel":
+        order = self._order_of(event)
+        if order == "cancel":
             self._order(self._client, event, Cancel(id=f"cancel-{event.id}", reason="as the story says"))
-        elif story is not None and story.order == "freeze":
-            self._order(self._operator, event, Freeze(id=f"freeze-{event.id}", reason="as the story says"))
+        elif order == "freeze":
+            self._freeze(event)
+
+    def _order_of(self, event: AnyEvent) -> Order:
+        story = self._stories.get(event.request)
+        return "" if story is None else story.order
+
+    def _freeze(self, event: AnyEvent) -> None:
+        self._order(self._operator, event, Freeze(id=f"freeze-{event.id}", reason="as the story says"))
+
+    async def _thaw_later(self, event: events.RequestFrozen) -> None:
+        """Thaw a request after more than the time that its offers have."""
+        await asyncio.sleep(FROZEN_S)
+        await self._say(self._operator, event.request, Thaw(id=f"thaw-{event.id}"))
+
+    async def _reply_to_nobody(self, who: Bus, event: events.TurnSuspended, reply: Reply) -> None:
+        """Reply while no guard runs, and let none run until the question has expired."""
+        async with self._processes.guards_held():
+            await self._say(who, event.request, reply)
+            await asyncio.sleep(max(0.0, (event.expires_at - now_us()) / 1e6) + _AGAIN_S)
 
     def _order(self, who: Bus, event: AnyEvent, order: Control) -> None:
         self._to_do.put_nowait((event.request, self._say(who, event.request, order)))
@@ -161,7 +188,7 @@ class People:
                 return result.value  # whoever began it has come to its end after all
             if intent is None:
                 raise DoubtUnclear(f"{name} is in doubt and has no intent")
-            if not self._is_alive(intent.nonce.partition("-")[0]):
+            if not self._processes.is_alive(intent.nonce.partition("-")[0]):
                 break
             await asyncio.sleep(_LOOK_S)
         round_, _, n = name.partition("-")

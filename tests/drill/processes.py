@@ -10,9 +10,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from mesh.bus.roles import GUARD
 from mesh.local.fleet import LocalFleet
 from mesh.local.service import LaunchFailed, Service
 from tests.drill import failpoints
@@ -20,6 +21,8 @@ from tests.drill.evidence import Fault
 from tests.drill.failpoints import Claim
 
 SERVER = "nats-server"
+HELD = "held"
+"""What a story does to the guards; it counts beside the planned faults."""
 READY = ("agent_ready", "guard_ready")
 """Lines of a service's log from which on it takes work."""
 _LOOK_S = 0.02
@@ -93,6 +96,7 @@ class Processes:
         self.armed: set[str] = set()
         """Failpoints that wait for somebody to die in them."""
         self.server_lock = asyncio.Lock()
+        self._holding = asyncio.Lock()
         self._over = False
 
     async def ready(self) -> None:
@@ -219,6 +223,24 @@ class Processes:
         finally:
             each.service.signal(signal.SIGCONT)
         self.faults.append(Fault("pause", identity, each.service.name, at, now_us(), each.service.pid))
+
+    @contextlib.asynccontextmanager
+    async def guards_held(self) -> AsyncIterator[None]:
+        """Stop every guard (SIGSTOP) for the body, as if none was deployed: what is sent lies in a queue."""
+        guards = [each for each in self.running.values() if each.service.name == GUARD]
+        async with self._holding, contextlib.AsyncExitStack() as stack:
+            for each in guards:
+                await stack.enter_async_context(each.one_at_a_time)
+            at = now_us()
+            for each in guards:
+                each.service.signal(signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                for each in guards:
+                    each.service.signal(signal.SIGCONT)
+            pauses = (Fault(HELD, each.identity, GUARD, at, now_us(), each.service.pid) for each in guards)
+            self.faults.extend(pauses)
 
     async def kill_server(self) -> None:
         """SIGKILL; returns when it answers again."""

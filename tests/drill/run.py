@@ -142,7 +142,8 @@ async def drill(
 async def _one(arena: Arena, pace: _Pace, story: Story) -> None:
     await pace.release()
     try:
-        await arena.rest(await arena.send(story))
+        for each in (story, *story.then):
+            await arena.rest(await arena.send(each))
     finally:
         await pace.rested()
 

@@ -14,9 +14,16 @@ from tests.drill.temptations import KEPT, TOKENS_GRANTED, TOKENS_SPENT
 
 Op = list[Any]
 """One operation of a script: its name and what it needs; `tests.drill.agents` does it."""
-Order = Literal["", "cancel", "freeze"]
+Order = Literal["", "cancel", "freeze", "freeze-offer", "thaw-offer", "away-offer", "away-ask"]
+"""What its client or an operator does.
+
+`cancel` and `freeze` come as soon as the request is open. `freeze-offer` freezes it between an offer and its
+claim; `thaw-offer` does so, too, for longer than the time to claim, and the claim comes after the thaw. With
+`away-offer` and `away-ask` no guard runs from before the claim or the reply is stored until its time is over.
+"""
 
 COMPLETED = ("completed",)
+EITHER = ("completed", "failed")
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,10 @@ class Story:
     policy: str = "default"
     conversation: str | None = None
     order: Order = ""
-    """What its client or an operator does as soon as it is open."""
     twice: bool = False
     """Whether it is sent once more, with the same id and bytes."""
+    then: tuple["Story", ...] = ()
+    """What is sent after it, each as soon as the one before it rests."""
 
     @property
     def all_facts(self) -> tuple[Fact, ...]:
@@ -103,6 +111,21 @@ def _tempted_beyond_its_terms(draw: _Draw) -> dict[str, Any]:
 def _beyond_all_terms(draw: _Draw) -> dict[str, Any]:
     asked = Constraints(must_carry=("what-nobody-has",))
     return {"script": (draw.effect(),), "constraints": asked, "expected": ("refused",)}
+
+
+# --- conversations ------------------------------------------------------------------------------------
+
+
+def _remembered(draw: _Draw) -> dict[str, Any]:
+    """The next request of the conversation begins with what this one left, and no other conversation does."""
+    own, other = draw.name(), draw.name()
+    recalls = Story("recalls", "drill: recalls", (["sees", "seen"], draw.effect()), conversation=own)
+    stranger = Story("is-a-stranger", "drill: is-a-stranger", (["blind", "seen"],), conversation=other)
+    return {
+        "script": (draw.effect(), ["to", "back"], draw.call("model"), ["remember", "seen"]),
+        "conversation": own,
+        "then": (recalls, stranger),
+    }
 
 
 # --- trees --------------------------------------------------------------------------------------------
@@ -184,6 +207,8 @@ def _within_budget(draw: _Draw) -> dict[str, Any]:
     }
 
 
+BRIEFLY_S = 3.0
+"""How long a question or an approval waits where its answer comes in time and no guard runs."""
 CALLS_GRANTED = 6
 """Model calls of a tree whose agents would make nine."""
 
@@ -196,6 +221,17 @@ def _offers(draw: _Draw, *, slow_s: float = 0.0) -> Op:
         for name in ("one", "two")
     ]
     return ["delegate", [{**offer, "to": None} for offer in offers]]
+
+
+def _rare_offers(order: Order, *names: str, expected: tuple[str, ...] = COMPLETED) -> dict[str, Any]:
+    """Return a story whose reads all go to the agent that the drill plays."""
+    offers = [{**_task(name, "", ["board", name]), "intent": "rare", "to": None} for name in names]
+    return {
+        "script": (["delegate", offers], ["none-failed"]),
+        "policy": "brief-swarm",
+        "order": order,
+        "expected": expected,
+    }
 
 
 def _tempted_in_a_tree(draw: _Draw) -> dict[str, Any]:
@@ -287,10 +323,7 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
         "constraints": Constraints(max_resolution_time_s=1.5),
         "expected": ("expired",),
     },
-    "remembered": lambda draw: {
-        "script": (draw.effect(), ["to", "back"], draw.call("model"), ["remember", "seen"]),
-        "conversation": draw.name(),
-    },
+    "remembered": _remembered,
     "tempted-to-strangers": _tempted_to_strangers,
     "tempted-in-circles": lambda draw: {
         "script": (
@@ -358,7 +391,8 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
         "expected": ("expired",),
     },
     "tree-within-budget": _within_budget,
-    "swarm-reads": lambda draw: {"script": (_offers(draw), draw.effect()), "policy": "swarm"},
+    # Slow, so that the drill's own agent claims a read while another has it in hand.
+    "swarm-reads": lambda draw: {"script": (_offers(draw, slow_s=2.0), draw.effect()), "policy": "swarm"},
     "swarm-cancelled": lambda draw: {
         "script": (_offers(draw, slow_s=6.0), draw.effect()),
         "policy": "swarm",
@@ -369,6 +403,18 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
         "script": (_offers(draw), draw.effect()),
         "policy": "swarm",
         "order": "freeze",
+    },
+    # Freeze or claim may come too late here, when a fault holds it up; `claims_count` knows if it did.
+    "swarm-frozen-before-claim": lambda draw: _rare_offers("freeze-offer", "one", "two", expected=EITHER),
+    "swarm-thawed-before-claim": lambda draw: _rare_offers("thaw-offer", "one", expected=EITHER),
+    "swarm-claimed-without-guards": lambda draw: _rare_offers("away-offer", "one", expected=EITHER),
+    "replied-without-guards": lambda draw: {
+        "script": (["ask", "client", {"expires_s": BRIEFLY_S}], draw.effect()),
+        "order": "away-ask",
+    },
+    "approved-without-guards": lambda draw: {
+        "script": (draw.call("model"), draw.call("seal"), draw.effect()),
+        "order": "away-ask",
     },
     "tempted-in-a-tree": _tempted_in_a_tree,
     "of-no-policy": lambda draw: {

@@ -11,12 +11,17 @@ from typing import NamedTuple
 from protocol.wire import events
 from protocol.wire.event_parts import PlannedTask
 from protocol.wire.ids import HUMAN, proposal_id
+from tests.drill.evidence import Claimed
 from tests.drill.findings import Breach
 from tests.drill.log_checks import ends_turn
 from tests.drill.reading import Reading, Story
 
 ENDS = events.TaskDelivered | events.TaskFailed | events.TaskCancelled
 """What ends a task, or one agent's attempt at it."""
+
+
+UNCLAIMED = "unclaimed"
+"""The code of a task that nobody claimed, as the protocol page has it."""
 
 
 class TaskId(NamedTuple):
@@ -103,6 +108,75 @@ def _is_end(event: events.AnyEvent) -> bool:
 
 def _status(ends: list[ENDS]) -> str:
     return events.type_of(ends[-1]).partition(".")[2] if ends else "nothing"
+
+
+def one_task_at_a_time(reading: Reading) -> Iterator[Breach]:
+    """An offer goes to one agent, and an agent that claims has one open task of a lead at a time."""
+    for request, story in reading.stories.items():
+        offered: set[TaskId] = set()
+        in_hand: dict[str, tuple[str, TaskId]] = {}
+        """By turn: which agent claimed which task."""
+        for event in story.events:
+            match event:
+                case events.TaskOffered():
+                    offered.add(TaskId(event.lead, event.name))
+                case events.TaskOpened() if event.grounds is not None:
+                    place = TaskId(event.lead, event.name)
+                    if place not in offered:
+                        detail = f"{event.to} was given it at {event.n}, and it was not on offer"
+                        yield _breach("one_task_at_a_time", request, place, detail)
+                    offered.discard(place)
+                    for agent, other in in_hand.values():
+                        if (agent, other.lead) == (event.to, event.lead):
+                            detail = f"{agent} was given it at {event.n}, and has {other.name} in hand"
+                            yield _breach("one_task_at_a_time", request, place, detail)
+                    in_hand[event.work.turn] = (event.to, place)
+                case events.TaskDelivered() | events.TaskFailed() | events.TaskCancelled():
+                    in_hand.pop(event.turn, None)
+                case _:
+                    pass
+
+
+def claims_count(reading: Reading) -> Iterator[Breach]:
+    """A claim that was stored before its offer's time was over is not passed over.
+
+    The time stands while the request is frozen. A claim counts by when the bus had stored it, whether or not
+    a guard ran then.
+    """
+    for claim in reading.evidence.claims:
+        story = reading.stories.get(claim.request)
+        limit = None if story is None else _claim_by(story, claim)
+        if story is None or limit is None or claim.at > limit:
+            continue
+        for event in story.events:
+            if isinstance(event, events.TaskFailed) and (event.turn, event.error.code) == (
+                claim.offer,
+                UNCLAIMED,
+            ):
+                early_s = (limit - claim.at) / 1e6
+                detail = (
+                    f"offer {claim.offer} was claimed {early_s:.1f} s before its time was over, and it failed"
+                )
+                yield Breach(promise="claims_count", request=claim.request, detail=detail)
+
+
+def _claim_by(story: Story, claim: Claimed) -> int | None:
+    """Return until when (UTC µs) an offer could be claimed, by the log; None for an unknown offer."""
+    limit, frozen_at = None, 0
+    for event in story.events:
+        if event.at > claim.at:
+            break
+        match event:
+            case events.TaskOffered(id=id_) if id_ == claim.offer:
+                limit = event.claim_by
+            case events.RequestFrozen():
+                frozen_at = event.since or event.at
+            case events.RequestThawed() if limit is not None:
+                limit += event.at - frozen_at
+                frozen_at = 0
+            case _:
+                pass
+    return claim.at if limit is not None and 0 < frozen_at <= limit else limit
 
 
 def no_tree_overspends(reading: Reading) -> Iterator[Breach]:

@@ -95,7 +95,7 @@ def test_a_golden_log_folds_to_what_it_always_was() -> None:
     assert (ledger.status, ledger.n, ledger.escalations) == ("completed", 23, 1)
     assert [turn.path for turn in ledger.turns.values()][1:3] == [("triage", "billing"), ("triage",)]
     assert ledger.spent == Usage(nano_dollars=17_100_000, tokens=5_700, model_calls=8)
-    assert ledger.prev == "76e516035f92f66cc76726cbedc8a413f0c34fd13579f99344d378c40ef90575"
+    assert ledger.prev == "5c07d8b50d99ced3bcaff7575ee982b906d07fa5a6139b249c9bc6823d7c237a"
     answer: Any = ledger.ended
     assert answer.answer == {"refunded": 12.5, "text": "Done."}
 

@@ -25,6 +25,7 @@ from mesh.errors import ApiError
 from mesh.guard.context import DecisionContext
 from mesh.guard.processor import RequestProcessor
 from mesh.guard.service import Guard
+from mesh.guard.watchdog import VERDICT_S
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
 from protocol.wire import codec, events, subjects
@@ -69,6 +70,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="queued", turn_timeout_s=2.0, unattended_after_s=None),
         Policy(name="short", deadline_s=0.4),
         Policy(name="swarm", topology="swarm"),
+        Policy(name="claimed-soon", topology="swarm", claim_within_s=5.0),
         Policy(name="tiered", escalation_sla_s=0.25, max_retries=0),
         Policy(name="strict", max_refusals=0, max_retries=0),
         Policy(name="unescalated", max_escalations=0),
@@ -90,6 +92,11 @@ CLOSERS = (
     events.TaskCancelled,
 )
 """What ends the turn that it names."""
+
+
+def wall_clock_us() -> int:
+    """Return this machine's time: UTC µs."""
+    return time.time_ns() // 1000
 
 
 async def furnish(mesh: LocalBus) -> None:
@@ -130,10 +137,11 @@ class Stage:
             self._buses[name + use] = await self._stack.enter_async_context(self.mesh.connected_as(name))
         return self._buses[name + use]
 
-    async def guard(self, identity: str = "g1", **around: Any) -> Guard:
+    async def guard(self, identity: str = "g1", verdict_s: float = VERDICT_S, **around: Any) -> Guard:
         """Start a guard in this process; `around` is for its `DecisionContext`."""
         bus = await self.bus("guard", identity)
-        guard = Guard(bus, identity=identity, context=DecisionContext(bus, **around))
+        context = DecisionContext(bus, **around)
+        guard = Guard(bus, identity=identity, context=context, verdict_s=verdict_s)
         self._guards[guard] = asyncio.create_task(guard.run())
         return guard
 

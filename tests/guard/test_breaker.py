@@ -1,6 +1,7 @@
 """The circuit breaker on a real bus: who counts, who is refused, who gets the trial, what is recorded."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from mesh.guard.availability import Breakers
-from mesh.guard.context import wall_clock_us
 from mesh.guard.service import Guard
 from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.ledger import fold
@@ -38,7 +38,7 @@ class Clock:
         self.ahead_s = 0.0
 
     def __call__(self) -> int:
-        return wall_clock_us() + round(self.ahead_s * 1e6)
+        return time.time_ns() // 1000 + round(self.ahead_s * 1e6)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def clock() -> Clock:
 @pytest_asyncio.fixture
 async def guard(stage: Stage, clock: Clock) -> AsyncIterator[Guard]:
     admin = await stage.bus("admin")
-    yield await stage.guard("one", clock=clock)
+    yield await stage.guard("one", now=clock)
     for name in FLEET.agents:
         await admin.api("STREAM.PURGE.CONF", {"filter": subjects.breaker(name)})
 
@@ -242,7 +242,7 @@ async def test_failures_counted_at_the_same_time_are_all_counted(stage: Stage, g
 async def test_an_entry_that_cannot_be_written_stops_no_decision(tmp_path: Path, clock: Clock) -> None:
     async with furnished_mesh(tmp_path, FURNISHED) as mesh, staged(mesh) as own:
         admin = await own.bus("admin")
-        await own.ready(await own.guard("one", clock=clock))
+        await own.ready(await own.guard("one", now=clock))
         config = (await admin.api("STREAM.INFO.CONF"))["config"]
         state = (await admin.api("STREAM.INFO.CONF"))["state"]
         full = {**config, "max_bytes": state["bytes"], "discard": "new"}

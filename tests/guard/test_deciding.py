@@ -117,7 +117,7 @@ async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: S
     client = await stage.client()
     request = client.new_id()
     clock = [submitted_ms(request) * 1000]
-    rooms = {name: await stage.processor(name, clock=lambda: clock[0]) for name in ("one", "other")}
+    rooms = {name: await stage.processor(name, now=lambda: clock[0]) for name in ("one", "other")}
     week = Constraints(max_resolution_time_s=12 * 86_400.0)
     command = submit_command(request, Submit(text="hello", constraints=week))
     assert isinstance(await rooms["one"].process(command), Decided)
@@ -133,8 +133,8 @@ async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: S
 async def test_a_timer_is_looked_at_with_the_log_and_not_with_an_older_copy(stage: Stage) -> None:
     request = (await stage.client()).new_id()
     clock = [submitted_ms(request) * 1000]
-    one = await stage.processor("one", clock=lambda: clock[0])
-    other = await stage.processor("other", clock=lambda: clock[0])
+    one = await stage.processor("one", now=lambda: clock[0])
+    other = await stage.processor("other", now=lambda: clock[0])
     opened = is_(await one.process(submit_command(request, Submit(text="hello"))), Decided)
     ask = MoveProposed(
         turn=opened.event.id,  # type: ignore[arg-type]
@@ -242,5 +242,5 @@ async def test_a_request_whose_next_round_no_message_can_hold_ends(stage: Stage)
     assert isinstance(log[-3], events.TurnFailed)
     (line,) = [line for line in lines if line["event"] == "event_too_large"]
     assert line["size"] > line["limit"] == most(guard_bus)
-    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "failed"  # type: ignore[arg-type]
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "failed"
     await stage.drained()

@@ -9,7 +9,7 @@ from mesh.ops import dead_letters
 from mesh.ops.watch import Place, Watch
 from protocol.wire import events
 from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
-from protocol.wire.config import FreezeEntry
+from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Fact
 from protocol.wire.subjects import FREEZE, end
 from tests.certain import is_, known
@@ -116,7 +116,7 @@ async def test_between_a_dead_letter_and_its_acknowledgement(stage: Stage) -> No
     await stage.guard()
     await stage.drained()
     letters = await stage.dead_letters(after=after)
-    assert [(letter.code, letter.original) for letter in letters] == [("protocol.malformed", b"{")] * 2
+    assert [(letter.code, letter.original) for letter in letters] == [("protocol.malformed", b"{")]
     viewer, told = await stage.bus("op"), set[dead_letters.Buried]()
     ((seq, letter),) = [each async for each in dead_letters.letters(viewer, after + 1, told)]
     assert letter == letters[0]

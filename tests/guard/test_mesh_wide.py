@@ -7,7 +7,7 @@ import msgspec
 from mesh.bus.reader import get
 from mesh.guard.context import freeze_or_thaw
 from protocol.wire.commands import Control, Freeze, Thaw
-from protocol.wire.config import FreezeEntry
+from protocol.wire.freeze import FreezeEntry, Span
 from protocol.wire.subjects import FREEZE
 from tests.guard.stage import Stage
 
@@ -35,7 +35,8 @@ async def test_only_a_newer_message_replaces_what_stands(stage: Stage) -> None:
     await obey(stage, Thaw(id="t"), 7, 3000)
     for seq, at in ((5, 1000), (6, 2000), (7, 3000)):  # each comes again
         await obey(stage, Freeze(id="f"), seq, at)
-    assert await entry(stage) == FreezeEntry(by="op", sender="op", since=3000, at=3000, seq=7)
+    spans = (Span(since=1000, until=3000),)
+    assert await entry(stage) == FreezeEntry(by="op", sender="op", since=3000, at=3000, seq=7, spans=spans)
     await obey(stage, Freeze(id="h"), 1, HOUR_US)  # the queue was made anew
     assert ((await entry(stage)).frozen, (await entry(stage)).seq) == (True, 1)
     await obey(stage, Thaw(id="u"), 2, HOUR_US + 1)

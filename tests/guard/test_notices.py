@@ -1,6 +1,7 @@
 """Whatever comes to nothing says so: a dead letter with its reason and bytes, and a notice to its sender."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.streams import stream_table
+from mesh.guard.dead_letters import DeadLetters
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, MoveProposed, Submit, Transfer
@@ -112,7 +114,7 @@ async def test_an_id_that_is_none_is_told_of_under_the_name_alone(stage: Stage) 
 async def test_an_id_that_is_too_old_or_too_far_ahead_is_stale(stage: Stage, ahead_ms: int) -> None:
     client = await stage.client()
     request = f"c1_{ulid(await _now_ms(stage) + ahead_ms, ENTROPY)}"
-    await client.submit("hello", request=request)  # type: ignore[arg-type]
+    await client.submit("hello", request=request)
     await stage.buried("stale_id", request=request)
     assert await stage.types(request) == []
 
@@ -246,3 +248,30 @@ async def test_nobody_puts_anothers_dead_letter_out(stage: Stage) -> None:
     letters = await stage.dead_letters()
     assert [letter.request for letter in letters if letter.sender == "c1"].count(request) == 1
     assert len([letter for letter in letters if letter.sender == "c2"]) <= kept
+
+
+async def test_guards_that_keep_the_same_message_at_the_same_time_store_one_letter(stage: Stage) -> None:
+    """As when one of them was frozen with the message in hand, and both know the list up to now."""
+    guards = [DeadLetters(await stage.bus("guard", name)) for name in ("frozen", "heir")]
+    after = await stage.last_seq("DEAD")
+
+    def message(seq: int) -> Any:
+        return SimpleNamespace(
+            subject="mesh.prop.0.c2.r", data=b"{", headers={}, delivered=1, stream_seq=seq, stored_us=seq
+        )
+
+    async def keep(guard: DeadLetters, seq: int) -> bool:
+        return await guard.keep("c2", message(seq), at=1, code="x", detail="y", request="r")
+
+    for round_ in range(3):
+        for number, guard in enumerate(guards):
+            assert await keep(guard, 100 * round_ + number)
+        kept = await asyncio.gather(
+            *(keep(guard, 100 * round_ + n) for n in range(2, 20) for guard in guards)
+        )
+        assert all(kept)
+    stored = [letter.stream_seq for letter in await stage.dead_letters(after=after)]
+    assert sorted(stored) == [100 * round_ + n for round_ in range(3) for n in range(20)]
+    late = DeadLetters(await stage.bus("guard", "late"))
+    assert await keep(late, 119)
+    assert len(await stage.dead_letters(after=after)) == len(stored)

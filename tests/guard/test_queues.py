@@ -19,7 +19,8 @@ from mesh.errors import PublishRefused, StreamFull
 from mesh.testing import LocalBus
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Freeze, Move, Resolve, Thaw
-from protocol.wire.config import AgentEntry, FreezeEntry
+from protocol.wire.config import AgentEntry
+from protocol.wire.freeze import FreezeEntry
 from protocol.wire.ids import AgentName, RequestId, request_id
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually

@@ -64,3 +64,24 @@ async def test_a_swarm_goes_on_where_its_guard_died(stage: Stage, point: str) ->
         assert len([event for event in log if isinstance(event, TaskOpened)]) == 1
         assert len([event for event in log if isinstance(event, TaskOffered)]) == 1
         await succession
+
+
+async def test_a_claimed_read_of_a_reader_that_died_for_good_is_done_by_another(stage: Stage) -> None:
+    """Nobody serves its claimant; the policy would wait an hour for it."""
+    await stage.guard()
+    client, a = await stage.client(), await stage.actor("a", served=True)
+    dead, alive = await stage.actor("b"), await stage.actor("c", served=True)
+    request = await client.submit("hello", policy="claimed-soon")
+    plan = Delegate(tasks=(Task(name="one", summary="read", intent="read", fallback=True),))
+    await a.propose(request, await a.work(request), plan)
+    log = await stage.reaches(request, "task.offered")
+    first = next(event for event in log if isinstance(event, TaskOffered))
+    await dead.say(request, OfferClaimed(turn=first.offer.turn, round=0))
+    await stage.reaches(request, "task.opened")
+    log = await stage.reaches(request, "task.offered", 2)
+    again = [event for event in log if isinstance(event, TaskOffered)][-1]
+    await alive.say(request, OfferClaimed(turn=again.offer.turn, round=0))
+    await alive.propose(request, await alive.work(request), Deliver(summary="here"))
+    assert [each.agents for each in (await a.work(request, round_=1)).results] == [("b", "c")]
+    await a.propose(request, await a.work(request, round_=1), Complete(answer="done"))
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"

@@ -25,12 +25,15 @@ from protocol.wire.commands import (
     Deliver,
     Move,
     MoveProposed,
+    Report,
     Submit,
     Task,
+    Usage,
 )
 from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.prices import LARGEST_AMOUNT, MAX_MODELS, Metered
 from tests.certain import is_
 from tests.guard.stage import HASTY, Stage, control_command, proposal_command, submit_command
 from tests.servers import PATIENCE_S, eventually, until
@@ -299,3 +302,26 @@ async def test_a_plan_of_ten_thousand_tasks_is_refused_and_its_lead_asks_for_les
     [(rule, hint)] = told
     assert rule == Rule.SIZE
     assert "fewer tasks" in hint
+
+
+async def test_workers_that_report_the_largest_amounts_leave_a_request_that_can_be_cancelled(
+    stage: Stage,
+) -> None:
+    """Their sum is cut to what an event can hold, and a guard that was not there reads the log."""
+    guard = await stage.guard()
+    client, lead, worker = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    request = await client.submit("hello", policy="tree")
+    plan = Delegate(tasks=(task("one", "b"), task("two", "b")))
+    await lead.propose(request, await lead.work(request), plan)
+    used = {f"model-{number}": Metered(input=LARGEST_AMOUNT) for number in range(MAX_MODELS)}
+    for nth in range(2):
+        work = await worker.work(request, nth=nth)
+        models = {f"{nth}-{name}": metered for name, metered in used.items()}
+        report = Report(usage=Usage(tokens=LARGEST_AMOUNT, models=models))
+        await worker.propose(request, work, Deliver(summary="done"), report=report)
+    again = await lead.work(request, round_=1)
+    assert again.committed.tokens == LARGEST_AMOUNT
+    await stage.dismiss(guard)
+    await stage.guard("g2")
+    await client.cancel(request)
+    await stage.reached(request, events.RequestCancelled)

@@ -16,12 +16,14 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.credentials import KeyPair, keyring, new_key
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.listing import bounds
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.presence import is_served, statistics
 from mesh.bus.provision import provision
+from mesh.bus.reader import StoredMessage
 from mesh.bus.roles import GET, accounts_config, names
 from mesh.bus.streams import Storage, inbox_consumer
-from mesh.errors import BusError
+from mesh.errors import PASSING, ApiError, BusError, NoResponders
 from mesh.local.server import EmbeddedServer
 from mesh.ops.health import Finding, Look, examine, run
 from mesh.ops.servers import varz_of
@@ -216,6 +218,44 @@ async def test_a_stream_on_fewer_servers_and_a_server_that_is_away_are_found(clu
             return {silent, away} <= set(await told(bus))
 
         await eventually(found)
+
+    viewing = await cluster.connect("audit", (holder + 1) % len(NODES))
+    async with viewing as viewer:
+        with pytest.raises(NoResponders, match="STEPS-a has no leader"):
+            await bounds(viewer, "STEPS-a")
+        with pytest.raises(ApiError, match="NONE not found"):
+            await bounds(viewer, "NONE")
+        waiting = asyncio.create_task(viewer.retry_unavailable(lambda: bounds(viewer, "STEPS-a")))
+        await cluster.servers[holder].start()
+        assert await asyncio.wait_for(waiting, PATIENCE_S) == (1, 0)
+        assert not viewer.denials
+
+
+async def test_a_viewer_waits_for_a_log_without_a_leader(cluster: Cluster) -> None:
+    request = fresh()
+    async with await cluster.connect("guard") as guard:
+        log = JetStreamLog(guard)
+        seq = await guard.retry_unavailable(lambda: log.append("a", request, b'{"n":0}', after=0))
+    async with await cluster.connect("audit") as viewer:
+
+        async def leaderless() -> bool:
+            try:  # what else it raises fails the test: its callers would not try again
+                await bounds(viewer, "LOG")
+            except PASSING:
+                return True
+            return False
+
+        await asyncio.gather(*(server.kill() for server in cluster.servers[1:]))
+        await eventually(leaderless)
+        reading = asyncio.create_task(last_of(viewer))
+        await asyncio.gather(*(server.start() for server in cluster.servers[1:]))
+        assert (await asyncio.wait_for(reading, PATIENCE_S)).seq == seq
+
+
+async def last_of(viewer: Bus) -> StoredMessage:
+    """Read the whole log, as the page and `mesh log` do."""
+    found = [each async for each in JetStreamLog(viewer).follow(tail=False)]
+    return found[-1]
 
 
 async def reload(mesh: LocalBus) -> None:

@@ -3,14 +3,17 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.errors import ControlRefused, NotFound, UsageWrong
+from mesh.errors import ControlRefused, NotFound, OutcomeUnknown, UsageWrong
 from mesh.ops import control, health, log, queue, requests, spending
 from mesh.ops.health import CHECKS, Look
 from protocol.wire import events
 from protocol.wire.commands import Complete, Resolve
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.ids import AgentName
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import until
@@ -73,7 +76,7 @@ async def test_an_order_returns_the_event_that_obeyed_it_and_a_late_one_is_refus
     request, bus = await office.escalated(), await op(stage)
     is_(await control.freeze(bus, request, by="kim", reason="wait"), events.RequestFrozen)
     [listed] = [each for each in (await requests.recent(bus, limit=100))[0] if each.request == request]
-    assert (listed.status, listed.holder) == ("human", "human")
+    assert (listed.status, listed.holder) == ("open", "human")
     assert listed.frozen is not None
     assert (listed.frozen.by, listed.frozen.sender, listed.frozen.reason) == ("kim", "op", "wait")
     cancelled = control.obeyed(await control.cancel(bus, request, by="kim"))
@@ -152,3 +155,63 @@ async def test_a_guard_between_two_pulls_is_not_missed(stage: Stage, monkeypatch
     [finding] = await health.run("guards", Look(bus))
     assert finding.state == "ok"
     assert any(verb.startswith("CONSUMER.INFO.") for verb in asked)
+
+
+async def test_a_list_is_read_again_while_a_busy_bus_does_not_answer(
+    stage: Stage, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [await office.escalated(), await office.doubted()]
+    bus = await op(stage)
+    tries, request, collect = list[str](), bus.request, bus.collect
+
+    def not_every_one(ask: Any) -> Any:
+        async def asked(subject: str, *rest: Any, **more: Any) -> Any:
+            tries.extend([subject] * ("DIRECT.GET" in subject))
+            if "DIRECT.GET" in subject and len(tries) % 3 == 1:
+                raise OutcomeUnknown("no answer in time")
+            return await ask(subject, *rest, **more)
+
+        return asked
+
+    monkeypatch.setattr(bus, "request", not_every_one(request))
+    monkeypatch.setattr(bus, "collect", not_every_one(collect))
+    monkeypatch.setattr(log, "_PAUSE_S", 0.0)
+    listed, _ = await requests.recent(bus, limit=10)
+    assert set(wanted) <= {each.request for each in listed}
+    assert set(wanted) <= {each.request for each in (await queue.queue(bus)).waiting}
+
+
+async def test_what_waits_for_people_is_found_without_reading_what_is_addressed_to_nobody(
+    stage: Stage, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the log is: a list of what waits costs as much as people were ever asked."""
+    wanted = {await office.escalated(), await office.asked(), await office.doubted()}
+    bus = await op(stage)
+    collect, read = bus.collect, list[dict[str, Any]]()
+
+    async def collected(subject: str, body: bytes, **more: Any) -> Any:
+        read.append(msgspec.json.decode(body))
+        return await collect(subject, body, **more)
+
+    monkeypatch.setattr(bus, "collect", collected)
+    assert wanted <= {each.request for each in (await queue.queue(bus)).waiting}
+    inboxes = {each["next_by_subj"] for each in read if each["next_by_subj"].endswith(".*")}
+    assert inboxes == {"mesh.evt.human.*"}
+
+
+def test_agents_that_may_do_everything_are_named() -> None:
+    named: dict[str, Any] = {"a": {}, "b": {"to": ()}, "c": {"actions": ("look",)}, "d": {}}
+    entries = {name: AgentEntry(name=AgentName(name), **limits) for name, limits in named.items()}
+    fleet = Fleet(name="x", entry=AgentName("a"), agents=entries)
+    assert health.unlimited_in_words(fleet).startswith(
+        "a, d may give work to every agent and call every tool"
+    )
+    limited = {name: entries[name] for name in "bc"}
+    assert health.unlimited_in_words(msgspec.structs.replace(fleet, agents=limited)) == ""
+
+
+async def test_doctor_names_agents_that_may_do_everything(stage: Stage) -> None:
+    found = [each async for each in health._permissions(Look(await op(stage)))]
+    ((status, words),) = found
+    assert status == "ok"
+    assert words.startswith("a, b, c, d may give work")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesh.errors import Impossible
+from mesh.errors import Impossible, UsageWrong
 from mesh.ops.queue import turn_in, waiting_in
 from mesh.ops.rerun import rerun_of
 from tests.tree_story import TreeStory
@@ -14,7 +14,8 @@ def test_each_of_two_questions_is_decided_by_itself() -> None:
     first, second = waiting_in(story.guard.events)
     assert [each.summary for each in (first, second)] == ["searcher asks", "checker asks"]
     ledger = story.guard.ledger
-    assert turn_in(ledger, "ask").agent == "searcher"
+    with pytest.raises(UsageWrong, match=f"--event {first.n}.*--event {second.n}"):
+        turn_in(ledger, "ask")
     assert [turn_in(ledger, "ask", n=each.n).agent for each in (first, second)] == ["searcher", "checker"]
     with pytest.raises(Impossible, match="what waited since event 1 is decided"):
         turn_in(ledger, "ask", n=1)

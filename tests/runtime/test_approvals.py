@@ -34,7 +34,8 @@ class Till:
 
 async def begun(stage: Stage, code: Callable[[Turn], Awaitable[Move]], **submit: Any) -> str:
     await stage.runtime(Agent("a", code))
-    return await (await stage.client()).submit("pay", **{"policy": "eager", **submit})
+    request: str = await (await stage.client()).submit("pay", **{"policy": "eager", **submit})
+    return request
 
 
 async def suspended(stage: Stage, request: str, count: int = 1) -> events.TurnSuspended:
@@ -49,7 +50,7 @@ async def says(stage: Stage, asked: events.TurnSuspended, value: Any, *, by: str
 
 
 async def ends(stage: Stage, request: str) -> events.AnyEvent:
-    return (await (await stage.client()).wait(request, timeout_s=PATIENCE_S)).event  # type: ignore[arg-type]
+    return (await (await stage.client()).wait(request, timeout_s=PATIENCE_S)).event
 
 
 def paying(till: Till) -> Callable[[Turn], Awaitable[Move]]:
@@ -96,7 +97,7 @@ async def test_the_client_approves_what_is_the_clients(stage: Stage) -> None:
         assert "pay" in question.question
         return True
 
-    await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)  # type: ignore[arg-type]
+    await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)
     assert till.paid == [5]
 
 
@@ -191,7 +192,7 @@ async def test_whoever_replies_has_no_say_in_what_was_approved(stage: Stage) -> 
         return len(questions) == 1
 
     client = await stage.client()
-    event = (await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)).event  # type: ignore[arg-type]
+    event = (await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)).event
     assert questions == ["shall we begin?", 'a asks for approval: pay {"amount":5}']
     assert till.paid == []
     assert isinstance(event, events.RequestCompleted)

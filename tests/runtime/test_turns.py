@@ -12,6 +12,9 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import Permanent, Retry
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
+from mesh.ops.explain import explain, sentences
+from mesh.ops.queue import waiting_in
+from mesh.service.logs import VALUES
 from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Complete, Fail, Move, Usage
@@ -30,7 +33,7 @@ async def run(stage: Stage, handler: Handler, *, policy: str = "eager", name: st
 
 
 async def ends(stage: Stage, request: str) -> events.AnyEvent:
-    return (await (await stage.client()).wait(request, timeout_s=PATIENCE_S)).event  # type: ignore[arg-type]
+    return (await (await stage.client()).wait(request, timeout_s=PATIENCE_S)).event
 
 
 async def fails(stage: Stage, handler: Handler, **more: str) -> events.TurnFailed:
@@ -90,6 +93,59 @@ async def test_an_exception_is_a_bug_and_says_nothing_of_what_it_held(stage: Sta
     place = re.fullmatch(r"the handler raised RuntimeError, at (\S+):\d+ in broken", failed.error.message)
     assert place is not None, failed.error.message
     assert Path(place[1]).name == "test_turns.py"
+
+
+@pytest.mark.parametrize("shown", [False, True])
+async def test_an_exception_in_an_effect_says_its_place_to_whoever_settles_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, shown: bool
+) -> None:
+    if shown:
+        monkeypatch.setenv(VALUES, "1")
+
+    @tool(effect="once")
+    def refund(order: int) -> str:
+        """Pay back."""
+        raise RuntimeError("the bank says:\n4711 \x1b[31m" + "x" * 1_000)
+
+    async def pays(turn: Turn) -> Move:
+        return turn.complete(await turn.call(refund, order=7))
+
+    request = await run(stage, pays)
+    happened = await stage.reaches(request, "effect.doubted")
+    told = is_(happened[-1], events.EffectDoubted).effect.message
+    place = re.match(r"refund raised RuntimeError, at (\S+):\d+ in refund", told)
+    assert place is not None, told
+    assert Path(place[1]).name == "test_turns.py"
+    assert told[place.end() :].startswith(": the bank says: 4711 \\x1b[31mxxx" if shown else "")
+    assert ("4711" in told, len(told) < 400) == (shown, True)
+    assert f"{told}." in "\n".join(sentences(explain(happened, happened[-1].n)))
+    assert [waiting.error for waiting in waiting_in(happened)] == [told]
+
+
+async def test_an_exception_in_an_effect_that_can_be_run_again_says_its_place(stage: Stage) -> None:
+    @tool(effect="idempotent")
+    async def refund(order: int, idempotency_key: str = "") -> str:
+        """Pay back."""
+        raise KeyError("secret")
+
+    async def pays(turn: Turn) -> Move:
+        return turn.complete(await turn.call(refund, order=7))
+
+    error = (await fails(stage, pays)).error
+    assert error.code == "effect_unknown"
+    assert re.fullmatch(r"refund raised KeyError, at \S+test_turns\.py:\d+ in refund", error.message)
+
+
+async def test_a_fact_that_does_not_fit_says_where_the_code_asked_for_it(stage: Stage) -> None:
+    async def reads(turn: Turn) -> Move:
+        return turn.complete(turn.fact("order", int))
+
+    request = await run(stage, reads)
+    failed = is_((await stage.reaches(request, "turn.failed"))[1], events.TurnFailed).error
+    assert failed.code == "fact_unusable"
+    assert re.fullmatch(r"no fact 'order': there are text, at \S+test_turns\.py:\d+ in reads", failed.message)
+    raised = await stage.reaches(request, "escalation.raised")
+    assert [waiting.error for waiting in waiting_in(raised)] == [failed.message]
 
 
 async def test_a_forgotten_return_and_an_unknown_fact_say_what_was_meant(stage: Stage) -> None:
@@ -299,7 +355,7 @@ async def test_an_ask_suspends_the_turn_and_its_reply_comes_to_the_code(stage: S
         assert question.question == "which colour?"
         return "red"
 
-    outcome = await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)  # type: ignore[arg-type]
+    outcome = await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)
     assert outcome.answer == "painted red"
 
 

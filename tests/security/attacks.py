@@ -19,7 +19,7 @@ Tried = Callable[..., Awaitable[None]]
 """Tries an attack where one protection lacks, then on the shipped mesh; `b` attacks if nobody is named."""
 
 OWN = {
-    "b": (".b.", "mesh.card.b", "mesh.dead.b", "mesh.rate."),  # every agent shares limits
+    "b": (".b.", "mesh.card.b", "mesh.dead.b"),
     "c2": (".c2.",),
     "op": (".op.",),
     "audit": ("(nothing)",),

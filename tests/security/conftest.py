@@ -10,6 +10,7 @@ from mesh.testing import LocalBus
 from tests.security.attacks import Tried, tried
 from tests.security.scenes import LooseMesh, Scene
 from tests.servers import FLEET
+from tests.ui.conftest import keys, office, serve, stage  # noqa: F401 - fixtures
 
 
 @pytest_asyncio.fixture

@@ -7,9 +7,10 @@ import pytest
 
 from mesh.bus.connection import connect
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.roles import API, GET
+from mesh.bus.presence import ping, statistics
+from mesh.bus.roles import API, GET, GUARD_ANSWERS
 from mesh.errors import BusError
-from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, step
+from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, questions, step
 from tests.security.attacks import Tried, append, has_effect
 from tests.security.scenes import Scene, attempt, heard_on, quiet, told
 from tests.servers import fresh
@@ -76,7 +77,13 @@ async def test_a_client_cannot_read_anothers_answer(refused: Tried) -> None:
         seq = await append(scene, "c1", theirs)
         await append(scene, "c2", mine)
         own = GET + "LOG." + evt("c2", mine)
+        scene.expected.add(("ASKS", questions("c1", theirs)))
+        guard = await scene.bus("guard")
+        await guard.publish_durable(questions("c1", theirs), b'{"n":1,"open":[],"of":"c1"}')
         tries = [
+            (GET + "ASKS." + questions("c1", theirs), b""),
+            (GET + f"ASKS.mesh.ask.*.{theirs}", b""),
+            (GET + "ASKS", msgspec.json.encode({"last_by_subj": questions("c1", theirs)})),
             (GET + "LOG." + evt("c1", theirs), b""),
             (GET + f"LOG.mesh.evt.*.{theirs}", b""),
             (GET + "LOG.mesh.evt.>", b""),
@@ -178,6 +185,35 @@ async def test_an_agent_cannot_answer_that_another_is_there(refused: Tried) -> N
         return b'"a"' in answer.data
 
     await refused(attack)
+
+
+@pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op"])
+async def test_nobody_answers_in_a_guards_place(refused: Tried, attacker: str) -> None:
+    """Doctor asks `$SRV.STATS.guard` what each guard measured: a lie would have people set clocks."""
+
+    async def attack(scene: Scene) -> bool:
+        bus, admin = await scene.bus(attacker), await scene.bus("admin")
+        for subject in ("$SRV.STATS.guard", "$SRV.*.guard", "$SRV.STATS.*", "$SRV.>"):
+            with contextlib.suppress(BusError):
+                await bus.subscribe(subject, lambda message: bus.send(message.reply, b"a lie") and None)
+        for guess in ("_R_.guess", admin.inbox + "1", admin.inbox + "2"):
+            bus.send(guess, b"a lie")
+        return b"a lie" in await statistics(admin, "guard")
+
+    await refused(attack, attacker)
+
+
+async def test_a_guard_answers_operators_and_the_admin(shipped: Scene) -> None:
+    """The control to the one above, and who may not ask."""
+    guard = await shipped.bus("guard")
+    for subject in GUARD_ANSWERS:
+        await guard.subscribe(subject, lambda message: guard.send(message.reply, b"measured") and None)
+    for name in ("op", "admin"):
+        assert await statistics(await shipped.bus(name), "guard") == [b"measured"]
+        assert await ping(await shipped.bus(name), "guard") == b"measured"
+    for name in ("c1", "audit", "b"):
+        with pytest.raises(BusError):
+            await ping(await shipped.bus(name), "guard")
 
 
 async def test_an_agent_answers_for_itself(shipped: Scene) -> None:

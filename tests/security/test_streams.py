@@ -5,8 +5,9 @@ import pytest
 
 from mesh.bus.roles import API
 from protocol.wire.subjects import dead
-from tests.security.attacks import OWN, has_effect
+from tests.security.attacks import OWN, Tried, append, has_effect
 from tests.security.scenes import Scene, attempt, told
+from tests.servers import fresh
 
 
 @pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op", "guard"])
@@ -20,7 +21,7 @@ from tests.security.scenes import Scene, attempt, told
         pytest.param("STREAM.DELETE.DEAD", {}, id="delete"),
         pytest.param("STREAM.CREATE.SPY", {"name": "SPY", "subjects": ["spy.>"]}, id="create"),
         pytest.param("STREAM.SNAPSHOT.LOG", {"deliver_subject": "x"}, id="copy"),
-        pytest.param("STREAM.LIST", {}, id="list"),
+        pytest.param("STREAM.INFO.LOG", {"subjects_filter": ">"}, id="list-all-subjects"),
         pytest.param("ACCOUNT.PURGE.CORE", {}, id="purge-the-account"),
         pytest.param("STREAM.LEADER.STEPDOWN.LOG", {}, id="step-down"),
     ],
@@ -37,6 +38,32 @@ async def test_nobody_but_the_admin_changes_a_stream(
         return bool(answers)
 
     assert not await has_effect(shipped, attack, attacker if attacker in OWN else "b")
+
+
+@pytest.mark.parametrize("attacker", ["b", "c2", "guard"])
+async def test_no_agent_client_or_guard_lists_streams(attacker: str, shipped: Scene) -> None:
+    async def attack(scene: Scene) -> bool:
+        prefixes = (API, "mesh.api.")
+        return any([await told(await scene.bus(attacker), f"{each}STREAM.LIST", b"{}") for each in prefixes])
+
+    assert not await has_effect(shipped, attack, attacker if attacker in OWN else "b")
+
+
+@pytest.mark.parametrize("attacker", ["audit", "op"])
+async def test_no_viewer_has_the_server_list_every_subject(attacker: str, refused: Tried) -> None:
+    """22 bytes would cost the server the list of all requests: 75 ms and 2.4 MB at 100,000 of them."""
+
+    async def attack(scene: Scene) -> bool:
+        request, bus = fresh(), await scene.bus(attacker)
+        await append(scene, "a", request)
+        body, answers = msgspec.json.encode({"subjects_filter": ">", "offset": 0}), list[bytes]()
+        for prefix in (API, "mesh.api."):
+            for verb in ("STREAM.INFO.LOG", "STREAM.LIST"):
+                answers += await told(bus, prefix + verb, body)
+        assert any(b"stream_list_response" in each for each in answers)
+        return any(request.encode() in each for each in answers)
+
+    await refused(attack, attacker)
 
 
 @pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op"])

@@ -2,15 +2,25 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from mesh.bus.roles import TOLD_AGENTS
-from mesh.bus.streams import stream_table
+from mesh.bus.roles import CALLS, GET, LEADER_GET, ME, NEXT, OUTSIDE_API, TOLD_AGENTS
 from protocol.wire import subjects
-from protocol.wire.subjects import CONF_CHANGED, breaker, card, ctl, dead, end, evt, prop, rate, step
+from protocol.wire.subjects import (
+    CONF_CHANGED,
+    card,
+    ctl,
+    dead,
+    end,
+    evt,
+    prop,
+    questions,
+    step,
+)
 from tests.security.attacks import Attack, Tried, stored
 from tests.security.scenes import Scene, attempt, heard_on, quiet
-from tests.servers import FLEET, fresh
+from tests.servers import fresh
 
 
 def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Attack:
@@ -45,6 +55,7 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         pytest.param(writing("STEPS", lambda r: step("a", r, "t", "0-0")), id="a-step-of-another"),
         pytest.param(writing("ENDS", lambda r: end("b", r, "t")), id="the-end-of-its-own-turn"),
         pytest.param(writing("ENDS", lambda r: end("a", r, "t")), id="the-end-of-anothers-turn"),
+        pytest.param(writing("ASKS", lambda r: questions("c1", r)), id="a-question-to-a-client"),
         pytest.param(writing("CARDS", lambda r: card("d")), id="the-card-of-another"),
         pytest.param(writing("DEAD", lambda r: dead("a")), id="a-dead-letter-of-another"),
         pytest.param(writing("TIMER", lambda r: f"mesh.timer.fire.0.{r}"), id="an-alarm"),
@@ -57,15 +68,32 @@ async def test_an_agent_cannot_write_what_is_not_its_own(attack: Attack, refused
     await refused(attack)
 
 
-async def test_whatever_agents_write_of_rates_there_is_room_for_a_freeze(shipped: Scene) -> None:
-    """The stream of shares drops old entries, and takes no room from the others."""
-    agent, guard = await shipped.bus("b"), await shipped.bus("guard")
-    limit = stream_table(FLEET)["RATES"]
-    for number in range(2 * limit["max_bytes"] // limit["max_msg_size"]):
-        await agent.publish_durable(rate(f"m{number}"), bytes(limit["max_msg_size"] - 200))
-    state = (await (await shipped.admin()).api("STREAM.INFO.RATES"))["state"]
-    assert state["bytes"] <= limit["max_bytes"]
-    await guard.publish_durable(breaker("b"), b"{}")
+async def test_an_agent_cannot_slow_down_what_others_ask_of_models(refused: Tried) -> None:
+    """The fleet document alone limits how fast a model may be asked, and only the admin writes it."""
+    limit = msgspec.json.encode({"models": {"m": {"concurrency": 1, "per_minute": 1}}})
+    entry = b'{"shares":{"x":{"concurrency":{"has":99},"per_minute":{"has":99},"until":4500000000000000}}}'
+
+    async def attack(scene: Scene) -> bool:
+        before = (await (await scene.admin()).api("STREAM.INFO.CONF"))["state"]["last_seq"]
+        for subject, body in (
+            ("mesh.rate.m", entry),
+            ("mesh.conf.rate.m", entry),
+            ("mesh.conf.fleet", limit),
+        ):
+            await attempt(await scene.bus("b"), subject, body)
+        return bool((await (await scene.admin()).api("STREAM.INFO.CONF"))["state"]["last_seq"] > before)
+
+    await refused(attack)
+
+
+def test_members_write_nothing_that_all_of_them_share() -> None:
+    """What members could write together, one of them could spoil for the others."""
+    reads = (GET, NEXT, LEADER_GET, f"{OUTSIDE_API}STREAM.", f"{OUTSIDE_API}CONSUMER.", "$JS.ACK.", "$SRV.")
+    written = [
+        call.subject for calls in CALLS.values() for call in calls if not call.subject.startswith(reads)
+    ]
+    assert written
+    assert all(ME in subject for subject in written), written
 
 
 async def test_an_agent_cannot_change_the_fleet(refused: Tried) -> None:

@@ -106,13 +106,20 @@ class Folder:
 
     def screen(self, *arguments: object, **added: str) -> str:
         """The same, its output a terminal: return all that the terminal got."""
+        return self._screen(arguments, added, keys=False)
+
+    def screen_with_keys(self, *arguments: object, **added: str) -> str:
+        """The same, its input that terminal, too."""
+        return self._screen(arguments, added, keys=True)
+
+    def _screen(self, arguments: Iterable[object], added: dict[str, str], *, keys: bool) -> str:
         ours, theirs = pty.openpty()
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "mesh", *map(str, arguments)],
                 cwd=self.path,
                 env=environment(**added, TERM="xterm-256color"),
-                stdin=subprocess.DEVNULL,
+                stdin=theirs if keys else subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=theirs,
             )

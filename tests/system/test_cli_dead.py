@@ -77,7 +77,7 @@ async def test_a_proposal_keeps_its_sender_and_its_trace(office: Office, stage: 
     body = codec.encode(MoveProposed(turn=work.turn, round=0, move=move))
     headers = {"traceparent": trace, "Nats-Expected-Stream": "NOPE"}
     subject = f"mesh.prop.{subjects.partition(request)}.a.{request}"
-    seq = await kept(stage, subject, body, code="guard.failed", headers=headers, sender="a", request=request)
+    seq = await kept(stage, subject, body, code="guard_failed", headers=headers, sender="a", request=request)
     done = await office.mesh("dead", "resend", seq, who="admin")
     assert done.status == Exit.DONE, done
     assert "handoff.admitted (event 1)" in done.out

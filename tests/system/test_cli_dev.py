@@ -156,7 +156,7 @@ def test_a_request_can_be_listed_shown_explained_and_judged_again(folder: Folder
     assert "Refused by rule `known_agent`" in folder.mesh("why", request).out
     assert folder.mesh("replay", request).status == Exit.DONE
     listed = {each["request"]: each for each in folder.mesh("request", "ls", "--json").json}
-    assert listed[request]["status"] == "human"
+    assert listed[request]["status"] == "open"
     assert len(folder.mesh("request", "ls", "-n", "1").out.splitlines()) == 2  # the heading, and one
 
 

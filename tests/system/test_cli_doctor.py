@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 
 from mesh.agent._presence import publish_card
 from mesh.cli.exits import Exit
-from protocol.views.timeline import Timeline
 from protocol.wire import subjects
 from protocol.wire.commands import Complete
 from protocol.wire.config import Policy
@@ -69,7 +69,6 @@ async def test_a_story_says_that_nobody_serves_whom_it_waits_for(office: Office,
     assert (waiting["for"], waiting["served"]) == ("c", False)
     viewers = (await office.mesh("request", "show", request, "--json", who="audit")).json
     assert viewers["waiting"][0]["served"] is None  # a viewer may not ask
-    assert msgspec.convert(viewers | {"events": None}, Timeline).waiting[0].served is None
 
     c = await stage.actor("c", served=True)
 
@@ -284,3 +283,16 @@ async def test_a_doctor_who_cannot_look_is_not_content(office: Office, options: 
         "(--as, MESH_CREDENTIALS) [cli.usage]\n"
     )
     assert "dead letters" in done.out
+
+
+async def test_who_fills_the_log_is_told(office: Office, stage: Stage) -> None:
+    stranger, client = await stage.client("c2"), await stage.client()
+    for request in [await stranger.submit("x" * 30_000) for _ in range(4)] + [await client.submit("short")]:
+        await stage.reaches(request, "request.opened")
+    hour, day = [text for state, text in await findings(office, "log") if state == "ok"]
+    said = re.match(
+        r"in the last hour (\d+) events, about .*iB; by client: c2 \d+%(, c1 \d+%)?; by agent: ", hour
+    )
+    assert said is not None, hour
+    assert int(said[1]) >= 5
+    assert day.startswith("in the last day ")

@@ -1,11 +1,14 @@
 """What commands that do something tell a program: the same as people, as one JSON document."""
 
 import json
+import re
 from pathlib import Path
 
 from mesh.cli.exits import Exit
+from mesh.service.printable import when
 from protocol.wire import codec
 from protocol.wire.commands import Escalate, MoveProposed
+from protocol.wire.handoff import Fact
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.terminal import Folder
@@ -107,3 +110,28 @@ def test_setting_up_tells_each_change(tmp_path: Path) -> None:
     assert Path(added["key"]).is_file()
     exported = folder.mesh("schema", "export", "--out", tmp_path, "--json").json
     assert all(Path(each).is_file() for each in exported["written"])
+
+
+async def test_times_are_iso_and_what_strangers_wrote_is_as_it_was(office: Office, stage: Stage) -> None:
+    request, work = await office.begun()
+    facts = (Fact(key="at", value={"at": 1_700_000_000_000_000, "since": 5}),)
+    move = Escalate(summary="a person, please", facts=facts)
+    await (await stage.actor("a")).propose(request, work, move)
+    await stage.reaches(request, "escalation.raised")
+    event = await office.last(request)
+    raised = when(event.at)
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", raised)
+    listed = await office.mesh("request", "ls", "--json")
+    assert next(each["at"] for each in listed.json if each["request"] == request) == raised
+    waits = next(
+        each for each in (await office.mesh("human", "ls", "--json")).json if each["request"] == request
+    )
+    assert waits["since"] == raised
+    assert waits["due"] > raised
+    assert (await told(office, "why", request))["at"] == raised
+    shown = (await office.mesh("request", "show", request, "-o", "json")).json
+    assert (shown["moves"][-1]["at"], shown["waiting"][0]["since"]) == (raised, raised)
+    assert shown["events"][-1]["at"] == event.at, "an event is as it is stored"
+    assert [fact["value"] for move in shown["moves"] for fact in move["facts"] if fact["key"] == "at"] == [
+        facts[0].value
+    ]

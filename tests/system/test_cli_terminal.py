@@ -60,11 +60,54 @@ async def test_every_table_fits_the_terminal_a_row_an_item(office: Office, stage
 async def test_elsewhere_a_table_is_whole(office: Office) -> None:
     request = await office.escalated()
     header, *rows = (await office.mesh("human", "ls")).out.splitlines()
-    columns = ["request", "since", "from", "what", "tier", "person", "summary", "reason"]
+    columns = ["request", "since", "from", "what", "event", "tier", "person", "summary", "reason"]
     assert header.split("\t") == columns
     [row] = [dict(zip(columns, row.split("\t"), strict=True)) for row in rows if row.startswith(request)]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", row["since"])
     assert (row["reason"], row["summary"]) == ("asked", "a person, please")
+
+
+# --- what is read at length -----------------------------------------------------------------------
+
+READ = (("why",), ("request", "show"), ("human", "show"))
+
+
+async def test_words_are_wrapped_on_a_terminal_and_nowhere_else(office: Office, stage: Stage) -> None:
+    request, work = await office.begun()
+    await (await stage.actor("a")).propose(request, work, Escalate(summary=f"退款 {LONG}"))
+    await stage.reaches(request, "escalation.raised")
+    for command in READ:
+        for columns, most in (("200", 80), ("60", 60)):
+            shown = await office.screen(*command, request, COLUMNS=columns)
+            reading = shown.partition("decide with one of")[0]  # commands are whole, to be copied
+            assert max(map(width, reading.splitlines())) <= most, (command, columns, reading)
+            assert "terminal has room" in re.sub(r"\s+", " ", reading)
+        whole = (await office.mesh(*command, request)).out
+        assert max(map(width, whole.splitlines())) > 100, command
+
+
+@pytest.mark.parametrize("command", READ)
+async def test_what_the_terminal_has_no_room_for_goes_to_the_pager(
+    office: Office, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    request, read = await office.escalated(), tmp_path / "read"
+    pager = tmp_path / "pager"
+    pager.write_text(f"#!/bin/sh\ncat > {read}\n")
+    pager.chmod(0o700)
+
+    async def screen(*arguments: object, **added: str) -> str:
+        own = office.credentials("op") | {"PAGER": str(pager)} | added
+        return await asyncio.to_thread(office.folder.screen_with_keys, *command, *arguments, **own)
+
+    assert request not in await screen(request, LINES="4")
+    assert request in read.read_text()
+    assert "\x1b" not in read.read_text()
+    read.unlink()
+    for added in ({"LINES": "400"}, {"LINES": "4", "PAGER": ""}, {"LINES": "4", "PAGER": "not-there"}):
+        assert request in await screen(request, **added), added
+    await screen(request, "--json", LINES="4")
+    await office.process(*command, request)
+    assert not read.exists()
 
 
 # --- ids by their beginnings ----------------------------------------------------------------------

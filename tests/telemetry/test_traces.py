@@ -54,7 +54,7 @@ async def completed(stage: Stage, **more: Any) -> str:
     await stage.runtime(a)
     await stage.runtime(b)
     client = await stage.client()
-    request = await client.submit(f"hello {CANARY}", facts={"name": CANARY}, **more)
+    request: str = await client.submit(f"hello {CANARY}", facts={"name": CANARY}, **more)
     assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "completed"
     await stage.drained()
     return request

@@ -1,4 +1,4 @@
-"""A real browser before the page: Debian's chromium, driven by Playwright, and what axe-core finds."""
+"""A real browser before the page: the one in CHROMIUM, driven by Playwright, and what axe-core finds."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 def _require_chromium() -> None:
-    assert Path(CHROMIUM).exists(), f"{CHROMIUM} is missing: apt-get install chromium, or set CHROMIUM"
+    assert Path(CHROMIUM).exists(), f"{CHROMIUM} is missing: make test finds or installs one; or set CHROMIUM"
 
 
 class _Closing:

@@ -16,6 +16,7 @@ from mesh.testing import LocalBus
 from mesh.ui import Keys, Options, keys_in, serving
 from tests.guard.stage import Stage, seed_directory, staged
 from tests.logs import plain_logs
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 from tests.ui.shop import Shop, open_shop
 
@@ -97,7 +98,7 @@ class Visitor:
     """Somebody at a browser: they see a page, fill its form and send it."""
 
     def __init__(self, address: str) -> None:
-        self.browser = httpx.AsyncClient(base_url=address)
+        self.browser = httpx.AsyncClient(base_url=address, timeout=PATIENCE_S)
 
     async def __aenter__(self) -> Self:
         await self.browser.__aenter__()

@@ -8,7 +8,8 @@ import pytest
 from playwright.async_api import Browser, Route, expect
 
 from mesh.model.agent import close_models
-from protocol.wire.commands import Complete, Transfer
+from protocol.wire import events
+from protocol.wire.commands import Ask, Complete, Transfer
 from protocol.wire.ids import AgentName
 from tests import mermaid
 from tests.scripted_claude import ask_at
@@ -83,6 +84,43 @@ async def test_keys_choose_rows_open_them_search_and_tell_of_themselves(
         await page.keyboard.press("g")
         await page.keyboard.press("p")
         await page.wait_for_url("**/people")
+
+
+async def test_a_phone_folds_the_filters_away_and_no_two_cells_run_together(
+    browser: Browser, shop_page: str
+) -> None:
+    async with Tab(browser, shop_page, width=400) as tab:
+        page = await tab.open("/requests")
+        await expect(page.locator("#filters")).to_be_hidden()
+        for row in await page.locator("tr[data-row]").all_inner_texts():
+            assert not re.search(r"[a-z](now [a-z]|\d+ (s|min) ago)|\d\d*cycle", row), row
+        await page.locator("#fold > summary").click()
+        await expect(page.locator("#search")).to_be_visible()
+        await tab.check_accessible()
+        await page.set_viewport_size({"width": 1280, "height": 900})
+        await expect(page.locator("#fold > summary")).to_be_hidden()
+        await expect(page.locator("#search")).to_be_visible()
+
+
+async def test_the_most_urgent_decision_stands_first_and_an_effect_is_approved_in_the_list(
+    browser: Browser, shop_page: str, shop: Shop
+) -> None:
+    await shop.escalated()
+    soon = await shop.begun("Answer me soon")
+    question = Ask(to_agent=AgentName("human"), question="May I?", expires_s=600)
+    await shop.hop(soon, "triage", question)
+    await shop.stage.reaches(soon, "turn.suspended")
+    effect = await shop.approval()
+    async with Tab(browser, shop_page) as tab:
+        page = await tab.open("/people")
+        await expect(page.locator("li[data-row]").first).to_have_attribute("data-row", soon)
+        waits = await page.locator("li[data-row]").count()
+        await expect(page.locator(".bar nav .badge")).to_have_text(str(waits))
+        await page.locator(f"li[data-row='{effect}']").get_by_role("button", name="approve").click()
+        await expect(page.get_by_role("status").first).to_contain_text("pay_back was approved by Ada")
+        await tab.check_accessible()
+    done = await shop.stage.reached(effect, events.RequestCompleted)
+    assert done.answer == "R-1042"
 
 
 async def test_a_list_that_asks_again_keeps_the_row_that_is_chosen(

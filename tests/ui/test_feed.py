@@ -77,7 +77,7 @@ async def test_the_rows_are_the_same_however_the_log_is_read(
     found = {row.request: row for row in rows}
     for request in requests:
         row = found[request]
-        assert (row.status, row.holder, row.refusals, row.trail) == ("human", "human", 1, "a → b → human")
+        assert (row.status, row.holder, row.refusals, row.trail) == ("open", "human", 1, "a → b → human")
         assert {"agent:a", "agent:b", "status:human", "status:open", "client:c1"} <= set(row.tags.split())
 
 
@@ -94,5 +94,5 @@ async def test_a_request_that_cannot_be_read_is_listed_as_such_and_the_next_ones
     bus = await office.stage.bus("audit")
     async with fed(bus, tmp_path, lambda feed: feed.projection.seq >= last) as feed:
         found = {row.request: row.status for row in listed(feed)}
-        assert (found[broken], found[whole]) == ("unreadable", "human")
+        assert (found[broken], found[whole]) == ("unreadable", "open")
         assert not feed.trouble

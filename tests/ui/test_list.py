@@ -33,6 +33,31 @@ async def test_a_request_is_listed_as_it_stands(serve: Serve, office: Office) ->
         assert not await shows(browser, request, rule="max_depth")()
 
 
+async def test_the_list_the_view_and_the_commands_say_one_status_and_one_title(
+    serve: Serve, office: Office
+) -> None:
+    waiting, text = await office.escalated("please refund the parcel"), "please refund the parcel"
+    ended = await office.escalated(text)
+    await office.mesh("human", "resolve", ended, "--complete", "--answer", "done")
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        for request, status, people in ((waiting, "open", True), (ended, "completed", False)):
+            await eventually(shows(browser, request, status=status))
+            rows = (await office.mesh("request", "ls", "--json")).json
+            listed = next(row for row in rows if row["request"] == request)
+            shown = (await office.mesh("request", "show", request, "-o", "json")).json
+            assert (listed["status"], shown["status"], listed["text"]) == (status, status, text)
+            badge = f'<span class="badge {status}">{status}</span>'
+            many = (await browser.get("/requests", params={"text": request}, headers=HX)).text
+            one = (await browser.get(f"/requests/{request}")).text
+            assert f"<h1>{text}</h1>\n{badge}" in one
+            assert badge in many
+            assert ('<span class="badge people">people</span>' in one) is people
+            assert ('<span class="badge people">people</span>' in many) is people
+        assert (await shows(browser, waiting, status="human")()) is True
+        assert (await shows(browser, ended, status="human")()) is False
+        assert 'People <span class="badge people">1</span>' in (await browser.get("/agents")).text
+
+
 async def test_what_is_not_new_is_not_sent_again(serve: Serve, office: Office) -> None:
     async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
         request = await office.escalated()

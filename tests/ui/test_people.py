@@ -7,7 +7,8 @@ import httpx
 import pytest
 
 from protocol.wire import events
-from protocol.wire.commands import Ask, Escalate
+from protocol.wire.commands import Ask, Doubt, Escalate, Failure, ReportFailure, ReportInDoubt
+from protocol.wire.ids import AgentName
 from tests.certain import is_, known
 from tests.system.office import Office
 from tests.ui.conftest import Serve, Visitor
@@ -18,7 +19,7 @@ async def test_the_queue_tells_what_waits_and_why(serve: Serve, office: Office) 
     async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
         shown = (await browser.get("/people")).text
         for request in waiting:
-            assert f'href="/people/{request}"' in shown
+            assert f'href="/people/{request}?n=' in shown
             one = await browser.get(f"/people/{request}")
             assert one.status_code == 200
             assert "<form" not in one.text.partition("<main>")[2]  # it only shows
@@ -38,14 +39,15 @@ async def visiting(serve: Serve, **options: object) -> AsyncIterator[Visitor]:
 async def test_an_escalation_is_resolved_in_the_visitors_name(serve: Serve, office: Office) -> None:
     request = await office.escalated()
     async with visiting(serve) as kim:
-        said = {"how": "to", "to": "b", "note": "look at the bill", "tokens": "500", "by": "Kim"}
+        said = {"how": "to", "to": "b", "note": "look at the bill", "tokens": "500", "dollars": "$0.25"}
+        said["by"] = "Kim"
         answer = await kim.sends(f"/people/{request}", f"/people/{request}/resolve", said)
         assert answer.status_code == 303
         assert "went to b" in (await kim.browser.get("/people")).text
         assert "went to b" not in (await kim.browser.get("/people")).text  # it is told once
     last = is_(await office.last(request), events.EscalationResolved)
     assert (last.by, last.to, last.summary) == ("Kim", "b", "look at the bill")
-    assert known(last.budget).tokens == 500
+    assert (known(last.budget).tokens, known(last.budget).nano_dollars) == (500, 250_000_000)
 
 
 async def test_a_name_is_said_once(serve: Serve, office: Office) -> None:
@@ -68,7 +70,8 @@ async def test_the_page_may_act_in_one_name_alone(serve: Serve, office: Office) 
     request = await office.escalated()
     async with visiting(serve, by="Desk 3") as visitor:
         page = f"/people/{request}"
-        await visitor.sends(page, f"{page}/assign", {"person": "Ada", "by": "somebody else"})
+        said = {"how": "assign", "person": "Ada", "by": "somebody else"}
+        await visitor.sends(page, f"{page}/resolve", said)
         last = is_(await office.last(request), events.EscalationAssigned)
         assert (last.by, last.person) == ("Desk 3", "Ada")
 
@@ -89,9 +92,15 @@ async def test_a_question_is_replied_to_by_its_own_form(serve: Serve, office: Of
     assert last.work.past[-1].by == "Kim"
 
 
-@pytest.mark.parametrize(("button", "value"), [("true", True), ("false", False)])
+@pytest.mark.parametrize(
+    ("button", "reason", "told"),
+    [
+        ("true", "", "pay was approved by Kim"),
+        ("false", "too much", "pay was denied by Kim"),
+    ],
+)
 async def test_an_effect_is_approved_or_denied_with_its_arguments(
-    serve: Serve, office: Office, button: str, value: bool
+    serve: Serve, office: Office, button: str, reason: str, told: str
 ) -> None:
     request, work = await office.begun()
     ask = Ask(
@@ -107,10 +116,56 @@ async def test_an_effect_is_approved_or_denied_with_its_arguments(
         page = f"/people/{request}"
         shown = (await kim.browser.get(page)).text
         assert "approve" in shown
-        assert "&#34;amount&#34;: 5" in shown
-        assert (await kim.sends(page, f"{page}/reply", {"value": button})).status_code == 303
-    last = is_(await office.last(request), events.TurnResumed)
-    assert last.work.past[-1].reply is value
+        assert '<th scope="row">amount</th><td class="text">5</td>' in shown
+        assert shown.count("Ann") == 1
+        said = {"value": button, "reason": reason}
+        assert (await kim.sends(page, f"{page}/reply", said)).status_code == 303
+        assert told in (await kim.browser.get("/people")).text
+        story = (await kim.browser.get(f"/requests/{request}")).text
+    last = is_(await office.last(request), events.TurnResumed).work.past[-1]
+    assert (last.reply, last.by, last.reason) == (button == "true", "Kim", reason)
+    assert told.partition("was ")[2] in story
+    assert reason in story
+    assert told.partition("was ")[2] in (await office.mesh("request", "show", request)).out
+
+
+async def test_a_doubt_and_a_failure_show_what_went_wrong_with_tool_arguments_and_attempts(
+    serve: Serve, office: Office
+) -> None:
+    a = await office.stage.actor("a")
+    request, work = await office.begun()
+    ask = Ask(
+        to_agent=AgentName("human"),
+        question='a asks for approval: refund {"order":1042,"to":"<b>Ann</b>"}',
+        schema={"type": "boolean"},
+        digest="k1",
+        action="refund",
+    )
+    await a.propose(request, work, ask)
+    await office.stage.reaches(request, "turn.suspended")
+    assert (await office.mesh("human", "approve", request, "--by", "Kim")).status == 0
+    doubt = Doubt(
+        step="1-0", action="refund", key="k1", message="refund raised OSError, at shop.py:7 in refund"
+    )
+    await a.say(request, ReportInDoubt(turn=work.turn, round=1, effect=doubt))
+    await office.stage.reaches(request, "effect.doubted")
+    failing, work = await office.begun()
+    error = Failure(code="bug", message="the handler raised KeyError, at shop.py:9 in pay", permanent=True)
+    await a.say(failing, ReportFailure(turn=work.turn, round=0, error=error))
+    await office.stage.reaches(failing, "escalation.raised")
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        doubted = (await browser.get(f"/people/{request}")).text
+        failed = (await browser.get(f"/people/{failing}")).text
+        many = (await browser.get("/people")).text
+    for told in (doubt.message, '<th scope="row">order</th><td class="text">1042</td>', "2 rounds"):
+        assert told in doubted
+    assert "<b>Ann" not in doubted
+    for told in (error.message, "1 round", f"The turn had failed: {error.message}."):
+        assert told in failed
+    assert doubt.message in many
+    assert error.message in many
+    shown = (await office.mesh("human", "show", failing)).out
+    assert f"went wrong: {error.message}\n" in shown
 
 
 @pytest.mark.parametrize(
@@ -160,7 +215,9 @@ async def test_a_decision_is_for_what_was_shown_and_nothing_else(serve: Serve, o
         ("resolve", {"how": "again", "tokens": "many"}, 400),
         ("resolve", {"how": "again", "n": "99"}, 409),
         ("resolve", {"how": "again", "n": ""}, 400),
-        ("assign", {"person": " "}, 400),
+        ("resolve", {"how": "assign", "person": " "}, 400),
+        ("resolve", {"how": "again", "dollars": "-1"}, 400),
+        ("resolve", {"how": "again", "dollars": "nan"}, 400),
         ("reply", {"value": "x"}, 404),
         ("settle", {"outcome": "done"}, 404),
         ("dance", {}, 400),

@@ -22,7 +22,7 @@ import { Turn } from "./turn.js";
  */
 
 const ROUNDS = new Set(
-  "request.opened handoff.admitted move.refused turn.retried turn.resumed escalation.resolved effect.settled".split(" "),
+  "request.opened handoff.admitted task.opened move.refused turn.retried turn.resumed escalation.resolved effect.settled".split(" "),
 );
 const NEWER_MS = 5_000;
 const UNREADABLE_AFTER_MS = 3_600_000;

@@ -5,7 +5,7 @@ import { requestId, sha256 } from "./ids.js";
 
 /** @typedef {import("./messages.js").Submit} Submit */
 /** @typedef {import("./messages.js").RequestCompleted | import("./messages.js").RequestFailed | import("./messages.js").RequestExpired | import("./messages.js").RequestCancelled | import("./messages.js").RequestRefused} End */
-/** @typedef {import("./messages.js").TurnSuspended} Question */
+/** @typedef {import("./messages.js").OpenQuestion} Question */
 
 const LOOK_MS = 1_000;
 const AGAIN_MS = 5_000;
@@ -100,6 +100,8 @@ export class Request {
    * Nothing says at once that a submit was opened. So after 5 s without an event the same bytes are said again, less
    * and less often, until there is an event, or the notice `ended` says that they were taken up.
    *
+   * Several agents may ask at the same time: `onQuestion` is called once with each question, however many wait.
+   *
    * @param {{ onQuestion?: (question: Question) => unknown, signal?: AbortSignal }} [how] what replies to questions
    * @returns {Promise<End>}
    * @throws {NotTakenUp | UnreadableEvent | GaveUp}
@@ -119,7 +121,9 @@ export class Request {
     signal?.addEventListener("abort", stop);
     let againMs = AGAIN_MS;
     let saidAt = Date.now();
-    let answered = "";
+    const heard = new Set();
+    /** @type {unknown[]} */
+    const broken = [];
     try {
       await this.submit();
       for (;;) {
@@ -132,10 +136,15 @@ export class Request {
         }
         if (rejected !== undefined) throw new NotTakenUp(rejected);
         if (signal?.aborted) throw new GaveUp(this.id);
+        if (broken.length > 0) throw broken[0];
         takenUp ||= event !== undefined;
-        if (event?.type === "turn.suspended" && event.id !== answered && onQuestion !== undefined) {
-          answered = event.id;
-          await this.#reply(event, await onQuestion(event));
+        if (event?.type === "turn.suspended" && onQuestion !== undefined) {
+          for (const question of await this.questions()) {
+            if (heard.has(question.n)) continue;
+            heard.add(question.n);
+            const replied = Promise.resolve(question).then(onQuestion).then((value) => this.reply(question, value));
+            replied.catch((error) => (broken.push(error), wake()));
+          }
         } else if (!takenUp && Date.now() - saidAt >= againMs) {
           await this.submit();
           saidAt = Date.now();
@@ -149,14 +158,20 @@ export class Request {
     }
   }
 
+  /** Return what the request asks and has no reply yet, the oldest first. @returns {Promise<Question[]>} */
+  async questions() {
+    const { nc, name } = this.#client;
+    return (await last(nc, "ASKS", `mesh.ask.${name}.${this.id}`))?.json().open ?? [];
+  }
+
+  /** Reply to a question. @param {Question} question @param {unknown} value */
+  async reply({ n, turn, round }, value) {
+    await this.#control("control.reply", { kind: "reply", id: `reply-${n}`, turn, round, value: value ?? null });
+  }
+
   /** End the request. @param {string} [reason] */
   async cancel(reason = "") {
     await this.#control("control.cancel", { kind: "cancel", id: "cancel", reason });
-  }
-
-  /** @param {Question} question @param {unknown} value */
-  async #reply({ id, turn, round }, value) {
-    await this.#control("control.reply", { kind: "reply", id, turn, round, value: value ?? null });
   }
 
   /** @param {string} definition @param {object} message */

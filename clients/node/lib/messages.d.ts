@@ -1,7 +1,7 @@
 // Made by scripts/generate.mjs from the published schema. Do not edit.
 
 export type AnyMessage =
-  Submit | Proposal | Control | Event | Move | Assignment | Handoff | Fleet | Notice | Card | DeadLetter;
+  Submit | Proposal | Control | Event | Move | Assignment | Handoff | Fleet | Notice | Card | DeadLetter | Questions;
 export type Proposal = ProposalMove | ProposalTurnFailed | ProposalEffectDoubted | ProposalClaim | ProposalPost;
 export type Control =
   | ControlCancel
@@ -333,12 +333,13 @@ export interface ProposalEffectDoubted {
   effect: Doubt;
 }
 /**
- * An effect between its intent and its result when the process died.
+ * An effect that began, and of which no result is known: its process died, or its tool raised.
  */
 export interface Doubt {
   step: string;
   action: string;
   key?: string;
+  message?: string;
 }
 /**
  * An agent wants an offered task. `turn` is the offer, `round` 0.
@@ -435,6 +436,7 @@ export interface ControlReply {
   value?: {
     [k: string]: unknown;
   };
+  reason?: string;
 }
 /**
  * Say what became of an effect in doubt.
@@ -478,6 +480,7 @@ export interface RequestOpened {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   client: string;
   work: Assignment;
   asked?: Constraints;
@@ -490,6 +493,13 @@ export interface RequestOpened {
   grounds: Grounds;
   rerun_of?: string | null;
   remembered?: string[];
+}
+/**
+ * A span of time, both ends in UTC µs.
+ */
+export interface Span {
+  since: number;
+  until: number;
 }
 /**
  * What a holder gets to work with. An inbox event that has it opens a round of a turn.
@@ -512,6 +522,7 @@ export interface Assignment {
   waiting?: string[];
   board?: Posted[];
   committed?: Usage;
+  timeout_s?: number;
 }
 /**
  * The whole of what an agent is given, as the guard admitted it.
@@ -565,6 +576,7 @@ export interface RoundOutcome {
   step?: string;
   by?: string;
   asked?: string;
+  reason?: string;
 }
 /**
  * Why something was refused, for the agent that asked and for readers of the log.
@@ -646,6 +658,8 @@ export interface Policy {
   max_revisions?: number;
   keep_back?: number;
   claim_within_s?: number;
+  max_posts?: number;
+  max_posted_bytes?: number;
 }
 /**
  * What a guard knew when it decided.
@@ -664,6 +678,7 @@ export interface Grounds {
   served_since?: number | null;
   unbegun?: boolean;
   candidates?: Candidate[];
+  removed?: boolean;
 }
 /**
  * One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing.
@@ -701,6 +716,7 @@ export interface RequestRefused {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   client: string;
   submit: Submit;
   refusal: Refusal;
@@ -725,6 +741,7 @@ export interface HandoffAdmitted {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   work: Assignment;
@@ -747,6 +764,7 @@ export interface MoveRefused {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   move:
@@ -780,6 +798,7 @@ export interface MoveDeferred {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   proposal: ProposalMove | ProposalTurnFailed | ProposalEffectDoubted | ProposalClaim | ProposalPost;
@@ -803,6 +822,7 @@ export interface FactsWithheld {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   target: string;
   facts?: Fact[];
   artifacts?: Artifact[];
@@ -839,6 +859,7 @@ export interface TurnFailed {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   error: Failure;
@@ -862,6 +883,7 @@ export interface TurnRetried {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   work: Assignment;
 }
@@ -880,6 +902,7 @@ export interface TurnSuspended {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   ask: MoveAsk;
@@ -900,10 +923,12 @@ export interface TurnResumed {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   work: Assignment;
   sender?: string | null;
   control?: string;
+  grounds?: Grounds | null;
 }
 /**
  * A person is asked to take over: the human's turn, and the end of the holder's.
@@ -920,6 +945,7 @@ export interface EscalationRaised {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   reason: string;
@@ -943,6 +969,7 @@ export interface EscalationAssigned {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   person: string;
   by: string;
@@ -964,6 +991,7 @@ export interface EscalationResolved {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   work: Assignment;
   by: string;
@@ -989,6 +1017,7 @@ export interface EffectDoubted {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   effect: Doubt;
@@ -1009,6 +1038,7 @@ export interface EffectSettled {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   work: Assignment;
   outcome: "done" | "not_done";
@@ -1034,10 +1064,12 @@ export interface RequestFrozen {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   by: string;
   sender: string;
   control: string;
   reason?: string;
+  since?: number | null;
 }
 /**
  * Moves are judged again; a deferred one is judged first.
@@ -1054,6 +1086,7 @@ export interface RequestThawed {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   by: string;
   sender: string;
   control: string;
@@ -1074,6 +1107,7 @@ export interface RequestCompleted {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   answer: unknown;
@@ -1081,6 +1115,7 @@ export interface RequestCompleted {
   sender: string;
   control?: string;
   digest?: string;
+  conversation?: string | null;
 }
 /**
  * Given up: by the move `fail`, or because nobody was left to ask.
@@ -1097,6 +1132,7 @@ export interface RequestFailed {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   code: string;
@@ -1119,6 +1155,7 @@ export interface RequestExpired {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   deadline: number;
   digest?: string;
 }
@@ -1137,6 +1174,7 @@ export interface RequestCancelled {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   by: string;
   sender: string;
   control: string;
@@ -1158,6 +1196,7 @@ export interface TurnDelegated {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   tasks: PlannedTask[];
@@ -1177,6 +1216,8 @@ export interface PlannedTask {
   agent?: string;
   why?: string;
   constraints?: Constraints;
+  uses?: string[];
+  revises?: string;
 }
 /**
  * A worker's turn. It says nothing of other tasks.
@@ -1193,6 +1234,7 @@ export interface TaskOpened {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   lead: string;
   name: string;
   work: Assignment;
@@ -1213,6 +1255,7 @@ export interface TaskOffered {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   lead: string;
   name: string;
   intent: string;
@@ -1234,6 +1277,7 @@ export interface TaskDelivered {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   name: string;
@@ -1260,6 +1304,7 @@ export interface TaskFailed {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   name: string;
@@ -1283,6 +1328,7 @@ export interface TaskCancelled {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   name: string;
   why: "called_off" | "lead_ended";
@@ -1303,6 +1349,7 @@ export interface FactsPosted {
   salt: string;
   to: string;
   trace?: string;
+  stood?: Span[];
   turn: string;
   round: number;
   post: number;
@@ -1340,6 +1387,10 @@ export interface Fleet {
   revision?: number;
   artifacts?: string;
   memory_max_age_s?: number;
+  quota?: Quota;
+  quotas?: {
+    [k: string]: Quota;
+  };
   swarms?: boolean;
 }
 /**
@@ -1352,11 +1403,18 @@ export interface BreakerRules {
   trial_s?: number;
 }
 /**
- * How fast a model may be asked. Agents keep to it by themselves; nothing is judged by it.
+ * How fast each process may ask a model. Agents keep to it by themselves; nothing is judged by it.
  */
 export interface ModelLimits {
   concurrency?: number | null;
   per_minute?: number | null;
+}
+/**
+ * What a client, or an operator that submits, may have of the log. Each guard counts by itself.
+ */
+export interface Quota {
+  open_requests?: number;
+  mib_per_hour?: number;
 }
 /**
  * The last one published under an agent's name, by whichever instance started last.
@@ -1392,4 +1450,24 @@ export interface DeadLetter {
   truncated?: boolean;
   stream_seq?: number;
   stored_at?: number;
+}
+/**
+ * Every question of one request that waits for the same reader, as guards keep the list up to date.
+ */
+export interface Questions {
+  v?: 1;
+  n: number;
+  open?: OpenQuestion[];
+  more?: number;
+}
+/**
+ * A question that waits for its reply.
+ */
+export interface OpenQuestion {
+  n: number;
+  turn: string;
+  round: number;
+  agent: string;
+  ask: MoveAsk;
+  expires_at: number;
 }

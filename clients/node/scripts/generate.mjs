@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { compile } from "json-schema-to-typescript";
 
-const ROOTS = ["Submit", "Proposal", "Control", "Event", "Move", "Assignment", "Handoff", "Fleet", "Notice", "Card", "DeadLetter"];
+const ROOTS = ["Submit", "Proposal", "Control", "Event", "Move", "Assignment", "Handoff", "Fleet", "Notice", "Card", "DeadLetter", "Questions"];
 const PUBLISHED = new URL("../../../protocol/schema/handoff-mesh.schema.json", import.meta.url);
 const out = process.argv[2] ?? fileURLToPath(new URL("../lib/", import.meta.url));
 

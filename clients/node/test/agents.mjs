@@ -54,6 +54,15 @@ const codes = {
     if (turn.reply === undefined) return turn.ask("Which invoice?", { schema: { type: "string" } });
     return turn.complete(turn.reply);
   },
+  async leads(turn) {
+    if (turn.work.round > 0) return turn.complete(turn.work.results.map(({ summary }) => summary));
+    const task = (name) => ({ name, summary: name, to_agent: "records", facts: [{ key: "of", value: name }] });
+    return { move: "delegate", tasks: [task("left"), task("right")] };
+  },
+  async asksInATask(turn) {
+    if (turn.reply === undefined) return turn.ask(`Which ${turn.handoff.summary}?`);
+    return { move: "deliver", summary: turn.reply };
+  },
   async waits(turn) {
     turn.signal.addEventListener("abort", () => say({ aborted: turn.work.round, why: turn.signal.reason.message }));
     if (turn.work.round > 0) return turn.complete("second");

@@ -121,8 +121,31 @@ describe("on a mesh", () => {
 
   test("a question is answered by the client", async () => {
     await mesh.agent("front", "asks");
-    const end = await result(client.request("go"), { onQuestion: (event) => `${event.ask.question} F-17` });
+    const end = await result(client.request("go"), { onQuestion: ({ ask }) => `${ask.question} F-17` });
     assert.equal(end.answer, "Which invoice? F-17");
+  });
+
+  test("questions that wait at the same time are heard once each, and those left by a client that starts anew", async () => {
+    await Promise.all([mesh.agent("front", "leads"), mesh.agent("records", "asksInATask")]);
+    const request = client.request({ text: "go", policy: "tree" });
+    const heard = [];
+    const stop = new AbortController();
+    const both = new Promise((resolve) => {
+      const onQuestion = ({ ask }) => (heard.push(ask.question), heard.length === 2 && resolve(), new Promise(() => {}));
+      assert.rejects(result(request, { onQuestion, signal: stop.signal }), GaveUp);
+    });
+    await within(both, () => JSON.stringify(heard));
+    stop.abort(); // this client answers nothing
+    assert.deepEqual([...heard].sort(), ["Which left?", "Which right?"]);
+    const [first] = await request.questions();
+    await request.reply(first, "at once");
+    await mesh.event(request.id, (event) => event.type === "turn.resumed" && event.turn === first.turn);
+    await within((async () => { while ((await request.questions()).length > 1) await new Promise((resolve) => setTimeout(resolve, 50)); })(), () => "one question less");
+    const again = [];
+    const end = await result((await mesh.client()).resume(request.id, request.body), { onQuestion: ({ ask }) => (again.push(ask.question), "later") });
+    assert.deepEqual([...end.answer].sort(), ["at once", "later"]);
+    assert.equal(again.length, 1);
+    assert.notEqual(again[0], first.ask.question);
   });
 
   test("a client that hears no notes looks by itself", async () => {

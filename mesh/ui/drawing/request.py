@@ -188,6 +188,8 @@ def _tone(row: SceneRow) -> str:
         "ask": "asks",
         "doubt": "asks",
         "reply": "replies",
+        "approve": "replies",
+        "deny": "bad",
         "settle": "replies",
         "escalate": "people",
         "resolve": "people",

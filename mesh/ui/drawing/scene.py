@@ -116,7 +116,8 @@ _AFTER: dict[str, State] = {
 }
 _OPENS = ("submit", "transfer", "hand_back", "escalate", "resolve")
 _ENDS = ("complete", "fail", "cancel")
-_AGAIN = ("retry", "reply", "settle", "expire", "join")
+_REPLIES = ("reply", "approve", "deny")
+_AGAIN = ("retry", *_REPLIES, "settle", "expire", "join")
 _TASK_ENDS = ("deliver", "task_failed", "task_cancelled")
 _WHOLE = ("freeze", "thaw", "cancel", "expire")
 """What happens to the request and not to a turn; `expire` only where it reaches nobody."""
@@ -216,7 +217,7 @@ def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:
         return name
     if name == GUARD:
         return told.client if move.turn is None else move.turn.agent
-    if move.move == "reply":
+    if move.move in _REPLIES:
         return asked
     if move.move in _TASK_ENDS:  # of a task that was never opened: its agent has no lane
         return move.to or told.client
@@ -309,7 +310,7 @@ def _line(row: SceneRow, ids: dict[str, str]) -> str:
             aimed = f" to {row.aim}" if row.aim else ""
             return f"{here}-x{to}: {_coded(_joined(f'{row.move}{aimed} refused by {row.rule}', row.text))}"
         case "arrow":
-            shaft = "-->>" if row.move in ("hand_back", "reply", "settle", *_TASK_ENDS) else "->>"
+            shaft = "-->>" if row.move in ("hand_back", *_REPLIES, "settle", *_TASK_ENDS) else "->>"
             return f"{here}{shaft}{to}: {_coded(_joined(row.move + who, row.text))}"
 
 

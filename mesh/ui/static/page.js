@@ -70,7 +70,10 @@ function key(event) {
   going = 0;
   if (soon && VIEWS[event.key]) location.assign(VIEWS[event.key]);
   else if (event.key === "g") going = Date.now();
-  else if (event.key === "/") $("input[type=search]")?.focus();
+  else if (event.key === "/") {
+    $("#fold")?.setAttribute("open", "");
+    $("input[type=search]")?.focus();
+  }
   else if (event.key === "j") choose(1);
   else if (event.key === "k") choose(-1);
   else if (event.key === "Enter" && chosen() && !event.target.closest("a, button, summary")) $("a[href]", chosen())?.click();
@@ -159,12 +162,29 @@ function tellAgain() {
   $("#main").prepend(line);
 }
 
+// --- a decision: only the fields of the chosen answer ------------------------------------------------
+
+function offer(form) {
+  const chosen = $("input[type=radio]:checked", form)?.value;
+  for (const part of all("[data-for]", form)) {
+    part.hidden = part.disabled = !part.dataset.for.split(" ").includes(chosen);
+  }
+}
+
 // --- together ---------------------------------------------------------------------------------------
 
 look();
 tellAgain();
 tellTimes();
 setInterval(tellTimes, 20000);
+const folds = matchMedia("(max-width: 640px)");
+const fold = () => $("#fold") && ($("#fold").open = !folds.matches);
+folds.addEventListener("change", fold);
+fold();
+for (const form of all("form.chooses")) {
+  offer(form);
+  form.addEventListener("change", () => offer(form));
+}
 document.addEventListener("keydown", key);
 document.addEventListener("click", jump);
 document.addEventListener("input", (event) => event.target.closest("#slider input") && slide(event.target));

@@ -12,6 +12,10 @@ The file names the fault, so that the next process may have another; an empty on
 `opens-twice`          that a task was opened is forgotten, once
 `no-calling-off`       tasks are never called off
 `tells-nobody`         nobody is told that its turn was ended
+`claims-twice`         an offer may be claimed again, however often it was taken
+`frozen-offers`        the time to claim an offer runs on while its request is frozen
+`reading-time`         a message has the time at which it is read, and none is waited for
+`one-conversation`     a request begins with what another conversation of its client remembers
 `all-to-each`          each task is granted all that is left, and no plan is too large
 """
 
@@ -21,17 +25,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
 from mesh.guard import processor, service
 from mesh.guard.cache import Cache
+from mesh.guard.memory import ConversationMemory
+from mesh.guard.parsing import Sent
 from mesh.guard.processor import RequestProcessor
-from protocol.domain import decider, ledger, plans, rules
+from protocol.domain import decider, ledger, plans, rules, swarm
 from protocol.domain.ledger import Ledger
+from protocol.domain.request_state import RequestState
 from protocol.domain.turns import Segment
 from protocol.wire import events
+from protocol.wire.commands import Command
 from protocol.wire.handoff import Rule
 
 
@@ -92,7 +102,7 @@ def stale_cache() -> None:
 
 
 def no_consequences() -> None:
-    replace(decider, "due", lambda *_: None)
+    replace(decider, "next_wait", lambda *_: None)
 
 
 def no_timer() -> None:
@@ -145,6 +155,38 @@ def all_to_each() -> None:
     replace(rules, "RULES", {**rules.RULES, Rule.BUDGET: _never})
 
 
+def claims_twice() -> None:
+    replace(swarm, "_claimed", _never)
+
+
+def frozen_offers() -> None:
+    def run_on(_: RequestState, begin: int, end: int, *most: int | None) -> int:
+        return min([end, *(at for at in most if at is not None)])
+
+    replace(RequestState, "runs_out", run_on)
+
+
+def one_conversation() -> None:
+    first: dict[str, str] = {}
+
+    async def recall(memory: ConversationMemory, client: str, conversation: str) -> Any:
+        return await sound(memory, client, first.setdefault(client, conversation))
+
+    sound = replace(ConversationMemory, "recall", recall)
+
+
+def reading_time() -> None:
+    async def nothing(*_: Any) -> bool:
+        return False
+
+    def command(sent: Sent, what: Any, cause: Any, digest: str = "") -> Command:
+        found: Command = sound(sent, what, cause, digest)
+        return msgspec.structs.replace(found, stored=0)
+
+    sound = replace(Sent, "command", command)
+    replace(processor, "unheard", nothing)
+
+
 MODES: dict[str, Callable[[], None]] = {
     "ack-before-append": ack_before_append,
     "no-compare-and-set": no_compare_and_set,
@@ -157,6 +199,10 @@ MODES: dict[str, Callable[[], None]] = {
     "no-calling-off": no_calling_off,
     "tells-nobody": tells_nobody,
     "all-to-each": all_to_each,
+    "claims-twice": claims_twice,
+    "one-conversation": one_conversation,
+    "reading-time": reading_time,
+    "frozen-offers": frozen_offers,
 }
 
 

@@ -107,8 +107,13 @@ TREES = {
     "no-calling-off": ("delivers-early", "no_task_lost"),
     "tells-nobody": ("tree-cancelled", "every_end_told"),
     "all-to-each": ("tree-within-budget", "no_tree_overspends"),
+    "claims-twice": ("swarm-reads", "one_task_at_a_time"),
+    "reading-time": ("replied-without-guards", "in_time_counts"),
+    "frozen-offers": ("swarm-thawed-before-claim", "claims_count"),
 }
 """Guards that lose count of tasks: the story that shows it, and the promise that each of them breaks."""
+TALKS = {"one-conversation": ("remembered", "ends_as_told")}
+"""Guards that mix up conversations, likewise; the last request that follows the story shows it."""
 LOOK_S = 0.05
 
 
@@ -206,7 +211,7 @@ async def either(*awaited: Awaitable[object]) -> None:
 
 
 def test_every_fault_has_its_scene() -> None:
-    assert {*GUARDS, *TEMPTED, *TREES} == set(broken_guard.MODES)
+    assert {*GUARDS, *TEMPTED, *TREES, *TALKS} == set(broken_guard.MODES)
     assert set(AGENTS) == set(broken_agent.MODES)
 
 
@@ -253,12 +258,16 @@ async def test_a_guard_without_rules_is_found_out(broken: BrokenFleet, mode: str
         assert f"though {rule} forbids it" in found["verdicts_right"]
 
 
-@pytest.mark.parametrize("mode", TREES)
+@pytest.mark.parametrize("mode", [*TREES, *TALKS])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_guard_that_loses_count_of_tasks_is_found_out(broken: BrokenFleet, mode: str) -> None:
-    name, promise = TREES[mode]
+async def test_a_guard_that_mixes_up_tasks_or_conversations_is_found_out(
+    broken: BrokenFleet, mode: str
+) -> None:
+    name, promise = {**TREES, **TALKS}[mode]
     await broken.break_down(GUARD, mode)
-    request = await broken.arena.send(story(name, random.Random(1)))
-    await broken.arena.rest(request, PATIENCE_S)
+    told = story(name, random.Random(1))
+    for each in (told, *told.then):
+        request = await broken.arena.send(each)
+        await broken.arena.rest(request, PATIENCE_S)
     found = await broken.promises_broken(request)
     assert promise in found, found

@@ -38,7 +38,7 @@ from tests.drill.tests.scene import (
     without_deeds,
     without_step,
 )
-from tests.drill.tests.tree_scene import TREES_WRONG, tree
+from tests.drill.tests.tree_scene import TREES_WRONG, claimed, left_open, tree
 from tests.unit.protocol import worlds
 from tests.unit.protocol.worlds import ask, escalate, fact
 
@@ -75,6 +75,25 @@ def asking(whom: str) -> Evidence:
     scene = opened()
     scene.play.move(ask(whom))
     return scene.evidence()
+
+
+def replied(*, seconds_early: float) -> Evidence:
+    """A question expired, and its reply was stored so long before that."""
+    scene = opened()
+    asked = scene.play.move(ask(expires_s=5))
+    assert isinstance(asked, events.TurnSuspended)
+    scene.play.wait(6)
+    scene.play.move(worlds.complete({"done": []}))
+    at = asked.expires_at - round(seconds_early * SECOND)
+    return changed(scene.evidence(), orders=(Ordered(REQUEST, f"reply-{asked.id}", at, 1),))
+
+
+def replied_too_late() -> Evidence:
+    return replied(seconds_early=-1.0)
+
+
+def claimed_too_late() -> Evidence:
+    return claimed(-1.0)
 
 
 def frozen() -> Evidence:
@@ -144,6 +163,8 @@ WAITING: list[Make] = [waiting_for_a_person, in_doubt, asking_a_person, asking_i
 RIGHT: list[Make] = [
     *WAITING,
     tree,
+    replied_too_late,
+    claimed_too_late,
     never_acknowledged,
     answered_while_it_slept,
     called_again_after_a_kill,
@@ -291,6 +312,9 @@ WRONG: dict[str, dict[str, Make]] = {
     "orders_obeyed": {
         "a reply without a round": lambda: changed(asking("c1"), orders=(Ordered(REQUEST, "r1", 1, 7),)),
     },
+    "in_time_counts": {
+        "a reply before it expired": lambda: replied(seconds_early=1.0),
+    },
     "people_can_act": {
         "a doubt about nobody knows what": lambda: changed(
             clean(), undone=(Undone(REQUEST, "0-1 is unclear"),)
@@ -338,13 +362,14 @@ WRONG: dict[str, dict[str, Make]] = {
     },
     "consequences_follow": {
         "no retry": without_its_retry,
+        "an offer is left open": left_open,
         "no timeout": lambda: changed(
             with_step(left_with_work(), "a", "0-1", "0-0"), ended_at=left_with_work().ended_at + 3600 * SECOND
         ),
         "no expiry": lambda: changed(asking("c1"), ended_at=clean().ended_at + 25 * 3600 * SECOND),
     },
     "no_dead_letters": {
-        "the guard failed": lambda: changed(clean(), dead=(letter("guard.failed"),)),
+        "the guard failed": lambda: changed(clean(), dead=(letter("guard_failed"),)),
         "malformed": lambda: changed(clean(), dead=(letter("protocol.malformed"),)),
         "a proposal for no request": lambda: changed(clean(), dead=(letter("unknown_request"),)),
         "unreadable": lambda: changed(clean(), dead=(b"{",)),
@@ -444,7 +469,7 @@ def test_what_was_done_to_the_server_is_counted_by_itself() -> None:
 
 
 def test_a_dead_letter_is_told_with_how_often_it_was_delivered() -> None:
-    thrice = msgspec.json.encode(msgspec.json.decode(letter("guard.failed")) | {"delivered": 3})
-    evidence = changed(clean(), dead=(letter("guard.failed"), thrice))
+    thrice = msgspec.json.encode(msgspec.json.decode(letter("guard_failed")) | {"delivered": 3})
+    evidence = changed(clean(), dead=(letter("guard_failed"), thrice))
     told = [breach.detail for breach in check(evidence).breaches]
-    assert told == ["guard.failed, by guard after 1 delivery", "guard.failed, by guard after 3 deliveries"]
+    assert told == ["guard_failed, by guard after 1 delivery", "guard_failed, by guard after 3 deliveries"]

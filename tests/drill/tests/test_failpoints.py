@@ -69,6 +69,7 @@ CASES: Mapping[str, tuple[Story, ...]] = {
     "guard.due": (told(PAY, ["broken"], SHIP), TREE),
     "guard.followed": (told(PAY, ["broken"], SHIP), TREE),
     "guard.ended": (told(PAY, ["slow", 1.0], SHIP, order="cancel", expected=("cancelled",)), OPEN_TREE),
+    "guard.asks": (told(PAY, ["ask", "client"], SHIP),),
     "guard.remembers": (told(PAY, ["to", "back"], ["remember", "seen"], conversation="failpoint"),),
     "guard.armed": (told(PAY, ["retry"], SHIP), TREE),
     "guard.fired": (told(PAY, ["retry"], SHIP),),

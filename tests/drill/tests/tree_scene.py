@@ -13,7 +13,8 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints
 from tests.contract.script import Script
 from tests.contract.tree_scenarios import DELIVERED, plan, task
-from tests.drill.evidence import Deed, Evidence, Submitted
+from tests.drill.evidence import Claimed, Deed, Evidence, Submitted
+from tests.unit.protocol.swarms import Swarm
 
 CALLS = 30
 
@@ -86,6 +87,53 @@ def overspent() -> Evidence:
     return replace(evidence, deeds=(*evidence.deeds, replace(evidence.deeds[0], call="one more")))
 
 
+def swarm() -> tuple[Evidence, InMemoryGuard]:
+    """Return a swarm with two reads: `b` has claimed and done `one`, and nobody has claimed `two`."""
+    play = Swarm()
+    play.delegate(task("one", intent="read"), task("two", intent="read"))
+    play.claim("one", "b")
+    play.say(play.worker("one"), DELIVERED)
+    guard = play.guard
+    guard.wait(31)
+    play.say(guard.holder, Complete(answer={"done": []}))
+    return _of(guard), guard
+
+
+def _of(guard: InMemoryGuard) -> Evidence:
+    return Evidence(
+        submitted=(Submitted(str(guard.request), guard.now, True),),
+        bodies={str(guard.request): tuple(guard.bodies)},
+        steps={},
+        deeds=(),
+        faults=(),
+        ended_at=guard.now + 1,
+    )
+
+
+def left_open() -> Evidence:
+    """Return a swarm whose offers nobody claims, long after the time to claim them."""
+    play = Swarm()
+    play.delegate(task("one", intent="read"), task("two", intent="read"))
+    return replace(_of(play.guard), ended_at=play.guard.now + 600 * 1_000_000)
+
+
+def claimed(seconds_early: float) -> Evidence:
+    """Return a swarm in which a claim of `two` was stored so long before its time was over, and not heard."""
+    evidence, guard = swarm()
+    offer = next(each for each in guard.events if isinstance(each, events.TaskOffered) and each.name == "two")
+    at = offer.claim_by - round(seconds_early * 1e6)
+    return replace(evidence, claims=(Claimed(offer.request, offer.id, at),))
+
+
+def given_to(*, again: str) -> Evidence:
+    """Return a swarm in which the task `again` was given to `b` right after `one` was."""
+    evidence, guard = swarm()
+    at = first(guard.events, events.TaskOpened)
+    more = msgspec.structs.replace(guard.events[at], name=again, id="other")
+    happened = [*guard.events[: at + 1], more, *guard.events[at + 1 :]]
+    return replace(evidence, bodies={str(guard.request): tuple(map(codec.encode, happened))})
+
+
 TREES_WRONG: Mapping[str, dict[str, Callable[[], Evidence]]] = {
     "no_task_twice": {
         "opened": lambda: spoilt(again(events.TaskOpened, id="other")),
@@ -97,6 +145,11 @@ TREES_WRONG: Mapping[str, dict[str, Callable[[], Evidence]]] = {
         "told otherwise": lambda: spoilt(told_otherwise),
     },
     "no_tree_overspends": {"a call more": overspent},
+    "one_task_at_a_time": {
+        "a taken offer": lambda: given_to(again="one"),
+        "a second task": lambda: given_to(again="two"),
+    },
+    "claims_count": {"claimed a second before": lambda: claimed(1.0)},
     "every_end_told": {"nobody was": lambda: replace(tree(), ends=frozenset())},
 }
 """By promise: trees that break it."""

@@ -15,7 +15,7 @@ from mesh.agent._rounds import LOOK_S, LOST_S, NEXT_LOOK_S, EndWatch, ForeignRou
 from mesh.agent._runtime import Runtime, Watchdog
 from mesh.agent._step_store import WINDOW, Attempts, Call
 from mesh.agent.definition import Agent
-from mesh.agent.errors import Fenced
+from mesh.agent.errors import Fenced, Superseded
 from mesh.bus.consumer import Message
 from mesh.testing import MemorySteps, turn
 from tests.logs import captured_logs
@@ -68,6 +68,36 @@ async def test_an_effect_whose_intent_took_long_does_not_begin_if_another_took_t
     with pytest.raises(Fenced):
         await pay(store, attempts(store), lease_s=0.05)
     assert [name for _, _, name in store.steps] == ["0-a0", "0-0"]
+
+
+async def test_an_effect_whose_intent_took_long_does_not_begin_if_a_guard_ended_the_turn_meanwhile() -> None:
+    """The look before the intent found the turn open; the bus then hung for longer than half a lease."""
+    looks, done = list[str](), list[str]()
+
+    async def is_over() -> bool:
+        looks.append("looked")
+        return True
+
+    async def produce() -> Any:
+        done.append("paid")
+        return "ok"
+
+    held_up = Journal(
+        SlowSteps(),
+        request="r",
+        turn="t",
+        round_=0,
+        nonce="n",
+        version="1",
+        fresh=True,
+        lease_s=0.05,
+        is_over=is_over,
+    )
+    with pytest.raises(Superseded):
+        await held_up.effect(PAY, "key", produce, again=produce)
+    assert (looks, done) == (["looked"], [])
+    with pytest.raises(Superseded):  # whatever the code caught
+        await held_up.effect(PAY, "key", produce, again=produce)
 
 
 async def test_it_begins_if_nobody_did() -> None:

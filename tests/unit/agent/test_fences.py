@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mesh.agent._journal import Journal
 from mesh.agent.errors import Fenced
 from mesh.testing import MemorySteps
 from tests.unit.agent.journals import Held, World, call, journal
@@ -58,6 +59,31 @@ async def test_a_step_that_is_overtaken_by_another_one_of_its_round_is_fenced_to
     with pytest.raises(Fenced):
         await read
     assert world.done == ["a"]
+
+
+def lasting(store: MemorySteps, nonce: str) -> Journal:
+    """Return a journal whose holder has a lease, and so looks if it has lost it."""
+    return Journal(store, request="r", turn="t", round_=0, nonce=nonce, version="1", lease_s=1.0)
+
+
+async def test_no_model_is_asked_what_another_instance_of_the_round_was_told_meanwhile() -> None:
+    store, world = MemorySteps(), World()
+    slow, other = lasting(store, "slow"), journal(store, nonce="other")
+    await slow.load()
+    await slow.require_held()
+    await other.step(call("think", kind="model"), world.doing("think"))
+    with pytest.raises(Fenced):
+        await slow.require_held()
+
+
+async def test_what_is_known_or_ones_own_fences_nobody() -> None:
+    store, world = MemorySteps(), World()
+    await journal(store, nonce="before").step(call("a"), world.doing("a"))
+    own = lasting(store, "own")
+    await own.step(call("a"), world.doing("a again"))
+    await own.step(call("b"), world.doing("b"))
+    await own.require_held()
+    assert world.done == ["a", "b"]
 
 
 class Overtaken(MemorySteps):

@@ -1,12 +1,13 @@
 """Replies held against the schema of their question."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mesh.agent import _reply_schema as replies
-from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply, check_schema
+from mesh.agent._reply_schema import ReplyInvalid, ReplyUnjudged, SchemaUnusable, check_reply, check_schema
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,6 @@ def test_what_is_wrong_is_said_in_few_words() -> None:
         pytest.param({"pattern": "("}, id="no-pattern"),
         pytest.param({"$ref": "http://127.0.0.1:1/elsewhere"}, id="elsewhere"),
         pytest.param({"$ref": "#/$defs/missing"}, id="nowhere"),
-        pytest.param({"$ref": "#"}, id="round-and-round"),
         pytest.param({"$schema": 7}, id="no-draft"),
     ],
 )
@@ -55,10 +55,26 @@ def test_a_schema_that_cannot_be_used_is_an_error_of_its_own(schema: dict[str, A
         check_reply(schema, "x")
 
 
+def nested(depth: int) -> Any:
+    """Return lists in lists."""
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def multiplying(depth: int) -> dict[str, Any]:
     """Return a small schema that is judged 2^depth times."""
     twice = {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(depth)}
     return {"$ref": "#/$defs/0", "$defs": {**twice, str(depth): {"type": "string"}}}
+
+
+def evaluated_again(depth: int) -> dict[str, Any]:
+    """Return a small schema without references whose work doubles at each level."""
+    schema: dict[str, Any] = {"unevaluatedProperties": False}
+    for _ in range(depth):
+        schema = {"if": schema, "unevaluatedProperties": False}
+    return schema
 
 
 @pytest.mark.parametrize(
@@ -67,19 +83,56 @@ def multiplying(depth: int) -> dict[str, Any]:
         pytest.param({"pattern": "^(a+)+$"}, id="a-pattern-that-backtracks"),
         pytest.param({"allOf": [{"not": {"pattern": "^(a|aa)+$"}}]}, id="a-pattern-inside"),
         pytest.param(multiplying(40), id="references-that-multiply"),
+        pytest.param(evaluated_again(40), id="what-is-evaluated-at-each-level-again"),
     ],
 )
 def test_a_schema_that_would_be_judged_for_ever_ends(
     schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replies, "CPU_S", 1)
-    with pytest.raises(SchemaUnusable, match="more than 1 s of the processor"):
-        check_reply(schema, "a" * 60 + "!")
+    with pytest.raises(ReplyUnjudged, match="more than 1 s of the processor"):
+        check_reply(schema, {"a": 1} if "if" in schema else "a" * 60 + "!")
+
+
+def test_items_that_are_all_compared_are_judged_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "CPU_S", 1)
+    with pytest.raises(ReplyUnjudged, match="more than 1 s of the processor"):
+        check_reply({"uniqueItems": True}, [{"a": n} for n in range(10_000)])
 
 
 def test_judging_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "WITHIN_S", 0.001)
-    with pytest.raises(SchemaUnusable, match=r"longer than 0\.001 s"):
+    with pytest.raises(ReplyUnjudged, match=r"longer than 0\.001 s"):
+        check_reply({"pattern": "^x$"}, "x")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        pytest.param({"$ref": "#"}, "x", id="round-and-round"),
+        pytest.param({"items": {"$ref": "#"}}, nested(600), id="a-deep-value"),
+    ],
+)
+def test_what_comes_to_no_verdict_lets_no_reply_through(schema: dict[str, Any], value: Any) -> None:
+    with pytest.raises(ReplyUnjudged, match="nothing was sent"):
+        check_reply(schema, value)
+
+
+def test_a_process_that_cannot_be_started_lets_no_reply_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(ReplyUnjudged, match="no process can judge it"):
+        check_reply({"pattern": "^x$"}, "x")
+
+
+def test_a_process_that_is_killed_lets_no_reply_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the kernel, on a machine without memory."""
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    with pytest.raises(ReplyUnjudged, match="was ended"):
         check_reply({"pattern": "^x$"}, "x")
 
 

@@ -222,7 +222,7 @@ async def test_of_one_that_reads_the_model_is_told_that_it_broke(breaks: Any) ->
 
 @pytest.mark.parametrize("breaks", BREAKING)
 async def test_of_an_effect_nobody_knows_how_far_it_came(breaks: Any) -> None:
-    with pytest.raises(EffectUnknown, match="pay broke: RuntimeError"):
+    with pytest.raises(EffectUnknown, match="pay raised RuntimeError"):
         await turn(steps=MemorySteps()).call(tool(effect="idempotent", name="pay")(breaks))
     with pytest.raises(InDoubt):
         await turn(steps=MemorySteps()).call(tool(effect="once", name="pay")(breaks))

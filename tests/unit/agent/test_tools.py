@@ -1,6 +1,7 @@
 """Tools: what a model is told of them, and what reaches the function."""
 
 import asyncio
+import datetime
 import functools
 import json
 import subprocess
@@ -14,7 +15,7 @@ from pydantic import BaseModel, Field, SecretStr
 
 from mesh.agent import ApprovalNeeded
 from mesh.agent.definition import unpacked
-from mesh.agent.errors import InDoubt, ToolArgumentsInvalid, ToolRefused, ToolsUnusable
+from mesh.agent.errors import InDoubt, ResultUnusable, ToolArgumentsInvalid, ToolRefused, ToolsUnusable
 from mesh.agent.tools import NOT_DONE, Tool, tool
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
@@ -388,3 +389,32 @@ async def test_what_is_no_value_is_not_recorded_as_text(give: Callable[[], Any],
     with pytest.raises(InDoubt):
         await turn(steps=steps).call(Tool("give", "Give.", "once", give))
     assert values(steps) == []
+
+
+class Parcel(BaseModel):
+    number: int
+    sent: datetime.date
+
+
+@tool
+def find_parcels(number: int) -> list[Parcel]:
+    """Find parcels."""
+    return [Parcel(number=number, sent=datetime.date(2026, 11, 23))]
+
+
+@tool
+def find_wrongly() -> Parcel:
+    """Find something else than it says."""
+    return {"number": "seven"}  # type: ignore[return-value]
+
+
+async def test_a_result_is_what_the_tool_says_the_first_time_and_from_the_journal() -> None:
+    steps = MemorySteps()
+    for _ in range(2):
+        found = await turn(steps=steps).call(find_parcels, number=7)
+        assert found == [Parcel(number=7, sent=datetime.date(2026, 11, 23))]
+
+
+async def test_a_result_that_is_not_what_the_tool_says_names_tool_and_mistakes() -> None:
+    with pytest.raises(ResultUnusable, match=r"the result of find_wrongly .*number: .*integer"):
+        await turn().call(find_wrongly)

@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +68,47 @@ def test_several_processes_at_once_find_it_filled_once() -> None:
     assert said == {f"{found[0]} {found[1]}"}
 
 
-def test_a_process_that_dies_while_filling_it_leaves_nothing_behind(records: Path) -> None:
+def test_a_reader_that_comes_while_it_is_made_spoils_nothing(
+    records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, connect = records / "support.db", sqlite3.connect
+    readers: list[sqlite3.Connection] = []
+
+    class Watched(sqlite3.Connection):
+        """Lets a reader in just before the journal's mode is switched, if there is a file to read."""
+
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql.startswith("PRAGMA journal_mode") and file.exists():
+                readers.append(connect(file, isolation_level=None))
+                readers[-1].execute("BEGIN")
+                readers[-1].execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return super().execute(sql, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Watched))
+    try:
+        with connected() as db:
+            assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            assert db.execute("SELECT count(*) FROM customers").fetchone()[0] >= 20
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def test_a_process_that_dies_while_filling_it_leaves_no_database(records: Path) -> None:
     dying = (
         "import os\n"
         "from agents import records\n"
         "from agents.support import connected\n"
-        "real = records._statements\n"
-        "def half(script):\n"
-        "    for number, statement in enumerate(real(script)):\n"
-        "        if number == 3: os._exit(9)\n"
-        "        yield statement\n"
-        "records._statements = half\n"
+        "real, scripts = records.files, []\n"
+        "def half(package):\n"
+        "    scripts.append(package)\n"
+        "    if len(scripts) == 2: os._exit(9)\n"
+        "    return real(package)\n"
+        "records.files = half\n"
         "with connected(): pass\n"
     )
     assert subprocess.run([sys.executable, "-c", dying], check=False).returncode == 9
-    assert (records / "support.db").exists()
+    assert not (records / "support.db").exists()
     with connected() as db:
         assert db.execute("SELECT count(*) FROM customers").fetchone()[0] >= 20
 

@@ -11,14 +11,17 @@ from mesh.cli.exits import Exit, status_of
 from mesh.settings import (
     DEFAULT_URL,
     DEV_FILE,
+    FILE_NAME,
     STATE,
     Access,
+    AnotherFleet,
     ContextUnusable,
     Dev,
     DevStopped,
     Flags,
     NoCredentials,
     SettingsInvalid,
+    Sources,
     find_access,
     load_settings,
     running_dev,
@@ -27,12 +30,14 @@ from mesh.settings import (
 DEV_URL = "nats://127.0.0.1:7001"
 
 
-def runs_dev(directory: Path, pid: int | None = None) -> Path:
+def runs_dev(directory: Path, pid: int | None = None, fleet: str = "") -> Path:
     """Make `directory` look as if `mesh dev` ran in it; return the directory of its keys."""
     keys = directory / STATE / "keys"
     for name in ("admin", "app", "audit", "ops"):
         write_key(keys, name, new_key())
     dev = Dev(
+        fleet=fleet,
+        folder=directory,
         pid=pid or os.getpid(),
         url=DEV_URL,
         keys=keys,
@@ -65,6 +70,63 @@ def test_a_directory_below_is_the_same_folder(here: Path, monkeypatch: pytest.Mo
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
     assert find_access(("client",)).url == DEV_URL
+
+
+def fleet_file(directory: Path, name: str, *lines: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / FILE_NAME).write_text("\n".join((f'name = "{name}"', *lines, "")))
+    return directory
+
+
+def test_a_project_in_a_folder_below_is_none_of_this_devs(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_dev(fleet_file(here, "above"), fleet="above")
+    below = fleet_file(here / "below", "another")
+    (below / "notes").mkdir()
+    for folder in (below, below / "notes"):
+        monkeypatch.chdir(folder)
+        assert running_dev(folder) is None
+        with pytest.raises(AnotherFleet) as wrong:
+            find_access(("client",))
+        assert f"`mesh dev` that runs in {here} serves the fleet 'above'" in str(wrong.value)
+        assert f"{below / FILE_NAME} is the fleet 'another': start `mesh dev`" in str(wrong.value)
+    assert status_of(AnotherFleet.code) == Exit.USAGE
+
+
+def test_a_project_of_the_same_name_in_a_folder_below_is_still_another(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_dev(fleet_file(here, "same"), fleet="same")
+    monkeypatch.chdir(fleet_file(here / "copy", "same"))
+    with pytest.raises(AnotherFleet, match="that runs in"):
+        find_access(("client",))
+
+
+def test_a_dev_of_another_fleet_than_the_file_beside_it_is_not_taken_for_it(here: Path) -> None:
+    runs_dev(fleet_file(here, "written"), fleet="support")
+    with pytest.raises(AnotherFleet, match=r"'support', and .* is the fleet 'written'.*--url " + DEV_URL):
+        find_access(("client",))
+    with pytest.raises(AnotherFleet):
+        Sources().artifacts  # noqa: B018
+    assert find_access(("client",), Flags(url=DEV_URL)).name == "app"
+
+
+def test_a_dev_of_the_fleet_in_the_file_beside_it_serves_every_folder_below(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_dev(fleet_file(here, "own"), fleet="own")
+    (here / "notes").mkdir()
+    for folder in (here, here / "notes"):
+        monkeypatch.chdir(folder)
+        assert find_access(("client",)).url == DEV_URL
+
+
+def test_a_bus_and_a_key_that_are_named_need_no_dev(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = runs_dev(fleet_file(here, "above"), fleet="above")
+    monkeypatch.setenv("MESH_CREDENTIALS", str(keys / "app.nk"))
+    monkeypatch.chdir(fleet_file(here / "below", "another", 'url = "nats://own:4222"'))
+    assert find_access(("client",)) == Access("nats://own:4222", "app", keys / "app.nk")
 
 
 def test_a_dev_that_was_killed_is_not_believed(here: Path) -> None:

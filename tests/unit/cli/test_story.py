@@ -7,7 +7,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.cli.send import conclude
-from mesh.client.client import outcome_of
+from mesh.client.outcome import outcome_of
 from mesh.client.story import ending, story
 from mesh.ops.explain import explain, sentences
 from mesh.ops.log import decoded

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from genai_prices import Usage, calc_price
 
@@ -9,7 +10,7 @@ from mesh.bus.credentials import new_key
 from mesh.bus.streams import Limits, Storage, offered_intents
 from mesh.fleet.file import LISTED, FleetFile, FleetFileError, load_fleet, parse_fleet
 from mesh.fleet.setup import PricesMissing, listed, prices_of
-from protocol.wire.config import BreakerRules
+from protocol.wire.config import BreakerRules, DocumentInvalid, Quota, read_fleet
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import MTOK, Price, Tokens, cost, price_list
@@ -393,3 +394,37 @@ def test_a_mesh_has_swarms_once_a_policy_is_one() -> None:
         file = FleetFile(name="f", entry="a", agents=agents, policies=policies)  # type: ignore[arg-type]
         assert file.fleet.swarms is swarms
         assert offered_intents(file.fleet) == (["review"] if swarms else [])
+
+
+QUOTAS = 'name = "f"\nentry = "a"\n[agents.a]\n[clients.app]\n[clients.web]\n[operators.ops]\n'
+
+
+def test_a_client_has_the_quota_of_all_but_for_what_it_says_itself() -> None:
+    own = "[clients.app.quota]\nopen_requests = 7\n[operators.ops.quota]\nmib_per_hour = 9\n"
+    fleet = parse_fleet(f"{QUOTAS}[quota]\nmib_per_hour = 5\n{own}").fleet
+    assert fleet.quota_of("web") == Quota(mib_per_hour=5)
+    assert fleet.quota_of("app") == Quota(open_requests=7, mib_per_hour=5)
+    assert fleet.quota_of("ops") == Quota(mib_per_hour=9)
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        ("[quota]\nopen_requests = 0", r"quota\.open_requests"),
+        ("[quota]\nmib_per_hour = 0", r"quota\.mib_per_hour"),
+        ("[quota]\nmib_per_hour = nan", r"quota\.mib_per_hour"),
+        ("[quota]\nmib_a_day = 1", r"quota\.mib_a_day"),
+        ("[clients.web.quota]\nopen_requests = -1", r"clients\.web\.quota\.open_requests"),
+        ("[agents.a.quota]\nopen_requests = 1", r"agents\.a\.quota"),
+    ],
+)
+def test_a_quota_that_makes_no_sense_is_named_by_its_place(said: str, place: str) -> None:
+    with pytest.raises(FleetFileError, match=place):
+        parse_fleet(QUOTAS + said)
+
+
+def test_a_quota_of_somebody_who_does_not_submit_is_no_fleet() -> None:
+    fleet = parse_fleet(QUOTAS).fleet
+    body = msgspec.json.encode(msgspec.structs.replace(fleet, quotas={AgentName("a"): Quota()}))
+    with pytest.raises(DocumentInvalid, match=r"quotas\.a: 'a' is no client or operator"):
+        read_fleet(body)

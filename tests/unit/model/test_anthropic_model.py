@@ -1,5 +1,6 @@
 """Claude through the real SDK against the loopback stub: what is sent, what comes back, what fails how."""
 
+import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,11 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from mesh.agent._rate_limit import FIRST_PAUSE_S
 from mesh.agent.tools import tool
 from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Said, ToolResult
-from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
+from mesh.model.vendor import ModelRefused, ModelRetry, ModelThrottled, ModelUnreadable
 from mesh.testing import MemorySteps, turn
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from protocol.wire.commands import Complete
@@ -76,7 +78,7 @@ async def test_what_may_pass_is_tried_again_after_the_pause_that_was_asked_for(s
     async with claude(fails(status, retry_after_s=7)) as (stub, model):
         with pytest.raises(ModelRetry, match=f"status {status}.*request req_stub_1") as failed:
             await model.reply(PROMPT)
-    assert failed.value.after_s == 7
+    assert 7 <= (failed.value.after_s or 0) <= 7 + FIRST_PAUSE_S
     assert len(stub.asked) == 1, "the SDK must not try again by itself"
 
 
@@ -177,18 +179,23 @@ async def test_that_the_first_answer_was_none_stands_too() -> None:
     ("first", "second", "after_s"),
     [
         (fails(529, retry_after_s=7), fails(404), 7),
-        (fails(529), fails(400), None),
+        (fails(529), fails(400), FIRST_PAUSE_S),
         (fails(529, retry_after_s=7), fails(529, retry_after_s=3), 3),
-        (fails(529), fails(500, retry_after_s=3), 3),
+        (fails(529), fails(500, retry_after_s=3), FIRST_PAUSE_S),
+        (fails(500), fails(529, retry_after_s=3), 3),
+        (fails(500), fails(500, retry_after_s=3), 3),
+        (fails(500), fails(400), None),
         (fails(529, retry_after_s=7), raw(b""), 7),
     ],
 )
 async def test_when_it_fails_too_the_first_error_stands(
-    first: Answer, second: Answer, after_s: float | None
+    first: Answer, second: Answer, after_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = r"^status 529 .*req_stub_1; its fallback: .*req_stub_2"
+    monkeypatch.setattr(random, "uniform", lambda low, high: low)
+    said = rf"^status {first.status} .*req_stub_1; its fallback: .*req_stub_2"
     failed = await failing(claude(first, second, fallback=OTHER), ModelRetry, said)
-    assert failed.after_s == after_s
+    assert failed.after_s == (None if after_s is None else pytest.approx(after_s))
+    assert isinstance(failed, ModelThrottled) is (529 in {first.status, second.status})
     assert failed.__cause__ is not None
 
 
@@ -227,7 +234,7 @@ class Vendor:
 
     def __init__(self) -> None:
         self.down_at: set[int] = {0}
-        """Before which of its replies the pinned one is overloaded, once."""
+        """Before which of its replies the pinned one fails, once."""
         self.replies: list[Answer] = []
         self._given = 0
         self.stub = StubClaude(self._reply)
@@ -235,7 +242,7 @@ class Vendor:
     def _reply(self, body: Mapping[str, Any]) -> Answer:
         if body["model"] == FAST and self._given in self.down_at:
             self.down_at.remove(self._given)
-            return fails(529)
+            return fails(500)
         made, self._given = self.replies[self._given], self._given + 1
         return Answer(made.content, made.stop_reason, model=IDS[body["model"]])
 

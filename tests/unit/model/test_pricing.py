@@ -125,8 +125,8 @@ async def overloaded(stub: StubClaude, prices: dict[str, Price], constraints: Co
 async def test_on_a_budget_of_dollars_a_fallback_without_a_price_is_not_asked() -> None:
     with captured_logs() as said:
         for _ in range(2):
-            async with StubClaude([fails(529)]) as stub:
-                with pytest.raises(ModelRetry, match="status 529"):
+            async with StubClaude([fails(500)]) as stub:
+                with pytest.raises(ModelRetry, match="status 500"):
                     await overloaded(stub, {ROUTING: PRICE}, DOLLARS)
             assert [asked.body["model"] for asked in stub.asked] == [ROUTING]
     unpriced = [each for each in said if each["event"] == "model_unpriced"]

@@ -49,6 +49,13 @@ async def test_reads_go_out_at_once_and_then_one_writes() -> None:
         ("look-0", "read", None),
         ("look-1", "read", None),
     ]
+    assert all(task.fallback for task in fan_out.tasks)  # a reader that died for good keeps none
+
+
+async def test_a_read_that_names_its_agent_is_nobody_elses() -> None:
+    rounds = rounds_of(Swarm(writer, reads=lambda turn: [turn.task("look", summary="Look.", to="r1")]))
+    await rounds.go()
+    assert [task.fallback for task in rounds.delegates[0].tasks] == [False]
 
 
 @tool

@@ -26,7 +26,8 @@ from protocol.domain.envelope import World
 from protocol.domain.hash_chain import GENESIS, breaks, digest
 from protocol.domain.ledger import fold_bodies
 from protocol.domain.steps import Append
-from protocol.domain.timers import due, next_due
+from protocol.domain.timers import due
+from protocol.domain.waits import next_due
 from protocol.views.timeline import timeline
 from protocol.wire import codec
 from protocol.wire.commands import (

@@ -11,7 +11,7 @@ from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
 from protocol.domain import swarm, tasks
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.steps import Decided, Outcome
+from protocol.domain.steps import Attendance, Decided, Outcome
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
     Ask,
@@ -41,7 +41,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.events import MoveRefused, type_of
+from protocol.wire.events import MoveRefused, TaskFailed, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, TurnId, control_cause
 from tests.unit.protocol import anything
 from tests.unit.protocol.oracle.swarm import SwarmOracle
@@ -69,7 +69,10 @@ class Teller:
 
     def __init__(self, **policy: Any) -> None:
         rules = {"name": "swarm", "topology": "swarm", "retry_backoff_s": 0.0, "max_refusals": 99, **policy}
-        self.guard = InMemoryGuard(FLEET, {"swarm": Policy(**rules)})
+        self.away: set[str] = set()
+        self.guard = InMemoryGuard(
+            FLEET, {"swarm": Policy(**rules)}, served=lambda name: name not in self.away
+        )
         self.oracle, self.heard, self.controls = SwarmOracle(FLEET.agents), 0, itertools.count()
         self.wrong: list[str] = []
         self.guard.submit("go", policy="swarm", facts=[fact("p", 1, "pii"), fact("v", 1, "vip")])
@@ -81,7 +84,7 @@ class Teller:
         self.heard = len(self.guard.events)
         self.wrong += [*self.oracle.wrong, *self.oracle.at_rest(self.guard.now)]
         ledger = self.guard.ledger
-        if list(ledger.live.values()) != [one for one in ledger.tasks if one.is_open]:
+        if list(ledger.live.values()) != [one for one in ledger.tasks.values() if one.is_open]:
             self.wrong.append(f"{len(ledger.live)} tasks are taken to be open")
         self.oracle.wrong.clear()
 
@@ -122,6 +125,12 @@ class Teller:
         effect = Doubt(step=f"{turn.round}-1", action="pay")
         self.send(ReportInDoubt(turn=turn.id, round=turn.round, effect=effect), turn.agent)
         self.look()
+
+    def comes_or_goes(self, name: str) -> None:
+        """An agent that reads offers is served from now on, or not any more."""
+        self.away ^= {name}
+        self.oracle.served.setdefault(name, []).append((self.guard.now, name not in self.away))
+        self.wait(0.0)
 
     def control(self, kind: Any) -> None:
         self.order(kind)
@@ -206,6 +215,7 @@ ACTS: dict[str, Callable[[Teller], None]] = {
     "one breaks": _of_one(lambda teller, turn: teller.breaks(turn)),
     "one posts": _of_one(lambda teller, turn: teller.post(turn, 0, "vip")),
     "time": lambda teller: teller.wait(31.0),
+    "d goes": lambda teller: teller.comes_or_goes("d"),
     "freeze": lambda teller: teller.control(Freeze),
     "thaw": lambda teller: teller.control(Thaw),
 }
@@ -231,7 +241,11 @@ class Story(Teller):
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        super().__init__(max_retries=self.draw.choice([0, 1]), claim_within_s=self.draw.choice([5.0, 30.0]))
+        super().__init__(
+            max_retries=self.draw.choice([0, 1]),
+            claim_within_s=self.draw.choice([5.0, 30.0]),
+            unattended_after_s=self.draw.choice([60.0, 3_600.0, None]),
+        )
         self.names, self.posts = itertools.count(), itertools.count()
 
     def tell(self) -> list[str]:
@@ -245,6 +259,8 @@ class Story(Teller):
         draw, chance = self.draw, self.draw.random()
         if draw.random() < 0.05:
             self.guard.breakers[AgentName("c")] = BreakerEntry(state=draw.choice(["open", "closed"]))
+        if draw.random() < 0.1:
+            self.comes_or_goes(draw.choice("bcde"))
         if self.guard.ledger.frozen_at is not None and chance < 0.4:
             self.control(Thaw)
         elif chance < 0.03:
@@ -252,7 +268,7 @@ class Story(Teller):
         elif chance < 0.3 and self.waiting:
             self.decide(draw.choice(self.waiting))
         elif chance < 0.13:
-            self.wait(draw.choice([1.0, 5.0, 31.0]))
+            self.wait(draw.choice([1.0, 5.0, 31.0, 100.0]))
         elif chance < 0.55 and self.offers():
             self.claim(draw.choice([*self.offers()[-4:], "nothing"]), draw.choice("abcde"))
         elif self.working:
@@ -309,13 +325,15 @@ def test_a_random_story_is_as_the_oracle_has_it(seed: int) -> None:
 
 
 def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
-    found, kinds = set[str](), set[str]()
+    found, kinds, codes = set[str](), set[str](), set[str]()
     for seed in range(STORIES):
         story = Story(seed)
         story.tell()
         found |= set(story.oracle.claims.values())
         kinds |= {type_of(event) for event in story.guard.events}
+        codes |= {event.error.code for event in story.guard.events if isinstance(event, TaskFailed)}
     assert found == {"task.opened", "capable", "claimed", "agent_available"}
+    assert {"unclaimed", "unattended"} <= codes
     assert {"task.offered", "facts.posted", "task.failed", "task.cancelled", "move.deferred"} <= kinds
     assert {"escalation.resolved", "escalation.assigned", "effect.settled", "turn.suspended"} <= kinds
 
@@ -331,8 +349,18 @@ def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
         (swarm, "common_clearance", lambda readers: frozenset({"pii", "vip"})),
         (tasks.TaskState, "may_be_offered_again", False),
         (tasks.TaskState, "may_be_claimed", lambda task, offer: True),
+        (Attendance, "of_any", lambda seen: Attendance(served=True, since=0, unbegun=False)),
+        (Attendance, "of_any", lambda seen: Attendance(served=False, since=0, unbegun=False)),
     ],
-    ids=["anybody-claims", "taken-twice", "offers-show-all", "no-fallback", "old-offers"],
+    ids=[
+        "anybody-claims",
+        "taken-twice",
+        "offers-show-all",
+        "no-fallback",
+        "old-offers",
+        "someone-there",
+        "nobody-there",
+    ],
 )
 def test_a_guard_that_decides_claims_wrongly_is_found(
     owner: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,8 @@
 """The board of a swarm: any turn posts to it, and each that opens or resumes is shown what it may see."""
 
+import contextlib
+from collections import Counter
+
 import pytest
 
 from mesh.testing import NotDecided
@@ -120,6 +123,43 @@ def test_a_post_that_is_too_large_is_rejected_by_name_and_the_round_goes_on() ->
         play.post(turn, fact("more", "x" * 50_000), n=posts)
     assert play.worker("one").state == "working"
     assert isinstance(play.say(turn, Deliver(summary="found")), TaskDelivered)
+    play.same()
+
+
+def test_a_turn_may_post_so_often_and_a_post_beyond_that_is_rejected_by_name() -> None:
+    play = claimed(max_posts=3)
+    turn = play.worker("one")
+    for n in range(3):
+        play.post(turn, fact("seen", n), n=n)
+    with pytest.raises(NotDecided, match=r"posts: this would be post 4 of at most 3 .*path: a → b;"):
+        play.post(turn, fact("seen", 3), n=3)
+    assert play.worker("one").state == "working"
+    assert isinstance(play.say(turn, Deliver(summary="found")), TaskDelivered)
+    assert isinstance(play.post(play.guard.holder, fact("seen", 9)), FactsPosted), "each turn has its own"
+    play.same()
+
+
+def test_all_posts_of_a_request_have_a_size_however_often_they_replace_each_other() -> None:
+    play = claimed(max_posted_bytes=100_000)
+    turn = play.worker("one")
+    play.post(turn, fact("big", "x" * 50_000))
+    with pytest.raises(
+        NotDecided, match=r"posts: .* 100\d\d\d bytes of at most 100000 in all .*path: a → b;"
+    ):
+        play.post(turn, fact("big", "y" * 50_000), n=1)
+    play.post(turn, fact("small", 1), n=2)
+    play.same()
+
+
+@pytest.mark.parametrize("max_posts", [1, 2, 5])
+def test_the_log_never_has_more_posts_of_a_turn_than_its_policy_lets_it_have(max_posts: int) -> None:
+    """The log alone is counted, by what the page of the protocol says."""
+    play = claimed(max_posts=max_posts)
+    for n in range(8):
+        with contextlib.suppress(NotDecided):
+            play.post(play.worker("one"), fact(f"k{n % 3}", n), n=n)
+    posted = Counter(event.turn for event in play.guard.events if isinstance(event, FactsPosted))
+    assert list(posted.values()) == [max_posts]
     play.same()
 
 

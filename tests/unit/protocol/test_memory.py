@@ -1,5 +1,6 @@
 """Conversations: what one request ends with, later ones begin with; judged again from events alone."""
 
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from mesh.replay.rejudge import rejudge
 from mesh.testing import Conversations, InMemoryGuard, NotDecided
 from mesh.testing.in_memory_guard import START_US
-from protocol.domain.memory import living, supersedes
+from protocol.domain.memory import MemoryEntry, living, supersedes
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Forget, MoveProposed, Transfer
 from protocol.wire.config import Fleet, Policy
@@ -23,7 +24,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName, TurnId
-from protocol.wire.records import MOST_KEYS, MemoryRecord
+from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord
 from tests.certain import is_, known
 from tests.unit.protocol.worlds import agent, fact
 
@@ -274,42 +275,37 @@ def test_what_is_older_than_the_fleet_says_is_forgotten() -> None:
     assert talk.memory.recall("c1", "c", last + 1, FLEET.memory_max_age_s) == ()
 
 
-def record(at: int, value: int | None = None, key: str = "k", request: str = "r") -> MemoryRecord:
-    held = None if value is None else fact(key, value)
-    return MemoryRecord(conversation="c", key=key, fact=held, at=at, request=request)
+def record(seq: int, value: int, key: str = "k", at: int = 0) -> MemoryRecord:
+    return MemoryRecord(conversation="c", key=key, fact=fact(key, value), seq=seq, at=at, request="r")
 
 
-def test_a_record_supersedes_an_older_one_and_no_other_however_late_it_is_written() -> None:
-    assert supersedes(record(1), None)
-    assert supersedes(record(2), record(1))
-    assert supersedes(record(1, request="s"), record(1, request="r"))
-    assert not supersedes(record(1), record(1))
-    assert not supersedes(record(1), record(2))
+def forgotten(seq: int, *keys: str) -> MemoryForgotten:
+    return MemoryForgotten(conversation="c", keys=keys, seq=seq, at=0, control="f")
 
 
-def test_what_was_forgotten_stays_so_and_what_came_later_counts() -> None:
-    known = [record(1, 1, "a"), record(3, 3, "b"), record(2, key=""), record(9, None, "c")]
-    assert [each.key for each in living(known, 10, 1.0)] == ["b"]
+def test_a_record_supersedes_one_of_an_earlier_answer_and_no_other_whatever_the_clocks_said() -> None:
+    assert supersedes(record(1, 1), None)
+    assert supersedes(record(2, 2, at=10), record(1, 1, at=99))
+    assert not supersedes(record(1, 1), record(1, 1))
+    assert not supersedes(record(1, 1, at=99), record(2, 2, at=10))
 
 
-@pytest.mark.parametrize("woken", [False, True], ids=["by-the-proposal", "by-the-timer"])
-def test_an_answer_is_remembered_again_by_the_next_guard(woken: bool) -> None:
-    """The guard that appended it may have died before it could."""
+@pytest.mark.parametrize(
+    "entries", list(permutations([record(3, 3), record(4, 4), forgotten(3, "k"), record(2, 2)]))
+)
+def test_the_last_answer_counts_and_a_forget_covers_all_up_to_its_place_in_any_order(
+    entries: tuple[MemoryEntry, ...],
+) -> None:
+    assert [each.fact.value for each in living(entries, 0, 1.0)] == [4]
+    assert living([*entries, forgotten(4)], 0, 1.0) == []
+    assert living([*entries, forgotten(4, "other")], 0, 1.0) != []
+
+
+def test_an_answer_names_its_conversation_only_if_it_leaves_something() -> None:
     talk = Talk()
-    guard = talk.guard()
-    guard.submit("hello", conversation="c")
-    turn = guard.holder
-    proposal = MoveProposed(turn=turn.id, round=0, move=Complete(answer="x", remember=(fact("order", 7),)))
-    guard.propose(proposal)
-    talk.memory.forget("c1", "c")  # as if it was never written
-    heir = InMemoryGuard.given(guard.bodies, guard.fleet)
-    heir.memory = talk.memory
-    if woken:
-        heir.wait(1.0)
-    else:
-        with pytest.raises(NotDecided, match="too late"):
-            heir.propose(proposal)
-    assert talk.memory.facts("c1", "c") == {"order": 7}
+    assert is_(talk.ended(fact("order", 7)), RequestCompleted).conversation == "c"
+    assert is_(talk.ended(), RequestCompleted).conversation is None
+    assert is_(talk.ended(fact("order", 7), conversation=None), RequestCompleted).conversation is None
 
 
 def test_a_changed_policy_judges_by_the_memory_that_the_request_began_with() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.wire.commands import Ask, Escalate, Fail, Move, Report, Usage
 from protocol.wire.config import Policy
-from protocol.wire.events import EscalationRaised, RequestCompleted, RequestRefused, TurnSuspended
+from protocol.wire.events import EscalationRaised, RequestCompleted, RequestRefused, TurnFailed, TurnSuspended
 from protocol.wire.handoff import Artifact, Budget, Constraints, Rule
 from protocol.wire.ids import AgentName
 from tests.certain import is_, known
@@ -218,6 +218,12 @@ def test_an_agent_that_has_left_the_fleet_may_call_nothing_but_says_what_it_know
     assert refusal.detail == (
         "the turn reports actions that are not allowed: pay, and a is not in the fleet any more"
     )
+    assert is_(play.events[-2], TurnFailed).error.code == "agent_removed"  # no round more
+
+
+def test_what_an_agent_said_before_it_left_the_fleet_counts() -> None:
+    play = opened()
+    del play.fleet["a"]
     is_(play.move(complete()), RequestCompleted)
 
 

@@ -10,7 +10,8 @@ from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[imp
 
 from protocol.wire import codec, schema
 from protocol.wire.commands import Doubt, Failure, MoveProposed, ReportFailure, ReportInDoubt, Settle, Submit
-from protocol.wire.config import AgentEntry, BreakerEntry, Fleet, FreezeEntry, Policy, Trial
+from protocol.wire.config import AgentEntry, BreakerEntry, Fleet, Policy, Trial
+from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, TurnId
 from protocol.wire.records import Card, DeadLetter, Ended, LiveNote, Notice, NoticeError

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.testing import InMemoryGuard, NotDecided
 from protocol.wire.commands import (
@@ -29,6 +30,7 @@ from protocol.wire.events import (
     TaskFailed,
     TaskOpened,
     TurnDelegated,
+    TurnFailed,
     TurnResumed,
     type_of,
 )
@@ -226,6 +228,53 @@ def test_an_offer_that_nobody_claims_fails_the_task_and_not_the_request() -> Non
     play.same()
 
 
+@pytest.mark.parametrize("away_s", [31.0, 3_000.0])
+def test_the_time_to_claim_stands_while_nobody_could_claim(away_s: float) -> None:
+    serving = {"a", "b", "c"}
+    play = Swarm(around={"served": serving.__contains__})
+    play.delegate(task("one"), task("two"))
+    play.guard.wait(20.0)
+    serving -= {"b", "c"}
+    assert play.guard.wait(away_s) == []
+    serving.add("c")
+    assert play.guard.wait(29.0) == []
+    assert isinstance(play.claim("one", "c"), TaskOpened)
+    failed = is_(play.guard.wait(2.0)[0], TaskFailed)
+    assert (failed.error.code, failed.name) == ("unclaimed", "two")
+    play.same()
+
+
+def test_an_offer_that_nobody_could_claim_for_as_long_as_a_round_would_wait_is_given_up() -> None:
+    serving = {"a", "b", "c"}
+    play = Swarm(around={"served": serving.__contains__}, unattended_after_s=600.0)
+    play.delegate(task("one"))
+    play.guard.wait(20.0)
+    serving -= {"b", "c"}
+    assert play.guard.wait(599.0) == []
+    failed = is_(play.guard.wait(2.0)[0], TaskFailed)
+    assert (failed.error.code, failed.error.attempts) == ("unattended", 0)
+    assert "unattended_after_s" in failed.error.message
+    play.same()
+
+
+def test_a_tasks_own_deadline_does_not_wait_for_somebody_to_come() -> None:
+    play = Swarm(around={"served": {"a"}.__contains__})
+    play.delegate(task("one", constraints=Constraints(deadline=play.guard.now + 60_000_000)))
+    failed = is_(play.guard.wait(61.0)[0], TaskFailed)
+    assert failed.error.code == "unclaimed"
+    play.same()
+
+
+def test_nobody_is_waited_for_whom_the_fleet_has_not() -> None:
+    play = Swarm(around={"served": {"a"}.__contains__})
+    play.delegate(task("one"))
+    readers = {name: entry for name, entry in play.guard.fleet.agents.items() if name == "a"}
+    play.guard.fleet = replace(play.guard.fleet, agents=readers, revision=9)
+    failed = is_(play.guard.wait(31.0)[0], TaskFailed)
+    assert (failed.error.code, failed.grounds and failed.grounds.removed) == ("unclaimed", True)
+    play.same()
+
+
 def test_a_claimed_task_that_fails_is_offered_once_more_if_it_falls_back_and_not_to_the_same() -> None:
     play = Swarm(max_retries=0)
     play.delegate(task("one", fallback=True))
@@ -240,6 +289,49 @@ def test_a_claimed_task_that_fails_is_offered_once_more_if_it_falls_back_and_not
     play.breaks(play.worker("one"))
     assert play.results() == {"one": "failed"}
     assert play.guard.holder.work.results[0].agents == ("b", "c")
+    play.same()
+
+
+@pytest.mark.parametrize("unattended_after_s", [None, 3_600.0])
+def test_a_claimed_task_whose_agent_died_for_good_is_offered_once_more_after_the_time_to_claim(
+    unattended_after_s: float | None,
+) -> None:
+    serving = {"a", "b", "c"}
+    play = Swarm(around={"served": serving.__contains__}, unattended_after_s=unattended_after_s)
+    play.delegate(task("one", fallback=True), task("two"))
+    first = play.offers()
+    play.claim("one", "b")
+    play.claim("two", "c")
+    serving -= {"b", "c"}
+    play.guard.wait(29.0)
+    assert play.offers() == first
+    play.guard.wait(1.0)
+    failed = is_(play.events[-3], TurnFailed)
+    assert (failed.error.code, failed.error.permanent) == ("unattended", True)
+    assert "claim_within_s" in failed.error.message
+    assert play.offers()["one"].id != first["one"].id
+    assert play.worker("two").state == "working"  # it has no fallback: it waits for its agent
+    serving.add("c")
+    play.say(play.worker("two"), Deliver(summary="late"))
+    assert isinstance(play.claim("one", "c"), TaskOpened)
+    play.say(play.worker("one"), Deliver(summary="found"))
+    assert play.results() == {"one": "delivered", "two": "delivered"}
+    play.same()
+
+
+def test_a_claimed_task_stays_with_an_agent_that_is_served_and_slow_or_soon_back() -> None:
+    serving = {"a", "b", "c"}
+    play = Swarm(around={"served": serving.__contains__}, turn_timeout_s=3_600.0)
+    play.delegate(task("one", fallback=True))
+    play.claim("one", "b")
+    play.guard.wait(600.0)
+    serving.remove("b")
+    play.guard.wait(29.0)
+    serving.add("b")
+    play.guard.wait(29.0)
+    serving.remove("b")
+    play.guard.wait(29.0)  # in one span, as for every turn
+    assert play.worker("one").agent == "b"
     play.same()
 
 

@@ -45,30 +45,41 @@ def test_a_task_gets_what_it_asks_for_and_the_others_share_the_rest() -> None:
     assert play.ledger.rest(play.holder) == Budget(tokens=200)
 
 
-def test_all_may_be_asked_for_and_not_one_more() -> None:
+def test_all_but_what_is_kept_back_may_be_asked_for_and_not_one_more() -> None:
     def plan(tokens: int) -> Delegate:
         return delegate(
             task("x", "b", constraints=grant(tokens=tokens)), task("y", "c", constraints=grant(tokens=1))
         )
 
     play = tree(policy={"budget": Budget(tokens=100)})
-    refusal = refusal_of(play, "", plan(100))
+    refusal = refusal_of(play, "", plan(80))
     assert refusal.rule == Rule.BUDGET
-    assert refusal.numbers == {"tokens": {"asked": 101, "left": 100}, "keep_back": 0.2}
-    admitted(play, plan(99))
+    assert refusal.numbers == {"tokens": {"asked": 81, "left": 100, "kept": 20}, "keep_back": 0.2}
+    assert "tokens: 81 asked, 100 left, 20 of it kept for the answer" in refusal.detail
+    admitted(play, plan(79))
+    assert play.ledger.rest(play.holder) == Budget(tokens=20)
+
+
+def test_a_lead_that_keeps_nothing_back_may_give_all() -> None:
+    play = tree(policy={"budget": Budget(tokens=100), "keep_back": 0.0})
+    admitted(play, delegate(task("x", "b", constraints=grant(tokens=100))))
 
 
 def test_a_share_of_nothing_is_refused() -> None:
     play = tree(policy={"budget": Budget(model_calls=2)})
     three = delegate(task("x", "b"), task("y", "c"), task("z", "d"))
-    assert refusal_of(play, "", three).numbers["model_calls"] == {"asked": 0, "left": 2}
+    assert refusal_of(play, "", three).numbers["model_calls"] == {
+        "asked": 0,
+        "left": 2,
+        "kept": 0,
+    }
     admitted(play, delegate(task("x", "b"), task("y", "c")))
 
 
 def test_what_a_task_did_not_use_returns_when_it_ends() -> None:
     play = tree(policy={"budget": Budget(tokens=1000)})
-    say(play, "", delegate(task("x", "b", constraints=grant(tokens=900))))
-    assert play.ledger.rest(play.holder) == Budget(tokens=100)
+    say(play, "", delegate(task("x", "b", constraints=grant(tokens=800))))
+    assert play.ledger.rest(play.holder) == Budget(tokens=200)
     say(play, "x", deliver(), usage(tokens=50))
     assert play.ledger.rest(play.holder) == Budget(tokens=950)
     assert results(play)["x"].cost.tokens == 50
@@ -89,13 +100,13 @@ def test_a_leads_next_round_is_told_what_its_tasks_have_spent_or_reserved() -> N
 def test_a_tree_spends_no_more_than_its_root_was_given() -> None:
     play = tree(policy={"budget": Budget(tokens=100)})
     say(play, "", delegate(task("x", "b", constraints=grant(tokens=60))), usage(tokens=20))
-    say(play, "x", delegate(task("y", "c", constraints=grant(tokens=40))), usage(tokens=20))
+    say(play, "x", delegate(task("y", "c", constraints=grant(tokens=32))), usage(tokens=20))
     assert refusal_of(play, "y", delegate(task("z", "d"))).rule == Rule.LEVELS
-    say(play, "y", deliver(), usage(tokens=40))
-    assert refusal_of(play, "x", delegate(task("w", "d", constraints=grant(tokens=1)))).rule == Rule.BUDGET
+    say(play, "y", deliver(), usage(tokens=32))
+    assert refusal_of(play, "x", delegate(task("w", "d", constraints=grant(tokens=8)))).rule == Rule.BUDGET
     say(play, "x", deliver(), usage(tokens=20))
-    assert play.ledger.spent.tokens == 80
-    assert play.ledger.rest(play.holder) == Budget(tokens=20)
+    assert play.ledger.spent.tokens == 72
+    assert play.ledger.rest(play.holder) == Budget(tokens=28)
 
 
 def test_without_a_limit_a_task_is_limited_only_where_it_asks() -> None:

@@ -7,8 +7,9 @@ import pytest
 from protocol.domain.admission import Late
 from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
-from protocol.domain.timers import by_the_clock, due, next_due
-from protocol.wire.commands import Freeze, Reply, Resolve, Settle, Thaw
+from protocol.domain.timers import due
+from protocol.domain.waits import by_the_clock, next_due
+from protocol.wire.commands import Command, Freeze, Reply, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import (
@@ -22,10 +23,11 @@ from protocol.wire.events import (
     TurnRetried,
 )
 from protocol.wire.handoff import Budget, Constraints
-from protocol.wire.ids import due_cause, event_id
+from protocol.wire.ids import control_cause, due_cause, event_id
 from tests.certain import is_, known
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import (
+    CLIENT,
     DAY,
     REQUEST,
     START,
@@ -274,3 +276,18 @@ def test_people_have_no_clock_but_the_requests_deadline() -> None:
     assert play.next_due == START + seconds(DAY)
     assert play.wait(DAY - 1) == []
     assert kinds(play.wait(1)) == [RequestExpired]
+
+
+def test_a_message_is_judged_before_what_fell_due_after_it_was_stored() -> None:
+    """An ask that is over, and a reply that was stored before that, or after it."""
+    for stored_s, resumed in ((49, True), (51, False)):
+        play = opened()
+        suspended = play.move(ask("c1", expires_s=50))
+        said = Reply(id=f"at {stored_s}", turn=play.holder.id, round=0, value="the red one")
+        play.now += 60_000_000
+        cause = control_cause(REQUEST, "c1", said.id)
+        stored = suspended.at + stored_s * 1_000_000
+        outcome = play.process(Command(REQUEST, CLIENT, said, cause, "client", stored=stored))
+        assert isinstance(outcome, TurnResumed) is resumed
+        assert kinds(play.events[-1:]) == [TurnResumed]
+        assert play.events[-1].at == play.now

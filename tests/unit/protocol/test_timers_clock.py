@@ -4,7 +4,8 @@ import pytest
 
 from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
-from protocol.domain.timers import by_the_clock, due, next_due
+from protocol.domain.timers import due
+from protocol.domain.waits import by_the_clock, next_due
 from protocol.wire.commands import Freeze, Reply, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
@@ -15,6 +16,7 @@ from protocol.wire.events import (
     MoveRefused,
     RequestCompleted,
     RequestExpired,
+    RequestThawed,
     TurnFailed,
     TurnRetried,
 )
@@ -215,4 +217,6 @@ def test_a_failure_while_frozen_waits_for_the_thaw_to_be_tried_again() -> None:
     is_(play.fail(), TurnFailed)
     assert play.wait(1000) == []
     play.control(Thaw)
+    is_(play.last, RequestThawed)
+    play.wait_until(play.next_due)
     is_(play.last, TurnRetried)

@@ -5,6 +5,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from mesh.ops.rerun import rerun_of
 from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Late, Rejected
@@ -39,6 +41,7 @@ from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
 from tests.unit.protocol import anything
+from tests.unit.protocol.oracle.jobs import Node
 from tests.unit.protocol.oracle.tree import Tree
 from tests.unit.protocol.trees import deliver
 from tests.unit.protocol.worlds import Play, agent, ask, escalate, fact, give_up
@@ -67,6 +70,7 @@ class Teller:
             max_open_tasks=self.draw.choice([3, 8]),
             max_tasks=self.draw.choice([9, 50]),
             max_revisions=self.draw.choice([1, 3]),
+            max_escalations=self.draw.choice([3, 9]),
             max_refusals=self.draw.choice([0, 9, 9]),
             max_retries=self.draw.choice([0, 1]),
             turn_timeout_s=100.0,
@@ -115,13 +119,13 @@ class Teller:
         ledger = self.play.ledger
         for dimension in ("tokens", "model_calls"):
             spent = sum(node.own[dimension] + node.fine[dimension] for node in self.oracle.nodes.values())
-            if ledger.is_open and getattr(ledger.spent, dimension) != spent:
+            if getattr(ledger.spent, dimension) != spent:
                 yield f"{spent} {dimension} are spent, and {getattr(ledger.spent, dimension)} by the ledger"
             for turn in ledger.open.values():
                 node = self.oracle.nodes.get(turn.id)
                 if node is not None and getattr(ledger.rest(turn), dimension) != node.left(dimension):
                     yield f"{turn.agent} has {node.left(dimension)} {dimension} left"
-        if list(ledger.live.values()) != [one for one in ledger.tasks if one.is_open]:
+        if list(ledger.live.values()) != [one for one in ledger.tasks.values() if one.is_open]:
             yield f"{len(ledger.live)} tasks are taken to be open"
         if state_of(fold_bodies(self.play.bodies)) != state_of(ledger):
             yield "the log adds up to something else"
@@ -238,7 +242,15 @@ class Teller:
     def move(self, turn: TurnState) -> Move:
         draw = self.draw
         if turn.task is None:
-            kinds: list[Any] = [self.plan] * 20 + [self.complete, give_up, escalate, self.ask, deliver]
+            again = [escalate] * self.draw.choice([0, 0, 5])  # several turns of one lead
+            kinds: list[Any] = [self.plan] * 20 + [
+                self.complete,
+                give_up,
+                escalate,
+                self.ask,
+                deliver,
+                *again,
+            ]
         else:
             kinds = [self.plan] * 4 + [self.deliver] * 4 + [give_up, self.complete, escalate, self.ask]
         kind = draw.choice(kinds)
@@ -262,11 +274,22 @@ class Teller:
         at_least = 0 if live else 1
         join: Any = draw.choice(["all", "any", "any", 2])
         return Delegate(
-            tasks=tuple(self.task(ended, live) for _ in range(draw.choice([at_least, 1, 2, 3]))),
+            tasks=self.tasks(self.oracle.nodes[turn.id], ended, live, draw.choice([at_least, 1, 2, 3])),
             join=join,
             within_s=draw.choice([None, 50.0]),
             cancel=tuple(name for name in (*live, *ended) if draw.random() < 0.15),
         )
+
+    def tasks(self, node: Node, ended: list[str], live: list[str], count: int) -> tuple[Task, ...]:
+        """Return tasks, some of them named as an earlier turn of the same lead named its own."""
+        free = [name for name in node.before if name not in node.jobs]
+        found = []
+        for _ in range(count):
+            task = self.task(ended, live)
+            if free and self.draw.random() < 0.6:
+                task = replace(task, name=free.pop(self.draw.randrange(len(free))))
+            found.append(task)
+        return tuple(found)
 
     def task(self, ended: list[str], live: list[str]) -> Task:
         draw = self.draw
@@ -284,7 +307,7 @@ class Teller:
             to_agent=None if to is None else AgentName(to),
             intent=intent,
             facts=(fact("k", draw.randint(0, 5) if odd else next(self.names)),),
-            uses=tuple(dict.fromkeys(one for one in named if draw.random() < 0.1)),
+            uses=tuple(dict.fromkeys(one for one in named if draw.random() < 0.2)),
             revises=draw.choice(named) if named and draw.random() < 0.3 else "",
             fallback=intent is not None and draw.random() < 0.3,
             constraints=Constraints(budget=asked, read_only=draw.random() < 0.2),
@@ -296,7 +319,10 @@ def state_of(ledger: Any) -> Any:
         ledger.status,
         ledger.spent,
         [(turn.id, turn.state, turn.round) for turn in ledger.turns.values()],
-        [(one.name, one.state, one.spent, one.told, one.agents, one.attempts) for one in ledger.tasks],
+        [
+            (one.name, one.state, one.spent, one.told, one.agents, one.attempts, one.revision, one.revised)
+            for one in ledger.tasks.values()
+        ],
     )
 
 

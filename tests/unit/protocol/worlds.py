@@ -24,6 +24,7 @@ from protocol.domain.steps import (
     NeedCandidates,
     NeedMoment,
     NeedPeers,
+    NeedReaders,
     NeedVerdictContext,
     Step,
     Stored,
@@ -242,7 +243,7 @@ class Play:
                 return tuple(name for name in names if self.breaker(name).state == "closed")
             case NeedCandidates(agents=names):
                 return tuple(AgentStanding(self.breaker(name), name not in self.unserved) for name in names)
-            case NeedAttendance():
+            case NeedAttendance() | NeedReaders():
                 self.look()
                 return Attendance(self.served, self.served_since, not self.begun)
             case Append(event, command):

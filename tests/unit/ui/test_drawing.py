@@ -6,12 +6,9 @@ from xml.etree.ElementTree import Element, fromstring
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mesh import ops
 from mesh.replay.export import load
-from mesh.ui.drawing.graph import Edge, Node, graph
 from mesh.ui.drawing.request import PART_ROWS, course, parts, sequence, strip
 from mesh.ui.drawing.scene import Scene, mermaid, scene
 from mesh.ui.story import as_html, standing
@@ -215,8 +212,6 @@ def test_a_hostile_text_is_text_and_no_more(text: str) -> None:
     assert len(_of_class(drawn, "row")) == 5
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", svg)
     assert max(len(shown) for shown in _texts(drawn)) < 120
-    node, edge = Node(name=text or "?", words=text), Edge(giver=text or "?", taker="a", refused=1)
-    assert len(_of_class(_parsed(graph([node, Node(name="a")], [edge])), "node")) == 2
     assert diagram.read(mermaid(story)) == (len(story.lanes), 5)
 
 
@@ -239,39 +234,6 @@ def test_a_budget_that_is_used_up_is_marked() -> None:
     assert [_texts(band)[0] for band in _of_class(_parsed(strip(tight)), "band", "over")] == ["Tokens"]
 
 
-_NAMES = [f"agent-{n}" for n in range(7)] + ["human"]
-
-
-@given(
-    st.lists(
-        st.builds(
-            Edge,
-            giver=st.sampled_from([*_NAMES, "unknown"]),
-            taker=st.sampled_from(_NAMES),
-            passed=st.integers(0, 10**9),
-            refused=st.integers(0, 10**9),
-        ),
-        unique_by=lambda edge: (edge.giver, edge.taker),
-    )
-)
-def test_every_agent_and_every_count_is_in_the_graph_and_no_node_lies_on_another(found: list[Edge]) -> None:
-    drawn = _parsed(graph([Node(name=name) for name in _NAMES], found, entry="agent-0"))
-    known = [edge for edge in found if edge.giver in _NAMES and edge.giver != edge.taker]
-    assert len(_of_class(drawn, "edge")) == len(known)
-    shown = sorted("".join(_texts(edge)) for edge in _of_class(drawn, "edge") if _texts(edge))
-    assert shown == sorted(
-        (f"{edge.passed:,}" if edge.passed else "") + (f"✗ {edge.refused:,}" if edge.refused else "")
-        for edge in known
-        if edge.passed or edge.refused
-    )
-    boxes = [(float(box.attrib["x"]), float(box.attrib["y"])) for box in _of_class(drawn, "box")]
-    width, height = float(drawn.attrib["width"]), float(drawn.attrib["height"])
-    assert all(0 <= x <= width - 148 and 0 <= y <= height - 46 for x, y in boxes)
-    assert all(abs(x - u) >= 148 or abs(y - v) >= 46 for x, y in boxes for u, v in boxes if (x, y) != (u, v))
-    assert len(set(boxes)) == len(_NAMES)
-
-
 def test_an_empty_scene_is_an_empty_picture() -> None:
     empty = Scene(lanes=("c1",), everyone=("c1",), client="c1", began=0, rows=())
     assert not _of_class(_parsed(sequence(empty)), "row")
-    assert not _of_class(_parsed(graph([], [])), "node")

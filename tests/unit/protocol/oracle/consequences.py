@@ -49,6 +49,8 @@ def consequence_complaints(account: Account, waiting: Waiting, event: ev.AnyEven
             return _no_round_is_left(account, waiting, event.at, reason.removeprefix("failed with "))
         case ev.RequestExpired():
             return _past(account.deadline, event.at, "expiry")
+        case ev.TurnFailed(sender=None, error=error, grounds=grounds) if error.code == "agent_removed":
+            return [] if grounds is not None and grounds.removed else ["nothing says that the agent left"]
         case ev.TurnFailed(sender=None, error=error):
             return _past(_ends(account, waiting, error.code), event.at, error.code)
     return []

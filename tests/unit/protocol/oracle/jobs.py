@@ -27,6 +27,14 @@ class Job:
     off: bool = False
     told: bool = False
     fell_back: bool = False
+    uses: tuple["Job", ...] = ()
+    revises: "Job | None" = None
+    """What its names meant when it was planned."""
+
+    @property
+    def revision(self) -> int:
+        """How often its work was done before."""
+        return 0 if self.revises is None else self.revises.revision + 1
 
     @property
     def name(self) -> str:

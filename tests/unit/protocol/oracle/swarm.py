@@ -59,6 +59,27 @@ class SwarmOracle:
     over: str = ""
     wrong: list[str] = field(default_factory=list)
 
+    served: dict[str, list[tuple[int, bool]]] = field(default_factory=dict)
+    """By agent that was ever away: from when on (UTC µs) it was served, or not."""
+
+    # --- who is there -----------------------------------------------------------------------------
+
+    def _could(self, job: Offered) -> list[str]:
+        """Return who may claim a task, there or not."""
+        return [
+            one.name
+            for one in job.readers
+            if one.name not in (*job.had, *job.path)
+            and (job.giver is None or job.giver.to is None or one.name in job.giver.to)
+        ]
+
+    def for_s(self, job: Offered, there: bool, now: int) -> float:
+        """Return for how long (s) one who may claim a task has been there, or all of them have been away."""
+        spans = [self.served.get(name, [(0, True)])[-1] for name in self._could(job)]
+        if there:
+            return max([(now - since) / 1e6 for since, served in spans if served], default=0.0)
+        return 0.0 if any(served for _, served in spans) else min((now - since) / 1e6 for since, _ in spans)
+
     # --- beforehand -------------------------------------------------------------------------------
 
     def job_of(self, offer: str) -> Offered | None:
@@ -122,6 +143,12 @@ class SwarmOracle:
                 late = self._job_of_turn(event.turn)
                 if late is None or late.state != "offered" or event.at < late.claim_by:
                     yield "a task that fails before its time to be claimed is up"
+                elif self.for_s(late, True, event.at) < self.policy.claim_within_s and self._could(late):
+                    yield "a task that fails though nobody could claim it for so long"
+            case ev.TaskFailed(error=error) if error.code == "unattended" and not error.attempts:
+                lone, hour_s = self._job_of_turn(event.turn), self.policy.unattended_after_s
+                if lone is None or hour_s is None or self.for_s(lone, False, event.at) < hour_s:
+                    yield "an offer given up though somebody could claim it"
             case ev.TurnResumed() | ev.TurnRetried() | ev.EscalationResolved() | ev.EffectSettled():
                 yield from self._board(event.work.board, set(self.agents[event.to].clearance))
 
@@ -137,7 +164,8 @@ class SwarmOracle:
         for job in self.jobs:
             if self.frozen_at is None and job.state == "planned":
                 yield f"{job.name} is not offered"
-            if self.frozen_at is None and job.state == "offered" and job.claim_by <= now:
+            could = not self._could(job) or self.for_s(job, True, now) >= self.policy.claim_within_s
+            if self.frozen_at is None and job.state == "offered" and job.claim_by <= now and could:
                 yield f"{job.name} waits for a claim beyond its time"
 
     def offer_of(self, lead: str, name: str) -> str:
@@ -190,7 +218,7 @@ class SwarmOracle:
                     self.board.pop((event.sender, fact.key), None)
                     self.board[event.sender, fact.key] = fact
             case ev.RequestFrozen():
-                self.frozen_at = event.at
+                self.frozen_at = event.since or event.at
             case ev.RequestThawed():
                 for job in self.jobs:
                     if job.state == "offered" and self.frozen_at is not None:

@@ -125,10 +125,20 @@ class Tree:
                 self.over = True
                 if node is not None and report is not None:
                     node.learn(report)
+                self._cut_off()
             case _ if event.work is not None and node is not None:
                 node.state = "working"
             case _:
                 pass
+
+    def _cut_off(self) -> None:
+        """Charge the tasks that the request's end leaves unfinished, the deepest first."""
+        unfinished = [node for node in self.nodes.values() if node.job is not None and node.state != "ended"]
+        for node in sorted(unfinished, key=lambda one: -len(one.path)):
+            if node.state == "working" or node.silent:
+                node.charge_rest()
+            assert node.job is not None
+            node.state, node.job.status = "ended", "cancelled"
 
     def _node(self, work: Assignment, job: Job | None) -> Node:
         limits = work.handoff.constraints
@@ -143,10 +153,13 @@ class Tree:
         node.state, node.join = "delegated", event.join
         for name in event.cancel:
             node.jobs[name].off = True
+        known = node.known
         for plan in event.tasks:
-            if plan.task.name in node.jobs:
-                self.wrong.append(f"{plan.task.name} is planned twice")
+            task = plan.task
+            if task.name in node.jobs:
+                self.wrong.append(f"{task.name} is planned twice")
             job = Job(plan, node, plan.agent, str(plan.turn))
+            job.uses, job.revises = tuple(known[name] for name in task.uses), known.get(task.revises)
             node.jobs[plan.task.name] = job
             self.jobs.append(job)
         for name in DIMENSIONS:
@@ -166,7 +179,9 @@ class Tree:
             self.wrong.append(f"{event.name} has the path {work.path}")
         if not job.fell_back and event.to != job.agent:
             self.wrong.append(f"{event.name} was planned for {job.agent}, and went to {event.to}")
-        if [result.name for result in work.results] != list(job.plan.task.uses):
+        if [(result.name, result.task) for result in work.results] != [
+            (used.name, used.turn) for used in job.uses
+        ]:
             self.wrong.append(f"{event.name} is given other results than it uses")
         node = self._node(work, job)
         job.status, job.agent, job.turn = "open", event.to, node.turn
@@ -358,18 +373,15 @@ class Tree:
         for task, agent in zip(move.tasks, chosen, strict=True):
             if (task.intent is None and (task.to_agent is None or task.fallback)) or agent == "":
                 yield Rule.CAPABLE
-        before = [_same(job.plan.task, job.plan.agent) for job in node.jobs.values()]
+        before = [_same(job.plan.task, job.plan.agent, job.uses) for job in node.jobs.values()]
         here: list[object] = []
         for task, agent in zip(move.tasks, chosen, strict=True):
-            same = _same(task, agent)
+            same = _same(task, agent, tuple(node.known[name] for name in task.uses))
             if agent in node.path or same in before or (same, task.summary) in here:
                 yield Rule.CYCLE
             here.append((same, task.summary))
         for task in move.tasks:
-            number, at = 0, task.revises
-            while at:
-                number, at = number + 1, node.known[at].plan.task.revises
-            if number > policy.max_revisions:
+            if task.revises and node.known[task.revises].revision + 1 > policy.max_revisions:
                 yield Rule.REVISIONS
         if not move.tasks and move.within_s is not None and node.vain >= policy.max_asks:
             yield Rule.ASKS
@@ -379,7 +391,10 @@ class Tree:
             parts = shares(
                 [getattr(task.constraints.budget or Budget(), name) for task in move.tasks], left, policy
             )
-            if left is not None and move.tasks and (parts is None or sum(parts) > left):
+            if left is None or not move.tasks:
+                continue
+            kept = int(max(left, 0) * policy.keep_back)
+            if left < 0 or parts is None or sum(parts) > left - kept:
                 yield Rule.BUDGET
 
     def _misnamed(self, node: Node, move: Delegate) -> Iterator[Rule]:
@@ -426,9 +441,15 @@ def shares(asked: list[int | None], left: int | None, policy: Policy) -> list[in
     return [free // others if one is None else one for one in asked]
 
 
-def _same(task: Task, agent: str) -> object:
+def _same(task: Task, agent: str, uses: tuple[Job, ...]) -> object:
     facts = {fact.key: fact.value for fact in task.facts}
-    return (agent, task.intent, sorted(facts.items()), [one.uri for one in task.artifacts], sorted(task.uses))
+    return (
+        agent,
+        task.intent,
+        sorted(facts.items()),
+        [one.uri for one in task.artifacts],
+        sorted(map(id, uses)),
+    )
 
 
 def _still_open(node: Node, cancels: bool) -> Rule | None:

@@ -1,0 +1,223 @@
+"""What conversations remember, on the bus: the answers in LOG, and the records that are made from them.
+
+Each client has a stream of its own, `MEM-<client>`: a record for each fact, one for each order to forget, and
+one that says up to which place in LOG all answers are in the records. Guards write them; a client reads its
+own. Records may lag behind LOG: what decides reads both.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.event_log import STREAM as LOG
+from mesh.bus.reader import StoredMessage, batch, every, following, get, last
+from mesh.bus.streams import memory_of
+from mesh.errors import LogUnreadable, SequenceConflict
+from protocol.domain.memory import MemoryEntry, left_by, supersedes
+from protocol.wire import codec, subjects
+from protocol.wire.errors import Malformed, UnknownEvent
+from protocol.wire.events import TYPES, VERSION, FactsWithheld, RequestCompleted, type_of
+from protocol.wire.ids import NOBODY
+from protocol.wire.records import MemoryFolded, MemoryForgotten, MemoryRecord
+
+_ATTEMPTS = 8
+_AGAIN_S = 0.02
+
+# --- the records ------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """What the records say of a client's conversation, or of all its conversations."""
+
+    entries: tuple[MemoryEntry, ...]
+    unreadable: tuple[str, ...] = ()
+    """Subjects of records that cannot be read."""
+    closed: bool = False
+    """True if one of them is an order to forget: nobody knows what it covers, so nothing may be shown."""
+
+
+async def read_memory(bus: Bus, client: str, conversation: str | None = None) -> Memory:
+    """Return what any replica has of a client's conversation, or of all its conversations. Raises BusError.
+
+    Of a conversation with an order to forget that cannot be read, no fact is among the entries. A later order
+    to forget all of it settles that.
+    """
+    found = every(bus, memory_of(client), subjects.memories(client, conversation))
+    return _memory([each async for each in found])
+
+
+async def current_memory(bus: Bus, client: str, conversation: str) -> Memory:
+    """Return what the records of a conversation say now, as the stream's leader has them.
+
+    Raises BusError; LogUnreadable if the replicas lag for long.
+    """
+    stream, filter_ = memory_of(client), subjects.memories(client, conversation)
+    for attempt in range(_ATTEMPTS):
+        await asyncio.sleep(_AGAIN_S * attempt)
+        newest = await last(bus, stream, filter_, leader=True)
+        if newest is None:
+            return Memory(())
+        found = [each async for each in every(bus, stream, filter_)]
+        if found and found[-1].seq >= newest.seq:
+            return _memory(found)
+    raise LogUnreadable(stream, f"no replica has what the leader has of {filter_}")
+
+
+def _memory(found: list[StoredMessage]) -> Memory:
+    """Return what messages say; they are in the order of their stream."""
+    entries, unreadable = list[tuple[str, MemoryEntry]](), dict[str, str]()
+    closed = dict[str, str]()
+    for each in found:
+        kind, conversation = _kind_of(each.subject), each.subject.rpartition(".")[0]
+        entry = codec.readable(each.data, kind)
+        if kind is MemoryFolded or isinstance(entry, MemoryFolded):
+            continue
+        if entry is None:
+            unreadable[each.subject] = conversation
+            if kind is MemoryForgotten:
+                closed[conversation] = each.subject
+            continue
+        if isinstance(entry, MemoryForgotten) and not entry.keys:
+            closed.pop(conversation, None)
+        entries.append((conversation, entry))
+    shown = tuple(entry for conversation, entry in entries if conversation not in closed)
+    return Memory(shown, tuple(unreadable), bool(closed))
+
+
+def _kind_of(subject: str) -> type[MemoryEntry | MemoryFolded]:
+    *_, conversation, name = subject.split(".")
+    if conversation == NOBODY:
+        return MemoryFolded
+    return MemoryForgotten if name.startswith(NOBODY) else MemoryRecord
+
+
+async def write_record(bus: Bus, client: str, record: MemoryRecord) -> None:
+    """Write a record if none of a later answer stands. Twice is the same as once.
+
+    Raises BusError; SequenceConflict if other guards were faster every time.
+    """
+    subject, body = subjects.memory(client, record.conversation, record.key), msgspec.json.encode(record)
+    for left in reversed(range(_ATTEMPTS)):
+        found = await get(bus, memory_of(client), subject)
+        stands = None if found is None else codec.readable(found.data, MemoryRecord)
+        if not supersedes(record, stands):
+            return
+        try:
+            await bus.publish_durable(subject, body, after=0 if found is None else found.seq)
+        except SequenceConflict:
+            if not left:
+                raise
+            await asyncio.sleep(_AGAIN_S)  # another guard was first, or this replica lags
+        else:
+            return
+
+
+async def write_forgotten(bus: Bus, client: str, sender: str, entry: MemoryForgotten) -> None:
+    """Write what an order of `sender` has forgotten, unless it was obeyed before. Raises BusError."""
+    subject = subjects.forgotten(client, entry.conversation, sender, entry.control)
+    try:
+        await bus.publish_durable(subject, msgspec.json.encode(entry), after=0)
+    except SequenceConflict:
+        return
+
+
+async def is_obeyed(bus: Bus, client: str, conversation: str, sender: str, order: str) -> bool:
+    """Return True if an order to forget was obeyed. Raises BusError."""
+    subject = subjects.forgotten(client, conversation, sender, order)
+    return await last(bus, memory_of(client), subject, leader=False) is not None
+
+
+class Reached(NamedTuple):
+    """How far in LOG a client's records reach."""
+
+    seq: int = 0
+    written: int = 0
+    """The sequence of the record that says so, in its own stream; 0 if there is none."""
+
+
+async def reached(bus: Bus, client: str) -> Reached:
+    """Return how far in LOG a client's records reach; a record that cannot be read says: nowhere."""
+    found = await last(bus, memory_of(client), subjects.folded(client), leader=True)
+    if found is None:
+        return Reached()
+    said = codec.readable(found.data, MemoryFolded)
+    return Reached(0 if said is None else said.seq, found.seq)
+
+
+async def write_reached(bus: Bus, client: str, seq: int, stands: Reached) -> None:
+    """Say how far the records reach now. Raises SequenceConflict if another guard did, and BusError."""
+    body = msgspec.json.encode(MemoryFolded(seq=seq))
+    await bus.publish_durable(subjects.folded(client), body, after=stands.written)
+
+
+async def set_back(bus: Bus, client: str, end: int) -> None:
+    """Let no record of a client name a place behind `end`, to which LOG was restored.
+
+    A new answer would be older than such a record. Raises BusError; SequenceConflict if another guard writes.
+    """
+    async for each in every(bus, memory_of(client), subjects.memories(client)):
+        entry = codec.readable(each.data, _kind_of(each.subject))
+        if entry is not None and entry.seq > end:
+            body = msgspec.json.encode(msgspec.structs.replace(entry, seq=end))
+            await bus.publish_durable(each.subject, body, after=each.seq)
+
+
+# --- the answers ------------------------------------------------------------------------------------
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """As much of an event as tells an answer that leaves something."""
+
+    type: str
+    v: int
+    conversation: str | None = None
+
+
+_ANSWER = type_of(RequestCompleted)
+_TYPES = frozenset(TYPES.values())
+
+
+async def newer_than(bus: Bus, client: str, seq: int) -> AsyncIterator[StoredMessage]:
+    """Yield a client's events behind `seq` in LOG, in order, up to the leader's newest. Raises BusError."""
+    inbox = subjects.inbox(client)
+    while (found := await following(bus, LOG, inbox, seq + 1)) is not None:
+        yield found
+        seq = found.seq
+        for each in await batch(bus, LOG, inbox, seq + 1):
+            yield each
+            seq = each.seq
+
+
+def leaves_to(stored: StoredMessage) -> str | None:
+    """Return the conversation to which a client's event leaves facts; None if it leaves none.
+
+    Raises Malformed for what is no event, UnknownEvent for one that is newer than this build.
+    """
+    head = codec.readable(stored.data, _Head)
+    if head is None:
+        raise Malformed(f"the event at {stored.seq} cannot be read")
+    if head.v != VERSION or head.type not in _TYPES:
+        raise UnknownEvent(head.type, head.v)
+    return head.conversation if head.type == _ANSWER else None
+
+
+async def left_in(bus: Bus, stored: StoredMessage) -> tuple[MemoryRecord, ...]:
+    """Return what an answer leaves, for which `leaves_to` names a conversation.
+
+    Raises BusError, ProtocolError, and LogUnreadable if what it leaves is not before it.
+    """
+    answer = codec.decode_event(stored.data)
+    before = await last(bus, LOG, subjects.evt(NOBODY, answer.request), leader=True)
+    if before is None:
+        return ()  # the log has forgotten it, and the answer is next
+    kept = codec.decode_event(before.data)
+    if not (
+        isinstance(answer, RequestCompleted)
+        and isinstance(kept, FactsWithheld)
+        and (kept.n, kept.cause) == (answer.n - 1, answer.cause)
+    ):
+        raise LogUnreadable(answer.request, f"what the answer at {stored.seq} leaves is not before it")
+    return left_by(answer, kept, stored.seq, stored.at)

@@ -1,0 +1,179 @@
+"""The server's clock, as a guard knows it: every guard decides by it, whatever its own machine's clock says.
+
+JetStream stamps each message that it stores, fires each schedule, and says what time it has in each answer to
+an API call. A guard measures how far that is from a clock of its own which nobody sets. The round trip bounds
+the error. Servers of a cluster each have a clock: the middle one counts, and a difference that no round trip
+explains keeps the guard from being ready until somebody has looked.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from statistics import median_low
+from typing import Any, NamedTuple
+
+from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.presence import Clocks
+from mesh.bus.reader import microseconds
+from mesh.bus.streams import QUEUE_CONSUMERS, TIMERS
+from mesh.errors import BusError
+from mesh.service.conditions import Kind
+
+MEASURE_S = 5.0
+MOST_US = 2_000_000
+"""How far clocks may be apart beyond what a round trip explains."""
+_AGAIN_S = 1.0
+_FORGET_US = 60_000_000
+"""A server that has answered nothing for so long has no say: it may have left."""
+_DRIFT = 500e-6
+"""How fast two clocks that nobody sets may drift apart; NTP corrects a clock no faster."""
+UNREAD = Kind("clock_unread", "clock_read", "the server's clock cannot be read")
+DISAGREE = Kind(
+    "clocks_disagree",
+    "clocks_agree",
+    "the clocks of the bus's servers are more than 2 s apart: run NTP on each of them (`mesh doctor`)",
+    lasts=True,
+)
+JUMPED = Kind(
+    "clock_jumped",
+    "clock_steady",
+    "a server's clock was set by more than 2 s: run NTP on each server of the bus (`mesh doctor`)",
+)
+
+
+def steady_clock_us() -> int:
+    """Return µs of a clock that nobody sets and that goes on while the machine sleeps."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+    return time.monotonic_ns() // 1000
+
+
+def wall_clock_us() -> int:
+    """Return this machine's time, UTC µs. Nothing is decided by it."""
+    return time.time_ns() // 1000
+
+
+class _Bounds(NamedTuple):
+    """Between what one server's clock is ahead of ours (µs), and when (own µs) that was found."""
+
+    low: int
+    high: int
+    at: int
+
+    def aged(self, now: int) -> "_Bounds":
+        """Return the bounds as they are later, by what the clocks may have drifted since."""
+        more = int(max(0, now - self.at) * _DRIFT)
+        return self._replace(low=self.low - more, high=self.high + more)
+
+    @property
+    def middle(self) -> int:
+        return (self.low + self.high) // 2
+
+    def gap(self, other: "_Bounds") -> int:
+        """Return by how much two that do not overlap are apart; 0 or less where they do."""
+        return max(self.low - other.high, other.low - self.high)
+
+
+class ServerClock:
+    """Calling it returns the server's time in UTC µs. Nothing may be decided before the first measurement.
+
+    Args:
+        own: returns µs of a clock of this machine.
+        wall: returns this machine's time, which is only reported.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        own: Callable[[], int] = steady_clock_us,
+        wall: Callable[[], int] = wall_clock_us,
+    ) -> None:
+        self._bus = bus
+        self._own = own
+        self._wall = wall
+        self._servers: dict[str, _Bounds] = {}
+        self._offset = 0
+        self._again = asyncio.Event()
+
+    def __call__(self) -> int:
+        return self._own() + self._offset
+
+    @property
+    def apart_us(self) -> int:
+        """How far the clocks of the servers are apart, beyond what round trips explain."""
+        known = [each.aged(self._own()) for each in self._servers.values()]
+        return max([one.gap(other) for one in known for other in known], default=0)
+
+    @property
+    def measured(self) -> Clocks:
+        """What was measured, for whoever looks after the machines."""
+        known = [each.aged(self._own()) for each in self._servers.values()]
+        within = max([(each.high - each.low + 1) // 2 for each in known], default=0)
+        return Clocks(
+            machine_ahead_us=self._wall() - self(), within_us=within, servers_apart_us=self.apart_us
+        )
+
+    async def start(self) -> None:
+        """Measure for the first time, as soon as the bus answers."""
+        while not await self._measured():
+            await self._doubted(_AGAIN_S)
+
+    async def keep(self) -> None:
+        """Measure each `MEASURE_S`, and at once after a stamp that cannot be right. Runs until cancelled."""
+        while True:
+            await self._doubted(MEASURE_S)
+            await self._measured()
+
+    async def _doubted(self, most_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._again.wait()
+        self._again.clear()
+
+    async def _measured(self) -> bool:
+        try:
+            await self.measure()
+        except BusError as error:
+            self._bus.conditions.raise_(UNREAD, code=error.code)
+            return False
+        self._bus.conditions.clear(UNREAD)
+        return True
+
+    async def measure(self) -> None:
+        """Ask the server that keeps the timers what time it has. Raises BusError."""
+        await self.api(f"CONSUMER.INFO.{TIMERS}.{QUEUE_CONSUMERS[0]}")
+
+    async def api(self, verb: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        """Return JetStream's answer, as `Bus.api` does, and learn from its time stamp."""
+        before = self._own()
+        answer = await self._bus.api(verb, timeout_s=timeout_s)
+        stamp = answer.get("ts")
+        if isinstance(stamp, str):
+            server = str((answer.get("cluster") or {}).get("leader", ""))
+            self._learn(server, microseconds(stamp), before, self._own())
+        return answer
+
+    def doubt(self) -> None:
+        """Have the clocks measured at once: something does not go with what was measured."""
+        self._again.set()
+
+    def _learn(self, server: str, theirs: int, before: int, after: int) -> None:
+        """Take in that a server's clock was at `theirs` between two moments of ours (all µs)."""
+        found, known, jump = _Bounds(theirs - after, theirs - before, after), self._servers.get(server), 0
+        if known is not None:
+            known = known.aged(after)
+            jump = found.gap(known)
+            if jump <= 0:
+                found = _Bounds(max(found.low, known.low), min(found.high, known.high), after)
+        self._servers[server] = found
+        self._servers = {name: each for name, each in self._servers.items() if after - each.at < _FORGET_US}
+        self._offset = median_low([each.middle for each in self._servers.values()])
+        self._report(JUMPED, jump, server=server)
+        self._report(DISAGREE, self.apart_us)
+
+    def _report(self, kind: Kind, apart_us: int, **known: str) -> None:
+        if apart_us > MOST_US:
+            self._bus.conditions.raise_(kind, apart_s=round(apart_us / 1e6, 1), **known)
+        else:
+            self._bus.conditions.clear(kind)

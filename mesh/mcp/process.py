@@ -1,0 +1,197 @@
+"""The standard streams of an MCP server that is a process of ours, read within bounds.
+
+The SDK's own transport joins whatever a server writes until a newline comes. A server that never writes one
+costs the agent's event loop more with each piece, for ever. Here a line has a largest size, and so has all
+that comes for each message of ours. A server that exceeds either is stopped.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mesh.service.logs import get_logger
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.shared.message import SessionMessage
+
+_log = get_logger(__name__)
+
+
+class Bounds(NamedTuple):
+    """What a server may write."""
+
+    line_bytes: int = 8 << 20
+    """Of one message. The largest that are useful hold a picture."""
+    unasked_bytes: int = 64 << 20
+    """Of all messages that come while nothing is sent."""
+    bad_lines: int = 1_000
+    """In a row. Many servers print a few lines that are no messages; a flood of them is an attack."""
+
+
+_FLUSH_S = 0.5
+_GRACE_S = 2.0
+"""For the process to end once its input is closed, and again after SIGTERM."""
+_POLL_S = 0.01
+
+
+BOUNDS = Bounds()
+
+
+@asynccontextmanager
+async def streams(
+    name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None, bounds: Bounds = BOUNDS
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Start a server and give the streams that the SDK speaks on. Raises OSError.
+
+    The reading stream ends when the server ends, and when it writes more than it may.
+    """
+    import anyio
+
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(  # gives the transport, which has to be closed, too
+        lambda: SubprocessStreamProtocol(limit=bounds.line_bytes, loop=loop),
+        *command,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=sys.__stderr__ or sys.stderr,
+        env=dict(env),
+        cwd=cwd,
+        start_new_session=True,
+    )
+    process = Process(transport, protocol, loop)
+    said, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
+    to_send, sending = anyio.create_memory_object_stream["SessionMessage"](0)
+    budget = _Budget(name, bounds)
+    reading = asyncio.create_task(_read(process, said, budget))
+    writing = asyncio.create_task(_write(process, sending, said, budget))
+    try:
+        yield heard, to_send
+    finally:
+        with anyio.CancelScope(shield=True):  # else no process would be waited for where a caller gives up
+            heard.close()
+            to_send.close()  # the writer ends once it has written what it took
+            await asyncio.wait({writing}, timeout=_FLUSH_S)
+            await _stop(name, process)
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            said.close()
+            sending.close()
+            transport.close()  # a child of the server may hold its pipes for ever
+            await asyncio.sleep(0)
+
+
+class _Budget:
+    """What a server may still write before something is sent to it."""
+
+    def __init__(self, name: str, bounds: Bounds) -> None:
+        self._name, self._bounds = name, bounds
+        self._bytes, self._bad, self._warned = 0, 0, False
+
+    def sent(self) -> None:
+        """Start anew: an answer is expected."""
+        self._bytes = 0
+
+    def allows(self, size: int) -> bool:
+        """Count the bytes of a line; return False if they are too many."""
+        self._bytes += size
+        if self._bytes > self._bounds.unasked_bytes:
+            self._exceeded(f"{self._bounds.unasked_bytes} bytes for one message of ours")
+        return self._bytes <= self._bounds.unasked_bytes
+
+    def allows_bad_line(self, size: int) -> bool:
+        """Count a line that is no message; return False if they are too many in a row."""
+        self._bad += 1
+        if not self._warned:
+            self._warned = True  # once: a server may print thousands
+            _log.warning("mcp_line_unreadable", server=self._name, bytes=size)
+        if self._bad > self._bounds.bad_lines:
+            self._exceeded(f"{self._bounds.bad_lines} lines in a row that are no messages")
+        return self._bad <= self._bounds.bad_lines
+
+    def good_line(self) -> None:
+        self._bad = 0
+
+    def line_too_long(self) -> None:
+        """Note that the line does not end."""
+        self._exceeded(f"{self._bounds.line_bytes} bytes without a newline")
+
+    def _exceeded(self, most: str) -> None:
+        _log.error("mcp_server_stopped", server=self._name, reason=f"it wrote more than {most}")
+
+
+async def _read(process: Process, said: "MemoryObjectSendStream[Any]", budget: _Budget) -> None:
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    assert process.stdout is not None
+    async with said:
+        while True:
+            try:
+                line = await process.stdout.readuntil(b"\n")
+            except asyncio.LimitOverrunError:
+                return budget.line_too_long()
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            if not budget.allows(len(line)):
+                return
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                if not budget.allows_bad_line(len(line)):
+                    return
+                await asyncio.sleep(0)  # a full buffer of bad lines would else never yield
+                continue
+            budget.good_line()
+            try:
+                await said.send(SessionMessage(message))
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                return
+
+
+async def _write(
+    process: Process,
+    sending: "MemoryObjectReceiveStream[SessionMessage]",
+    said: "MemoryObjectSendStream[Any]",
+    budget: _Budget,
+) -> None:
+    assert process.stdin is not None
+    try:
+        async with sending:
+            async for each in sending:
+                body = each.message.model_dump_json(by_alias=True, exclude_unset=True)
+                budget.sent()
+                process.stdin.write(body.encode() + b"\n")
+                await process.stdin.drain()
+    except (OSError, ValueError, RuntimeError):  # its input is closed, or this is no text that JSON can hold
+        await said.aclose()  # or a request would wait for its answer for ever
+
+
+async def _stop(name: str, process: Process) -> None:
+    """Close the server's input and wait until it has ended; end its whole process group if it does not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    for number in (signal.SIGTERM, signal.SIGKILL, None):
+        if await _ended(process):
+            return
+        if number is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+    _log.warning("mcp_server_not_ended", server=name, pid=process.pid)
+
+
+async def _ended(process: Process) -> bool:
+    """Return True once a process has ended; its children may keep its pipes open."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE_S):
+            while process.returncode is None:  # noqa: ASYNC110 - `wait` waits for its pipes, too
+                await asyncio.sleep(_POLL_S)
+    return process.returncode is not None

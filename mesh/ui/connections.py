@@ -1,0 +1,89 @@
+"""How long a browser's connection may keep the page waiting, and how many there may be.
+
+uvicorn waits for the rest of a request for ever, and for a browser that reads nothing. Some hundred such
+connections, which cost their owner nothing, would keep everybody else out.
+"""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_S = 10.0
+"""For a request's line and headers, whole."""
+BODY_S = 30.0
+"""For a form, once its head is there."""
+STALLED_S = 60.0
+"""For a browser that reads nothing of an answer."""
+MOST_WAITING = 128
+"""Connections without a whole request. If one more comes, the oldest is cut."""
+MOST = 512
+"""Connections in all; requests on others are answered with 503."""
+
+
+class Timed(H11Protocol):
+    """A connection with a time limit for each part of a request.
+
+    `waiting` is shared by the connections of one server (`timed`).
+    """
+
+    waiting: "dict[Timed, None]"
+    head_s: float
+    _part: Any = None
+    _late: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_rest()
+        if len(self.waiting) > MOST_WAITING:
+            next(iter(self.waiting))._cut()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_rest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limit(None)
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(STALLED_S, self._cut)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(STALLED_S, self._cut)  # it closes once all is read, which may be never
+
+    def _await_rest(self) -> None:
+        """Limit the time for the part of a request that is missing now."""
+        part = self.conn.their_state
+        if part is not self._part:
+            self._limit({h11.IDLE: self.head_s, h11.SEND_BODY: BODY_S}.get(part))
+            self._part = part
+
+    def _limit(self, seconds: float | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = None if seconds is None else self.loop.call_later(seconds, self._cut)
+        self.waiting.pop(self, None)
+        if seconds is not None:
+            self.waiting[self] = None
+
+    def _cut(self) -> None:
+        self._limit(None)
+        self.transport.abort()
+
+
+def timed(head_s: float = HEAD_S) -> type[Timed]:
+    """Return the protocol of one server's connections."""
+    return type("Timed", (Timed,), {"waiting": {}, "head_s": head_s})

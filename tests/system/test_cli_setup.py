@@ -1,0 +1,66 @@
+"""`mesh setup` where an agent leaves the fleet file while it has work: listed, asked, and taken from it."""
+
+from pathlib import Path
+
+from mesh.cli.exits import Exit
+from protocol.wire.events import TurnFailed
+from tests.guard.stage import FLEET, Stage
+from tests.system.office import Office
+
+
+def fleet_file(path: Path, *leavers: str) -> None:
+    """Write the stage's fleet without these agents."""
+    members = {
+        "agents": [name for name in FLEET.agents if name not in leavers],
+        "clients": FLEET.clients,
+        "operators": FLEET.operators,
+        "viewers": FLEET.viewers,
+    }
+    sections = [f"[{kind}.{name}]" for kind, names in members.items() for name in names]
+    (path / "mesh.toml").write_text("\n".join(['name = "stage"', 'entry = "a"', *sections, "[human]"]))
+
+
+async def test_requests_of_agents_that_leave_are_listed_and_asked_about_before_anything_is_written(
+    own_office: Office, own_stage: Stage, tmp_path: Path
+) -> None:
+    fleet_file(tmp_path)
+    assert (await own_office.mesh("setup", who="admin")).status == Exit.DONE
+    client = await own_stage.client()
+    first, second, other = [await client.submit("hello", to=name) for name in "eed"]
+    for request in (first, second, other):
+        await own_stage.reaches(request, "request.opened")
+    fleet_file(tmp_path, "e")
+
+    planned = await own_office.mesh("setup", "--dry-run", "--json", who="admin")
+    assert {each["request"] for each in planned.json["held"]} == {first, second}
+    assert {each["agent"] for each in planned.json["held"]} == {"e"}
+
+    refused = await own_office.process("setup", who="admin")
+    assert refused.status == Exit.USAGE, refused
+    assert "e leaves the fleet and holds 2 open requests" in refused.err
+    assert first in refused.err
+    assert "say --yes" in refused.err
+    declined = await own_office.typed("n\n", "setup", who="admin")
+    assert (declined.status, "nothing was changed" in declined.err) == (Exit.FAILED, True), declined
+    assert (await own_office.mesh("setup", "--dry-run", "--json", who="admin")).json["held"]  # nothing was
+    assert await own_stage.types(first) == ["request.opened"]
+
+    done = await own_office.mesh("setup", "--yes", "--json", who="admin")
+    assert done.status == Exit.DONE, done
+    for request in (first, second):
+        failed = await own_stage.reached(request, TurnFailed)
+        assert failed.error.code == "agent_removed"
+        await own_stage.reaches(request, "escalation.raised")
+    assert await own_stage.types(other) == ["request.opened"]
+    assert (await own_office.mesh("setup", "--json", who="admin")).json["held"] == []
+
+
+async def test_an_agent_that_holds_nothing_leaves_without_a_question(
+    own_office: Office, own_stage: Stage, tmp_path: Path
+) -> None:
+    fleet_file(tmp_path)
+    assert (await own_office.mesh("setup", who="admin")).status == Exit.DONE
+    fleet_file(tmp_path, "d", "e")
+    done = await own_office.process("setup", who="admin")
+    assert done.status == Exit.DONE, done
+    assert "leaves the fleet" not in done.err
