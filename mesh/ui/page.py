@@ -107,8 +107,10 @@ class Page:
         """Return a page, or a piece of one, made by a template."""
         visit: Visit = request.scope["mesh.visit"]
         request.scope["mesh.visit"] = msgspec.structs.replace(visit, told="")  # it is told once
+        # A view that has just read the queue has counted it; others go by the feed, which may lag a moment.
+        for_people = self.feed.projection.count("status:human")
         made = self._templates.get_template(template).render(
-            context,
+            {"for_people": for_people} | context,
             path=request.url.path,
             query=dict(request.query_params),
             csrf=self.security.csrf(visit),
@@ -116,7 +118,6 @@ class Page:
             done=visit.told,
             can_write=self.options.allow_write and self.keys.operator is not None,
             has_token=self.options.token is not None,
-            for_people=self.feed.projection.count("status:human"),
         )
         return HTMLResponse(made, status)
 

@@ -38,6 +38,7 @@ def routes(page: Page) -> list[Route]:
             request,
             "people.html",
             waiting=[each for each in found.waiting if tier in (None, each.tier_name)],
+            for_people=len(found.waiting),
             unreadable=found.unreadable,
             tiers=(await queue.people_of(page.bus)).tiers,
             tier=tier,

@@ -61,7 +61,8 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
         case commands.Cancel(reason=reason):
             return draft.event(events.RequestCancelled, str(ledger.client), by=by, reason=reason, **said)
         case commands.Freeze(reason=reason):
-            since = min(command.stored, world.now) or None
+            # A clock that is behind the bus's must not let a freeze begin in the future.
+            since = command.stored if 0 < command.stored < world.now else None
             return draft.event(events.RequestFrozen, NOBODY, by=by, reason=reason, since=since, **said)
         case commands.Thaw(reason=reason):
             return draft.event(events.RequestThawed, NOBODY, by=by, reason=reason, **said)

@@ -15,8 +15,9 @@ import pytest_asyncio
 from mesh.bus.reader import get
 from mesh.guard.service import Guard
 from mesh.testing import InMemoryGuard, LocalBus
+from protocol.domain.steps import Outcome
 from protocol.wire import events, subjects
-from protocol.wire.commands import Freeze, Thaw
+from protocol.wire.commands import Command, Freeze, Thaw
 from protocol.wire.config import BreakerEntry
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id
@@ -56,6 +57,14 @@ class Rehearsed:
             self.actors = [await self.stage.actor(name, served=True) for name in FLEET.agents]
         self.guard = await self.stage.guard(now=lambda: self.now, salt=self.salt)
         await self.stage.ready(self.guard)
+        processor = self.guard._processor
+        process = processor.process
+
+        async def at_once(command: Command) -> Outcome:
+            """Decide a command as one that was stored at the guard's own time, as in memory."""
+            return await process(msgspec.structs.replace(command, stored=self.now))
+
+        processor.process = at_once  # type: ignore[method-assign]
 
     def salt(self) -> str:
         """Return the number of the event, as the guard in memory does."""
