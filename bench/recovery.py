@@ -24,11 +24,11 @@ from mesh.agent.tools import Tool, tool
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.streams import QUEUE_CONSUMERS, proposals_of
+from mesh.bus.streams import proposals_of, queue_consumers
 from mesh.client import Client
 from protocol.wire.commands import Move
 from protocol.wire.ids import RequestId
-from protocol.wire.subjects import PARTITIONS, parse_evt, partition
+from protocol.wire.subjects import parse_evt, partition
 
 AGENT_S, GUARD_S = Target("at most", 10.0), Target("at most", 5.0)
 AGENT = "a"
@@ -72,13 +72,13 @@ async def _guard_killed(here: Site, number: int, holding: bool) -> float:
     admin, client = here.admin, here.client
     kind = "holding" if holding else "idle"
     doomed = await here.start_guard(f"doomed-{kind}-{number}")
-    requests = [_of_partition(client, each) for each in range(PARTITIONS)]
+    requests = [_of_partition(client, each) for each in range(FLEET.fleet.partitions)]
     async with _opened(admin) as opened:
         if holding:
             os.kill(doomed.pid, signal.SIGSTOP)  # what it asked for is delivered to it, and stays with it
             for request in requests:
                 await client.submit(TEXT, to=AGENT, request=request)
-            while await _in_hand(admin) < PARTITIONS:  # noqa: ASYNC110 - it lies with the server
+            while await _in_hand(admin) < FLEET.fleet.partitions:  # noqa: ASYNC110 - it lies with the server
                 await asyncio.sleep(_LOOK_S)
             killed = _kill(doomed)  # as its leases begin; the other one starts while they last
         other = await here.start_guard(f"other-{kind}-{number}")
@@ -96,7 +96,7 @@ async def _guard_killed(here: Site, number: int, holding: bool) -> float:
 def _of_partition(client: Client, wanted: int) -> RequestId:
     while True:
         request = client.new_id()
-        if partition(request) == wanted:
+        if partition(request, FLEET.fleet.partitions) == wanted:
             return request
 
 
@@ -121,7 +121,8 @@ async def _opened(admin: Bus) -> AsyncIterator[dict[str, float]]:
 
 
 async def _in_hand(admin: Bus) -> int:
-    infos = [await admin.api(f"CONSUMER.INFO.{proposals_of(CLIENT)}.{each}") for each in QUEUE_CONSUMERS]
+    consumers = queue_consumers(FLEET.fleet.partitions)
+    infos = [await admin.api(f"CONSUMER.INFO.{proposals_of(CLIENT)}.{each}") for each in consumers]
     return sum(int(info["num_ack_pending"]) for info in infos)
 
 

@@ -159,6 +159,25 @@ class UnsafeChange(MeshError, code="provision.unsafe_change"):
         self.field = field
 
 
+class OtherPartitions(MeshError, code="mesh.other_partitions"):
+    """A mesh has another number of partitions than a fleet file or a guard says. It keeps its own for life.
+
+    Args:
+        stands: the mesh's number.
+        wanted: the other one.
+        by: who says it.
+    """
+
+    def __init__(self, stands: int, wanted: int, by: str) -> None:
+        super().__init__(
+            f"this mesh was made with {stands} partitions, and {by} says {wanted}; a mesh keeps its number: "
+            f"say `partitions = {stands}` under [guard] in the fleet file and run `mesh setup`, "
+            f"or set up a new mesh, on a store of its own"
+        )
+        self.stands = stands
+        self.wanted = wanted
+
+
 class NewerSchema(MeshError, code="provision.newer_schema"):
     """The streams were laid out by a newer version; this one must not touch them."""
 

@@ -15,7 +15,7 @@ from mesh.bus import streams
 from mesh.bus.connection import Bus
 from mesh.bus.reader import last
 from mesh.bus.roles import members
-from mesh.errors import ApiCode, ApiError, NewerSchema, StoreTooSmall, UnsafeChange
+from mesh.errors import ApiCode, ApiError, NewerSchema, OtherPartitions, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET, PRICES
 
@@ -64,7 +64,7 @@ async def provision(
         documents: other entries of CONF by subject. An empty price list only replaces another one.
         dry_run: only plan the changes.
 
-    Raises UnsafeChange, NewerSchema, StoreTooSmall, and ApiError when the server refuses.
+    Raises UnsafeChange, OtherPartitions, NewerSchema, StoreTooSmall, and ApiError when the server refuses.
     """
     tuple(members(fleet))  # raises before anything is written when names clash
     steps = [
@@ -109,6 +109,10 @@ async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
             raise NewerSchema(f"{what} has schema {found}, this version knows {streams.SCHEMA}")
         if 0 < found < streams.SCHEMA:
             raise UnsafeChange(what, streams.SCHEMA_KEY, found, streams.SCHEMA)
+        if streams.kind_of(name) is not None:
+            stored, asked = streams.partitions_of(stands), streams.partitions_of(wanted)
+            if stored != asked:
+                raise OtherPartitions(stored, asked, "the fleet file")
         merged = {**wanted, "metadata": {**metadata, **wanted["metadata"]}}
         free = (*_STREAM_FREE, *(_CONTROLS_FREE if streams.kind_of(name) == streams.CONTROLS else ()))
         detail = _differences(what, stands, merged, free, _STREAM_GROWS)
@@ -247,6 +251,11 @@ def _grows(old: int | None, new: int) -> bool:
 
 
 # --- what stands ------------------------------------------------------------------------------------
+
+
+async def stored_partitions(bus: Bus) -> int:
+    """Return how many partitions the mesh was made with. Raises BusError."""
+    return streams.partitions_of((await bus.api(f"STREAM.INFO.{streams.TIMERS}"))["config"])
 
 
 async def standing_journals(bus: Bus) -> list[str]:

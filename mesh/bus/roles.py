@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesh.bus.credentials import is_public_key
-from mesh.bus.streams import QUEUE_CONSUMERS, offers_to
-from protocol.wire.config import Fleet
+from mesh.bus.streams import offers_to, queue_consumers
+from protocol.wire.config import PARTITIONS, Fleet
 from protocol.wire.ids import NAME_RULE, is_name
 from protocol.wire.subjects import CONF_CHANGED, intent_inbox
 
@@ -163,8 +163,6 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.mem.*.*.*",
     f"{API}STREAM.NAMES",
     f"{API}STREAM.INFO.TIMER",  # which requests have a schedule
-    *(f"{NEXT}*.{consumer}" for consumer in QUEUE_CONSUMERS),
-    *(f"$JS.ACK.*.{consumer}.>" for consumer in QUEUE_CONSUMERS),
     LEADER_GET + "*",  # of the log, timers, questions, memory, and of what waits in the queues
     f"{API}CONSUMER.INFO.LOG.*",
     f"{API}CONSUMER.INFO.TIMER.*",
@@ -177,6 +175,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     ANSWER,
     f"{INBOX}.{ADMIN}.>",  # the admin is in the same account: what it asks a guard is answered directly
 )
+"""What a guard may publish, besides what its work on each partition's queues takes (`_guard_publishes`)."""
 GUARD_ANSWERS = tuple(f"$SRV.{verb}.{GUARD}" for verb in ("PING", "STATS"))
 """What a guard answers operators and the admin. Nobody else can: no member may be named so."""
 GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>", *GUARD_ANSWERS)
@@ -200,11 +199,19 @@ def calls(role: Role, name: str, intents: Iterable[str] = ()) -> list[Service]:
     ]
 
 
-def grants(role: Role, name: str, intents: Iterable[str] = (), *, anonymous: bool = False) -> Grants:
+def grants(
+    role: Role,
+    name: str,
+    intents: Iterable[str] = (),
+    *,
+    partitions: int = PARTITIONS,
+    anonymous: bool = False,
+) -> Grants:
     """Return what `name` in `role` may do. Raises ValueError for a name that is none.
 
     Args:
         intents: those whose offers go to an agent (`offers_to`).
+        partitions: how many of them guards take from.
         anonymous: connections without credentials are `name`, with any tool's default inbox.
     """
     if not is_name(name):
@@ -213,11 +220,17 @@ def grants(role: Role, name: str, intents: Iterable[str] = (), *, anonymous: boo
         return Grants(CORE, None, None)
     inboxes = (f"{INBOX}.{name}.>", *([f"{ANONYMOUS_INBOX}.>"] if anonymous else []))
     if role is Role.GUARD:
-        return Grants(CORE, GUARD_PUBLISHES, (*inboxes, *GUARD_HEARS))
+        return Grants(CORE, _guard_publishes(partitions), (*inboxes, *GUARD_HEARS))
     called = (call.subject for call in calls(role, name, intents))
     publish = (*called, *((ANSWER,) if role is Role.AGENT else ()))
     subscribe = (*HEARS[role], *(answer.subject for answer in ANSWERS[role]))
     return Grants(name, publish, (*inboxes, *_named(subscribe, name)))
+
+
+def _guard_publishes(partitions: int) -> tuple[str, ...]:
+    consumers = queue_consumers(partitions)
+    pulls = (f"{NEXT}*.{consumer}" for consumer in consumers)
+    return (*GUARD_PUBLISHES, *pulls, *(f"$JS.ACK.*.{consumer}.>" for consumer in consumers))
 
 
 def _named(subjects: Iterable[str], name: str) -> tuple[str, ...]:
@@ -274,7 +287,7 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
         if name not in nkeys:
             raise ValueError(f"no public key for {name!r}")
         intents = offers_to(fleet, name)
-        granted = grants(role, name, intents, anonymous=name == anonymous)
+        granted = grants(role, name, intents, partitions=fleet.partitions, anonymous=name == anonymous)
         entry = user(nkeys[name], granted)
         if granted.account == CORE:
             core.users.append(entry)

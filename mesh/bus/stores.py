@@ -78,13 +78,16 @@ class _Alarm(msgspec.Struct, frozen=True):
     at: int
 
 
-async def arm_schedule(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
+async def arm_schedule(
+    bus: Bus, request: str, at_us: int, partitions: int, *, after: int | None = None
+) -> int:
     """Schedule the request's wake-up at `at_us` (UTC µs; at once if that is past); return its sequence.
 
     The server keeps the schedule and delivers it into the request's partition when it is due. A schedule that
     has fired is gone; the next one is armed after sequence 0 again. Arming twice is harmless.
 
     Args:
+        partitions: how many the mesh has.
         after: sequence of the schedule that this one replaces, 0 if there is none; None replaces any.
 
     Raises SequenceConflict if another schedule stands (read `standing_schedule`, decide again), and as
@@ -93,7 +96,7 @@ async def arm_schedule(bus: Bus, request: str, at_us: int, *, after: int | None 
     headers = {
         "Nats-Expected-Stream": "TIMER",
         "Nats-Schedule": f"@at {rfc3339(at_us)}",
-        "Nats-Schedule-Target": timer_fire(request),
+        "Nats-Schedule-Target": timer_fire(request, partitions),
     }
     body = msgspec.json.encode(_Alarm(at_us))
     return (await bus.publish_durable(timer_at(request), body, headers, after=after)).seq

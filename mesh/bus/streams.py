@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from protocol.wire.commands import MAX_MESSAGE_BYTES
-from protocol.wire.config import Fleet
+from protocol.wire.config import PARTITIONS, Fleet
 from protocol.wire.ids import ANYBODY
-from protocol.wire.subjects import CONF_CHANGED, PARTITIONS, STORED_IN, inbox, intent_inbox
+from protocol.wire.subjects import CONF_CHANGED, STORED_IN, inbox, intent_inbox
 
 SCHEMA = 3
 """Version of this layout, kept in each stream's metadata."""
@@ -25,6 +25,7 @@ GUARD_GROUP = "guard"
 _ENDS_BYTES = 256 * MIB
 _ASKS_BYTES = 256 * MIB
 SCHEMA_KEY = "mesh.schema"
+_PARTITIONS_KEY = "mesh.partitions"
 MOST_LETTERS = 250
 """Dead letters of one list; the oldest make room."""
 _SHORT_WINDOW = NS // 10  # the shortest possible: a stray `Nats-Msg-Id` then costs no memory
@@ -120,7 +121,14 @@ def queue_consumer(partition: int) -> str:
     return f"g{partition}"
 
 
-QUEUE_CONSUMERS = tuple(queue_consumer(partition) for partition in range(PARTITIONS))
+def queue_consumers(partitions: int) -> tuple[str, ...]:
+    """Return the names of the guards' consumers in each queue and in TIMER, by partition."""
+    return tuple(map(queue_consumer, range(partitions)))
+
+
+def partitions_of(stream: Mapping[str, Any]) -> int:
+    """Return for how many partitions a queue, or TIMER, was made; `stream` is its configuration."""
+    return int((stream.get("metadata") or {}).get(_PARTITIONS_KEY, PARTITIONS))
 
 
 def kind_of(stream: str) -> Kind | None:
@@ -132,14 +140,15 @@ def kind_of(stream: str) -> Kind | None:
 def _queues(fleet: Fleet, storage: Storage) -> dict[str, dict[str, Any]]:
     """Return the configuration of each queue, by name."""
     controls = Limits(_CONTROLS_MESSAGES, _CONTROLS_BYTES)
-    table = {CONTROLS: _queue("ctl", (*fleet.operators, _ADMIN), controls)}
-    table |= {controls_of(name): _queue("ctl", (name,), controls) for name in fleet.clients}
+    ways = fleet.partitions
+    table = {CONTROLS: _queue("ctl", (*fleet.operators, _ADMIN), controls, ways)}
+    table |= {controls_of(name): _queue("ctl", (name,), controls, ways) for name in fleet.clients}
     for name in (*fleet.agents, *fleet.clients, *fleet.operators):
-        table[proposals_of(name)] = _queue("prop", (name,), storage.limits_for(name))
+        table[proposals_of(name)] = _queue("prop", (name,), storage.limits_for(name), ways)
     return table
 
 
-def _queue(kind: str, senders: Iterable[str], limits: Limits) -> dict[str, Any]:
+def _queue(kind: str, senders: Iterable[str], limits: Limits, partitions: int) -> dict[str, Any]:
     """A work queue whose subjects get the request's partition put in when a message is stored."""
     return {
         "subjects": [f"mesh.{kind}.{sender}.*" for sender in senders],
@@ -150,7 +159,7 @@ def _queue(kind: str, senders: Iterable[str], limits: Limits) -> dict[str, Any]:
         "max_msg_size": MESSAGE_BYTES,
         "subject_transform": {
             "src": f"mesh.{kind}.*.*",
-            "dest": f"mesh.{kind}.{{{{partition({PARTITIONS},2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}",
+            "dest": f"mesh.{kind}.{{{{partition({partitions},2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}",
         },
     }
 
@@ -223,7 +232,10 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             **({"subjects": list(STORED_IN[name])} if name in STORED_IN else {}),
             **(NEVER if name != TIMERS else {}),  # schedules need rollups there; guards alone write it
             **config,
-            "metadata": {SCHEMA_KEY: str(SCHEMA)},
+            "metadata": {
+                SCHEMA_KEY: str(SCHEMA),
+                **({} if kind_of(name) is None else {_PARTITIONS_KEY: str(fleet.partitions)}),
+            },
         }
         for name, config in table.items()
     }
@@ -300,7 +312,7 @@ def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
     filters = {name: f"mesh.{name.partition('-')[0].lower()}.{{}}.>" for name in queues}
     filters[TIMERS] = "mesh.timer.fire.{}.*"
     guards = {"priority_policy": "prioritized", "priority_groups": [GUARD_GROUP]}
-    for partition, consumer in enumerate(QUEUE_CONSUMERS):
+    for partition, consumer in enumerate(queue_consumers(fleet.partitions)):
         for stream, subject in filters.items():
             leased = _leased(subject.format(partition), fleet.guard_lease_s, max_ack_pending=256)
             yield _consumer(stream, consumer, {**leased, **guards})

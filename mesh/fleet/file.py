@@ -254,6 +254,13 @@ class LeaseSection(Strict):
     )
 
 
+class GuardSection(Strict):
+    """How guards share their work."""
+
+    partitions: int = Field(default=config.PARTITIONS, ge=1, le=config.MOST_PARTITIONS)
+    """Fixed for a mesh's life."""
+
+
 class FleetFile(Strict):
     """The whole file. `path` is where it was read from."""
 
@@ -275,6 +282,7 @@ class FleetFile(Strict):
     log: LogSection = LogSection()
     memory: MemorySection = MemorySection()
     lease: LeaseSection = LeaseSection()
+    guard: GuardSection = GuardSection()
     limits: AgentLimitsSection = AgentLimitsSection()
     breaker: BreakerSection = BreakerSection()
     quota: QuotaSection = QuotaSection()
@@ -306,6 +314,7 @@ class FleetFile(Strict):
             memory_max_age_s=self.memory.max_age_days * DAY_S,
             lease_s=self.lease.agent_s,
             guard_lease_s=self.lease.guard_s,
+            partitions=self.guard.partitions,
             breaker=breaker,
             breakers={
                 AgentName(name): section.breaker.over(breaker)

@@ -81,7 +81,7 @@ async def _held(bus: Bus, agent: str) -> list[str]:
     ]
 
 
-async def look_soon(bus: Bus, requests: Iterable[str]) -> None:
+async def look_soon(bus: Bus, requests: Iterable[str], partitions: int) -> None:
     """Have a guard look at each request once guards have read the fleet. Raises BusError."""
     at = time.time_ns() // 1000 + int(READ_S * 1e6)
     for request in dict.fromkeys(requests):
@@ -90,7 +90,7 @@ async def look_soon(bus: Bus, requests: Iterable[str]) -> None:
             if stands is not None and stands[1] <= at:
                 break
             try:
-                await arm_schedule(bus, request, at, after=0 if stands is None else stands[0])
+                await arm_schedule(bus, request, at, partitions, after=0 if stands is None else stands[0])
             except SequenceConflict:  # a guard has just armed it
                 if not left:
                     raise

@@ -58,13 +58,13 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
 
     Guards then look at the requests of agents that the file has no more, and end their rounds.
 
-    Raises UnsafeChange, NewerSchema, PricesMissing, BusError.
+    Raises UnsafeChange, OtherPartitions, NewerSchema, PricesMissing, BusError.
     """
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
     documents[PRICES] = msgspec.json.encode(prices_of(file))
     held = [] if dry_run else await held_by_leavers(bus, file.fleet)
     changes = await provision(bus, file.fleet, file.storage, documents, dry_run=dry_run)
-    await look_soon(bus, (each.request for each in held))
+    await look_soon(bus, (each.request for each in held), file.fleet.partitions)
     return changes
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mesh.bus.connection import TIMEOUT_S, Bus
 from mesh.bus.presence import Clocks
 from mesh.bus.reader import microseconds
-from mesh.bus.streams import QUEUE_CONSUMERS, TIMERS
+from mesh.bus.streams import TIMERS, queue_consumer
 from mesh.errors import BusError
 from mesh.service.conditions import Kind
 
@@ -142,7 +142,7 @@ class ServerClock:
 
     async def measure(self) -> None:
         """Ask the server that keeps the timers what time it has. Raises BusError."""
-        await self.api(f"CONSUMER.INFO.{TIMERS}.{QUEUE_CONSUMERS[0]}")
+        await self.api(f"CONSUMER.INFO.{TIMERS}.{queue_consumer(0)}")
 
     async def api(self, verb: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         """Return JetStream's answer, as `Bus.api` does, and learn from its time stamp."""

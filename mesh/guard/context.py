@@ -19,6 +19,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
+from mesh.bus.provision import stored_partitions
 from mesh.bus.reader import StoredMessage, get
 from mesh.bus.stores import (
     NO_FLEET,
@@ -28,7 +29,7 @@ from mesh.bus.stores import (
     parse_conf,
     write_conf,
 )
-from mesh.errors import BusError, SequenceConflict
+from mesh.errors import BusError, OtherPartitions, SequenceConflict
 from mesh.guard.availability import AttendanceWatch, Breakers
 from mesh.guard.clock import MOST_US, ServerClock, steady_clock_us, wall_clock_us
 from mesh.guard.memory import ConversationMemory
@@ -119,16 +120,23 @@ class DecisionContext:
         """Set whenever the fleet was read, changed or not."""
 
     async def start(self) -> None:
+        """Raises OtherPartitions if the fleet says another number than the mesh was made with."""
         await self._bus.retry_unavailable(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
         while not (await self._look() and self.fleet.revision):
             if not self._unreadable:
                 self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
             await self._changed(_AGAIN_S)
         self._bus.conditions.clear(NO_FLEET)
+        stored = await self._bus.retry_unavailable(lambda: stored_partitions(self._bus))
+        if self.fleet.partitions != stored:
+            raise OtherPartitions(stored, self.fleet.partitions, "the fleet in CONF")
         await self.clock.start()
 
     async def keep_current(self) -> None:
-        """Read CONF again at every change, and every `REFRESH_S`. Runs until cancelled."""
+        """Read CONF again at every change, and every `REFRESH_S`. Runs until cancelled.
+
+        Raises OtherPartitions for a fleet of another number: this guard would decide in the wrong partitions.
+        """
         while True:
             await self._changed(REFRESH_S)
             if not await self._look():
@@ -172,6 +180,8 @@ class DecisionContext:
         found = await get(self._bus, "CONF", subjects.FLEET)
         fleet = self._parsed(subjects.FLEET, found, config.read_fleet, None)
         if found is not None and fleet is not None:
+            if self.fleet.revision and fleet.partitions != self.fleet.partitions:
+                raise OtherPartitions(self.fleet.partitions, fleet.partitions, "the fleet in CONF")
             self.fleet = msgspec.structs.replace(fleet, revision=found.seq)
         if not self.fleet.revision:
             return

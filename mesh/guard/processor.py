@@ -276,7 +276,7 @@ class RequestProcessor:
                     observer.count_event(step, command)
                 elif type(step) is WakeAt:
                     if not cached.wakes(step.at, context.now()):
-                        await arm_timer(self._bus, cached, request, step.at, context.now())
+                        await arm_timer(self._bus, cached, request, step.at, context.now(), fleet.partitions)
                 elif isinstance(step, NeedCandidates):
                     said = await context.standings(step)
                 elif isinstance(step, NeedPeers):
@@ -286,7 +286,7 @@ class RequestProcessor:
                 elif isinstance(step, NeedReaders):
                     said = await context.attendance.of_any(step.agents)
                 elif isinstance(step, NeedUnheard):
-                    said = await unheard(self._bus, request, step, command)
+                    said = await unheard(self._bus, request, step, command, fleet.partitions)
                 elif isinstance(step, TurnOver):
                     await self._end(step.event, step.turn)
                 elif isinstance(step, ShowQuestions):
@@ -362,11 +362,14 @@ def _mark(step: Appended) -> None:
         failpoint("guard.withheld" if type(step.event) is FactsWithheld else "guard.decided")
 
 
-async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now: int) -> None:
+async def arm_timer(
+    bus: Bus, cached: CachedRequest, request: str, at: int, now: int, partitions: int
+) -> None:
     """Arm the request's timer unless it stands early enough; it is only ever moved to earlier.
 
     Args:
         at: when the request has to be woken at the latest, UTC µs.
+        partitions: how many the mesh has.
 
     Raises BusError.
     """
@@ -375,7 +378,7 @@ async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now:
         stands = await _standing(bus, request)
     while stands.at is None or stands.at > at:
         try:
-            seq = await stores.arm_schedule(bus, request, at, after=stands.seq)
+            seq = await stores.arm_schedule(bus, request, at, partitions, after=stands.seq)
             stands = Timer(seq, at)
         except SequenceConflict:
             stands = await _standing(bus, request)

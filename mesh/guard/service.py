@@ -19,7 +19,7 @@ from mesh.bus.consumer import Handler, Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import standing_queues
 from mesh.bus.stores import ConfUnreadable
-from mesh.bus.streams import CONTROLS, GUARD_GROUP, QUEUE_CONSUMERS, kind_of
+from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, queue_consumer
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import parsing
@@ -36,6 +36,7 @@ from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import Decided
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Forget, OfferClaimed, is_control
+from protocol.wire.config import Fleet
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import type_of
 from protocol.wire.records import MAX_DETAIL_CHARS, Ended, Notice, NoticeError
@@ -80,7 +81,7 @@ class Guard:
             "PROP": self._guarded(self._on_proposal),
             "TIMER": self._guarded(self._on_fire),
         }
-        self._queues = Queues(bus, identity, handlers, lambda: self._context.fleet.guard_pull_s)
+        self._queues = Queues(bus, identity, handlers, lambda: self._context.fleet)
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
@@ -334,16 +335,16 @@ class Queues:
     Args:
         identity: this guard's; it gives its place in line for each partition, the same in every queue.
         handlers: what takes a message of each kind of queue.
-        expires_s: how long a pull lasts.
+        fleet: returns the fleet: it says how many partitions there are and how long a pull lasts.
     """
 
     def __init__(
-        self, bus: Bus, identity: str, handlers: Mapping[QueueKind, Handler], expires_s: Callable[[], float]
+        self, bus: Bus, identity: str, handlers: Mapping[QueueKind, Handler], fleet: Callable[[], Fleet]
     ) -> None:
         self._bus = bus
         self._identity = identity
         self._handlers = handlers
-        self._expires_s = expires_s
+        self._fleet = fleet
         self._pullers: dict[str, list[Puller]] = {}
         self._paused = self._leaving = False
 
@@ -354,7 +355,7 @@ class Queues:
             if stream not in self._pullers and kind is not None:
                 self._pullers[stream] = [
                     self._puller(stream, self._handlers[kind], partition)
-                    for partition in range(len(QUEUE_CONSUMERS))
+                    for partition in range(self._fleet().partitions)
                 ]
         for stream, pullers in self._pullers.items():
             for puller in pullers:
@@ -369,11 +370,11 @@ class Queues:
         return Puller(
             self._bus,
             stream,
-            QUEUE_CONSUMERS[partition],
+            queue_consumer(partition),
             handler,
             slots=SLOTS,
             most=MOST,
-            expires_s=self._expires_s(),
+            expires_s=self._fleet().guard_pull_s,
             idle_s=self._idle_s,
             group=GUARD_GROUP,
             priority=self._priority(partition),
@@ -381,7 +382,8 @@ class Queues:
 
     def _idle_s(self) -> float:
         """Return how long an idle pull lasts: with many queues longer, so that idling costs no more."""
-        return max(self._expires_s(), len(self._pullers) * len(QUEUE_CONSUMERS) / IDLE_PULLS_PER_S)
+        fleet = self._fleet()
+        return max(fleet.guard_pull_s, len(self._pullers) * fleet.partitions / IDLE_PULLS_PER_S)
 
     def _priority(self, partition: int) -> int:
         """Return 0 to 9: where this guard stands in line for a partition. No list of members is needed."""

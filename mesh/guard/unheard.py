@@ -16,16 +16,25 @@ from protocol.wire import subjects
 from protocol.wire.commands import Command
 
 
-async def unheard(bus: Bus, request: str, need: NeedUnheard, in_hand: Command | None) -> bool:
+async def unheard(
+    bus: Bus, request: str, need: NeedUnheard, in_hand: Command | None, partitions: int
+) -> bool:
     """Return True if a message about the request that was stored in time waits. Raises BusError.
 
     Args:
         in_hand: the command that is being decided; it lies in its queue until it is acknowledged.
+        partitions: how many the mesh has.
     """
     queues = [
-        *((proposals_of(agent), subjects.queued("prop", agent, request)) for agent in need.agents),
-        *((controls_of(client), subjects.queued("ctl", client, request)) for client in need.clients),
-        (CONTROLS, subjects.queued("ctl", None, request)),
+        *(
+            (proposals_of(agent), subjects.queued("prop", agent, request, partitions))
+            for agent in need.agents
+        ),
+        *(
+            (controls_of(client), subjects.queued("ctl", client, request, partitions))
+            for client in need.clients
+        ),
+        (CONTROLS, subjects.queued("ctl", None, request, partitions)),
     ]
     waits = [_waits(bus, queue, subject, need.before, in_hand) for queue, subject in queues]
     return any(await asyncio.gather(*waits))

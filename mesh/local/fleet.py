@@ -20,7 +20,7 @@ from mesh.bus.credentials import seed_file
 from mesh.bus.presence import ping
 from mesh.bus.provision import Change, standing_queues
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
+from mesh.bus.streams import inbox_consumer, queue_consumers
 from mesh.errors import BusError, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
@@ -219,7 +219,8 @@ class LocalFleet(Lifecycle):
         """Return True if as many guards as were started wait for work in every partition of a queue."""
         with contextlib.suppress(BusError):
             page = await admin.api(f"CONSUMER.LIST.{stream}")
-            waiting = (each["num_waiting"] for each in page["consumers"] if each["name"] in QUEUE_CONSUMERS)
+            ours = queue_consumers(self.file.fleet.partitions)
+            waiting = (each["num_waiting"] for each in page["consumers"] if each["name"] in ours)
             return bool(min(waiting, default=0) >= self._guards)
         return False
 

@@ -13,7 +13,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.presence import Clocks, ping, statistics
 from mesh.bus.reader import microseconds
 from mesh.bus.roles import GUARD
-from mesh.bus.streams import QUEUE_CONSUMERS, TIMERS
+from mesh.bus.streams import TIMERS, queue_consumer
 from mesh.errors import Denied
 from mesh.guard.clock import MOST_US
 from mesh.ops.servers import Results, State
@@ -37,7 +37,7 @@ class _Guard(msgspec.Struct, frozen=True):
 async def clocks(bus: Bus) -> Results:
     """Yield what is known of each clock."""
     before = time.time()
-    said = (await bus.api(f"CONSUMER.INFO.{TIMERS}.{QUEUE_CONSUMERS[0]}")).get("ts")
+    said = (await bus.api(f"CONSUMER.INFO.{TIMERS}.{queue_consumer(0)}")).get("ts")
     after = time.time()
     if not said:
         yield "unknown", "the server does not say what time it has"

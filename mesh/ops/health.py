@@ -16,7 +16,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.listing import listing, stream_info
 from mesh.bus.reader import every, get, up_to
 from mesh.bus.roles import ADMIN
-from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_table
+from mesh.bus.streams import CONTROLS, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
 from mesh.errors import (
     ApiError,
     ArtifactDenied,
@@ -189,8 +189,10 @@ async def _limits(look: Look) -> Results:
 
 async def _guards(look: Look) -> Results:
     # While the mesh is frozen, control messages alone are taken.
-    queues = [name for name in stream_table(await fleet_of(look.bus)) if kind_of(name) == CONTROLS]
-    asked = [(queue, f"CONSUMER.INFO.{queue}.{consumer}") for queue in queues for consumer in QUEUE_CONSUMERS]
+    fleet = await fleet_of(look.bus)
+    queues = [name for name in stream_table(fleet) if kind_of(name) == CONTROLS]
+    consumers = queue_consumers(fleet.partitions)
+    asked = [(queue, f"CONSUMER.INFO.{queue}.{consumer}") for queue in queues for consumer in consumers]
     until = time.monotonic() + _BETWEEN_PULLS_S
     while True:
         asked = [each for each in asked if not (await look.bus.api(each[1]))["num_waiting"]]

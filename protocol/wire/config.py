@@ -44,6 +44,8 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 600.0
 """What a fleet file may say. Shorter, and a pause of the process would lose a lease that it is keeping."""
 Lease = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE_S)]
 TURN_TIMEOUT_S = 900.0
+PARTITIONS, MOST_PARTITIONS = 4, 64
+"""Partitions of a mesh whose fleet file names no number, and the most that it may name."""
 MOST_AT_ONCE = 100_000
 MOST_PER_MINUTE = 10_000_000
 MOST_OPEN, MOST_MIB = 100_000_000, 1 << 30
@@ -140,6 +142,9 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """What each client may have of the log."""
     quotas: Mapping[AgentName, Quota] = {}
     """The same for clients that have a quota of their own."""
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)] = PARTITIONS
+    """How many ways messages for guards are shared among them, by request. Fixed for a mesh's life: another
+    number would move requests between partitions while they are decided."""
     swarms: bool = False
     """True if a policy is a swarm's: then each intent that an agent lists has an inbox of offers."""
 

@@ -8,10 +8,6 @@ from typing import Literal, NamedTuple
 
 from protocol.wire.ids import ANYBODY, NOBODY, derive, is_token
 
-PARTITIONS = 4
-"""How many ways proposals, controls and timers are shared among guards. Fixed for a mesh's life:
-another number would move requests between partitions while they are being decided."""
-
 
 class Delivered(NamedTuple):
     """In whose inbox an event lies and of which request it is."""
@@ -91,9 +87,13 @@ SCHEDULES = "mesh.timer.at.*"
 """The schedules of all requests."""
 
 
-def timer_fire(request: str) -> str:
-    """Where that schedule is delivered when it is due, in the request's own partition."""
-    return f"mesh.timer.fire.{partition(request)}.{_token(request)}"
+def timer_fire(request: str, partitions: int) -> str:
+    """Where that schedule is delivered when it is due, in the request's own partition.
+
+    Args:
+        partitions: how many the mesh has (`Fleet.partitions`).
+    """
+    return f"mesh.timer.fire.{partition(request, partitions)}.{_token(request)}"
 
 
 def card(agent: str) -> str:
@@ -225,10 +225,14 @@ def parse_queued(subject: str) -> Addressed:
     raise ValueError(f"not a queued proposal's or control's subject: {subject!r}")
 
 
-def queued(kind: Literal["prop", "ctl"], sender: str | None, request: str) -> str:
-    """Return where messages about a request are stored, those of one sender or of all (None)."""
+def queued(kind: Literal["prop", "ctl"], sender: str | None, request: str, partitions: int) -> str:
+    """Return where messages about a request are stored, those of one sender or of all (None).
+
+    Args:
+        partitions: how many the mesh has (`Fleet.partitions`).
+    """
     name = "*" if sender is None else _token(sender)
-    return f"mesh.{kind}.{partition(request)}.{name}.{_token(request)}"
+    return f"mesh.{kind}.{partition(request, partitions)}.{name}.{_token(request)}"
 
 
 def parse_fire(subject: str) -> str:
@@ -239,8 +243,8 @@ def parse_fire(subject: str) -> str:
     raise ValueError(f"not a fired timer's subject: {subject!r}")
 
 
-def partition(request: str) -> int:
-    """Return the partition of a request: FNV-1a (32 bits) over its id, modulo `PARTITIONS`.
+def partition(request: str, partitions: int) -> int:
+    """Return the partition of a request, from 0: FNV-1a (32 bits) over its id, modulo `partitions`.
 
     The function of nats-server's `{{partition(n,token)}}` transform, so that a timer armed here
     fires in the partition in which the server queues the request's proposals.
@@ -248,7 +252,7 @@ def partition(request: str) -> int:
     value = 2166136261
     for byte in request.encode():
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF
-    return value % PARTITIONS
+    return value % partitions
 
 
 MESH_WIDE = str(NOBODY)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from protocol.wire import events, subjects
 from protocol.wire.ids import request_id
 from tests.bad_input.rubbish import SUBMIT, Known, almost, bodies, controls, proposals, tokens
-from tests.bad_input.scene import Scene, Sent
+from tests.bad_input.scene import FLEET, Scene, Sent
 from tests.servers import PATIENCE_S, eventually, until
 
 BATCH = 40
@@ -119,7 +119,7 @@ async def test_whatever_fires_as_a_timer(scene: Scene, data: st.DataObject) -> N
     fired = data.draw(
         st.lists(
             st.tuples(
-                st.integers(0, subjects.PARTITIONS - 1),
+                st.integers(0, FLEET.partitions - 1),
                 tokens("c1", known, lambda: fresh("c1")),
                 bodies([{"at": 1}]),
             ),

@@ -78,8 +78,10 @@ async def main() -> None:
     if point == "armed":
         arm = stores.arm_schedule
 
-        async def armed(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
-            seq = await arm(bus, request, at_us, after=after)
+        async def armed(
+            bus: Bus, request: str, at_us: int, partitions: int, *, after: int | None = None
+        ) -> int:
+            seq = await arm(bus, request, at_us, partitions, after=after)
             die()
             return seq
 

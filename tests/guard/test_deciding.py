@@ -7,7 +7,7 @@ import pytest
 
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Decided
-from protocol.wire import codec, events, subjects
+from protocol.wire import codec, events
 from protocol.wire.commands import (
     Ask,
     Complete,
@@ -190,15 +190,6 @@ def _reply(event: events.TurnSuspended) -> bytes:
         event.turn.encode(),
         event.round,
     )
-
-
-async def test_requests_are_decided_in_the_partition_that_their_timers_fire_in(stage: Stage) -> None:
-    await stage.guard()
-    client = await stage.client()
-    request = await client.submit("hello", policy="short")
-    outcome = await client.wait(request, timeout_s=PATIENCE_S)
-    assert outcome.status == "expired"
-    assert subjects.timer_fire(request).split(".")[3] == str(subjects.partition(request))
 
 
 PART = 205_000

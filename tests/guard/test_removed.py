@@ -28,7 +28,7 @@ async def write(stage: Stage, fleet: Fleet, *, look: bool = True) -> None:
     await provision(admin, fleet)
     await stage.judges_by(fleet.name)
     if look:
-        await look_soon(admin, [each.request for each in held])
+        await look_soon(admin, [each.request for each in held], fleet.partitions)
 
 
 async def test_the_requests_of_an_agent_that_leaves_go_to_a_person_and_those_of_others_wait(

@@ -11,7 +11,7 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.bus.provision import Change, provision
 from mesh.bus.streams import SCHEMA, Limits, Storage, consumer_table, steps_of, stream_table
-from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
+from mesh.errors import ApiError, NewerSchema, OtherPartitions, StoreTooSmall, UnsafeChange
 from mesh.fleet.file import FleetFile, parse_fleet
 from mesh.fleet.setup import apply
 from mesh.testing import LocalBus
@@ -21,7 +21,7 @@ from protocol.wire.events import RequestOpened
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import unsaid
 from protocol.wire.subjects import FLEET as FLEET_SUBJECT
-from protocol.wire.subjects import PARTITIONS, inbox, intent_inbox, partition, prop
+from protocol.wire.subjects import inbox, intent_inbox, partition, prop
 from tests.guard.stage import Stage
 from tests.servers import FLEET, fresh, until
 
@@ -87,7 +87,7 @@ async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: Loca
         changes = {(change.action, change.what) for change in planned}
         journals = [steps_of(agent) for agent in FLEET.agents]
         ages = {("update", f"stream {name}") for name in ("LOG", "ENDS", "ASKS", "DEAD", *journals)}
-        consumers = {("create", f"consumer PROP-new/g{n}") for n in range(PARTITIONS)}
+        consumers = {("create", f"consumer PROP-new/g{n}") for n in range(fleet.partitions)}
         own = {("create", "stream PROP-new"), ("create", "stream STEPS-new"), *consumers}
         assert changes == {("create", "consumer LOG/in-new"), ("write", FLEET_SUBJECT), *ages, *own}
         assert await provision(admin, fleet) == planned
@@ -228,14 +228,39 @@ async def test_limits_beyond_the_store_are_refused_and_say_what_to_do(own_server
                 await provision(admin, fleet, Storage(limits_of={agent: beyond}))
 
 
-async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(server: LocalBus) -> None:
-    requests = [fresh() for _ in range(4 * PARTITIONS)]
-    async with server.connected_as("c1") as client, server.connected_as("admin") as admin:
+@pytest.mark.parametrize("partitions", [1, 4, 64])
+async def test_a_message_is_stored_in_the_partition_that_the_protocol_computes(
+    tmp_path: Path, partitions: int
+) -> None:
+    requests = [fresh() for _ in range(100)]
+    mesh = LocalBus(msgspec.structs.replace(FLEET, partitions=partitions), tmp_path)
+    async with mesh, mesh.connected_as("c1") as client, mesh.connected_as("admin") as admin:
         for request in requests:
             await client.publish_durable(prop("c1", request), b"{}")
-        info = await admin.api("STREAM.INFO.PROP-c1", {"subjects_filter": "mesh.prop.>"})
-        stored = {f"mesh.prop.{partition(request)}.c1.{request}" for request in requests}
-        assert set(info["state"]["subjects"]) == stored
+            await client.publish_durable(subjects.ctl("c1", request), b"{}")
+        for kind in ("prop", "ctl"):
+            said = {"subjects_filter": f"mesh.{kind}.>"}
+            info = await admin.api(f"STREAM.INFO.{kind.upper()}-c1", said)
+            stored = {f"mesh.{kind}.{partition(each, partitions)}.c1.{each}" for each in requests}
+            assert set(info["state"]["subjects"]) == stored
+        for stream in ("PROP-c1", "CTL", "TIMER"):
+            consumers = (await admin.api(f"CONSUMER.LIST.{stream}"))["consumers"]
+            assert len(consumers) == partitions
+
+
+@pytest.mark.parametrize("lost", [(), ("TIMER",), ("CONF",)])
+async def test_a_mesh_keeps_its_number_of_partitions(own_server: LocalBus, lost: tuple[str, ...]) -> None:
+    async with own_server.connected_as("admin") as admin:
+        for stream in lost:
+            await admin.api(f"STREAM.DELETE.{stream}")
+        before = (await admin.api("STREAM.LIST"))["streams"]
+        with pytest.raises(OtherPartitions, match=r"partitions = 4.*a new mesh") as refused:
+            await provision(admin, msgspec.structs.replace(FLEET, partitions=16))
+        assert (refused.value.stands, refused.value.wanted) == (4, 16)
+        left = (await admin.api("STREAM.LIST"))["streams"]
+        assert [(each["config"], each["state"]) for each in left] == [
+            (each["config"], each["state"]) for each in before
+        ]
 
 
 FILE = 'name = "desk"\nentry = "a"\n[agents.a]\n[clients.c1]\n[operators.op]\n'

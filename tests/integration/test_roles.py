@@ -65,7 +65,7 @@ async def test_a_request_walks_from_client_to_guard_to_agent_and_back(connect_as
     await client.subscribe("mesh.note.c1.*", woken.append)
 
     await client.publish_durable(prop("c1", request), b'{"text":"hi"}')
-    queue = queue_consumer(partition(request))
+    queue = queue_consumer(partition(request, FLEET.partitions))
     submitted = await take_one(guard, "PROP-c1", queue, request, group=GUARD_GROUP)
     assert submitted.data == b'{"text":"hi"}'
     opened = await log.append("a", request, b'{"n":0}', after=0, headers={"Mesh-Type": "request.opened"})
@@ -162,8 +162,10 @@ async def test_operators_control_and_submit_and_read_their_answer(connect_as: Co
     await operator.publish_durable(prop("op", request), b"{}")
     await operator.publish_durable(ctl("op", request), b"{}")
     await operator.publish_durable(ctl("op", "_"), b"{}")
-    control = await take_one(guard, "CTL", queue_consumer(partition(request)), request, group=GUARD_GROUP)
-    assert control.subject == f"mesh.ctl.{partition(request)}.op.{request}"
+    control = await take_one(
+        guard, "CTL", queue_consumer(partition(request, FLEET.partitions)), request, group=GUARD_GROUP
+    )
+    assert control.subject == f"mesh.ctl.{partition(request, FLEET.partitions)}.op.{request}"
     await JetStreamLog(guard).append("op", request, b'{"n":0}', after=0)
     assert (await operator.request(GET + "LOG." + evt("op", request))).data == b'{"n":0}'
 

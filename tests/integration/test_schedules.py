@@ -6,20 +6,23 @@ import pytest
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
-from mesh.bus.stores import arm_schedule as arm
-from mesh.bus.stores import due_of, rfc3339
+from mesh.bus.stores import arm_schedule, due_of, rfc3339
 from mesh.bus.stores import standing_schedule as standing
 from mesh.bus.streams import GUARD_GROUP, queue_consumer
 from mesh.errors import Denied, SequenceConflict
 from mesh.testing import LocalBus
 from protocol.wire.subjects import parse_fire, partition
-from tests.servers import ConnectAs, eventually, fresh, until
+from tests.servers import FLEET, ConnectAs, eventually, fresh, until
 
 HOUR_US = 3_600_000_000
 
 
 def now_us() -> int:
     return time.time_ns() // 1000
+
+
+async def arm(guard: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
+    return await arm_schedule(guard, request, at_us, FLEET.partitions, after=after)
 
 
 class Alarms:
@@ -30,7 +33,7 @@ class Alarms:
         self._puller = Puller(
             guard,
             "TIMER",
-            queue_consumer(partition(request)),
+            queue_consumer(partition(request, FLEET.partitions)),
             self._on_fire,
             slots=4,
             expires_s=2.0,

@@ -9,6 +9,7 @@ import pytest
 from mesh.cli.exits import Exit
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.config import PARTITIONS
 from protocol.wire.ids import request_id
 from protocol.wire.records import dead_letter
 from tests.certain import is_
@@ -76,7 +77,7 @@ async def test_a_proposal_keeps_its_sender_and_its_trace(office: Office, stage: 
     move = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
     body = codec.encode(MoveProposed(turn=work.turn, round=0, move=move))
     headers = {"traceparent": trace, "Nats-Expected-Stream": "NOPE"}
-    subject = f"mesh.prop.{subjects.partition(request)}.a.{request}"
+    subject = f"mesh.prop.{subjects.partition(request, PARTITIONS)}.a.{request}"
     seq = await kept(stage, subject, body, code="guard_failed", headers=headers, sender="a", request=request)
     done = await office.mesh("dead", "resend", seq, who="admin")
     assert done.status == Exit.DONE, done
@@ -89,7 +90,7 @@ async def test_what_comes_too_late_is_said_to(office: Office, stage: Stage) -> N
     request = await office.escalated()
     turn = (await office.last(request)).id
     control = Resolve(id="x", turn=turn, to="b")  # type: ignore[arg-type]
-    subject = f"mesh.ctl.{subjects.partition(request)}.op.{request}"
+    subject = f"mesh.ctl.{subjects.partition(request, PARTITIONS)}.op.{request}"
     seq = await kept(stage, subject, codec.encode(control), sender="op", request=request)
     await stage.control(request, Cancel(id="c"))
     await stage.reaches(request, "request.cancelled")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.bus.streams import QUEUE_CONSUMERS, Storage
+from mesh.bus.streams import Storage, queue_consumers
 from mesh.errors import StreamFull
 from protocol.wire.subjects import step
 from tests.servers import PATIENCE_S, eventually, until
@@ -121,7 +121,8 @@ async def given_back(own: Crew, queue: str, count: int) -> None:
     admin = await own.bus("admin")
 
     async def all_of_them() -> bool:
-        infos = [await admin.api(f"CONSUMER.INFO.{queue}.{name}") for name in QUEUE_CONSUMERS]
+        names = queue_consumers(own.mesh.fleet.partitions)
+        infos = [await admin.api(f"CONSUMER.INFO.{queue}.{name}") for name in names]
         return bool(sum(info["num_redelivered"] for info in infos) >= count)
 
     await eventually(all_of_them)

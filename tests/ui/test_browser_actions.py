@@ -11,6 +11,7 @@ from playwright.async_api import Browser, expect
 from mesh.ui import Keys, Options, serving
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import MoveProposed, Transfer
+from protocol.wire.config import PARTITIONS
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName
 from protocol.wire.records import dead_letter
@@ -158,7 +159,7 @@ async def test_a_dead_letter_is_sent_again_and_decided(browser: Browser, shop_pa
         by="guard",
         code="guard_failed",
         detail="the guard's disk was full",
-        subject=f"mesh.prop.{subjects.partition(request)}.triage.{request}",
+        subject=f"mesh.prop.{subjects.partition(request, PARTITIONS)}.triage.{request}",
         data=codec.encode(move),
     )
     letter = msgspec.structs.replace(letter, sender="triage", request=request)

@@ -1391,6 +1391,7 @@ export interface Fleet {
   quotas?: {
     [k: string]: Quota;
   };
+  partitions?: number;
   swarms?: boolean;
 }
 /**

@@ -10,6 +10,10 @@ from protocol.wire import subjects
 from protocol.wire.ids import is_token
 
 
+def timer_fire(request: str) -> str:
+    return subjects.timer_fire(request, 4)
+
+
 def note(name: str) -> str:
     """A notice's second token may be anything: it is about `_` where no subject can hold it."""
     return subjects.note(name, "r")
@@ -24,7 +28,7 @@ BUILDERS: list[Callable[..., str]] = [
     subjects.step,
     subjects.end,
     subjects.timer_at,
-    subjects.timer_fire,
+    timer_fire,
     subjects.card,
     subjects.dead,
     subjects.dead_from,
@@ -49,7 +53,8 @@ TOKENS = {subjects.step: 4, subjects.live: 4, subjects.end: 3} | dict.fromkeys(
         (subjects.step("a", "r", "t", "0-1"), "mesh.step.a.r.t.0-1"),
         (subjects.end("a", "r", "t"), "mesh.end.a.r.t"),
         (subjects.timer_at("r"), "mesh.timer.at.r"),
-        (subjects.timer_fire("a"), "mesh.timer.fire.0.a"),
+        (subjects.timer_fire("a", 4), "mesh.timer.fire.0.a"),
+        (subjects.queued("prop", None, "a", 4), "mesh.prop.0.*.a"),
         (subjects.card("a"), "mesh.card.a"),
         (subjects.dead("a"), "mesh.dead.a"),
         (subjects.dead_from("c1"), "mesh.dead.guard.c1"),
@@ -125,12 +130,15 @@ def test_another_subject_is_not_taken_for_it(parse: Callable[[str], object], sub
         pytest.param("c1_01HF7YAT0060RK4CSM6MV3EE1S", 0x08D6D796, id="request"),
     ],
 )
-def test_the_partition_is_that_of_the_servers_fnv_1a(text: str, hashed: int) -> None:
-    assert subjects.partition(text) == hashed % subjects.PARTITIONS
+@pytest.mark.parametrize("partitions", [1, 4, 64])
+def test_the_partition_is_that_of_the_servers_fnv_1a(text: str, hashed: int, partitions: int) -> None:
+    assert subjects.partition(text, partitions) == hashed % partitions
 
 
-def test_requests_spread_over_all_partitions() -> None:
-    assert {subjects.partition(f"c1_{n}") for n in range(500)} == set(range(subjects.PARTITIONS))
+@pytest.mark.parametrize("partitions", [1, 4, 64])
+def test_requests_spread_over_all_partitions(partitions: int) -> None:
+    found = {subjects.partition(f"c1_{n}", partitions) for n in range(1_000)}
+    assert found == set(range(partitions))
 
 
 def test_the_filter_of_steps_takes_any_part_for_all() -> None:
