@@ -23,6 +23,7 @@ from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, queue_consumer
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import parsing
+from mesh.guard.assignment import Assignment
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.dead_letters import DeadLetters
 from mesh.guard.presence import GuardPresence
@@ -75,6 +76,7 @@ class Guard:
         self._bus = bus
         self._identity = identity
         self._context = context or DecisionContext(bus)
+        self.assignment = Assignment()
         self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, verdict_s)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
@@ -102,6 +104,7 @@ class Guard:
         """
         tracing.look()
         await self._context.start()
+        await self.assignment.start(self._context.fleet.partitions)
         await GuardPresence(self._bus, self._identity, self._context.clock).announce()
         self._starting = asyncio.Event()
         try:
