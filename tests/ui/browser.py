@@ -80,8 +80,7 @@ class Tab:
         if error[0] is not None:
             await self._context.close()
             return
-        await self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
-        await self.page.goto("about:blank")
+        await self.leave()
         await self._context.clear_cookies()
         for what, heard in self._listens.items():
             self.page.remove_listener(what, heard)
@@ -96,6 +95,12 @@ class Tab:
         """Go to a view and return it once it is shown."""
         await self.page.goto(self.address + path, wait_until="load")
         return self.page
+
+    async def leave(self) -> None:
+        """Leave what is shown: what the browser still loads for it, as its icon, ends with it."""
+        if self.page.url != "about:blank":
+            await self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+            await self.page.goto("about:blank")
 
     async def check_accessible(self) -> None:
         """Assert that axe-core finds nothing serious in what is shown."""

@@ -3,7 +3,8 @@
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -55,6 +56,16 @@ def serve(stage: Stage, keys: Keys, tmp_path: Path) -> Serve:
             yield address
 
     return serve
+
+
+@pytest.fixture
+def page_port() -> Iterator[int]:
+    """A port that stays the page's, which ends and is served on it again: nobody else gets it meanwhile."""
+    with socket.socket() as held:
+        # With this a page may bind it, too, since nobody listens here.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 # --- a shop before a browser, one for a module ----------------------------------------------------

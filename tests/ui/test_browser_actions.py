@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -178,9 +178,9 @@ TOKEN, OLD = "a token of more than sixteen characters", "the token of the day be
 
 
 async def test_a_visitor_shows_the_token_and_an_old_or_wrong_one_opens_nothing(
-    browser: Browser, shop: Shop, shop_keys: Keys, tmp_path: Path
+    browser: Browser, shop: Shop, shop_keys: Keys, page_port: int, tmp_path: Path
 ) -> None:
-    options, request = Options(allow_write=True, store=tmp_path), await shop.escalated()
+    options, request = Options(allow_write=True, store=tmp_path, port=page_port), await shop.escalated()
     async with Tab(browser, "") as tab:
         tab.expected = ("403 (Forbidden)",)
         page = tab.page
@@ -188,14 +188,15 @@ async def test_a_visitor_shows_the_token_and_an_old_or_wrong_one_opens_nothing(
             await tab.open(f"/people?token={quote(OLD)}")
             await page.wait_for_url("**/people")  # the token left the address
             await expect(page.locator("ol.queue")).to_be_visible()
-        port = urlsplit(tab.address).port or 0
-        async with serving(shop_keys, options._replace(token=TOKEN, port=port)) as tab.address:
+            await tab.leave()
+        async with serving(shop_keys, options._replace(token=TOKEN)) as tab.address:
             await tab.open("/people")  # the old session ended with the page
             await expect(page.locator("h1")).to_have_text("Show the token")
             await tab.check_accessible()
             for said in (OLD, "not it"):
                 await page.get_by_label("Token").fill(said)
                 await page.get_by_role("button", name="Open the page").click()
+                await expect(page.get_by_label("Token")).to_have_value("")  # of the answer
                 await expect(page.get_by_role("alert")).to_contain_text("That is not the token")
             await tab.check_accessible()
             await tab.open(f"/people?token={quote(OLD)}")
@@ -210,6 +211,7 @@ async def test_a_visitor_shows_the_token_and_an_old_or_wrong_one_opens_nothing(
             await page.get_by_role("link", name="say your name").click()
             await page.get_by_role("button", name="Leave").click()
             await expect(page.locator("h1")).to_have_text("Show the token")
+            await tab.leave()
 
 
 async def test_a_visitor_says_their_name_once_and_it_is_recorded(

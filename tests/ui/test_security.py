@@ -64,15 +64,13 @@ async def test_a_form_that_is_forged_or_from_elsewhere_does_nothing(
 
 
 async def test_an_old_form_of_a_page_that_was_started_again_does_nothing(
-    keys: Keys, office: Office, tmp_path: Path
+    keys: Keys, office: Office, page_port: int, tmp_path: Path
 ) -> None:
     request = await office.escalated()
-    options = Options(allow_write=True, by="Kim", store=tmp_path)
+    options = Options(allow_write=True, by="Kim", store=tmp_path, port=page_port)
     async with serving(keys, options) as address, Visitor(address) as kim:
         form, cookies = await kim.form(f"/people/{request}"), dict(kim.browser.cookies)
-    port = urlsplit(address).port
-    assert port is not None
-    async with serving(keys, options._replace(port=port)) as address, Visitor(address) as kim:
+    async with serving(keys, options) as address, Visitor(address) as kim:
         for name, value in cookies.items():
             kim.browser.cookies.set(name, value)
         answer = await kim.posts(f"/people/{request}/resolve", form | RESOLVE)
@@ -280,12 +278,13 @@ async def test_the_address_that_was_printed_opens_the_page_once_and_for_all(serv
 
 
 @pytest.mark.parametrize("key", [b"k" * 32, b""])
-async def test_a_session_outlives_the_page_only_with_a_key_that_does(serve: Serve, key: bytes) -> None:
-    async with serve(token=TOKEN, session_key=key) as address, Visitor(address) as visitor:
+async def test_a_session_outlives_the_page_only_with_a_key_that_does(
+    serve: Serve, page_port: int, key: bytes
+) -> None:
+    async with serve(token=TOKEN, session_key=key, port=page_port) as address, Visitor(address) as visitor:
         await visitor.browser.get("/", params={"token": TOKEN})
         cookies = dict(visitor.browser.cookies)
-    port = urlsplit(address).port
-    async with serve(token=TOKEN, session_key=key, port=port) as address, Visitor(address) as visitor:
+    async with serve(token=TOKEN, session_key=key, port=page_port) as address, Visitor(address) as visitor:
         for name, value in cookies.items():
             visitor.browser.cookies.set(name, value)
         assert (await visitor.browser.get("/requests")).status_code == (200 if key else 401)
