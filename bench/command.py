@@ -14,6 +14,7 @@ from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
 from bench.growth import Sizes, growth
 from bench.limits import limits
+from bench.live_text import live_text
 from bench.machine import machine
 from bench.members import members
 from bench.model_turn import model_turns
@@ -32,6 +33,7 @@ PARTS = (
         "recovery",
         "first-decision",
         "model-turn",
+        "live-text",
         "limits",
         "burst",
         "members",
@@ -180,6 +182,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "recovery": lambda at: recovery(at, rounds=amount.kills),
         "first-decision": lambda at: first_decisions(at, sizes=amount.log_sizes, rounds=amount.starts),
         "model-turn": lambda at: model_turns(at, turns=amount.turns, rounds=amount.read_rounds),
+        "live-text": lambda at: live_text(at, rounds=amount.read_rounds),
         "limits": lambda at: limits(at, processes=amount.askers, minutes=amount.minutes),
         "burst": lambda at: burst(at, messages=amount.large, rounds=few),
         "members": lambda at: members(at, sizes=amount.fleets, rounds=few),

@@ -23,7 +23,7 @@ from mesh.agent._journal import Journal
 from mesh.agent._presence import FleetWatcher, Presence
 from mesh.agent._rounds import ForeignRounds, RunningRounds
 from mesh.agent._step_store import WINDOW, Attempts
-from mesh.agent._telemetry import BEGAN_S, LiveOutput
+from mesh.agent._telemetry import BEGAN_S, LiveOutput, SecondCount
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded, TurnError, bug_behind
 from mesh.agent.turn import Turn
@@ -76,6 +76,7 @@ class Executor:
         self._deliveries = itertools.count(1)
         self._heartbeats = Alarms(lambda: around.fleet.heartbeat_s)
         self._beginnings = Alarms(lambda: BEGAN_S)
+        self._notes = SecondCount()
 
     async def execute(self, message: Message, request: str, work: Assignment, trace: str) -> None:
         """Run one round and store its proposal; acknowledge only then.
@@ -89,7 +90,12 @@ class Executor:
         attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
         begun = message.delivered > 1
         live = LiveOutput(
-            self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
+            self._bus.send,
+            request=request,
+            agent=self._agent.name,
+            turn=work.turn,
+            round_=work.round,
+            of_all=self._notes,
         )
         try:
             open_at = -math.inf

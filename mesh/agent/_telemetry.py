@@ -47,9 +47,15 @@ _log = get_logger(__name__)
 BEGAN_S = 0.05
 """A round that comes to its move sooner and shows nothing else is not shown: who would see it?"""
 TEXT_S = 0.05
-"""Text goes out at most this often: pieces that come faster are put together."""
+"""Text goes out at most this often where many notes are sent: pieces that come faster are put together."""
+SOON_S = 0.015
+"""The same while few are sent: a token each 20 ms goes out as it is said."""
 MOST_A_SECOND = 100
 """Notes of one round; more are not sent, and the numbers of the others show the gap."""
+FEW_OF_A_ROUND = MOST_A_SECOND // 2
+"""Notes of one round within a second that are few: text leaves room for what else it shows."""
+FEW_A_SECOND = 200
+"""Notes of all rounds of a process within a second that are few."""
 NOTE_CHARS = 4_000
 MOST_CHARS = 16 * NOTE_CHARS
 """Of text that waits to go out; a model's text beyond that is not shown."""
@@ -59,18 +65,47 @@ Send = Callable[[str, bytes], object]
 """Publishes (subject, data) and waits for nothing."""
 
 
+class SecondCount:
+    """Counts within each second of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._second, self._count = 0, 0
+
+    def now(self) -> int:
+        """Return the count of the running second."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._count = second, 0
+        return self._count
+
+    def add(self) -> int:
+        """Count one more; return the count of the running second."""
+        self._count = self.now() + 1
+        return self._count
+
+
 class LiveOutput:
     """The notes of one run of a round. Its methods return at once and raise nothing.
 
     Args:
         send: None for a turn that nobody can hear.
+        of_all: counts the notes of all rounds of the process; by default there is only this one.
     """
 
-    def __init__(self, send: Send | None, *, request: str, agent: str, turn: str, round_: int) -> None:
+    def __init__(
+        self,
+        send: Send | None,
+        *,
+        request: str,
+        agent: str,
+        turn: str,
+        round_: int,
+        of_all: SecondCount | None = None,
+    ) -> None:
         self._request, self._agent, self._turn, self._round = request, agent, turn, round_
         self._send, self._subject = send, ""
         self._n = 0
-        self._second, self._sent = 0, 0
+        self._sent, self._of_all = SecondCount(), of_all or SecondCount()
         self._text: list[str] = []
         self._chars = 0
         self._last_text = 0.0
@@ -104,7 +139,8 @@ class LiveOutput:
             self._chars += len(self._text[-1])
         if self._timer is None:
             with contextlib.suppress(RuntimeError):  # without a loop it goes out with the next note
-                wait_s = self._last_text + TEXT_S - time.monotonic()
+                few = self._sent.now() < FEW_OF_A_ROUND and self._of_all.now() < FEW_A_SECOND
+                wait_s = self._last_text + (SOON_S if few else TEXT_S) - time.monotonic()
                 self._timer = asyncio.get_running_loop().call_later(max(0.0, wait_s), self._flush)
 
     @contextlib.contextmanager
@@ -159,7 +195,8 @@ class LiveOutput:
 
     def _publish(self, kind: str, said: dict[str, object]) -> None:
         n, self._n = self._n, self._n + 1
-        if not self._has_room() and kind != "ended":
+        self._of_all.add()
+        if self._sent.add() > MOST_A_SECOND and kind != "ended":
             return
         try:
             if not self._subject:
@@ -177,13 +214,6 @@ class LiveOutput:
             self._send(self._subject, msgspec.json.encode(note))
         except Exception as error:  # of any kind: no turn fails of it
             _log.debug("live_note_lost", error=type(error).__name__)
-
-    def _has_room(self) -> bool:
-        second = int(time.monotonic())
-        if second != self._second:
-            self._second, self._sent = second, 0
-        self._sent += 1
-        return self._sent <= MOST_A_SECOND
 
 
 SILENT = LiveOutput(None, request="", agent="", turn="", round_=0)

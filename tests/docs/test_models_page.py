@@ -166,7 +166,9 @@ def test_the_kinds_of_models_are_those_of_the_option() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    assert f"at most every {_telemetry.TEXT_S * 1000:g} ms, {_telemetry.MOST_A_SECOND} notes a second" in PAGE
+    soon_ms, text_ms = _telemetry.SOON_S * 1000, _telemetry.TEXT_S * 1000
+    assert f"text at most every {soon_ms:g} ms, where many are sent at most every {text_ms:g} ms" in PAGE
+    assert f"{_telemetry.MOST_A_SECOND} notes a second for a round" in PAGE
     assert f"{rate_limit.FIRST_PAUSE_S:g} s at first" in PAGE
     assert f"doubles it, up to {rate_limit.LONGEST_PAUSE_S:g} s" in PAGE
     assert f"At most {rate_limit.LONGEST_ASKED_S / 3600:g} hour is believed" in PAGE

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from mesh.agent import _telemetry
-from mesh.agent._telemetry import BEGAN_S, MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput
+from mesh.agent._telemetry import (
+    BEGAN_S,
+    FEW_A_SECOND,
+    FEW_OF_A_ROUND,
+    MOST_A_SECOND,
+    MOST_CHARS,
+    NOTE_CHARS,
+    SILENT,
+    SOON_S,
+    TEXT_S,
+    LiveOutput,
+    SecondCount,
+)
 from mesh.service.alarms import Alarms
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Failure, Move, MoveProposed, ReportFailure, Transfer, UnknownMove
@@ -50,8 +62,8 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda at: now.__setitem__(0, at)
 
 
-def output(send: _telemetry.Send) -> LiveOutput:
-    return LiveOutput(send, request=REQUEST, agent="a", turn="t", round_=1)
+def output(send: _telemetry.Send, of_all: SecondCount | None = None) -> LiveOutput:
+    return LiveOutput(send, request=REQUEST, agent="a", turn="t", round_=1, of_all=of_all)
 
 
 def proposing(move: Move) -> MoveProposed:
@@ -105,7 +117,19 @@ async def test_text_goes_out_by_itself(sent: Sent) -> None:
     assert sent.text == "one"
 
 
-async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float], None]) -> None:
+@pytest.mark.parametrize(
+    ("own", "others", "waits_s"),
+    [
+        (0, 0, SOON_S),
+        (FEW_OF_A_ROUND - 2, 0, SOON_S),
+        (FEW_OF_A_ROUND - 1, 0, TEXT_S),
+        (0, FEW_A_SECOND - 2, SOON_S),
+        (0, FEW_A_SECOND - 1, TEXT_S),
+    ],
+)
+async def test_text_waits_longer_after_text_where_many_notes_are_sent(
+    sent: Sent, still: Callable[[float], None], own: int, others: int, waits_s: float
+) -> None:
     asked: list[float] = []
     loop = asyncio.get_running_loop()
     usual = loop.call_later
@@ -116,18 +140,24 @@ async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_later", later)
-        said = output(sent)
+        of_all = SecondCount()
+        said = output(sent, of_all)
         still(5000.0)
         said.hear("one")
         said.close()
-        still(5000.0 + _telemetry.TEXT_S / 4)
+        for _ in range(own):
+            said._say("step")  # whatever it shows: it is the number that counts
+        for _ in range(others):
+            of_all.add()
+        still(5000.0 + SOON_S / 4)
         said.hear("two")
         said.hear("three")
-    assert asked[0] == 0.0
-    assert asked[1] == pytest.approx(_telemetry.TEXT_S * 3 / 4)
-    assert len(asked) == 2, "one timer for all that waits"
+        still(5001.0)
+        said.close()
+        said.hear("four")
+    assert asked == [0.0, pytest.approx(waits_s - SOON_S / 4), pytest.approx(SOON_S)]
     said.close()
-    assert [note.text for note in sent.notes] == ["one", "twothree"]
+    assert [note.text for note in sent.notes if note.kind == "text"] == ["one", "twothree", "four"]
 
 
 async def test_a_flood_is_cut_and_the_numbers_show_it(sent: Sent, still: Callable[[float], None]) -> None:
