@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from protocol.wire.errors import Malformed as Malformed
 from protocol.wire.errors import MeshError as MeshError
+from protocol.wire.errors import OldForm as OldForm
 from protocol.wire.errors import ProtocolError as ProtocolError
 from protocol.wire.errors import UnknownEvent as UnknownEvent
 

@@ -194,11 +194,12 @@ async def newer_than(bus: Bus, client: str, seq: int) -> AsyncIterator[StoredMes
 def leaves_to(stored: StoredMessage) -> str | None:
     """Return the conversation to which a client's event leaves facts; None if it leaves none.
 
-    Raises Malformed for what is no event, UnknownEvent for one that is newer than this build.
+    Raises Malformed for what is no event, UnknownEvent for one of another form or type than this build's.
     """
     head = codec.readable(stored.data, _Head)
     if head is None:
         raise Malformed(f"the event at {stored.seq} cannot be read")
+    codec.check_form(head.type, head.v)
     if head.v != VERSION or head.type not in _TYPES:
         raise UnknownEvent(head.type, head.v)
     return head.conversation if head.type == _ANSWER else None

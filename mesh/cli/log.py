@@ -175,12 +175,18 @@ async def verify(where: Where, *, source: str | Path | None, as_json: bool) -> N
         breaks = [
             {"request": request, "n": broken.n, "what": broken.what} for request, broken in chains.breaks
         ]
-        emit({"requests": chains.requests, "events": chains.events, "breaks": breaks})
+        redacted = [{"request": request, "n": n} for request, n in chains.redacted]
+        counts = {"requests": chains.requests, "events": chains.events}
+        emit({**counts, "breaks": breaks, "redacted": redacted})
     else:
         for request, broken in chains.breaks:
             say(f"{request} event {broken.n}: {broken.what}")
         looked_at = f"{counted(chains.requests, 'request')}, {counted(chains.events, 'event')}"
-        say(f"{looked_at}: {counted(len(chains.breaks), 'break')}")
+        holds = counted(len(chains.breaks), "break") if chains.breaks else "all links hold"
+        for request, n in chains.redacted:
+            say(f"{request} event {n} is redacted: nothing but its place is vouched for")
+        missing = f", {counted(len(chains.redacted), 'event')} redacted" if chains.redacted else ""
+        say(f"{looked_at}: {holds}{missing}")
     if chains.breaks:
         raise Leave(Exit.FAILED)
 

@@ -22,7 +22,7 @@ _WORKS_S = 3
 HIDDEN = Fact(key="hidden", value=1, labels=(SECRET,))
 REPLY = "the reply"
 """To every question."""
-_UNKNOWN = {"v": 1, "type": "turn.blessed"}
+_UNKNOWN = {"v": 2, "type": "turn.blessed"}
 
 
 Try = Callable[[Stage], Awaitable[None]]

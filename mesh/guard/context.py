@@ -11,6 +11,7 @@ read a fleet waits for one.
 
 import asyncio
 import os
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -66,10 +67,13 @@ _TAKEN_FOR_FROZEN = FreezeEntry(frozen=True)
 
 
 def _salts() -> Iterator[str]:
-    """Yield random salts, asked of the system many at a time: a call for each costs more than all else."""
+    """Yield salts, 96 random bits in 16 characters each.
+
+    The system is asked for many at a time: a call for each costs more than all else.
+    """
     while True:
-        many = os.urandom(16 * 256).hex()
-        yield from (many[at : at + 32] for at in range(0, len(many), 32))
+        many = urlsafe_b64encode(os.urandom(12 * 256)).decode()
+        yield from (many[at : at + 16] for at in range(0, len(many), 16))
 
 
 class DecisionContext:

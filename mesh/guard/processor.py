@@ -35,7 +35,6 @@ from mesh.guard.watchdog import VERDICT_S, VerdictTooLong, VerdictWatchdog
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
-from protocol.domain import hash_chain
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import RequestDecider
 from protocol.domain.envelope import World
@@ -149,7 +148,7 @@ class RequestProcessor:
                 opened, head = found
                 moment = self._context.moment()
                 world = World(now=moment.now, salt=moment.salt, trace=head.trace)
-                event = guard_failed(opened, head, hash_chain.digest(stored[-1].data), world)
+                event = guard_failed(opened, head, codec.body_digest(stored[-1].data), world)
                 with contextlib.suppress(SequenceConflict):
                     seq = await self._store(event, codec.encode(event), stored[-1].seq)
                     observer.log_event(event, seq)

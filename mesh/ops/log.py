@@ -34,8 +34,7 @@ from mesh.errors import (
 from mesh.ops.roster import fleet_of, mesh_freeze
 from mesh.replay.export import StoredStep, step_line, steps_in
 from mesh.service.printable import as_program_reads
-from protocol.domain import hash_chain as chain
-from protocol.domain.hash_chain import GENESIS, Break
+from protocol.domain.hash_chain import Break, Chain, link_of
 from protocol.domain.ledger import Ledger
 from protocol.domain.submit import AHEAD_S
 from protocol.views.timeline import StepEntry, Timeline, prices_in
@@ -328,50 +327,53 @@ async def step_lines(bus: Bus, requests: Sequence[str], agents: set[str]) -> Asy
 # --- hash chains ----------------------------------------------------------------------------------
 
 
-class _Link(msgspec.Struct, frozen=True):
-    request: str
-    n: int
-    prev: str
-
-
 class Chains:
     """Checks hash chains as events come by: requests in any order, each one's events in order."""
 
     def __init__(self) -> None:
-        self.breaks: list[tuple[str, Break]] = []
         self.events = 0
-        self._expected: dict[str, tuple[int, str]] = {}
-        """By request: the number and `prev` of its next event."""
+        self.unreadable = 0
+        """How many of them are no event."""
+        self._chains: dict[str, Chain] = {}
+        """By request."""
 
     @property
     def requests(self) -> int:
-        return len(self._expected)
+        return len(self._chains)
+
+    @property
+    def breaks(self) -> list[tuple[str, Break]]:
+        """Return where chains do not hold, with the request's id."""
+        unreadable = [("?", Break(-1, "cannot be read"))] * self.unreadable
+        return unreadable + [(name, each) for name, chain in self._chains.items() for each in chain.breaks]
+
+    @property
+    def redacted(self) -> list[tuple[str, int]]:
+        """Return which events are redacted: the request's id and the event's number."""
+        return [(name, n) for name, chain in self._chains.items() for n in chain.redacted]
 
     def take(self, body: bytes) -> None:
+        """Take in the next event. Raises OldForm."""
         self.events += 1
-        event = codec.readable(body, dict[str, Any])
         try:
-            link = msgspec.convert(event, _Link)
-        except msgspec.ValidationError:
-            self.breaks.append(("?", Break(-1, "cannot be read")))
+            link = link_of(body)
+        except Malformed:
+            self.unreadable += 1
             return
-        assert event is not None
-        n, prev = self._expected.get(link.request, (0, GENESIS))
-        if link.n != n:
-            self.breaks.append((link.request, Break(n, f"is numbered {link.n}")))
-        if link.prev != prev:
-            self.breaks.append((link.request, Break(link.n, "does not name the event before it")))
-        self._expected[link.request] = (link.n + 1, chain.digest_of_document(event))
+        chain = self._chains.get(link.request)
+        if chain is None:
+            chain = self._chains[link.request] = Chain()
+        chain.take(body, link)
 
     def add(self, others: "Chains") -> None:
         """Take over what came of other requests."""
-        self.breaks += others.breaks
         self.events += others.events
-        self._expected |= others._expected
+        self.unreadable += others.unreadable
+        self._chains |= others._chains
 
 
 def chains_of(bodies: Iterable[bytes]) -> Chains:
-    """Check the hash chains of these events."""
+    """Check the hash chains of these events. Raises OldForm."""
     chains = Chains()
     for body in bodies:
         chains.take(body)

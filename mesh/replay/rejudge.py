@@ -1,8 +1,8 @@
 """Rejudging: the guard's code derives each recorded event anew from the events before it.
 
-With the recorded policy and the recorded world an event must come out the same to the letter, id,
-number and digest included. With another policy only verdicts are compared: which would have been
-others, each judged on the events that really happened before it.
+With the recorded policy and the recorded world an event must come out the same to the letter, id, number
+and chain included. With another policy only verdicts are compared: which would have been others, each judged
+on the events that really happened before it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from mesh.errors import MeshError
+from mesh.errors import MeshError, OldForm
 from protocol.domain import hash_chain
 from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed, is_guard_failed
@@ -66,6 +66,8 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     Args:
         bodies: its stored events, in order from the first.
         policy: judge by this one instead of the recorded one, and compare verdicts only.
+
+    Raises OldForm.
     """
     differences: list[Difference] = []
     ledger = Ledger()
@@ -73,6 +75,8 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     unreadable = "" if bodies else "there are no events"
     try:
         happened = [codec.decode_event(body) for body in bodies]
+    except OldForm:
+        raise
     except MeshError as error:
         unreadable = str(error)
     request = happened[0].request if happened else ""

@@ -278,7 +278,7 @@ class InMemoryGuard:
     def _answer(self, step: steps.Step) -> object:
         match step:
             case steps.NeedMoment():
-                return steps.Moment(self.now, salt=f"{len(self.events):032x}")
+                return steps.Moment(self.now, salt=f"{len(self.events):016x}")
             case steps.NeedVerdictContext():
                 return self._verdict_context(step)
             case steps.NeedPeers(agents):

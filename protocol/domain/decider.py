@@ -386,7 +386,7 @@ class RequestDecider:
             return None
         event, self._unused = stored.event, None
         open_before = list(self.ledger.open.values())
-        self.ledger.apply(event)  # the body was made from it
+        self.ledger.apply(event, stored.body)
         moved = moved_by(event)
         over = [turn for turn in reversed(open_before) if turn.state == "ended" and turn.id != moved]
         yield from self._tell(event, over)

@@ -36,7 +36,7 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     now: int
     """UTC µs, not before the head's."""
     salt: str
-    """32 hex digits, fresh for every event."""
+    """96 random bits as text, fresh for every event."""
     grounds: Grounds = Grounds()
     policy: Policy | None = None
     """For a submit: the policy it names; None if there is none of that name."""

@@ -19,7 +19,7 @@ def guard_failed(opened: RequestOpened, head: AnyEvent, prev: str, world: World)
     Args:
         opened: the event that began it.
         head: its newest event.
-        prev: the digest of the head.
+        prev: the digest of the head's stored bytes.
     """
     type_ = type_of(RequestFailed)
     cause = due_cause(opened.request, GUARD_FAILED, "", head.n)

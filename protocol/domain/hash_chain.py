@@ -1,59 +1,41 @@
-"""The hash chain: each event names the digest of the one before it.
+"""The hash chain: `prev` of each event is the SHA-256 (hex) of the stored bytes of the event before it.
 
-The digest is taken over a canonical form. In it a *salted commitment* replaces everything that a person or a
-model wrote (fact values, answers, summaries, reasons). Such a value can later be removed and its commitment
-left in its place, and the chain holds.
-
-    field salt   = SHA-256(event salt ‖ 0x1f ‖ path)            path like `.work.handoff.summary`
-    commitment   = SHA-256(field salt ‖ 0x1f ‖ canonical JSON of the value), hex
-    canonical    = JSON with sorted keys, no white space, UTF-8
-    digest       = SHA-256(canonical form of the event), hex
-
-In that form the event's salt is a hash, too: the field salt of the empty path. So a redacted event no longer
-needs its salt. It keeps the field salts of the values that it still shows. Nobody can guess a short removed
-value from its commitment.
-
-Each event vouches for the one before it. Nothing in the log vouches for a request's last event, or shows that
+An event vouches for the one before it. Nothing in the log vouches for a request's last event, or shows that
 none came after it. That takes the digest of the last event, kept outside the log.
+
+The readers of an event learn from `prev` the digest of an event that they may not read. Each event's random
+`salt` keeps them from guessing what is in there.
+
+An event of an export may be *redacted*. What is left of it stands beside `redacted`, the digest of the whole.
+So every other event still verifies. Its `salt` is taken out, too: whoever has it can guess what is missing.
 """
 
-import hashlib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
-from protocol.wire.codec import canonical
-from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Fact
+from protocol.wire.codec import body_digest, check_form
+from protocol.wire.errors import Malformed
+from protocol.wire.prices import READ_ERRORS
 
 GENESIS = "0" * 64
 """`prev` of a request's first event."""
 
-COMMITTED = frozenset(
-    {
-        "answer",
-        "detail",
-        "message",
-        "question",
-        "reason",
-        "reply",
-        "result",
-        "summary",
-        "text",
-        "uri",
-        "value",
-    }
-)
-"""Names of fields whose content is committed to, wherever in an event they stand."""
+LEFT = frozenset({"type", "v", "id", "request", "n", "at", "cause", "prev", "to"})
+"""What is left of a redacted event: its envelope without its salt."""
 
 
-_PLAIN = frozenset({"grounds", "policy", "prices"})
-"""Parts of an event that hold no such field: documents of the admin's, taken as they are."""
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """What an event says of its place in a chain."""
 
-_NESTED = frozenset({dict, list, tuple})
-_sha256 = hashlib.sha256
+    request: str
+    n: int
+    prev: str
+    v: int = 0
+    type: str = ""
+    redacted: str = ""
+    """The digest of the whole event; empty for one that is whole."""
 
 
 class Break(NamedTuple):
@@ -63,74 +45,71 @@ class Break(NamedTuple):
     what: str
 
 
-def digest(body: bytes) -> str:
-    """Return the digest (hex) of one event from its stored bytes."""
-    return digest_of_document(msgspec.json.decode(body))
+_links = msgspec.json.Decoder(Link)
 
 
-def digest_of(event: AnyEvent) -> str:
-    """Return the same of an event whose bytes were made from this very object.
+class Chain:
+    """Checks one request's events as they come, in order from its first."""
 
-    Of an event that was read it may be another: a newer guard's has fields that this build does not know.
-    Facts are most of a usual event. Their values are committed to as they are, not looked through.
-    """
-    work = event.work
-    facts = () if work is None else work.handoff.facts
-    if work is not None and facts:
-        event = replace(event, work=replace(work, handoff=replace(work.handoff, facts=())))
-    return digest_of_document(msgspec.to_builtins(event), facts)
+    __slots__ = ("breaks", "n", "prev", "redacted")
 
+    def __init__(self) -> None:
+        self.breaks: list[Break] = []
+        self.redacted: list[int] = []
+        """Numbers of the events that are redacted."""
+        self.n, self.prev = 0, GENESIS
+        """Of the next event."""
 
-def digest_of_document(event: dict[str, Any], facts: tuple[Fact, ...] = ()) -> str:
-    """Return the digest (hex) of a decoded event, which becomes its canonical form by that.
+    def take(self, body: bytes, link: Link) -> None:
+        """Take in the next event. `link` is what `body` says of it."""
+        if link.n != self.n:
+            self.breaks.append(Break(self.n, f"is numbered {link.n}"))
+        if link.prev != self.prev:
+            self.breaks.append(Break(self.n, "does not name the event before it"))
+        if link.redacted:
+            self.redacted.append(self.n)
+        self.n, self.prev = self.n + 1, link.redacted or body_digest(body)
 
-    Args:
-        facts: of the handoff that it gives, where they are not in `event`.
-    """
-    salt = str(event.get("salt", "")).encode() + b"\x1f"
-    _commit(event, salt, "")
-    event["salt"] = _sha256(salt).hexdigest()
-    if facts:
-        shown = event["work"]["handoff"]["facts"] = msgspec.to_builtins(facts)
-        for index, fact in enumerate(shown):
-            fact["value"] = _commitment(fact["value"], salt, b".work.handoff.facts.%d.value" % index)
-    return _sha256(canonical(event)).hexdigest()
-
-
-def _commit(node: Any, salt: bytes, path: str) -> None:
-    """Replace what an object or a list commits to by commitments, at any depth.
-
-    Args:
-        salt: the event's, and 0x1f.
-        path: of `node`.
-    """
-    for key, value in node.items() if type(node) is dict else enumerate(node):
-        if key in COMMITTED:
-            node[key] = _commitment(value, salt, f"{path}.{key}".encode())
-        elif type(value) in _NESTED and key not in _PLAIN:
-            _commit(value, salt, f"{path}.{key}")
+    def take_unreadable(self) -> None:
+        """Take in bytes that are no event."""
+        self.breaks.append(Break(self.n, "cannot be read"))
+        self.n, self.prev = self.n + 1, ""
 
 
-def _commitment(value: Any, salt: bytes, path: bytes) -> str:
-    field_salt = _sha256(salt + path).digest()
-    return _sha256(field_salt + b"\x1f" + canonical(value)).hexdigest()
+def link_of(body: bytes) -> Link:
+    """Return what an event says of its place. Raises OldForm, and Malformed for what is no event."""
+    try:
+        link: Link = _links.decode(body)
+    except READ_ERRORS as error:
+        raise Malformed("not an event") from error
+    check_form(link.type, link.v)
+    return link
 
 
 def breaks(bodies: Iterable[bytes]) -> list[Break]:
-    """Return where the chain of one request's events, in order from its first, does not hold."""
-    found: list[Break] = []
-    expected = GENESIS
-    for index, body in enumerate(bodies):
+    """Return where the chain of one request's events does not hold. Raises OldForm.
+
+    Args:
+        bodies: the events, in order from the first.
+    """
+    chain = Chain()
+    for body in bodies:
         try:
-            event = msgspec.json.decode(body)
-            n, prev = event["n"], event["prev"]
-        except (msgspec.DecodeError, KeyError, TypeError):
-            found.append(Break(index, "cannot be read"))
-            expected = ""
-            continue
-        if n != index:
-            found.append(Break(index, f"is numbered {n}"))
-        if prev != expected:
-            found.append(Break(index, "does not name the event before it"))
-        expected = digest_of_document(event)
-    return found
+            link = link_of(body)
+        except Malformed:
+            chain.take_unreadable()
+        else:
+            chain.take(body, link)
+    return chain.breaks
+
+
+def redacted(body: bytes) -> bytes:
+    """Return an event of which only the envelope is left. Raises Malformed for what is no event.
+
+    One that is redacted already stays as it is.
+    """
+    if link_of(body).redacted:
+        return body
+    event: dict[str, object] = msgspec.json.decode(body)
+    left = {name: value for name, value in event.items() if name in LEFT}
+    return msgspec.json.encode(left | {"redacted": body_digest(body)})

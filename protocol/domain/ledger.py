@@ -37,9 +37,8 @@ class Ledger(RequestState):
         """Take in the next event.
 
         Args:
-            body: the stored bytes that it was read from. The chain is computed over them, for a newer guard
-                may have written fields that this build does not know. Empty where they were made from this
-                very object.
+            body: the stored bytes, which the next event names by their digest. Whoever does not write a next
+                one can leave them out: they are made from the event if they are asked for.
 
         Raises BrokenLog when it cannot be the next one; the ledger is of no use then.
         """

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from protocol.domain import budget, hash_chain
+from protocol.domain import budget
+from protocol.domain.hash_chain import GENESIS
 from protocol.domain.layers import NO_LOAD, NO_STASH, FactHistory, Load, Marks, Stash, is_cleared
 from protocol.domain.standing import merged, moved_on
 from protocol.domain.tasks import TaskState, open_of, reserved
@@ -22,7 +23,7 @@ from protocol.domain.turns import (
     posted,
     summed_up,
 )
-from protocol.wire import events
+from protocol.wire import codec, events
 from protocol.wire.commands import FactsPost, Report, Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Grounds, Posted
@@ -90,7 +91,7 @@ class RequestState:
     """What was decided. (A withholding alone only comes before the decision.)"""
     head: AnyEvent | None = None
     body: bytes = b""
-    """The stored bytes that `head` was read from; empty where the event itself was made here."""
+    """The stored bytes of `head`; empty where whoever folds did not give them."""
     _digest: str | None = None
 
     # --- time that does not count -----------------------------------------------------------------
@@ -122,9 +123,9 @@ class RequestState:
     def prev(self) -> str:
         """What the next event names as the one before it."""
         if self.head is None:
-            return hash_chain.GENESIS
+            return GENESIS
         if self._digest is None:
-            self._digest = hash_chain.digest(self.body) if self.body else hash_chain.digest_of(self.head)
+            self._digest = codec.body_digest(self.body or codec.encode(self.head))
         return self._digest
 
     @property

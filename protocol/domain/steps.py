@@ -35,7 +35,7 @@ class Moment(NamedTuple):
     now: int
     """UTC µs."""
     salt: str
-    """32 hex digits, fresh for every event."""
+    """96 random bits as text, fresh for every event."""
 
 
 class NeedVerdictContext(NamedTuple):

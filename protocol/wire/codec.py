@@ -1,7 +1,7 @@
 """Bytes to values and back: the one place where a message is read or written.
 
 Reading is total: every message of a peer becomes a value or a typed error, never another exception.
-Writers emit the newest version. There is one yet, so readers know no other.
+Writers emit the newest form. Of events there is one that is read, so readers know no other.
 """
 
 import functools
@@ -15,7 +15,7 @@ import msgspec
 
 from protocol.wire import commands
 from protocol.wire.commands import Control, Move, Proposal, Report, Submit, Usage
-from protocol.wire.errors import Malformed, UnknownEvent
+from protocol.wire.errors import Malformed, OldForm, UnknownEvent
 from protocol.wire.events import TYPES, VERSION, AnyEvent, TaskOffered
 from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Fact
 from protocol.wire.ids import TurnId, is_label, is_request_id, is_token
@@ -34,6 +34,8 @@ _proposals = msgspec.json.Decoder(Proposal)
 _controls = msgspec.json.Decoder(Control)
 _usages = msgspec.json.Decoder(Usage)
 _types = frozenset(TYPES.values())
+_OLD_FORM = 1
+"""Its chain was another. No release has written it."""
 _NOTHING = Report().usage
 """The usage of every report that says none."""
 
@@ -41,6 +43,7 @@ _NOTHING = Report().usage
 class _Head(msgspec.Struct):
     type: str = ""
     v: Any = None
+    redacted: Any = None
 
 
 _heads = msgspec.json.Decoder(_Head)
@@ -159,7 +162,8 @@ def decode_event(body: bytes) -> AnyEvent:
     """Return the event in `body`.
 
     Raises:
-        UnknownEvent: its type or version is newer than this build; the caller must not go on.
+        UnknownEvent: its type or form is not one of this build's (`OldForm`: any more). The caller must not
+            go on.
         Malformed: it is no event.
     """
     try:
@@ -177,9 +181,18 @@ def _unreadable(body: bytes, error: Exception) -> NoReturn:
         raise Malformed("not an event") from unreadable
     if not isinstance(head.v, int):
         raise Malformed("an event without a version") from error
+    check_form(head.type, head.v)
     if head.type not in _types or head.v != VERSION:
         raise UnknownEvent(head.type, head.v) from error
+    if head.redacted is not None:
+        raise Malformed(f"{head.type} is redacted: it can be verified, and no more") from error
     raise Malformed(f"{head.type}: {error}") from error
+
+
+def check_form(type_: str, version: int) -> None:
+    """Raise OldForm if an event has a form that only earlier builds read."""
+    if version == _OLD_FORM:
+        raise OldForm(type_, version, VERSION)
 
 
 def parse_submit(body: bytes) -> Submit:

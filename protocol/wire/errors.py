@@ -3,7 +3,8 @@
     MeshError
     ├── ProtocolError            somebody else's bytes
     │   ├── Malformed            cannot be read as what it should be
-    │   ├── UnknownEvent         an event type or version that this build does not know
+    │   ├── UnknownEvent         an event type or form that this build does not know
+    │   │   └── OldForm          an event of a form that this build no longer reads
     │   └── BrokenLog            an event that cannot follow those before it
     └── (mesh.errors adds those of the bus and of the runtime)
 
@@ -36,12 +37,28 @@ class Malformed(ProtocolError, code="protocol.malformed"):
 
 
 class UnknownEvent(ProtocolError, code="protocol.unknown_event"):
-    """An event of a type or version that this build does not know; the guard fails closed on it."""
+    """An event of a type or form that this build does not know; the guard fails closed on it."""
 
     def __init__(self, type_: str, version: object) -> None:
         super().__init__(f"unknown event {type_!r}, version {version!r}")
         self.type = type_
         self.version = version
+
+
+class OldForm(UnknownEvent, code="protocol.old_form"):
+    """An event of a form that an earlier build wrote and this one does not read.
+
+    Args:
+        version: the event's `v`.
+        read: the oldest form that this build reads.
+    """
+
+    def __init__(self, type_: str, version: int, read: int) -> None:
+        super().__init__(type_, version)
+        self.args = (
+            f"the log has events of form {version}, of an earlier build; this build reads form {read} on. "
+            "Read it with the build that wrote it, and give this one a new store",
+        )
 
 
 class BrokenLog(ProtocolError, code="protocol.broken_log"):

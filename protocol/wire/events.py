@@ -4,7 +4,8 @@ An event is past tense and immutable. Its envelope (`v` to `to`) lies beside its
 exported line stands alone. The name in `to` finds the event in its inbox and acts on it;
 such an event holds nothing that its reader may not see, and (as `work`) everything they need.
 
-Fields are only ever added, at the end and with a default; anything else is a new version.
+Fields are only ever added, at the end and with a default; anything else is a new form, with a number of its
+own (`v`). Whatever form a release has written stays readable.
 """
 
 from collections.abc import Mapping
@@ -19,13 +20,14 @@ from protocol.wire.freeze import Span
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The form of the events that this build writes, and of the oldest that it reads."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
     """The envelope."""
 
-    v: Literal[1]
+    v: Literal[2]
     id: EventId
     request: RequestId
     n: int
@@ -34,8 +36,9 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """UTC µs."""
     cause: Cause
     prev: str
-    """Digest (hex) of the event before it; 64 zeros for the first."""
+    """SHA-256 (hex) of the stored bytes of the event before it; 64 zeros for the first."""
     salt: str
+    """Random, so that nobody who does not read the event can guess it from the `prev` of the next one."""
     to: AgentName
     """Whose inbox it lies in; `_` for nobody's."""
     trace: str = ""

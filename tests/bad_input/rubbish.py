@@ -43,9 +43,9 @@ MONSTERS = (
     b"9" * 10_000,
     b'{"id":"' + b"i" * 65 + b'","kind":"cancel"}',
     b'{"v":99,"kind":"cancel","id":"x"}',
-    b'{"v":1,"type":"request.opened"}',
+    b'{"v":2,"type":"request.opened"}',
     b'{"v":99,"type":"request.opened","n":0}',
-    b'{"v":1,"type":"request.divined","n":0}',
+    b'{"v":2,"type":"request.divined","n":0}',
     b'{"v":"1","type":"request.opened","n":0}',
 )
 """What readers of JSON stumble over: too deep, too large, cut off, ambiguous, not text."""

@@ -37,5 +37,5 @@ def test_the_page_installs_what_the_package_needs() -> None:
 
 
 def test_the_package_has_tests_and_names_no_registry() -> None:
-    assert {"checked.test.mjs", "generated.test.mjs", "mesh.test.mjs"} <= set(FILES)
+    assert {"checked.test.mjs", "generated.test.mjs", "log.test.mjs", "mesh.test.mjs"} <= set(FILES)
     assert not (ROOT / PACKAGE / "package-lock.json").exists()

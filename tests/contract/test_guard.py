@@ -69,7 +69,7 @@ class Rehearsed:
     def salt(self) -> str:
         """Return the number of the event, as the guard in memory does."""
         known = self.guard._processor._cache.get(self.request)
-        return f"{0 if known is None else known.ledger.n:032x}"
+        return f"{0 if known is None else known.ledger.n:016x}"
 
     async def take(self, happened: Message | Pause | Frozen) -> None:
         match happened:

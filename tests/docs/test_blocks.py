@@ -57,6 +57,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/protocol.md": {
         "js": "clients/test_page.py",
         "json *": "docs/test_protocol_page.py",  # which fails for a kind that it does not know
+        "python chain": "docs/test_protocol_page_chain.py",
         "text": PICTURE,
         "text headers": "guard/test_client_reading.py",
     },

@@ -177,7 +177,7 @@ def test_the_answers_to_discovery_have_the_fields_that_the_runtime_answers_with(
 
 
 def test_every_example_says_what_it_is() -> None:
-    known = {*READERS, *SERVERS_OWN, "ping", "info", "stats", "canonical"}
+    known = {*READERS, *SERVERS_OWN, "ping", "info", "stats", "redacted"}
     assert [_named(block) for block in EXAMPLES if block.kind not in known] == []
 
 

@@ -20,9 +20,10 @@ from tests.contract.tree_scenarios import TREES
 
 ALL = (*SCENARIOS, *TREES, *SWARMS)
 HERE = Path(__file__).parent
-EVENTS = HERE / "events" / "v1"
+EVENTS = HERE / "events" / "v2"
 BAD = HERE / "events" / "bad"
 LOGS = HERE / "logs"
+FORMS = HERE / "forms"
 
 
 def played(scenario: Scenario) -> InMemoryGuard:

@@ -1,6 +1,7 @@
 """Every released form stays readable: frozen events, frozen logs, and what must not be read."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from protocol.domain.hash_chain import breaks
 from protocol.domain.ledger import Ledger, fold_bodies
 from protocol.wire import codec
 from protocol.wire.commands import Usage
-from protocol.wire.errors import Malformed, ProtocolError, UnknownEvent
+from protocol.wire.errors import Malformed, OldForm, ProtocolError, UnknownEvent
 from protocol.wire.events import (
+    VERSION,
     AnyEvent,
     EscalationRaised,
     EscalationResolved,
@@ -25,7 +27,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget
 from protocol.wire.schema import json_schema
-from tests.golden.make import BAD, EVENTS, LOGS
+from tests.golden.make import BAD, EVENTS, FORMS, LOGS
 
 TYPES = sorted(type_of(kind) for kind in AnyEvent.__args__)
 SCHEMA = Draft202012Validator(json_schema())
@@ -41,8 +43,10 @@ UNREADABLE: dict[str, tuple[type[ProtocolError], str]] = {
     "number-for-text": (Malformed, "at `$.reason`"),
     "unknown-policy-field": (Malformed, "max_deepth"),
     "unknown-rule": (Malformed, "no_such_rule"),
-    "unknown-type": (UnknownEvent, "unknown event 'handoff.delegated', version 1"),
-    "unknown-version": (UnknownEvent, "unknown event 'request.cancelled', version 2"),
+    "old-form": (OldForm, "events of form 1, of an earlier build"),
+    "redacted": (Malformed, "request.cancelled is redacted"),
+    "unknown-type": (UnknownEvent, "unknown event 'handoff.delegated', version 2"),
+    "unknown-version": (UnknownEvent, "unknown event 'request.cancelled', version 3"),
     "version-is-text": (Malformed, "without a version"),
     "version-zero": (UnknownEvent, "version 0"),
 }
@@ -95,7 +99,7 @@ def test_a_golden_log_folds_to_what_it_always_was() -> None:
     assert (ledger.status, ledger.n, ledger.escalations) == ("completed", 23, 1)
     assert [turn.path for turn in ledger.turns.values()][1:3] == [("triage", "billing"), ("triage",)]
     assert ledger.spent == Usage(nano_dollars=17_100_000, tokens=5_700, model_calls=8)
-    assert ledger.prev == "5c07d8b50d99ced3bcaff7575ee982b906d07fa5a6139b249c9bc6823d7c237a"
+    assert ledger.prev == "8cab92f53ac72ef097ddf477bda1090bad9544846b35c61260841ceaf092df8e"
     answer: Any = ledger.ended
     assert answer.answer == {"refunded": 12.5, "text": "Done."}
 
@@ -164,3 +168,28 @@ def test_a_golden_log_says_which_submit_was_answered() -> None:
     assert isinstance(opened, RequestOpened)
     assert isinstance(completed, RequestCompleted)
     assert completed.digest == opened.digest == "ef" * 32
+
+
+# --- forms ------------------------------------------------------------------------------------------
+
+
+def test_a_log_of_every_form_is_kept() -> None:
+    assert stems(FORMS, ".jsonl") == [f"v{form}" for form in range(1, VERSION + 1)]
+
+
+@pytest.mark.parametrize("form", range(2, VERSION + 1))
+def test_a_log_of_every_form_from_2_on_is_read_as_on_the_day_it_was_written(form: int) -> None:
+    """If this fails, a log that somebody has can no longer be read: mend the reader, not the log."""
+    bodies = (FORMS / f"v{form}.jsonl").read_bytes().splitlines()
+    assert {json.loads(body)["v"] for body in bodies} == {form}
+    assert breaks(bodies) == []
+    ledger = fold_bodies(bodies)
+    assert (ledger.status, ledger.n, ledger.escalations) == ("completed", 23, 1)
+    assert ledger.spent == Usage(nano_dollars=17_100_000, tokens=5_700, model_calls=8)
+    assert rejudge(bodies).same
+
+
+@pytest.mark.parametrize("read", [fold_bodies, breaks, rejudge])
+def test_a_log_of_form_1_is_refused_by_name(read: Callable[[list[bytes]], Any]) -> None:
+    with pytest.raises(OldForm, match="form 1, of an earlier build; this build reads form 2 on"):
+        read((FORMS / "v1.jsonl").read_bytes().splitlines())

@@ -41,7 +41,7 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
     await stage.drained()
     await stage.dismiss(first)
     opened = msgspec.json.decode((await stage.bodies(newer))[0])
-    note = {**opened, "type": "request.frozen", "v": 2, "n": 1, "to": "_", "by": "kim", "control": "x"}
+    note = {**opened, "type": "request.frozen", "v": 3, "n": 1, "to": "_", "by": "kim", "control": "x"}
     note = {**note, "sender": "op"}
     await stage.forge(msgspec.json.encode(note), "_", newer, after=await _head(stage, newer))
 
@@ -68,8 +68,8 @@ _READ = codec.decode_event
 
 
 def _newer_build(body: bytes) -> AnyEvent:
-    """Read an event as a build does that knows version 2 of it."""
-    return _READ(body.replace(b'"v":2', b'"v":1'))
+    """Read an event as a build does that knows form 3 of it."""
+    return _READ(body.replace(b'"v":3', b'"v":2'))
 
 
 async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(stage: Stage) -> None:
@@ -81,7 +81,7 @@ async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(s
     await stage.drained()
     await stage.dismiss(first)
     await stage.forge(
-        b'{"n": 1, "type": "turn.failed", "v": 1}', "_", broken, after=await _head(stage, broken)
+        b'{"n": 1, "type": "turn.failed", "v": 2}', "_", broken, after=await _head(stage, broken)
     )
     with captured_logs() as lines:
         await stage.guard("second")

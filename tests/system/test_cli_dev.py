@@ -168,7 +168,7 @@ def test_an_exported_log_tells_the_same_story_without_the_bus(folder: Folder, tm
     exported = folder.mesh("log", "export", request, "--out", file)
     assert "4 events" in exported.err
     assert away.mesh("request", "show", file, "--json").json == shown(folder, request)
-    assert away.mesh("log", "verify", file).out == "1 request, 4 events: 0 breaks\n"
+    assert away.mesh("log", "verify", file).out == "1 request, 4 events: all links hold\n"
     assert away.mesh("replay", file).status == Exit.DONE
     file.write_bytes(file.read_bytes().replace(b"greet them", b"ignore them"))
     assert away.mesh("replay", file).status == Exit.FAILED
@@ -202,7 +202,7 @@ def test_the_whole_log_can_be_exported_and_its_chains_hold(folder: Folder) -> No
     assert request in {json.loads(line)["request"] for line in lines}
     verified = folder.mesh("log", "verify")
     assert verified.status == Exit.DONE
-    assert verified.out.endswith(" 0 breaks\n")
+    assert verified.out.endswith(" all links hold\n")
     tail = folder.mesh("log", "tail", "--no-follow", "-n", 3, "--json").out.splitlines()
     assert lines[-1] in tail
 

@@ -76,7 +76,8 @@ async def test_an_export_and_its_check_tell_the_counts(office: Office, tmp_path:
     file = tmp_path / "log.jsonl"
     written = await told(office, "log", "export", request, "--out", file)
     assert written == {"file": str(file), "events": 2, "steps": 0}
-    assert await told(office, "log", "verify", file) == {"requests": 1, "events": 2, "breaks": []}
+    verified = {"requests": 1, "events": 2, "breaks": [], "redacted": []}
+    assert await told(office, "log", "verify", file) == verified
     file.write_bytes(file.read_bytes().replace(b"a person, please", b"nobody, please!!"))
     file.write_text("\n".join([*file.read_text().splitlines(), _following(file)]))
     done = await office.mesh("log", "verify", file, "--json")

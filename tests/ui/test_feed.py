@@ -88,7 +88,7 @@ async def test_a_request_that_cannot_be_read_is_listed_as_such_and_the_next_ones
     office.stage.spoiled.add(broken)
     admin = await office.stage.bus("admin")
     head = (await office.last(broken)).n
-    event = {"v": 1, "type": "request.unheard_of", "request": broken, "n": head + 1, "at": 1, "to": "_"}
+    event = {"v": 2, "type": "request.unheard_of", "request": broken, "n": head + 1, "at": 1, "to": "_"}
     await admin.publish_durable(subjects.evt("_", broken), msgspec.json.encode(event))
     last = await office.stage.last_seq("LOG")
     bus = await office.stage.bus("audit")

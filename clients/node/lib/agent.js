@@ -6,6 +6,7 @@ import { NOT_STORED, NotStored, TOO_LARGE, last, pause, store } from "./connecti
 import { sha256 } from "./ids.js";
 import { Hand } from "./inbox.js";
 import { Broken, Fenced, InDoubt, Journal, Stopped } from "./journal.js";
+import { FORM, otherForm } from "./log.js";
 import { answerPings } from "./presence.js";
 import { Turn } from "./turn.js";
 
@@ -127,10 +128,10 @@ class Serving {
   async #take(delivery) {
     const age = Date.now() - delivery.storedUs / 1_000;
     const event = readable(delivery, this.name);
-    if (typeof event !== "string" && (event.v !== 1 || !ROUNDS.has(event.type)) && age < UNREADABLE_AFTER_MS) {
+    if (typeof event !== "string" && (event.v !== FORM || !ROUNDS.has(event.type)) && age < UNREADABLE_AFTER_MS) {
       return delivery.nak(NEWER_MS); // for a newer process of this agent
     }
-    if (typeof event === "string" || event.v !== 1 || !ROUNDS.has(event.type)) return await this.#bury(delivery, event);
+    if (typeof event === "string" || event.v !== FORM || !ROUNDS.has(event.type)) return await this.#bury(delivery, event);
     const { request, work } = event;
     const key = `${request}/${work.turn}`;
     const before = this.running.get(key);
@@ -230,7 +231,8 @@ class Serving {
 
   /** @param {Delivery} delivery @param {unknown} event */
   async #bury(delivery, event) {
-    const detail = typeof event === "string" ? event : "its type or version is not known here";
+    const known = typeof event === "string" || event.v === FORM;
+    const detail = !known ? otherForm("it", event.v) : typeof event === "string" ? event : "its type is not known here";
     const letter = {
       at: Date.now() * 1_000, by: this.name, code: "unreadable_event", detail, subject: delivery.subject,
       request: delivery.subject.split(".").at(-1), delivered: delivery.count,
@@ -294,7 +296,7 @@ function readable(delivery, name) {
   try {
     const event = /** @type {any} */ (delivery.message.json());
     if (event === null || typeof event !== "object") return "it is no event";
-    if (event.v !== 1 || !ROUNDS.has(event.type)) return event;
+    if (event.v !== FORM || !ROUNDS.has(event.type)) return event;
     const { to, request, work } = event;
     if (delivery.subject !== `mesh.evt.${name}.${request}` || to !== name) return "it is another's";
     if (typeof request !== "string" || typeof work?.turn !== "string" || typeof work.handoff !== "object") return "it gives no work";

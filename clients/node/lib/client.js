@@ -2,6 +2,7 @@
 import { Unsendable, checked } from "./checked.js";
 import { NOT_STORED, NotStored, last, pause, store } from "./connection.js";
 import { requestId, sha256 } from "./ids.js";
+import { FORM, otherForm } from "./log.js";
 
 /** @typedef {import("./messages.js").Submit} Submit */
 /** @typedef {import("./messages.js").RequestCompleted | import("./messages.js").RequestFailed | import("./messages.js").RequestExpired | import("./messages.js").RequestCancelled | import("./messages.js").RequestRefused} End */
@@ -188,7 +189,7 @@ export class Request {
     } catch {
       throw new UnreadableEvent(`the last event of ${this.id} is no JSON`);
     }
-    if (event?.v !== 1 || typeof event.type !== "string") throw new UnreadableEvent(`the last event of ${this.id} is of another version`);
+    if (event?.v !== FORM || typeof event.type !== "string") throw new UnreadableEvent(otherForm(`the last event of ${this.id}`, event?.v));
     return event;
   }
 }

@@ -5,4 +5,5 @@ export { Client, GaveUp, NotTakenUp, Request, UnreadableEvent } from "./client.j
 export { NotStored, connectAs, last, store } from "./connection.js";
 export { requestId } from "./ids.js";
 export { ToolError } from "./journal.js";
+export { verify } from "./log.js";
 export { Permanent, Retry, Turn } from "./turn.js";

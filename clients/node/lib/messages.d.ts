@@ -470,7 +470,7 @@ export interface ControlForget {
  */
 export interface RequestOpened {
   type: "request.opened";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -706,7 +706,7 @@ export interface Candidate {
  */
 export interface RequestRefused {
   type: "request.refused";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -731,7 +731,7 @@ export interface RequestRefused {
  */
 export interface HandoffAdmitted {
   type: "handoff.admitted";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -754,7 +754,7 @@ export interface HandoffAdmitted {
  */
 export interface MoveRefused {
   type: "move.refused";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -788,7 +788,7 @@ export interface MoveRefused {
  */
 export interface MoveDeferred {
   type: "move.deferred";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -812,7 +812,7 @@ export interface MoveDeferred {
  */
 export interface FactsWithheld {
   type: "facts.withheld";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -849,7 +849,7 @@ export interface FactsWithheld {
  */
 export interface TurnFailed {
   type: "turn.failed";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -873,7 +873,7 @@ export interface TurnFailed {
  */
 export interface TurnRetried {
   type: "turn.retried";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -892,7 +892,7 @@ export interface TurnRetried {
  */
 export interface TurnSuspended {
   type: "turn.suspended";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -913,7 +913,7 @@ export interface TurnSuspended {
  */
 export interface TurnResumed {
   type: "turn.resumed";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -935,7 +935,7 @@ export interface TurnResumed {
  */
 export interface EscalationRaised {
   type: "escalation.raised";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -959,7 +959,7 @@ export interface EscalationRaised {
  */
 export interface EscalationAssigned {
   type: "escalation.assigned";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -981,7 +981,7 @@ export interface EscalationAssigned {
  */
 export interface EscalationResolved {
   type: "escalation.resolved";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1007,7 +1007,7 @@ export interface EscalationResolved {
  */
 export interface EffectDoubted {
   type: "effect.doubted";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1028,7 +1028,7 @@ export interface EffectDoubted {
  */
 export interface EffectSettled {
   type: "effect.settled";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1054,7 +1054,7 @@ export interface EffectSettled {
  */
 export interface RequestFrozen {
   type: "request.frozen";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1076,7 +1076,7 @@ export interface RequestFrozen {
  */
 export interface RequestThawed {
   type: "request.thawed";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1097,7 +1097,7 @@ export interface RequestThawed {
  */
 export interface RequestCompleted {
   type: "request.completed";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1122,7 +1122,7 @@ export interface RequestCompleted {
  */
 export interface RequestFailed {
   type: "request.failed";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1145,7 +1145,7 @@ export interface RequestFailed {
  */
 export interface RequestExpired {
   type: "request.expired";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1164,7 +1164,7 @@ export interface RequestExpired {
  */
 export interface RequestCancelled {
   type: "request.cancelled";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1186,7 +1186,7 @@ export interface RequestCancelled {
  */
 export interface TurnDelegated {
   type: "turn.delegated";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1224,7 +1224,7 @@ export interface PlannedTask {
  */
 export interface TaskOpened {
   type: "task.opened";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1245,7 +1245,7 @@ export interface TaskOpened {
  */
 export interface TaskOffered {
   type: "task.offered";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1267,7 +1267,7 @@ export interface TaskOffered {
  */
 export interface TaskDelivered {
   type: "task.delivered";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1294,7 +1294,7 @@ export interface TaskDelivered {
  */
 export interface TaskFailed {
   type: "task.failed";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1318,7 +1318,7 @@ export interface TaskFailed {
  */
 export interface TaskCancelled {
   type: "task.cancelled";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;
@@ -1339,7 +1339,7 @@ export interface TaskCancelled {
  */
 export interface FactsPosted {
   type: "facts.posted";
-  v: 1;
+  v: 2;
   id: string;
   request: string;
   n: number;

@@ -357,7 +357,7 @@ WRONG: dict[str, dict[str, Make]] = {
         "no rule gives it": verdict_that_no_rule_gives,
         "no event at all": lambda: with_bodies(clean(), [*clean().bodies[REQUEST], b"{}"]),
         "of no version": lambda: with_bodies(
-            clean(), [body.replace(b'"v":1', b'"v":9', 1) for body in clean().bodies[REQUEST]]
+            clean(), [body.replace(b'"v":2', b'"v":9', 1) for body in clean().bodies[REQUEST]]
         ),
     },
     "consequences_follow": {

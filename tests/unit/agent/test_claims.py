@@ -33,7 +33,7 @@ def offered(claim_in_s: float = 30.0, ends_in_s: float | None = None) -> bytes:
         constraints=Constraints(deadline=deadline),
     )
     event = TaskOffered(
-        v=1,
+        v=2,
         id=EventId(OFFER),
         request=REQUEST,
         n=2,

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Late
 from protocol.domain.envelope import World
-from protocol.domain.hash_chain import GENESIS, breaks, digest
+from protocol.domain.hash_chain import GENESIS, breaks
 from protocol.domain.ledger import fold_bodies
 from protocol.domain.steps import Append
 from protocol.domain.timers import due
@@ -306,7 +306,7 @@ class Story(RuleBasedStateMachine):
         assert len({event.id for event in events}) == len(events)
         assert [event.at for event in events] == sorted(event.at for event in events)
         if events:
-            expected = GENESIS if len(events) == 1 else digest(self.play.bodies[-2])
+            expected = GENESIS if len(events) == 1 else codec.body_digest(self.play.bodies[-2])
             assert events[-1].prev == expected
 
     @invariant()

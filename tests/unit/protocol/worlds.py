@@ -297,7 +297,7 @@ class Play:
 
     @property
     def salt(self) -> str:
-        return f"{len(self.events):032x}"
+        return f"{len(self.events):016x}"
 
     @property
     def trace(self) -> str:

@@ -102,7 +102,7 @@ def test_another_policy_says_which_verdicts_would_differ() -> None:
 
 def test_an_event_of_a_newer_version_stops_the_reading_and_says_so() -> None:
     bodies = withheld_and_back().bodies
-    bodies[-1] = bodies[-1].replace(b'"v":1', b'"v":9', 1)
+    bodies[-1] = bodies[-1].replace(b'"v":2', b'"v":9', 1)
     found = rejudge(bodies)
     assert "version 9" in found.unreadable
     assert not found.same
