@@ -1,26 +1,30 @@
-"""Makes golden files for what has none yet, from the contract's scenarios. What is there is never touched.
+"""Makes the golden files of the current form, from the stories and the contract's scenarios.
 
-Run by hand, once: `python -m tests.golden.make [SCENARIO ...]` adds a file for each event type that has none,
-and the log of each scenario of `tests/contract/scenarios.py` that is named.
+Run by hand: `python -m tests.golden.make` writes every log and every event anew, and prints what changed.
+What `forms/` keeps is only ever added to.
 """
 
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mesh.testing import InMemoryGuard
 from protocol.wire import codec
-from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.events import VERSION, type_of
 from tests.contract.scenarios import FLEET, POLICIES, SCENARIOS, Scenario
 from tests.contract.script import Script
 from tests.contract.swarm_scenarios import POLICIES as OF_SWARMS
 from tests.contract.swarm_scenarios import SWARMS
 from tests.contract.tree_scenarios import POLICIES as OF_TREES
 from tests.contract.tree_scenarios import TREES
+from tests.golden.stories import STORIES, long_story
 
 ALL = (*SCENARIOS, *TREES, *SWARMS)
+KEPT = ("outlined", "supervised", "swarm")
+"""Scenarios whose logs are golden, beside the stories."""
 HERE = Path(__file__).parent
-EVENTS = HERE / "events" / "v2"
+EVENTS = HERE / "events" / f"v{VERSION}"
 BAD = HERE / "events" / "bad"
 LOGS = HERE / "logs"
 FORMS = HERE / "forms"
@@ -37,32 +41,62 @@ def played(scenario: Scenario) -> InMemoryGuard:
     return guard
 
 
-def fullest() -> dict[str, AnyEvent]:
-    """Return of each event type the one that says most."""
-    found: dict[str, AnyEvent] = {}
-    for event in (event for scenario in ALL for event in played(scenario).events):
-        known = found.get(type_of(event))
-        if known is None or len(json.loads(codec.encode(event))) > len(json.loads(codec.encode(known))):
-            found[type_of(event)] = event
+def logs() -> dict[str, list[bytes]]:
+    """Return every golden log by its file's name."""
+    found = {story.__name__: story() for story in STORIES}
+    found |= {each.play.__name__: played(each).bodies for each in ALL if each.play.__name__ in KEPT}
+    return {f"{name.replace('_', '-')}.jsonl": bodies for name, bodies in found.items()}
+
+
+def fullest(bodies: Iterator[bytes]) -> dict[str, bytes]:
+    """Return of each event type the event that says most: that has most different fields, at any depth."""
+    found: dict[str, bytes] = {}
+    for body in bodies:
+        type_ = type_of(codec.decode_event(body))
+        if type_ not in found or _says(body) > _says(found[type_]):
+            found[type_] = body
     return found
 
 
-def add_missing(*names: str) -> list[Path]:
-    """Write each event type and each named log that there is no file of; return what is new."""
-    made = {
-        EVENTS / f"{type_}.json": json.dumps(json.loads(codec.encode(event)), indent=2, ensure_ascii=False)
-        for type_, event in fullest().items()
+def _says(body: bytes) -> int:
+    return len(set(_paths(json.loads(body))))
+
+
+def _paths(node: Any, path: str = "") -> Iterator[str]:
+    yield path
+    for key, value in node.items() if isinstance(node, dict) else ():
+        yield from _paths(value, f"{path}.{key}")
+    for value in node if isinstance(node, list) else ():
+        yield from _paths(value, f"{path}[]")
+
+
+def golden() -> dict[Path, bytes]:
+    """Return every file as it is to be, but for `forms/`."""
+    told = logs()
+    everything = [*told.values(), *(played(each).bodies for each in ALL)]
+    small = (body for bodies in everything for body in bodies if len(body) < 10_000)
+    pretty = {
+        type_: json.dumps(json.loads(body), indent=2, ensure_ascii=False).encode() + b"\n"
+        for type_, body in fullest(small).items()
     }
-    for scenario in ALL:
-        if scenario.play.__name__ in names:
-            log = b"\n".join(played(scenario).bodies).decode()
-            made[LOGS / f"{scenario.play.__name__.replace('_', '-')}.jsonl"] = log
-    new = [path for path in made if not path.exists()]
-    for path in new:
-        path.write_text(made[path] + "\n")
-    return new
+    return {EVENTS / f"{type_}.json": text for type_, text in pretty.items()} | {
+        LOGS / name: b"\n".join(bodies) + b"\n" for name, bodies in told.items()
+    }
+
+
+def make() -> list[Path]:
+    """Write what is not as it is to be; return it."""
+    made = golden()
+    form = FORMS / f"v{VERSION}.jsonl"
+    if not form.exists():
+        made[form] = b"\n".join(long_story()) + b"\n"
+    changed = [path for path, text in made.items() if not path.exists() or path.read_bytes() != text]
+    for path in changed:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(made[path])
+    return changed
 
 
 if __name__ == "__main__":
-    for path in add_missing(*sys.argv[1:]):
+    for path in make():
         print(path.relative_to(HERE))  # noqa: T201 - run by hand

@@ -27,7 +27,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget
 from protocol.wire.schema import json_schema
-from tests.golden.make import BAD, EVENTS, FORMS, LOGS
+from tests.golden.make import BAD, EVENTS, FORMS, LOGS, golden
 
 TYPES = sorted(type_of(kind) for kind in AnyEvent.__args__)
 SCHEMA = Draft202012Validator(json_schema())
@@ -54,6 +54,13 @@ UNREADABLE: dict[str, tuple[type[ProtocolError], str]] = {
 
 def stems(directory: Path, suffix: str) -> list[str]:
     return sorted(path.name.removesuffix(suffix) for path in directory.glob(f"*{suffix}"))
+
+
+def test_every_log_and_every_event_is_as_it_would_be_made_now() -> None:
+    made = golden()
+    assert {*EVENTS.iterdir(), *LOGS.iterdir()} == set(made)
+    changed = [path.name for path, text in made.items() if path.read_bytes() != text]
+    assert changed == [], "python -m tests.golden.make"
 
 
 def test_every_event_type_has_a_golden_file() -> None:
