@@ -13,6 +13,7 @@ import msgspec
 from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
 from bench.growth import Sizes, growth
+from bench.guards import Shared, guards
 from bench.limits import limits
 from bench.live_text import live_text
 from bench.machine import machine
@@ -39,7 +40,7 @@ PARTS = (
         "members",
         "flood",
     ),
-    *("growth", "page", "tree"),
+    *("growth", "page", "tree", "guards"),
 )
 
 
@@ -64,6 +65,7 @@ class Amount(NamedTuple):
     page_events: int
     growth: Sizes
     trees: Trees
+    guards: Shared
 
 
 FULL = Amount(
@@ -92,6 +94,7 @@ FULL = Amount(
         rounds=3,
     ),
     trees=Trees(plans=20, levels=10, tasks=(8, 64, 500), rounds=5),
+    guards=Shared(guards=(1, 2, 4, 8), partitions=(4, 16, 64), requests=600, rounds=3),
 )
 QUICK = Amount(
     unsynced=Plan(2, 50, 200),
@@ -114,6 +117,7 @@ QUICK = Amount(
         events=(20, 60, 200), facts=(5, 20, 50), open=(100, 1000), agents=(5, 20), requests=48, rounds=1
     ),
     trees=Trees(plans=3, levels=1, tasks=(8, 64), rounds=1),
+    guards=Shared(guards=(1, 2), partitions=(4,), requests=128, rounds=1),
 )
 UNSYNCED = Goal(latency=1.3, rate=0.6, peer_rate=8.0)
 SYNCED = Goal(latency=1.3, rate=0.75, peer_rate=4.0)
@@ -124,7 +128,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="mesh bench", description="Measure the mesh on this machine.")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a smoke run: seconds, and rough figures")
-    parser.add_argument("--rounds", type=int, help="rounds of `chain` and of `growth`")
+    parser.add_argument("--rounds", type=int, help="rounds of `chain`, `growth` and `guards`")
     parser.add_argument(
         "-o", "--output", choices=("table", "json"), default="table", help="the form of the output"
     )
@@ -145,6 +149,7 @@ def main(argv: list[str]) -> int:
             unsynced=amount.unsynced._replace(rounds=told.rounds),
             synced=amount.synced._replace(rounds=told.rounds),
             growth=amount.growth._replace(rounds=told.rounds),
+            guards=amount.guards._replace(rounds=told.rounds),
         )
     with tempfile.TemporaryDirectory(prefix="mesh-bench-", dir=told.dir) as made:
         report = asyncio.run(measure(Path(made), amount, tuple(told.only or PARTS)))
@@ -189,6 +194,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "flood": lambda at: floods(at, messages=amount.flood, rounds=few),
         "page": lambda at: pages(at, events=amount.page_events, rounds=amount.read_rounds),
         "tree": lambda at: trees(at, amount.trees),
+        "guards": lambda at: guards(at, amount.guards),
     }
     for part, run in measurements.items():
         if part in parts:

@@ -20,7 +20,7 @@ from mesh.bus.credentials import is_public_key
 from mesh.bus.streams import offers_to, queue_consumers
 from protocol.wire.config import PARTITIONS, Fleet
 from protocol.wire.ids import NAME_RULE, is_name
-from protocol.wire.subjects import CONF_CHANGED, intent_inbox
+from protocol.wire.subjects import CONF_CHANGED, GUARD_BEATS, intent_inbox
 
 CORE = "CORE"
 """The account of the streams, the guards and the admin. Every other member's account has its own name."""
@@ -172,13 +172,14 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     GET + "CONF.>",
     GET + "*.mesh.step.*.*.*.*",
     "$SRV.PING.*",
+    GUARD_BEATS,
     ANSWER,
     f"{INBOX}.{ADMIN}.>",  # the admin is in the same account: what it asks a guard is answered directly
 )
 """What a guard may publish, besides what its work on each partition's queues takes (`_guard_publishes`)."""
 GUARD_ANSWERS = tuple(f"$SRV.{verb}.{GUARD}" for verb in ("PING", "STATS"))
 """What a guard answers operators and the admin. Nobody else can: no member may be named so."""
-GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>", *GUARD_ANSWERS)
+GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>", GUARD_BEATS, *GUARD_ANSWERS)
 
 
 def inbox_prefix(name: str, *, anonymous: bool = False) -> str:

@@ -8,26 +8,24 @@ come again. A guard fails closed: it decides nothing on a log that it cannot rea
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.consumer import Handler, Message, Puller
+from mesh.bus.consumer import Handler, Message
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.provision import standing_queues
 from mesh.bus.stores import ConfUnreadable
-from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, queue_consumer
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import parsing
-from mesh.guard.assignment import Assignment
+from mesh.guard.assignment import HANDOVER_S, Assignment
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.dead_letters import DeadLetters
 from mesh.guard.presence import GuardPresence
 from mesh.guard.processor import Contended, Frozen, GuardFailed, RequestProcessor
+from mesh.guard.queues import Queues
 from mesh.guard.watchdog import VERDICT_S
 from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
@@ -37,7 +35,6 @@ from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import Decided
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Forget, OfferClaimed, is_control
-from protocol.wire.config import Fleet
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import type_of
 from protocol.wire.records import MAX_DETAIL_CHARS, Ended, Notice, NoticeError
@@ -76,14 +73,14 @@ class Guard:
         self._bus = bus
         self._identity = identity
         self._context = context or DecisionContext(bus)
-        self.assignment = Assignment()
+        self.assignment = Assignment(bus, identity)
         self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, verdict_s)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),
             "TIMER": self._guarded(self._on_fire),
         }
-        self._queues = Queues(bus, identity, handlers, lambda: self._context.fleet)
+        self._queues = Queues(bus, self.assignment, handlers, lambda: self._context.fleet)
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
@@ -94,7 +91,7 @@ class Guard:
 
     @property
     def ready(self) -> bool:
-        """True if it takes work from every queue."""
+        """True if it takes work from every queue, of the partitions that are its own."""
         return self._starting is not None and self._starting.is_set() and not self._leaving
 
     async def run(self) -> None:
@@ -115,6 +112,8 @@ class Guard:
             return
         _log.info("guard_ready", identity=self._identity, fleet=self._context.fleet.name)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.assignment.keep())
+            tasks.create_task(self._queues.follow())
             tasks.create_task(self._context.keep_current())
             tasks.create_task(self._context.clock.keep())
             tasks.create_task(self._context.attendance.keep())
@@ -141,6 +140,7 @@ class Guard:
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
         self._leaving = True  # what is only starting ends by itself
+        await self.assignment.leave(min(grace_s, HANDOVER_S))
         await self._queues.drain(grace_s)
         with contextlib.suppress(BusError):
             await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
@@ -317,97 +317,3 @@ class Guard:
     async def _notify(self, to: str, request: str, **said: Any) -> None:
         notice = Notice(request=request, **said)
         await self._bus.publish(subjects.note(to, request), msgspec.json.encode(notice))
-
-
-# --- the queues -------------------------------------------------------------------------------------
-
-SLOTS = 4
-"""Messages of one sender's partition that a guard works on at once. A sender who floods gets no more."""
-MOST = 16
-"""The same while the partition has no backlog: the more messages travel together, the less each one costs."""
-IDLE_PULLS_PER_S = 100
-"""Pulls that a guard without work sends each second at most, of all queues together."""
-
-
-class Queues:
-    """Takes from every queue once `find` has found it, until `drain`: one for each sender, and fired timers.
-
-    Each queue has slots of its own, and fewer of them while it has a backlog. So a flood keeps only its own
-    sender's few slots busy.
-
-    Args:
-        identity: this guard's; it gives its place in line for each partition, the same in every queue.
-        handlers: what takes a message of each kind of queue.
-        fleet: returns the fleet: it says how many partitions there are and how long a pull lasts.
-    """
-
-    def __init__(
-        self, bus: Bus, identity: str, handlers: Mapping[QueueKind, Handler], fleet: Callable[[], Fleet]
-    ) -> None:
-        self._bus = bus
-        self._identity = identity
-        self._handlers = handlers
-        self._fleet = fleet
-        self._pullers: dict[str, list[Puller]] = {}
-        self._paused = self._leaving = False
-
-    async def find(self) -> None:
-        """Begin to take from queues that are new. A bus that is away is waited for."""
-        for stream in await self._bus.retry_unavailable(lambda: standing_queues(self._bus)):
-            kind = kind_of(stream)
-            if stream not in self._pullers and kind is not None:
-                self._pullers[stream] = [
-                    self._puller(stream, self._handlers[kind], partition)
-                    for partition in range(self._fleet().partitions)
-                ]
-        for stream, pullers in self._pullers.items():
-            for puller in pullers:
-                if self._paused and kind_of(stream) != CONTROLS:
-                    puller.pause()
-                if self._leaving:
-                    return
-                if not puller.running:
-                    await self._bus.retry_unavailable(puller.start)
-
-    def _puller(self, stream: str, handler: Handler, partition: int) -> Puller:
-        return Puller(
-            self._bus,
-            stream,
-            queue_consumer(partition),
-            handler,
-            slots=SLOTS,
-            most=MOST,
-            expires_s=self._fleet().guard_pull_s,
-            idle_s=self._idle_s,
-            group=GUARD_GROUP,
-            priority=self._priority(partition),
-        )
-
-    def _idle_s(self) -> float:
-        """Return how long an idle pull lasts: with many queues longer, so that idling costs no more."""
-        fleet = self._fleet()
-        return max(fleet.guard_pull_s, len(self._pullers) * fleet.partitions / IDLE_PULLS_PER_S)
-
-    def _priority(self, partition: int) -> int:
-        """Return 0 to 9: where this guard stands in line for a partition. No list of members is needed."""
-        digest = hashlib.sha256(f"{self._identity}/{partition}".encode()).digest()
-        return digest[0] % 10
-
-    def pause(self, *, paused: bool = True) -> None:
-        """Take only control messages, or all of them again."""
-        self._paused = paused
-        for stream, pullers in self._pullers.items():
-            for puller in pullers if kind_of(stream) != CONTROLS else ():
-                if paused:
-                    puller.pause()
-                else:
-                    puller.resume()
-
-    async def drain(self, grace_s: float) -> None:
-        """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
-        self._leaving = True
-        pullers = [puller for listed in self._pullers.values() for puller in listed]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await asyncio.gather(*(puller.drain() for puller in pullers))
-        await asyncio.gather(*(puller.close() for puller in pullers))

@@ -17,7 +17,7 @@ from pathlib import Path
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import VARIABLES as TLS_VARIABLES
 from mesh.bus.credentials import seed_file
-from mesh.bus.presence import ping
+from mesh.bus.presence import ping, statistics
 from mesh.bus.provision import Change, standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import inbox_consumer, queue_consumers
@@ -196,7 +196,8 @@ class LocalFleet(Lifecycle):
             name: [partial(self._answers, admin, name)]
             for name in dict.fromkeys(each.name for each in self.services.values())
         }
-        checks[GUARD] = [partial(self._guards_wait, admin, stream) for stream in await standing_queues(admin)]
+        checks[GUARD] = [partial(self._is_guarded, admin, stream) for stream in await standing_queues(admin)]
+        checks[GUARD].append(partial(self._all_guards_answer, admin))
         try:
             async with asyncio.timeout(_READY_S):
                 while checks:
@@ -215,14 +216,20 @@ class LocalFleet(Lifecycle):
         except TimeoutError:
             raise LaunchFailed(f"not everything was ready within {_READY_S:g} s: {self.logs}") from None
 
-    async def _guards_wait(self, admin: Bus, stream: str) -> bool:
-        """Return True if as many guards as were started wait for work in every partition of a queue."""
+    async def _is_guarded(self, admin: Bus, stream: str) -> bool:
+        """Return True if a guard waits for work in every partition of a queue."""
         with contextlib.suppress(BusError):
             page = await admin.api(f"CONSUMER.LIST.{stream}")
             ours = queue_consumers(self.file.fleet.partitions)
             waiting = (each["num_waiting"] for each in page["consumers"] if each["name"] in ours)
-            return bool(min(waiting, default=0) >= self._guards)
+            return bool(min(waiting, default=0) >= 1)
         return False
+
+    async def _all_guards_answer(self, admin: Bus) -> bool:
+        """Return True if as many guards answer as were started."""
+        if self._guards == 1:
+            return bool(await ping(admin, GUARD))
+        return len(await statistics(admin, GUARD)) >= self._guards
 
     async def _answers(self, admin: Bus, name: str) -> bool:
         """Return True if an agent answers, and all its instances wait for work."""

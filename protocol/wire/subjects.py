@@ -183,6 +183,8 @@ STORED_IN: dict[str, tuple[str, ...]] = {
 
 GUARDS = "guard"
 """Under which name guards keep dead letters."""
+GUARD_BEATS = "mesh.guards"
+"""Where guards tell each other that they are there and what they hold. Nobody else may hear or say it."""
 FLEET = "mesh.conf.fleet"
 PRICES = "mesh.conf.prices"
 CONF_CHANGED = "mesh.changed"

@@ -171,7 +171,7 @@ async def test_an_idle_guard_asks_every_queue_for_one_message_alone(own_stage: S
     """Such a pull may outlast a lease, so that idling costs no more with many queues."""
     guard = await own_stage.guard()
     await own_stage.ready(guard)
-    pullers = [puller for listed in guard._queues._pullers.values() for puller in listed]
+    pullers = guard._queues._pullers.values()
     assert {puller.requested for puller in pullers} == {1}
     await own_stage.dismiss(guard)
 
