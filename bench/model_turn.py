@@ -26,29 +26,34 @@ from mesh.testing.claude_stub import Answer, calls
 from protocol.wire import codec
 
 ADDED_MS = Target("at most", 5.0)
+FIRST_MS = Target("at most", 1000.0)
 AGENT, NEXT, STUB = "a", "b", "stub"
 INSTRUCTIONS = "You take requests first. Look up who is asking, then give the work to b. " * 8
 _PATIENCE_S = 60.0
 
 
 async def model_turns(directory: Path, *, turns: int, rounds: int) -> list[Figure]:
-    """Measure rounds of so many turns, one at a time."""
-    took, bare, added = [], [], []
+    """Measure rounds of so many turns, one at a time, each round with a process of its own."""
+    first, took, bare, added = [], [], [], []
     async with site(directory) as here:
         stub = await here.crew.start(STUB, "bench.model_turn", STUB)
         await here.start_guard()
-        agent = await here.start("bench.model_turn", AGENT, await stub.ask("url"))
+        url = await stub.ask("url")
         admitted: asyncio.Queue[int] = asyncio.Queue()
         await here.admin.subscribe(f"mesh.evt.{NEXT}.*", lambda message: _heard(message, admitted))
         opened: asyncio.Queue[int] = asyncio.Queue()
         await here.admin.subscribe(f"mesh.evt.{AGENT}.*", lambda message: _heard(message, opened))
         for _ in range(rounds):
+            agent = await here.start("bench.model_turn", AGENT, url)
+            first.append(await _turn(here.client, opened, admitted))
             ours = [await _turn(here.client, opened, admitted) for _ in range(turns)]
             theirs = await _bare(agent, turns)
             took.append(percentile(ours, 0.5))
             bare.append(percentile(theirs, 0.5))
             added.append(took[-1] - bare[-1])
+            await agent.end()
     return [
+        Figure("the first model-driven turn of a process", "ms", spread(first), target=FIRST_MS),
         Figure("a model-driven turn, tool call and transfer: p50", "ms", spread(took), spread(bare)),
         Figure("of it, what the mesh adds: p50", "ms", spread(added), target=ADDED_MS),
     ]
@@ -100,6 +105,9 @@ class _Recording(Model):
         self.prompts = [*self.prompts[-1:], prompt]
         return await self._inner.reply(prompt, hear)
 
+    def warm(self) -> None:
+        self._inner.warm()
+
     async def again(self, turns: int) -> list[float]:
         took = []
         for _ in range(turns):
@@ -116,7 +124,10 @@ async def _agent(url: str, keys: Path, stub: str) -> None:
     async def work(turn: Turn) -> Move:
         return await drive(turn, model, instructions=INSTRUCTIONS, tools=(look_up,))
 
-    agent = Agent(name=AGENT, handler=work, tools=(look_up,))
+    async def prepare() -> None:
+        await asyncio.to_thread(model.warm)
+
+    agent = Agent(name=AGENT, handler=work, tools=(look_up,), prepare=prepare)
     await serve_agent(url, keys, agent, model.again)
 
 

@@ -314,6 +314,24 @@ def _tokens(usage: Mapping[str, Any]) -> Tokens:
 
 # --- the model -------------------------------------------------------------------------------------
 
+_EMPTY = {"id": "", "type": "message", "role": "assistant", "model": "", "content": []}
+_REHEARSAL: tuple[Block, ...] = (
+    {"type": "message_start", "message": {**_EMPTY, "usage": {"input_tokens": 0, "output_tokens": 0}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": ""}},
+    {"type": "content_block_stop", "index": 0},
+    {
+        "type": "content_block_start",
+        "index": 1,
+        "content_block": {"type": "tool_use", "id": "", "name": "", "input": {}},
+    },
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": ""}},
+    {"type": "content_block_stop", "index": 1},
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 0}},
+    {"type": "message_stop"},
+)
+"""Every kind of event that a reply of words and a call has."""
+
 
 class ClaudeModel(VendorModel):
     """One of Anthropic's models.
@@ -351,7 +369,7 @@ class ClaudeModel(VendorModel):
 
         return anthropic
 
-    def _connected(self) -> "AsyncAnthropic":
+    def _connected(self, **more: Any) -> "AsyncAnthropic":
         from anthropic import AsyncAnthropic
 
         return AsyncAnthropic(
@@ -359,7 +377,13 @@ class ClaudeModel(VendorModel):
             base_url=self._base_url,
             timeout=self._timeout_s,
             max_retries=0,
+            **more,
         )
+
+    def _rehearsal(self, transport: Any) -> tuple["AsyncAnthropic", Iterable[Block]]:
+        import opentelemetry.propagate  # noqa: F401  # a request's own span would
+
+        return self._connected(http_client=transport, open_telemetry={"traces": False}), _REHEARSAL
 
     def _on_record(self) -> "AsyncAnthropic":
         """Return the client; where its spans are kept, one that names the request in them."""

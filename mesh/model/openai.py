@@ -155,6 +155,16 @@ def _tokens(usage: Mapping[str, Any]) -> Tokens:
 # --- the model -------------------------------------------------------------------------------------
 
 
+_CHUNK = {"id": "", "object": "chat.completion.chunk", "created": 0, "model": ""}
+_CALL = {"index": 0, "id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+_SAID = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_REHEARSAL: tuple[Mapping[str, Any], ...] = (
+    {**_CHUNK, "choices": [{"index": 0, "delta": _SAID, "finish_reason": "tool_calls"}]},
+    {**_CHUNK, "choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}},
+)
+"""Chunks with all that a reply of words and a call has."""
+
+
 class OpenAIModel(VendorModel):
     """One model.
 
@@ -192,7 +202,7 @@ class OpenAIModel(VendorModel):
 
         return openai
 
-    def _connected(self) -> "AsyncOpenAI":
+    def _connected(self, **more: Any) -> "AsyncOpenAI":
         from openai import AsyncOpenAI
 
         own_server = self._base_url or os.environ.get("OPENAI_BASE_URL")
@@ -201,7 +211,11 @@ class OpenAIModel(VendorModel):
             base_url=self._base_url,
             timeout=self._timeout_s,
             max_retries=0,
+            **more,
         )
+
+    def _rehearsal(self, transport: Any) -> tuple["AsyncOpenAI", Iterable[Mapping[str, Any]]]:
+        return self._connected(http_client=transport), _REHEARSAL
 
     def _streamed(self) -> StreamedCompletion:
         return StreamedCompletion()

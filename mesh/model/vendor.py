@@ -1,4 +1,4 @@
-"""A model behind its vendor's SDK: retries, time limits and errors. The first reply imports the SDK.
+"""A model behind its vendor's SDK: retries, time limits and errors. A thread loads the SDK.
 
 The SDK's own retries are off: it would sleep while a lease runs. A failure that another attempt may cure
 becomes `Retry` with the server's own pause, and the guard's failure policy does the rest. A vendor that is
@@ -8,10 +8,13 @@ one generator: their errors and streams have the same names.
 
 import asyncio
 import datetime as dt
+import json
+import logging
 import re
+import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -51,6 +54,10 @@ _NO_USE_WAITING = frozenset(
 """Codes of a 429 that no pause cures."""
 _TOO_FAST_STATUS = frozenset({429, 529})
 _TOO_FAST = frozenset({"rate_limit_error", "rate_limit_exceeded", "overloaded_error"})
+_HELLO = Prompt(agent="", instructions="", brief="Hello.")
+_REHEARSED: set[type] = set()
+"""The vendors whose SDK has read a reply in this process."""
+_WARMING = threading.Lock()
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -119,7 +126,7 @@ class VendorModel(Model):
         """Return the SDK's module."""
 
     @abstractmethod
-    def _connected(self) -> Any:
+    def _connected(self, **more: Any) -> Any:
         """Return a new client of the SDK, which does not try again by itself."""
 
     @abstractmethod
@@ -130,11 +137,50 @@ class VendorModel(Model):
     def _streamed(self) -> Streamed:
         """Return what adds up the events of one reply."""
 
+    @abstractmethod
+    def _rehearsal(self, transport: Any) -> tuple[Any, Iterable[Mapping[str, Any]]]:
+        """Return a client on a transport, without spans, and the events of a reply with all kinds of them."""
+
     # --- what all do alike ------------------------------------------------------------------------
 
+    @property
+    def is_warm(self) -> bool:
+        return "_client" in self.__dict__
+
     def warm(self) -> None:
-        """Import the SDK and make the client, which takes over a second; threads may call it."""
-        _ = self._client
+        """Import the SDK, make the client and rehearse a reply: seconds, for a thread. Idempotent."""
+        with _WARMING:
+            _ = self._client
+            if type(self) not in _REHEARSED:
+                _REHEARSED.add(type(self))
+                asyncio.run(self._rehearse())
+
+    async def _rehearse(self) -> None:
+        """Read a made-up reply, without a network: only then the SDK makes its parsers, and imports more."""
+        import anyio
+        from httpx2 import AsyncClient, MockTransport, Response
+
+        def reply(_: object) -> Response:
+            lines = (f"event: {each.get('type')}\ndata: {json.dumps(each)}\n\n" for each in events)
+            return Response(200, headers={"content-type": "text/event-stream"}, text="".join(lines))
+
+        def is_anothers(record: logging.LogRecord) -> bool:
+            return record.thread != threading.get_ident()
+
+        anyio.Event()  # loads what the first connection needs of it
+        requests = logging.getLogger("httpx2")
+        requests.addFilter(is_anothers)  # nothing was asked: no line says so
+        try:
+            rehearsing = copy(self)
+            async with AsyncClient(transport=MockTransport(reply)) as nowhere:
+                rehearsing.__dict__["_client"], events = self._rehearsal(nowhere)
+                async with rehearsing._stream(self.request(_HELLO)) as stream:
+                    while await self._next(stream) is not None:
+                        pass
+        except Exception as error:  # whatever it is: the first reply meets it, too, and says what it means
+            _log.debug("model_not_rehearsed", model=self.mode, error=type(error).__name__)
+        finally:
+            requests.removeFilter(is_anothers)
 
     @cached_property
     def _client(self) -> Any:
@@ -152,6 +198,8 @@ class VendorModel(Model):
 
         Raises ModelRetry when another attempt may help, ModelRefused when none can.
         """
+        if not self.is_warm:  # in the loop it would hold up the heartbeats of all turns
+            await asyncio.to_thread(self.warm)
         if self.fallback is None:
             return await self._ask(self.mode, prompt, hear)
         try:
