@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import DOCS, blocks
 from tests.docs.reader import Reader
-from tests.servers import PATIENCE_S, ROOT
+from tests.servers import ROOT
 
 PAGES = {
     "tutorial.md": (13, 0),
@@ -66,7 +66,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

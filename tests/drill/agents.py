@@ -8,6 +8,7 @@ of what it does, and every move is written down before it is returned.
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from mesh.agent.tools import NOT_DONE, tool
 from mesh.agent.turn import Turn
 from protocol.wire.commands import Move, Task, Usage
 from protocol.wire.handoff import Constraints
-from tests.drill import ledger
+from tests.drill import ledger, stalls
 from tests.drill.evidence import Kind
 from tests.drill.stories import BRIEFLY_S
 from tests.drill.temptations import TEMPTATIONS
@@ -37,8 +38,9 @@ async def _work(slow: float) -> None:
 
 async def _do(kind: Kind, tool: str, request: str, call: str, slow: float, key: str = "") -> dict[str, Any]:
     """Do what a tool is there for: it is written down in the middle of the time that it takes."""
+    began = time.time_ns() // 1000
     await _work(slow)
-    ledger.note(kind, tool, key=key, request=request, call=call)
+    ledger.note(kind, tool, key=key, request=request, call=call, began=began)
     await _work(slow)
     return {"call": call}
 
@@ -245,6 +247,7 @@ class _Walk:
 
 
 async def _walk(turn: Turn) -> Move:
+    stalls.watch(turn.agent)
     move = await _Walk(turn).move()
     ledger.note_move(turn.request, turn.id, turn.round, move)
     return move

@@ -245,6 +245,7 @@ class Arena:
                 steps=await all_steps(bus, self.setting.file.fleet.agents),
                 deeds=deeds,
                 faults=sorted(self.processes.faults, key=lambda fault: fault.at),
+                stalls=tuple(ledger.stalls(self.ledger)),
                 dead=await dead_letters(bus),
                 ends=await all_ends(bus),
                 lease_s=self.setting.file.fleet.lease_s,

@@ -88,14 +88,16 @@ class Deed:
     """What tells this call from every other one of the request, by the request's own script. A model call's
     prompt is this, or `{"request": …, "call": …}`, so that the journal's digest of it can be told."""
     pid: int = 0
+    began: int = 0
+    """UTC µs; when the tool was called. 0 where the tool does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that the drill did to a process."""
+    """Something that the drill, or the machine, did to a process."""
 
     kind: str
-    """`kill`, `pause`, `restart`, `held`, or the failpoint in which the process was killed."""
+    """`kill`, `pause`, `restart`, `held`, the failpoint in which the process was killed, or `stall`."""
     identity: str
     """Which process: `guard-1`, `worker-2`, `nats-server`."""
     name: str
@@ -128,6 +130,9 @@ class Evidence:
     """Every stored step."""
     deeds: Sequence[Deed]
     faults: Sequence[Fault]
+    """What the drill did."""
+    stalls: Sequence[Fault] = ()
+    """What the machine did, where processes write it down: it let them stand still."""
     dead: Sequence[bytes] = ()
     """Stored dead letters."""
     lease_s: float = 6.0

@@ -14,6 +14,7 @@ KINDS: Mapping[str, type] = {
     "submitted": Submitted,
     "deeds": Deed,
     "faults": Fault,
+    "stalls": Fault,
     "orders": Ordered,
     "undone": Undone,
     "asked": Asked,

@@ -11,21 +11,23 @@ from pathlib import Path
 import msgspec
 
 from protocol.wire.commands import Move
-from tests.drill.evidence import Asked, Deed, Kind
+from tests.drill.evidence import Asked, Deed, Fault, Kind
 
 VARIABLE = "MESH_DRILL_LEDGER"
 """Names the file. Without it nothing is written."""
 _DEEDS = msgspec.json.Decoder(Deed)
 _ASKED = msgspec.json.Decoder(Asked)
+_STALLS = msgspec.json.Decoder(Fault)
 
 
-def note(kind: Kind, tool: str, *, key: str = "", request: str = "", call: str = "") -> None:
+def note(kind: Kind, tool: str, *, key: str = "", request: str = "", call: str = "", began: int = 0) -> None:
     """Write down one deed, if this process is part of a drill.
 
     Args:
         key: the idempotency key that the tool was given.
         request: the request's id, where the tool knows it.
         call: what tells this call from every other one of the request.
+        began: when the tool was called, UTC µs.
     """
     path = os.environ.get(VARIABLE)
     if not path:
@@ -38,6 +40,7 @@ def note(kind: Kind, tool: str, *, key: str = "", request: str = "", call: str =
         request=request,
         call=call,
         pid=os.getpid(),
+        began=began,
     )
     _append(Path(path), deed)
 
@@ -49,9 +52,20 @@ def note_move(request: str, turn: str, round_: int, move: Move) -> None:
         _append(_moves(Path(path)), Asked(request, turn, round_, move))
 
 
+def note_stall(stall: Fault) -> None:
+    """Write down that this process stood still, if it is part of a drill."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        _append(_stalls(Path(path)), stall)
+
+
 def _moves(ledger: Path) -> Path:
     """Return where moves are written down."""
     return ledger.with_name(f"{ledger.name}.asked")
+
+
+def _stalls(ledger: Path) -> Path:
+    return ledger.with_name(f"{ledger.name}.stalls")
 
 
 def _append(path: Path, line: object) -> None:
@@ -73,6 +87,11 @@ def deeds(path: Path) -> list[Deed]:
 def moves(path: Path) -> list[Asked]:
     """Return every move that was written down beside a ledger. Raises as `deeds`."""
     return [_ASKED.decode(line) for line in _lines(_moves(path))]
+
+
+def stalls(path: Path) -> list[Fault]:
+    """Return every stall that was written down beside a ledger. Raises as `deeds`."""
+    return [_STALLS.decode(line) for line in _lines(_stalls(path))]
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -145,13 +145,28 @@ class Reading:
             if each.step.kind == "intent" and each.step.name == tool
         ]
 
+    @cached_property
+    def _disturbances(self) -> list[Fault]:
+        """All faults, and the stalls that none of them explains."""
+        pauses = [fault for fault in self.evidence.faults if fault.kind == "pause"]
+        stalls = [
+            stall
+            for stall in self.evidence.stalls
+            if not any(each.pid == stall.pid and _overlap(each, stall.at, stall.until) for each in pauses)
+        ]
+        return [*self.evidence.faults, *stalls]
+
     def disturbances(self, agent: str, begin: int, end: int) -> list[Fault]:
-        """Return the faults on an agent, or on the server, that overlap a span of time (UTC µs)."""
+        """Return what hit an agent, or the server, and overlaps a span of time (UTC µs)."""
         return [
             fault
-            for fault in self.evidence.faults
-            if fault.name in (agent, SERVER) and fault.at <= end and max(fault.until, fault.at) >= begin
+            for fault in self._disturbances
+            if fault.name in (agent, SERVER) and _overlap(fault, begin, end)
         ]
+
+
+def _overlap(fault: Fault, begin: int, end: int) -> bool:
+    return fault.at <= end and max(fault.until, fault.at) >= begin
 
 
 def _story(request: str, bodies: Sequence[bytes]) -> Story:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from protocol.wire import events
+from tests.drill import stalls
 from tests.drill.evidence import Deed, Submitted
 from tests.drill.findings import Breach
 from tests.drill.reading import SERVER, Placed, Reading, digest_of
@@ -165,9 +166,9 @@ def no_model_call_paid_twice(reading: Reading) -> Iterator[Breach]:
     """A model call whose reply was journaled is never made again, and without a fault none is made twice.
 
     Two processes may make one call at a time only where one of them lost its lease without dying: by a
-    pause, or because the server was away. That, and nothing else, excuses a call after the record, and only
-    if it was around that time that it was recorded. A call *before* any record may be made once more for
-    each fault that hit its agent, or the server, meanwhile.
+    pause, a stall of the machine, or because the server was away. That, and nothing else, excuses a call
+    after the record, and only if it was around that time that it was recorded. A call *before* any record
+    may be made once more for each fault or stall that hit its agent, or the server, meanwhile.
     """
     replies = _replies(reading)
     for (request, tool, call), deeds in reading.deeds.items():
@@ -227,7 +228,8 @@ def _two_at_a_time(reading: Reading, record: Placed, deed: Deed) -> bool:
     """Say whether the one who recorded a call and the one who made it could not know of each other.
 
     Either the one slept, or was cut off, while the other recorded, and made its call as it came back; or the
-    one was stopped with its record on the way. A lease later each has been fenced, or was done.
+    one was stopped with its record on the way; or the one woke and recorded while the other, which had the
+    turn by then, was at the same call. A lease later each has been fenced, or was done.
     """
     lease = int(reading.evidence.lease_s * 1e6)
     recorded = record.step.at
@@ -235,9 +237,12 @@ def _two_at_a_time(reading: Reading, record: Placed, deed: Deed) -> bool:
         until = max(fault.until, fault.at)
         if deed.at > until + lease or recorded < fault.at - _ON_THE_WAY_US:
             continue
-        slept = fault.kind == "pause" and fault.pid in (0, deed.pid)
-        stopped = fault.kind == "pause" and recorded <= fault.at
-        if fault.name == SERVER or slept or stopped:
+        if fault.name == SERVER:
+            return True
+        slept = fault.pid in (0, deed.pid)
+        stopped = recorded <= fault.at
+        under_way = 0 < deed.began <= recorded
+        if fault.kind in ("pause", stalls.KIND) and (slept or stopped or under_way):
             return True
     return False
 

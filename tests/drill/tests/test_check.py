@@ -14,9 +14,21 @@ from protocol.wire import events
 from protocol.wire.commands import Freeze, Submit
 from protocol.wire.config import Fleet
 from protocol.wire.ids import AgentName
+from tests.drill import stalls
 from tests.drill.check import BY_NAME, CHECKS, check
 from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
+from tests.drill.tests.model_calls import (
+    answered_while_it_slept,
+    by_one_who_did_not_sleep,
+    called_again_after_a_kill,
+    killed_after_the_record,
+    long_after_a_pause,
+    model_call,
+    woke_after_a_pause,
+    woke_after_a_stall,
+    woke_and_recorded,
+)
 from tests.drill.tests.scene import (
     REQUEST,
     SECOND,
@@ -108,24 +120,6 @@ def never_acknowledged() -> Evidence:
     )
 
 
-def answered_while_it_slept() -> Evidence:
-    """A process was paused in the midst of a model call; another made it and journaled; then it woke."""
-    evidence = clean()
-    deed = evidence.deeds[0]
-    pause = Fault("pause", "a-1", "a", deed.at - 1000, deed.at + 8 * SECOND, pid=102)
-    return changed(
-        with_deed(evidence, "c1", at=pause.until + 1000, pid=102), faults=(*evidence.faults, pause)
-    )
-
-
-def called_again_after_a_kill() -> Evidence:
-    """A process was killed after a model call and before its record: nobody can know of it."""
-    evidence = clean()
-    deed = evidence.deeds[0]
-    kill = Fault("kill", "a-1", "a", deed.at - 500, deed.at - 100)
-    return changed(with_deed(evidence, "c1", at=deed.at - 1000, pid=99), faults=(*evidence.faults, kill))
-
-
 def deeds_that_say_little() -> Evidence:
     """A user's tools write down neither request nor call."""
     evidence = clean()
@@ -168,6 +162,8 @@ RIGHT: list[Make] = [
     never_acknowledged,
     answered_while_it_slept,
     called_again_after_a_kill,
+    woke_after_a_pause,
+    woke_after_a_stall,
     with_excused_letters,
     frozen_and_told_again,
     ordered_after_its_end,
@@ -251,37 +247,6 @@ def verdict_that_no_rule_gives() -> Evidence:
     return with_bodies(scene.evidence(), [scene.play.bodies[0], msgspec.json.encode(forged)])
 
 
-def model_call(at: Callable[[int], int]) -> Evidence:
-    deed = clean().deeds[0]
-    return with_deed(clean(), "c1", at=at(deed.at), pid=102)
-
-
-def killed_after_the_record() -> Evidence:
-    """A kill excuses nothing once the reply was journaled."""
-    evidence = clean()
-    deed = evidence.deeds[0]
-    kill = Fault("step.recorded", "a-1", "a", deed.at + 2000, deed.at + 3000)
-    return changed(with_deed(evidence, "c1", at=kill.until + 1000), faults=(*evidence.faults, kill))
-
-
-def by_one_who_did_not_sleep() -> Evidence:
-    """A pause of one process is no excuse for another, who could read what was journaled."""
-    evidence = clean()
-    deed = evidence.deeds[0]
-    pause = Fault("pause", "a-1", "a", deed.at - 1000, deed.at + 8 * SECOND, pid=103)
-    return changed(
-        with_deed(evidence, "c1", at=deed.at + 2 * SECOND, pid=102), faults=(*evidence.faults, pause)
-    )
-
-
-def long_after_a_pause() -> Evidence:
-    """A pause that was over long before the reply was journaled excuses nothing."""
-    evidence = clean()
-    deed = evidence.deeds[0]
-    pause = Fault("pause", "a-1", "a", deed.at - 60 * SECOND, deed.at - 58 * SECOND)
-    return changed(with_deed(evidence, "c1", at=deed.at + 5000), faults=(*evidence.faults, pause))
-
-
 def last_us(evidence: Evidence) -> int:
     return max(deed.at for deed in evidence.deeds)
 
@@ -292,7 +257,6 @@ def new_key_each_round() -> Evidence:
 
 
 WRONG: dict[str, dict[str, Make]] = {
-    **TREES_WRONG,
     "nothing_lost": {
         "no event": lambda: changed(clean(), bodies={}),
         "left with an agent": left_with_an_agent,
@@ -406,6 +370,8 @@ WRONG: dict[str, dict[str, Make]] = {
         "recorded twice": lambda: with_step(clean(), "a", "2-1", "0-0"),
         "long after a pause": long_after_a_pause,
         "by one who did not sleep": by_one_who_did_not_sleep,
+        "begun after the record": lambda: woke_and_recorded("pause", began_ms=20),
+        "begun after the record, with a stall": lambda: woke_and_recorded(stalls.KIND, began_ms=20),
     },
     "fenced": {
         "no fence": lambda: without_step(without_step(clean(), "a", "0-2"), "a", "0-3"),
@@ -425,18 +391,19 @@ def left_with_work() -> Evidence:
     return scene.evidence()
 
 
+CASES = [
+    pytest.param(promise, make, id=f"{promise}-{name}".replace(" ", "-"))
+    for wrong in (WRONG, TREES_WRONG)
+    for promise, cases in wrong.items()
+    for name, make in cases.items()
+]
+
+
 def test_there_is_a_case_for_every_check() -> None:
-    assert set(WRONG) == {each.name for each in CHECKS}
+    assert {*WRONG, *TREES_WRONG} == {each.name for each in CHECKS}
 
 
-@pytest.mark.parametrize(
-    ("promise", "make"),
-    [
-        pytest.param(promise, make, id=f"{promise}-{name}".replace(" ", "-"))
-        for promise, cases in WRONG.items()
-        for name, make in cases.items()
-    ],
-)
+@pytest.mark.parametrize(("promise", "make"), CASES)
 def test_a_broken_promise_is_found(promise: str, make: Make) -> None:
     found = check(make())
     assert promise in {breach.promise for breach in found.breaches}, found.breaches
