@@ -14,11 +14,11 @@ from contextlib import aclosing
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.listing import bounds
+from mesh.bus.listing import bounds, listing
 from mesh.bus.reader import StoredMessage, ahead, batch, last, up_to
 from mesh.errors import LogCutShort, LogUnreadable, Malformed
 from protocol.wire import codec
-from protocol.wire.subjects import evt, evt_of
+from protocol.wire.subjects import EVENTS, evt, evt_of
 
 STREAM = "LOG"
 _READ_ATTEMPTS = 5
@@ -40,6 +40,26 @@ def number_of(stored: StoredMessage) -> int:
     if numbered is None:
         raise Malformed(f"the event at {stored.seq} has no number")
     return numbered.n
+
+
+class _Form(msgspec.Struct, frozen=True):
+    type: str = ""
+    v: int = 0
+
+
+async def has_log(bus: Bus) -> bool:
+    """Return True if there is a log, be it empty. Raises BusError."""
+    return STREAM in (await listing(bus, EVENTS)).streams
+
+
+async def check_form(bus: Bus) -> None:
+    """Raise OldForm if the log is one that only earlier builds read. Its first event tells.
+
+    Raises BusError.
+    """
+    for first in await batch(bus, STREAM, None, 1, 1):
+        form = codec.readable(first.data, _Form) or _Form()
+        codec.check_form(form.type, form.v)
 
 
 class JetStreamLog:

@@ -59,11 +59,12 @@ seq_argument = click.argument(
 @framed
 async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None:
     """Show the newest events of all requests, then each new one."""
-    from mesh.bus.event_log import JetStreamLog
+    from mesh.bus.event_log import JetStreamLog, check_form
     from mesh.bus.listing import bounds
     from protocol.wire.subjects import parse_evt
 
     async with await where.connect(*READERS) as bus:
+        await check_form(bus)
         first, last = await bounds(bus, "LOG")
         async for stored in JetStreamLog(bus).follow(max(first, last - lines + 1), tail=follow):
             if as_json:

@@ -17,6 +17,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import KeyPair, keyring
+from mesh.bus.event_log import check_form, has_log
 from mesh.bus.provision import Change, provision
 from mesh.bus.roles import accounts_config, names
 from mesh.errors import MeshError
@@ -58,8 +59,10 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
 
     Guards then look at the requests of agents that the file has no more, and end their rounds.
 
-    Raises UnsafeChange, OtherPartitions, NewerSchema, PricesMissing, BusError.
+    Raises OldForm, UnsafeChange, OtherPartitions, NewerSchema, PricesMissing, BusError.
     """
+    if await has_log(bus):
+        await bus.retry_unavailable(lambda: check_form(bus))
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
     documents[PRICES] = msgspec.json.encode(prices_of(file))
     held = [] if dry_run else await held_by_leavers(bus, file.fleet)

@@ -15,7 +15,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message
-from mesh.bus.event_log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog, check_form
 from mesh.bus.stores import ConfUnreadable
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
@@ -97,10 +97,11 @@ class Guard:
     async def run(self) -> None:
         """Read the fleet, then take work until cancelled (or until drained while it was still starting).
 
-        A bus that goes away meanwhile is waited for.
+        A bus that goes away meanwhile is waited for. Raises OldForm for a log that only earlier builds read.
         """
         tracing.look()
         await self._context.start()
+        await self._bus.retry_unavailable(lambda: check_form(self._bus))
         await self.assignment.start(self._context.fleet.partitions)
         await GuardPresence(self._bus, self._identity, self._context.clock).announce()
         self._starting = asyncio.Event()

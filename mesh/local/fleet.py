@@ -21,7 +21,7 @@ from mesh.bus.presence import ping, statistics
 from mesh.bus.provision import Change, standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import inbox_consumer, queue_consumers
-from mesh.errors import BusError, MeshError
+from mesh.errors import BusError, MeshError, OldForm
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle
@@ -149,7 +149,12 @@ class LocalFleet(Lifecycle):
         await self.server.start()
         self._on_ready(self.server)
         async with await self.connect_as(ADMIN) as admin:
-            await apply(admin, self.file)
+            try:
+                await apply(admin, self.file)
+            except OldForm as old:
+                store = store_of(self.directory)
+                text = f"{store} is left as it is: {old}: move it away, to {store}-form-{old.version} say"
+                raise LaunchFailed(text) from old
             for number in range(1, self._guards + 1):
                 identity = f"{GUARD}-{number}"
                 self._add(GUARD, identity, ("guard", "run", "--identity", identity))

@@ -13,6 +13,7 @@ import msgspec
 
 from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
+from mesh.bus.event_log import check_form
 from mesh.bus.listing import listing, stream_info
 from mesh.bus.reader import every, get, up_to
 from mesh.bus.roles import ADMIN
@@ -156,6 +157,12 @@ async def _streams(look: Look) -> Results:
         yield "found", f"missing: {', '.join(missing)}; run `mesh setup`"
     else:
         yield "ok", "all there; whether they are right only the admin can tell, with the fleet file"
+
+
+async def _log_use(look: Look) -> Results:
+    await check_form(look.bus)
+    async for each in who_fills_it(look.bus):
+        yield each
 
 
 async def _limits(look: Look) -> Results:
@@ -398,7 +405,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "documents": (_documents, "fleet, policies and prices can be read"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
-    "log": (lambda look: who_fills_it(look.bus), "nothing was written in the last day"),
+    "log": (_log_use, "nothing was written in the last day"),
     "guards": (_guards, "every queue is served"),
     "agents": (_agents, ""),
     "permissions": (_permissions, "each agent has a limit in the fleet file"),

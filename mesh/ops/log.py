@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog, check_form
 from mesh.bus.listing import bounds
 from mesh.bus.provision import standing_journals
 from mesh.bus.reader import batch, every, first_since
@@ -27,6 +27,7 @@ from mesh.errors import (
     LogUnreadable,
     Malformed,
     NotFound,
+    OldForm,
     OutcomeUnknown,
     ProtocolError,
     UsageWrong,
@@ -220,7 +221,7 @@ def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
 async def read_each(
     bus: Bus, requests: Iterable[str], *, skip_ended: bool = False
 ) -> dict[str, list[AnyEvent] | None]:
-    """Return the events of each request; None if it cannot be read. Raises BusError.
+    """Return the events of each request; None if it cannot be read. Raises OldForm, BusError.
 
     Args:
         skip_ended: of a request that has ended, or is not in the log, return no event.
@@ -236,6 +237,8 @@ async def read_each(
                         return []
                 found = await patiently(bus, lambda: log.read(request))
                 return decoded(stored.data for stored in found)
+            except OldForm:
+                raise
             except (LogUnreadable, ProtocolError):
                 return None
 
@@ -306,7 +309,11 @@ def documented(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
 
 
 async def stored_bodies(bus: Bus, requests: Sequence[str] = ()) -> AsyncIterator[bytes]:
-    """Yield the stored events of requests; of all of them, in the log's order, when none is named."""
+    """Yield the stored events of requests; of all of them, in the log's order, when none is named.
+
+    Raises OldForm, NotFound, BusError.
+    """
+    await check_form(bus)
     for request in requests:
         for body in await request_bodies(bus, request):
             yield body

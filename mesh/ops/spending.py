@@ -13,7 +13,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.reader import every
 from mesh.client.journals import journaled
-from mesh.errors import MeshError
+from mesh.errors import MeshError, OldForm
 from mesh.ops.log import request_bodies
 from mesh.replay.export import load
 from mesh.service.printable import one_line
@@ -106,6 +106,8 @@ def _take(account: Spending, request: str, body: bytes, unreadable: dict[str, st
     if request not in unreadable:
         try:
             account.take(codec.decode_event(body))
+        except OldForm:
+            raise
         except MeshError as broken:
             unreadable[request] = one_line(str(broken))
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog, check_form
 from mesh.bus.listing import bounds, stream_info
 from mesh.bus.reader import StoredMessage
-from mesh.errors import LogCutShort
+from mesh.errors import LogCutShort, OldForm
 from mesh.ops.log import glance, read_each
 from mesh.ops.queue import is_for_people
 from mesh.ops.requests import holder_of
@@ -192,9 +192,12 @@ class Feed:
             if self._lock is None:
                 continue  # somebody else feeds it
             try:
+                await check_form(self._bus)
                 await self._follow()
             except LogCutShort:
                 await asyncio.to_thread(self.projection.remake)
+            except OldForm as old:
+                self.trouble = str(old)
             except Exception as error:  # any error: the rest of the page stays up
                 self.trouble = one_line(f"{type(error).__name__}: {error}")
                 _log.warning("ui_feed_interrupted", reason=self.trouble)
