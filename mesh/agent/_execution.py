@@ -2,11 +2,6 @@
 
 The journal decides if a call runs at all. Here stands what running, asking and running again mean for each
 kind of call.
-
-An effect may wait for a yes, which is bound to that effect by its digest: the effect's idempotency key. It
-derives from the turn, the tool, the arguments and the number of equal calls before. Other arguments are
-another effect, which nobody has approved. The guard names the digest that a reply answers
-(`RoundOutcome.asked`).
 """
 
 import asyncio
@@ -20,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from mesh.agent._approvals import require_approval
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
 from mesh.agent._rounds import EndWatch
-from mesh.agent._step_store import Recorded, as_json, digest_of, plain
+from mesh.agent._step_store import Recorded, digest_of, plain
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
 from mesh.agent.errors import (
@@ -44,7 +40,6 @@ from mesh.errors import MeshError
 from mesh.service.logs import get_logger
 from protocol.domain import budget
 from protocol.wire.commands import (
-    Ask,
     Doubt,
     Failure,
     Move,
@@ -57,8 +52,8 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Assignment
-from protocol.wire.handoff import Artifact, Budget, Refusal
-from protocol.wire.ids import HUMAN, derive, submitter_of
+from protocol.wire.handoff import Artifact, Budget
+from protocol.wire.ids import derive
 from protocol.wire.prices import price_list
 
 if TYPE_CHECKING:
@@ -72,8 +67,6 @@ MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
 """Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""
 MOST_KEPT_S = 5.0
 """Kept of a round's time, at most a tenth of it, to report that the round has waited in vain."""
-SHOWN_CHARS = 4_000
-"""Of an effect's arguments, in the question that asks for its approval."""
 
 
 class Execution:
@@ -165,7 +158,7 @@ class Execution:
             if not allowed:
                 raise Recorded(ActionNotAllowed.code, told, begun=False)
             if tool.approve is not None:
-                self._require_approval(tool, arguments, key)
+                require_approval(self.work, self.request, tool, arguments, key)
 
         async def run() -> Any:
             if not allowed:
@@ -241,42 +234,6 @@ class Execution:
             return await run()
 
         return again
-
-    # --- approvals --------------------------------------------------------------------------------
-
-    def _require_approval(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> None:
-        """Return if the newest word on this effect is yes.
-
-        Raises ApprovalNeeded if nobody was asked yet. Raises Recorded, the effect's outcome, for any other
-        reply than `true`, if none came in time, and if the guard refused the question.
-        """
-        to = submitter_of(self.request) if tool.approve == "client" else HUMAN
-        for ended in reversed(self.work.past):
-            if ended.asked == key:
-                if ended.how == "expired":
-                    raise Recorded("approval_expired", f"nobody approved {tool.name} in time")
-                if ended.reply is True:
-                    return
-                said = f": {ended.reason}" if ended.reason else ""
-                raise Recorded("not_approved", f"{ended.by or to} did not approve {tool.name}{said}")
-            if isinstance(ended.move, Ask) and ended.move.digest == key:
-                why = ended.refusal
-                said = f"{why.rule}: {why.detail}" if isinstance(why, Refusal) else "the guard refused it"
-                raise Recorded("not_approved", f"nobody could be asked to approve {tool.name}: {said}")
-        whole = {name: arguments.get(name, value) for name, value in tool.check(arguments).items()}
-        shown = msgspec.json.encode(whole, enc_hook=as_json).decode()
-        if len(shown) > SHOWN_CHARS:
-            shown = f"{shown[:SHOWN_CHARS]}… (cut: {len(shown)} characters in all)"
-        raise ApprovalNeeded(
-            Ask(
-                to_agent=to,
-                question=f"{self.agent} asks for approval: {tool.name} {shown}",
-                schema={"type": "boolean"},
-                expires_s=tool.approve_within_s,
-                digest=key,
-                action=tool.name,
-            )
-        )
 
     # --- models -----------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from mesh.agent._threads import MOST, NoThread, Threads
 from mesh.agent.errors import EffectUnknown, InDoubt, ToolBusy, ToolError, ToolRefused, ToolTimedOut
-from mesh.agent.tools import MOST, NOT_DONE, NoThread, Threads, Tool, tool
+from mesh.agent.tools import NOT_DONE, Tool, tool
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from protocol.wire.commands import Complete
