@@ -72,6 +72,7 @@ class Records:
         """
         with tempfile.TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as directory:
             made = Path(directory) / file.name
+            made.touch()  # with the rights that the umask allows; SQLite would deny the group to write
             with closing(sqlite3.connect(made)) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 for name in ("schema.sql", "seed.sql"):

@@ -1,5 +1,7 @@
 """The records: created once by whoever comes first, shared by several processes, never half-done."""
 
+import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from agents import records as shared
 from agents.records import once, transaction
 from agents.support import billing, connected, technical
 from mesh.agent.errors import Retry, ToolArgumentsInvalid
+from tests.deploy.validator import DEPLOY
 from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("records")
@@ -23,6 +26,16 @@ from agents.support import connected
 sys.stdin.readline()
 with connected() as db:
     print(*(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("customers", "charges")))
+"""
+
+MODES = """
+import os
+from pathlib import Path
+from agents.support import RECORDS, connected
+os.umask(int(os.environ["UMASK"], 8))
+with connected() as db:
+    db.execute("UPDATE customers SET since = since")
+    print(*(f"{file.stat().st_mode & 0o777:o}" for file in sorted(RECORDS.path().parent.glob("*.db*"))))
 """
 
 
@@ -66,6 +79,21 @@ def test_several_processes_at_once_find_it_filled_once() -> None:
             db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("customers", "charges")
         ]
     assert said == {f"{found[0]} {found[1]}"}
+
+
+def test_agents_of_one_group_write_it_where_the_umask_lets_them() -> None:
+    """Each agent has a user of its own under systemd, and all of them one group."""
+    unit = (DEPLOY / "systemd" / "mesh-agent@.service").read_text()
+    (umask,) = re.findall(r"^UMask=(\d+)$", unit, re.MULTILINE)
+    ran = subprocess.run(
+        [sys.executable, "-c", MODES],
+        env={**os.environ, "UMASK": umask},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert ran.stdout.split() == ["660"] * 3  # the database, its log and that log's index
 
 
 def test_a_reader_that_comes_while_it_is_made_spoils_nothing(
