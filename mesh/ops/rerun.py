@@ -66,11 +66,10 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
         then.apply(event)
         work = _opening(event)
         if work is not None and work.handoff.to_agent != HUMAN:
-            must = (key for key, place in then.turns[work.turn].frame.marks if place == 0)
-            given = (work.handoff, then.carried(), then.carried_artifacts(), tuple(sorted(must)))
+            given = (work.handoff, then.turns[work.turn].carried())
     assert given is not None  # every request that was opened begins with an agent's turn
-    handoff, carried, artifacts, must_carry = given
-    facts = dict(carried)
+    handoff, carried = given
+    facts = dict(carried.facts)
     old_text = facts.pop(TEXT_FACT, None)
     agent = to or handoff.to_agent
     if handoff.move != "submit":
@@ -80,11 +79,11 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
         to=AgentName(agent),
         intent=handoff.intent if agent == handoff.to_agent else None,
         facts=tuple(facts.values()),
-        artifacts=tuple(artifacts.values()),
+        artifacts=carried.artifact_tuple,
         constraints=Constraints(
             allowed_actions=handoff.constraints.allowed_actions,
             budget=_grant(happened, handoff.to_agent),
-            must_carry=tuple(key for key in must_carry if key in (TEXT_FACT, *facts)),
+            must_carry=tuple(key for key in handoff.constraints.must_carry if key in (TEXT_FACT, *facts)),
         ),
         policy=ledger.policy.name,
         conversation=ledger.conversation,

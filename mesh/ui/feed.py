@@ -65,7 +65,7 @@ class Folded:
         if isinstance(event, events.RequestRefused):
             self.text = event.submit.text
         elif isinstance(event, events.RequestOpened):
-            fact = self.ledger.carried().get(TEXT_FACT)
+            fact = self.ledger.carried().facts.get(TEXT_FACT)
             self.text = "" if fact is None else str(fact.value)
         if event.refusal is not None:
             self.rules.append(str(event.refusal.rule))

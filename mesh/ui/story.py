@@ -49,8 +49,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What its holder may still spend; None: no limit."""
     deadline: int | None
     frozen_at: int | None
-    facts: tuple[tuple[Fact, ...], ...]
-    """By key, in order of the keys: all layers, the top one first. After the end, those carried last."""
+    facts: tuple[Fact, ...]
+    """In order of their keys. After the end, those carried last."""
     withheld: tuple[str, ...]
     """Labels of what its holder may not see."""
     must_carry: tuple[str, ...]
@@ -84,8 +84,8 @@ def standing(happened: Sequence[AnyEvent]) -> Standing:
     )
 
 
-def _facts_of(holder: TurnState | None) -> tuple[tuple[Fact, ...], ...]:
-    return () if holder is None else tuple(holder.load().facts.values())
+def _facts_of(holder: TurnState | None) -> tuple[Fact, ...]:
+    return () if holder is None else holder.carried().fact_tuple
 
 
 class Pictures(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from protocol.domain.carried import Carried
 from protocol.domain.envelope import World
-from protocol.domain.layers import Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import PlannedWork
 from protocol.domain.turns import Segment, TurnState
@@ -20,7 +20,7 @@ class Case:
     """One move before the rules, with what it would come to if none of them refused it."""
 
     __slots__ = (
-        "before", "handoff", "known", "ledger", "load", "marks",
+        "before", "carried", "handoff", "known", "ledger",
         "move", "oversized", "plan", "policy", "report", "rest", "target", "turn", "world",
     )  # fmt: skip
 
@@ -34,16 +34,14 @@ class Case:
     world: World
     target: str | None
     """Whom the move would give the work to, or put the question to."""
-    before: Load
-    """What the request carries before the move."""
-    load: Load
-    """What it would carry after."""
+    before: Carried
+    """What the turn carries before the move."""
+    carried: Carried
+    """What would be carried after it."""
     handoff: Handoff | None
     """The whole handoff that would be admitted, nothing withheld."""
     known: Handoff | None
     """The same as its giver knows it: what it was shown and what it brings."""
-    marks: Marks
-    """What of it the handoff that would be admitted must carry."""
     rest: Budget
     """What the proposer has left once it is settled."""
     plan: tuple[PlannedWork, ...]

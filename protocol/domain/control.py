@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.admission import Rejected
+from protocol.domain.carried import Carried, merge
 from protocol.domain.envelope import Draft, World
-from protocol.domain.layers import Bringer, Load, followed, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.submit import over_quota, stale_id
 from protocol.domain.swarm import rejection_of_post
@@ -115,12 +115,11 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
         again["past"] = (*human.work.past, remembered(past))
         if ended is not None:
             again |= {"round_": ended.round + 1, "continues": ended.journal_id}
-    handoff, load = _handed_on(ledger, human, control, draft.world.now)
+    handoff, carried = _handed_on(ledger, human, control, draft.world.now)
     return draft.opening(
         events.EscalationResolved,
         handoff,
-        load,
-        followed(human.marks(), human.load(), load),
+        carried,
         path=(handoff.to_agent,),
         turn=human.id,
         summary=control.summary,
@@ -132,7 +131,7 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
     )
 
 
-def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> tuple[Handoff, Load]:
+def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> tuple[Handoff, Carried]:
     """Return what a person gives on, and all that it carries: what they hold, and what they add.
 
     A deadline that has passed is not handed on, or the turn would end as it begins; the request's holds.
@@ -141,8 +140,7 @@ def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> 
     held = human.work.handoff
     own = held.constraints.deadline
     deadline = ledger.deadline if own is not None and own <= now else own
-    shown = Bringer({fact.key: fact for fact in held.facts}, {item.name: item for item in held.artifacts})
-    load = merge(human.load(), control.facts, bringer=shown, labels=ledger.history.labels)
+    carried = merge(human.carried(), control.facts, labels=ledger.history.labels)
     ended = ledger.turns[human.instead_of] if human.instead_of is not None else None
     rest = budget.UNLIMITED if ended is None else ledger.rest(ended)
     granted = budget.grant(control.budget, rest)
@@ -153,8 +151,8 @@ def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> 
         parent=human.id,
         summary=control.summary or held.summary,
         intent=held.intent if control.to is None or control.again else None,
-        facts=load.fact_tuple,
-        artifacts=load.artifact_tuple,
+        facts=carried.fact_tuple,
+        artifacts=carried.artifact_tuple,
         constraints=replace(held.constraints, deadline=deadline, budget=budget.public(granted)),
     )
-    return handoff, load
+    return handoff, carried

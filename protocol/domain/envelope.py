@@ -11,21 +11,20 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from protocol.domain.layers import Load, Marks, divide, is_seen_whole
+from protocol.domain.carried import Carried, divide
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import ClientUse
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
 from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.event_parts import Assignment, Beneath, Grounds, RoundOutcome, TaskResult, Withheld
+from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome, TaskResult, Withheld
 from protocol.wire.events import VERSION, Ended, Event, FactsWithheld, type_of
 from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, due_cause, event_id
 
 E = TypeVar("E", bound=Event)
-_NOTHING_BENEATH = Beneath()
-_NOTHING_TOLD = {"report": Report(), "grounds": Grounds(), "move": None, "facts": (), "remembered": ()}
-_NOTHING_KEPT = _NOTHING_TOLD | {"grounds": None, "artifacts": (), "must_carry": ()}
+_NOTHING_TOLD = {"report": Report(), "grounds": Grounds(), "move": None, "facts": ()}
+_NOTHING_KEPT = _NOTHING_TOLD | {"grounds": None, "artifacts": ()}
 """What `facts.withheld` says by default."""
 _ENDS = Ended.__args__
 
@@ -56,8 +55,8 @@ class HandoffView(NamedTuple):
     handoff: Handoff
     withheld: Withheld | None
     """What the reader may be told of what it does not see."""
-    rest: Beneath
-    """Every layer of what the reader does not see the whole of."""
+    hidden: Carried
+    """What the reader does not see."""
 
 
 class Draft:
@@ -93,8 +92,7 @@ class Draft:
         self,
         kind: type[E],
         handoff: Handoff,
-        load: Load,
-        marks: Marks,
+        carried: Carried,
         *,
         path: tuple[AgentName, ...],
         depth: int = 0,
@@ -109,31 +107,24 @@ class Draft:
         """Return an event that opens a turn, or the one that first has to keep what is not shown.
 
         `facts.withheld` comes before every handoff of which the reader may not see a part, and before no
-        other. So nobody learns from it under which keys something is withheld. People are cleared for
-        everything: they read the log.
+        other. People are cleared for everything: they read the log.
 
         Args:
-            load: all that the handoff carries.
-            marks: what of it must be carried.
+            handoff: the whole, nothing withheld.
+            carried: all that it carries.
             remembered: keys of the facts that the request's conversation remembers.
             reader: as the fleet file has them; by default the target of the grounds.
             results: those that a task is given to use, as its reader may see them.
         """
         target = reader or self.world.grounds.target
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
-        shown, withheld, rest = show(handoff, load, marks, clearance)
-        places = tuple(at for at, fact in enumerate(rest.facts) if fact.key in remembered)
-        keeps = {
-            "facts": rest.facts,
-            "artifacts": rest.artifacts,
-            "must_carry": rest.must_carry,
-            "remembered": places,
-        }
+        shown, withheld, hidden = show(handoff, carried, clearance)
+        keeps = {"facts": hidden.fact_tuple, "artifacts": hidden.artifact_tuple}
         first = self._keeping(handoff.to_agent, keeps, is_needed=withheld is not None)
         if first is not None:
             return first
         if remembered:
-            payload["remembered"] = tuple(fact.key for fact in shown.facts if fact.key in remembered)
+            payload["remembered"] = tuple(sorted(remembered))
         turn = payload.pop("id", None) or self._id(kind)  # the event's own id
         policy = payload.get("policy", self.ledger.policy)
         work = Assignment(
@@ -146,7 +137,6 @@ class Draft:
             past=past,
             continues=continues,
             prices=payload.get("prices", self.ledger.prices),
-            beneath=rest if withheld is None and rest is not _NOTHING_BENEATH else None,
             topology=policy.topology,
             task=payload.get("name", ""),
             results=results,
@@ -163,7 +153,6 @@ class Draft:
         report: Report = Report(),  # noqa: B008  # it is immutable
         move: Move | None = None,
         facts: tuple[Fact, ...] = (),
-        remembered: tuple[int, ...] = (),
         **payload: Any,
     ) -> E | FactsWithheld:
         """Return a question or an end, or the event that first has to keep what its reader is not told.
@@ -173,10 +162,9 @@ class Draft:
             report: what the agent reported with the move that led to it.
             move: the move itself, where `payload` does not say it.
             facts: what the conversation is to remember, or what a refusal of the submit rests on.
-            remembered: which of them it remembers already, by their place.
         """
         to, grounds = to or str(self.ledger.client), self.world.grounds
-        keeps = {"report": report, "grounds": grounds, "move": move, "facts": facts, "remembered": remembered}
+        keeps = {"report": report, "grounds": grounds, "move": move, "facts": facts}
         is_nothing = keeps == _NOTHING_TOLD and equal(keeps, _NOTHING_TOLD)
         first = self._keeping(to, keeps, is_needed=not is_nothing)
         return self.event(kind, to, **payload) if first is None else first
@@ -207,44 +195,18 @@ def due_draft(kind: type[Event], ledger: Ledger, world: World, about: str, n: in
     return Draft(ledger, world, due_cause(str(ledger.request), type_of(kind), about, n))
 
 
-def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] | None) -> HandoffView:
+def show(handoff: Handoff, carried: Carried, clearance: Collection[str] | None) -> HandoffView:
     """Return a handoff as its reader sees it.
 
     Args:
-        handoff: the whole: with the first layer of all that it carries.
-        load: all that it carries.
-        marks: what of it must be carried.
+        handoff: the whole: with all that it carries.
+        carried: the same, by name.
         clearance: the reader's; None: for everything.
     """
-    if is_seen_whole(load, clearance):
-        carried = tuple(key for key in load.facts if (key, 0) in marks) if marks else ()
-        return HandoffView(_carrying(handoff, carried), None, _NOTHING_BENEATH)
-    divided = divide(load, clearance)
-    must_carry = tuple(
-        key
-        for key, fact in divided.facts.items()
-        if any(load.facts[key][place] is fact for name, place in marks if name == key)
-    )
-    rest: list[Fact] = []
-    places: list[int] = []
-    for key, layers in divided.rest.facts.items():
-        places += sorted(len(rest) + place for name, place in marks if name == key)
-        rest += layers
-    shown = replace(
-        handoff,
-        facts=tuple(divided.facts.values()),
-        artifacts=tuple(divided.artifacts.values()),
-    )
-    items = tuple(item for layers in divided.rest.artifacts.values() for item in layers)
-    kept = Beneath(facts=tuple(rest), artifacts=items, must_carry=tuple(places))
-    return HandoffView(_carrying(shown, must_carry), divided.withheld, kept)
-
-
-def _carrying(handoff: Handoff, must_carry: tuple[str, ...]) -> Handoff:
-    """Return a handoff that says which of the facts that its reader sees must be carried."""
-    if must_carry == handoff.constraints.must_carry:
-        return handoff
-    return replace(handoff, constraints=replace(handoff.constraints, must_carry=must_carry))
+    shown, hidden, withheld = divide(carried, clearance)
+    if withheld is not None:
+        handoff = replace(handoff, facts=shown.fact_tuple, artifacts=shown.artifact_tuple)
+    return HandoffView(handoff, withheld, hidden)
 
 
 _TRACE_ID = slice(3, 35)

@@ -86,15 +86,14 @@ class Ledger(RequestState):
 
     def _on_admitted(self, event: events.HandoffAdmitted) -> None:
         giver, handoff = self.turns[event.turn], event.work.handoff
-        segment = self.segment_after(event, giver)
-        stash = self.take_over(event, giver, event.grounds.sender)
+        segment, hidden = giver.segment, self.take_over(event)
         self.close(giver.id, event)
         self.settle(giver, event.report)
         if handoff.move == "hand_back":
             segment = segment.pop_to(len(event.work.path) - 1)
         else:
-            segment = segment.push(self.frame_of(handoff, stash))
-        self.begin(event, segment, stash)
+            segment = segment.push(self.frame_of(handoff))
+        self.begin(event, segment, hidden)
 
     def _on_move_refused(self, event: events.MoveRefused) -> None:
         if event.turn in self.offers:
@@ -142,8 +141,7 @@ class Ledger(RequestState):
 
     def _on_escalated(self, event: events.EscalationRaised) -> None:
         ended = self.turns[event.turn]
-        segment = self.segment_after(event, ended)
-        stash = self.take_over(event, ended, None if event.grounds is None else event.grounds.sender)
+        segment, hidden = ended.segment, self.take_over(event)
         self.close(ended.id, event)
         if ended.agent == HUMAN:
             instead_of = ended.instead_of
@@ -154,7 +152,7 @@ class Ledger(RequestState):
                 self.settle(ended, event.report)
             else:
                 self._charge_unaccounted(ended, ended.unaccounted and not ended.reported)
-        raised = self.begin(event, segment, stash, instead_of=instead_of, tier=event.tier)
+        raised = self.begin(event, segment, hidden, instead_of=instead_of, tier=event.tier)
         raised.reason = ended.reason if ended.agent == HUMAN else event.reason
 
     def _on_assigned(self, event: events.EscalationAssigned) -> None:
@@ -162,9 +160,9 @@ class Ledger(RequestState):
 
     def _on_resolved(self, event: events.EscalationResolved) -> None:
         human = self.turns[event.turn]
-        stash = self.take_over(event, human)
+        hidden = self.take_over(event)
         self.close(event.turn, event)
-        turn = self.enter(event, stash)
+        turn = self.enter(event, hidden)
         turn.entry = event.grounds.target
         if event.work.continues is not None and human.instead_of is not None:
             turn.before = self.turns[human.instead_of].known_tasks

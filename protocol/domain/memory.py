@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from protocol.domain.layers import NO_LOAD, Bringer, Load, difference, merge
+from protocol.domain.carried import NOTHING, Carried, Labels, merge
 from protocol.wire.commands import Complete, Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted, RequestOpened
 from protocol.wire.handoff import TEXT_FACT, Fact, Refusal, Rule
@@ -92,7 +92,7 @@ def living(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> list[M
 class Begun(NamedTuple):
     """What a request begins with."""
 
-    load: Load
+    carried: Carried
     remembered: frozenset[str]
     """Keys of its facts that the conversation remembers and the submit does not bring."""
 
@@ -101,10 +101,9 @@ def begun(submit: Submit, memory: tuple[Fact, ...]) -> Begun:
     """Return what a submit brings, and what its conversation remembers besides."""
     facts = (Fact(key=TEXT_FACT, value=submit.text), *submit.facts)
     if not memory:
-        return Begun(merge(NO_LOAD, facts, submit.artifacts), frozenset())
-    shown = Bringer({fact.key: fact for fact in memory})
-    load = merge(merge(NO_LOAD, memory), facts, submit.artifacts, bringer=shown)
-    return Begun(load, frozenset(shown.facts) - {fact.key for fact in facts})
+        return Begun(merge(NOTHING, facts, submit.artifacts), frozenset())
+    carried = merge(merge(NOTHING, memory), facts, submit.artifacts)
+    return Begun(carried, frozenset({fact.key for fact in memory} - {fact.key for fact in facts}))
 
 
 def recalled_for(event: AnyEvent, kept: FactsWithheld | None) -> tuple[Fact, ...]:
@@ -113,11 +112,12 @@ def recalled_for(event: AnyEvent, kept: FactsWithheld | None) -> tuple[Fact, ...
     Args:
         kept: what is kept back from its reader.
     """
-    shown: tuple[Fact, ...] = ()
-    if isinstance(event, RequestOpened) and event.remembered:
-        shown = tuple(fact for fact in event.work.handoff.facts if fact.key in event.remembered)
-    hidden = () if kept is None else tuple(kept.facts[place] for place in kept.remembered)
-    return (*shown, *hidden)
+    hidden = () if kept is None else kept.facts
+    if not isinstance(event, RequestOpened):
+        return hidden
+    if not event.remembered:
+        return ()
+    return tuple(fact for fact in (*event.work.handoff.facts, *hidden) if fact.key in event.remembered)
 
 
 def too_much(memory: tuple[Fact, ...], bytes_: int, most_bytes: int) -> Refusal | None:
@@ -142,23 +142,16 @@ def too_much(memory: tuple[Fact, ...], bytes_: int, most_bytes: int) -> Refusal 
 # --- a request that ends ----------------------------------------------------------------------------
 
 
-def to_remember(
-    move: Complete, carried: Load, bringer: Bringer, labels: Mapping[str, Iterable[str]]
-) -> tuple[Fact, ...]:
+def to_remember(move: Complete, carried: Carried, labels: Labels) -> tuple[Fact, ...]:
     """Return the facts that an answer leaves to its conversation, with the labels that stick to them.
 
     Args:
-        carried: all that the request carries.
-        bringer: the agent that answers.
+        carried: all that the turn carries; by a rule, the agent sees of it what it has remembered.
         labels: those that keys had before in the request.
     """
-    held = {key: frozenset(known) for key, known in labels.items()}
-    after = merge(carried, move.remember, bringer=bringer, labels=held)
-    found = {key: bringer.facts[key] for key in move.remember_keys if key in bringer.facts}
-    for fact in move.remember:
-        new = difference(carried.facts.get(fact.key, ()), after.facts[fact.key])
-        found[fact.key] = new or bringer.facts.get(fact.key) or bringer.own[fact.key]
-    return tuple(found[key] for key in sorted(found))
+    after = merge(carried, move.remember, labels=labels)
+    keys = {*move.remember_keys, *(fact.key for fact in move.remember)}
+    return tuple(fact for key, fact in after.facts.items() if key in keys)
 
 
 def unfit(

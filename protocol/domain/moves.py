@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, layers, plans, rules, swarm
+from protocol.domain import budget, plans, rules, swarm
+from protocol.domain.carried import NOTHING, Carried, merge
 from protocol.domain.case import Case
 from protocol.domain.control import ASKED, decide_control
 from protocol.domain.envelope import Draft, E, World
-from protocol.domain.layers import NO_LOAD, NO_STASH, Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import to_remember
 from protocol.domain.submit import decide_submit
@@ -28,8 +28,6 @@ from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
-
-_NOBODY = Bringer()
 
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
@@ -118,13 +116,11 @@ class _Verdict(Case):
         self.rest = self.ledger.rest(turn, more)
         self.target = target_of(self.ledger, command)
         self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
-        self.before, self.load, self.marks = NO_LOAD, NO_LOAD, frozenset()
+        self.before = self.carried = NOTHING
         self.handoff, self.known, self.plan = None, None, ()
         move = self.move
         if type(move) is Transfer or type(move) is HandBack or type(move) is Escalate:
             self._carry(move)
-        elif type(move) is commands.Complete and move.remember:
-            self.before, self.marks = self.turn.load(), self.turn.marks()
         elif type(move) is commands.Delegate:
             grounds, now = self.world.grounds, self.world.now
             self.plan = plans.planned(self.ledger, turn, move, grounds, now, self.rest)
@@ -157,75 +153,25 @@ class _Verdict(Case):
         """Return what the request's conversation is to remember; nothing if the request is of none."""
         if self.ledger.conversation is None or not (move.remember or move.remember_keys):
             return ()
-        return to_remember(move, self.before, self._bringer(), self.ledger.history.labels)
+        return to_remember(move, self.turn.carried(), self.ledger.history.labels)
 
     def _carry(self, move: Transfer | HandBack | Escalate) -> None:
         """Work out what the move would carry on and hand over."""
-        ledger = self.ledger
         drop, things = (move.drop, move.artifacts) if isinstance(move, (Transfer, HandBack)) else ((), ())
-        self.before = self.load = self.turn.load()
-        self.marks = self.turn.marks()
-        bringer = _NOBODY
-        if move.facts or things or drop or (type(move) is Transfer and move.constraints.must_carry):
-            bringer = self._bringer()
-            self.load = layers.merge(self.before, move.facts, things, drop, bringer, ledger.history.labels)
-        self.marks = self._marks(move, bringer)
-        self.handoff = self._handoff(self.load)
+        self.before = self.turn.carried()
+        self.carried = merge(self.before, move.facts, things, drop, self.ledger.history.labels)
+        self.handoff = self._handoff(self.carried)
         if self.handoff is not None:
-            self.known = self._known(self.handoff, move)
+            self.known = plans.known_to_giver(self.handoff, self.turn, move.facts, things)
 
-    def _bringer(self) -> Bringer:
-        """Return what merging has to know of the proposer."""
-        held, sender = self.turn.work.handoff, self.world.grounds.sender
-        return Bringer(
-            {fact.key: fact for fact in held.facts},
-            {item.name: item for item in held.artifacts},
-            frozenset(() if sender is None else sender.clearance),
-            self.ledger.history.own(self.turn.agent),
-            self.marks,
-        )
-
-    def _known(self, handoff: Handoff, move: Transfer | HandBack | Escalate) -> Handoff:
-        """Return the handoff as its giver knows it, without a trace of what is withheld from them."""
-        held = self.turn.work.handoff
-        drop, things = (move.drop, move.artifacts) if isinstance(move, (Transfer, HandBack)) else ((), ())
-        asked = move.constraints.must_carry if type(move) is Transfer else ()
-        if self.load is self.before and not asked and self.turn.stash is NO_STASH:
-            return handoff  # nothing is brought, and nothing is out of the giver's sight
-        facts = {fact.key: fact for fact in held.facts if fact.key not in drop}
-        artifacts = {item.name: item for item in (*held.artifacts, *things)}
-        return replace(
-            handoff,
-            facts=tuple((facts | {fact.key: fact for fact in move.facts}).values()),
-            artifacts=tuple(artifacts.values()),
-            constraints=replace(handoff.constraints, must_carry=asked),
-        )
-
-    def _marks(self, move: Move, bringer: Bringer) -> Marks:
-        """Return which layers must be carried on: those that had to be until now, and those asked for.
-
-        A key that is asked for means what the mover sees under it, or brings. A hand-back restores what it
-        goes back to.
-        """
-        marks = self.marks
-        if type(move) is HandBack:
-            segment = self.segment
-            back = segment.resumed()
-            marks = marks if back is None else segment.path[back].marks
-        marks = layers.followed(marks, self.before, self.load)
-        if type(move) is not Transfer or not move.constraints.must_carry:
-            return marks
-        asked = move.constraints.must_carry
-        return marks.union(layers.marked(asked, self.before, self.load, bringer))
-
-    def _handoff(self, load: Load) -> Handoff | None:
+    def _handoff(self, carried: Carried) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""
         segment, own = self.segment, self.turn.frame.constraints
         match self.move:
             case Transfer() as move:
                 granted = budget.grant(move.constraints.budget, self.rest)
                 return self._handoff_of(
-                    load,
+                    carried,
                     to=move.to_agent,
                     summary=move.summary,
                     intent=move.intent,
@@ -240,7 +186,7 @@ class _Verdict(Case):
                 frame = segment.path[back]
                 left = budget.public(budget.left(frame.ceiling, self.spent))
                 return self._handoff_of(
-                    load,
+                    carried,
                     to=frame.agent,
                     summary=move.summary,
                     intent=frame.intent,
@@ -250,7 +196,7 @@ class _Verdict(Case):
                 )
             case Escalate() as move:
                 return self._handoff_of(
-                    load,
+                    carried,
                     to=HUMAN,
                     summary=move.summary,
                     intent=self.turn.work.handoff.intent,
@@ -258,30 +204,29 @@ class _Verdict(Case):
                 )
         return None
 
-    def _handoff_of(self, load: Load, *, to: str, **rest: Any) -> Handoff:
+    def _handoff_of(self, carried: Carried, *, to: str, **rest: Any) -> Handoff:
         name = str(self.move.__struct_config__.tag)
         return Handoff(
             move=name,
             from_agent=self.turn.agent,
             to_agent=AgentName(to),
             parent=self.turn.id,
-            facts=load.fact_tuple,
-            artifacts=load.artifact_tuple,
+            facts=carried.fact_tuple,
+            artifacts=carried.artifact_tuple,
             **rest,
         )
 
     def _admitted(self, move: Transfer | HandBack) -> AnyEvent:
         assert self.handoff is not None
         segment = self.segment
-        if type(move) is Transfer:  # keys that must be carried stand in the handoff alone
-            path, asked = (*segment.names, move.to_agent), replace(move.constraints, must_carry=())
+        if type(move) is Transfer:
+            path, asked = (*segment.names, move.to_agent), move.constraints
         else:
             path, asked = segment.names[: (segment.resumed() or 0) + 1], Constraints()
         return self.draft.opening(
             events.HandoffAdmitted,
             self.handoff,
-            self.load,
-            self.marks,
+            self.carried,
             path=path,
             depth=segment.depth + 1,
             asked=asked,
@@ -332,9 +277,9 @@ class _Verdict(Case):
         )
 
     def _delivered(self, move: commands.Deliver) -> AnyEvent:
-        task, bringer = self.turn.task, self._bringer()
+        task = self.turn.task
         assert task is not None
-        labelled = layers.merge(NO_LOAD, move.facts, (), (), bringer, self.ledger.history.labels)
+        labelled = merge(NOTHING, move.facts, labels=self.ledger.history.labels)
         return self.draft.event(
             events.TaskDelivered,
             NOBODY,
@@ -367,8 +312,7 @@ class _Verdict(Case):
         return self.draft.opening(
             events.EscalationRaised,
             self.handoff,
-            self.load,
-            self.marks,
+            self.carried,
             path=segment.names,
             depth=segment.depth,
             past=self.turn.past,

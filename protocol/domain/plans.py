@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from protocol.domain import budget
+from protocol.domain.carried import Carried, merge, narrowed
 from protocol.domain.envelope import Draft, World, due_draft
-from protocol.domain.layers import Bringer, Load, Marks, followed, marked, merge, narrowed
 from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import (
     TaskState,
@@ -31,7 +31,7 @@ from protocol.wire.commands import Delegate, Task
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Candidate, Grounds, PlannedTask, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Budget, Constraints, Handoff, Rule
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Rule
 from protocol.wire.ids import NOBODY, AgentName, TurnId
 
 SWARM = "swarm"
@@ -45,12 +45,10 @@ class TaskWork(NamedTuple):
     """The whole, nothing withheld."""
     known: Handoff
     """The same as its lead knows it."""
-    before: Load
+    before: Carried
     """What the lead carries."""
-    load: Load
+    carried: Carried
     """What the task would carry."""
-    marks: Marks
-    """What of it must be carried."""
 
 
 class PlannedWork:
@@ -147,7 +145,7 @@ def planned(
             uses=tuple(known[name].planned.turn for name in task.uses if name in known),
             revises=known[task.revises].planned.turn if task.revises in known else TurnId(""),
         )
-        carry = functools.partial(task_work, ledger, turn, plan, agent, grounds.sender)
+        carry = functools.partial(task_work, ledger, turn, plan, agent)
         found.append(PlannedWork(task, worker, plan, carry))
     return tuple(found)
 
@@ -184,6 +182,7 @@ def narrower(
         deadline=own.deadline if deadline is None else deadline,  # never later, by a rule
         allowed_actions=own.allowed_actions if actions is None else tuple(sorted(actions)),
         budget=budget.public(granted),
+        must_carry=tuple(sorted({*own.must_carry, *asked.must_carry})),
         read_only=read_only or own.read_only or asked.read_only,
     )
 
@@ -237,28 +236,18 @@ def _against(one: Candidate, lead: TurnState) -> str:
 # --- what it gets -----------------------------------------------------------------------------------
 
 
-def task_work(
-    ledger: Ledger, lead: TurnState, plan: PlannedTask, agent: AgentName, giver: AgentEntry | None
-) -> TaskWork:
+def task_work(ledger: Ledger, lead: TurnState, plan: PlannedTask, agent: AgentName) -> TaskWork:
     """Return what a task works with: what the plan carries of its lead's facts, and what it brings.
 
     A lead leaves out what it sees. What is withheld from it goes along, as it does with a transfer.
     """
-    task, held = plan.task, lead.work.handoff
-    clearance = frozenset(() if giver is None else giver.clearance)
-    shown = {fact.key: fact for fact in held.facts}
-    things = {item.name: item for item in held.artifacts}
-    before, marks = lead.load(), lead.marks()
-    bringer = Bringer(shown, things, clearance, marks=marks)
-    kept = before
+    task = plan.task
+    before = kept = lead.carried()
     if task.carry is not None:
         brought = (*(fact.key for fact in task.facts), *(item.name for item in task.artifacts))
-        keys = {*task.carry, *brought}
-        kept = narrowed(before, keys, bringer)
-        shown = {key: fact for key, fact in shown.items() if key in keys}
-        things = {name: item for name, item in things.items() if name in keys}
-    load = merge(kept, task.facts, task.artifacts, (), bringer, ledger.history.labels)
-    asked = task.constraints.must_carry
+        hidden = lead.hidden
+        kept = narrowed(before, {*task.carry, *brought, *hidden.facts, *hidden.artifacts})
+    carried = merge(kept, task.facts, task.artifacts, labels=ledger.history.labels)
     handoff = Handoff(
         move="delegate",
         from_agent=lead.agent,
@@ -266,18 +255,32 @@ def task_work(
         parent=lead.id,
         summary=task.summary,
         intent=task.intent,
-        facts=load.fact_tuple,
-        artifacts=load.artifact_tuple,
+        facts=carried.fact_tuple,
+        artifacts=carried.artifact_tuple,
         constraints=plan.constraints,
     )
-    known = replace(
+    known = known_to_giver(handoff, lead, task.facts, task.artifacts)
+    return TaskWork(handoff, known, before, carried)
+
+
+def known_to_giver(
+    handoff: Handoff, giver: TurnState, facts: Collection[Fact], artifacts: Collection[Artifact]
+) -> Handoff:
+    """Return a handoff as its giver knows it, without a trace of what is withheld from them.
+
+    Args:
+        handoff: the whole.
+        facts: those that the giver brings; of `artifacts` likewise.
+    """
+    hidden = giver.hidden
+    if not (hidden.facts or hidden.artifacts):
+        return handoff
+    unseen = hidden.facts.keys() - {fact.key for fact in facts}
+    unnamed = hidden.artifacts.keys() - {item.name for item in artifacts}
+    return replace(
         handoff,
-        facts=tuple((shown | {fact.key: fact for fact in task.facts}).values()),
-        artifacts=tuple((things | {item.name: item for item in task.artifacts}).values()),
-        constraints=replace(plan.constraints, must_carry=asked),
-    )
-    return TaskWork(
-        handoff, known, before, load, followed(marks, before, load) | marked(asked, before, load, bringer)
+        facts=tuple(fact for fact in handoff.facts if fact.key not in unseen),
+        artifacts=tuple(item for item in handoff.artifacts if item.name not in unnamed),
     )
 
 
@@ -327,12 +330,11 @@ def opened(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
 
 def opening(draft: Draft, lead: TurnState, plan: PlannedTask, entry: AgentEntry, **said: Any) -> AnyEvent:
     """Return what opens the turn of a task for its agent, `entry`, with what that may see."""
-    work = task_work(draft.ledger, lead, plan, entry.name, lead.entry)
+    work = task_work(draft.ledger, lead, plan, entry.name)
     return draft.opening(
         events.TaskOpened,
         work.handoff,
-        work.load,
-        work.marks,
+        work.carried,
         path=(*lead.path, entry.name),
         reader=entry,
         results=given(draft.ledger, plan, entry.clearance),

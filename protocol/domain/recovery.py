@@ -5,13 +5,12 @@ them). What the proposal brought and dropped is the difference between what was 
 after; merged with what was carried before, it gives the same handoff again.
 """
 
-from msgspec.structs import replace
-
-from protocol.domain.layers import Marks, brought, dropped, followed
+from protocol.domain.carried import Carried, T
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
 from protocol.domain.tasks import open_of
 from protocol.wire import commands, events
+from protocol.wire.codec import equal
 from protocol.wire.commands import Command, Control, Move, Proposal, Submit
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT
@@ -54,24 +53,30 @@ def _proposer(ledger: Ledger, event: AnyEvent, proposal: Proposal) -> AgentName:
 
 
 def _submit(ledger: Ledger, event: events.RequestOpened) -> Submit:
-    load, handoff = ledger.load_after(event), event.work.handoff
+    carried, handoff = ledger.carried_after(event), event.work.handoff
     memory = recalled_for(event, ledger.kept_back(event.cause))
     own = {TEXT_FACT, *(fact.key for fact in memory)}
     return Submit(
-        text=load.facts[TEXT_FACT][0].value,
+        text=carried.facts[TEXT_FACT].value,
         to=handoff.to_agent,
         intent=handoff.intent,
-        facts=tuple(fact for fact in load.fact_tuple if fact.key not in own),
-        artifacts=load.artifact_tuple,
-        constraints=replace(event.asked, must_carry=_keys(ledger.marks_after(event))),
+        facts=tuple(fact for fact in carried.fact_tuple if fact.key not in own),
+        artifacts=carried.artifact_tuple,
+        constraints=event.asked,
         policy=event.policy.name,
         conversation=event.conversation,
         rerun_of=event.rerun_of,
     )
 
 
-def _keys(marks: Marks) -> tuple[str, ...]:
-    return tuple(sorted({key for key, _ in marks}))
+def brought(before: dict[str, T], after: dict[str, T]) -> tuple[T, ...]:
+    """Return what was new or changed between two states of what is carried."""
+    return tuple(item for name, item in after.items() if name not in before or not equal(before[name], item))
+
+
+def dropped(before: Carried, after: Carried) -> tuple[str, ...]:
+    """Return the keys that are carried no longer."""
+    return tuple(key for key in before.facts if key not in after.facts)
 
 
 def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
@@ -99,7 +104,7 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
         case events.TurnSuspended(ask=ask):
             move = ask
         case events.EscalationRaised(reason="asked", work=work):
-            facts = brought(ledger.turns[event.turn].load().facts, ledger.load_after(event).facts)
+            facts = brought(ledger.turns[event.turn].carried().facts, ledger.carried_after(event).facts)
             move = commands.Escalate(summary=work.handoff.summary, facts=facts)
         case events.RequestCompleted(control="", answer=answer):
             still = open_of(ledger.turns[event.turn].tasks.values())
@@ -131,17 +136,12 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
 
 def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted) -> Move:
     giver, handoff = ledger.turns[event.turn], event.work.handoff
-    before, after = giver.load(), ledger.load_after(event)
+    before, after = giver.carried(), ledger.carried_after(event)
     facts = brought(before.facts, after.facts)
     artifacts = brought(before.artifacts, after.artifacts)
-    drop = dropped(before.facts, after.facts)
+    drop = dropped(before, after)
     if handoff.move == "hand_back":
         return commands.HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=drop)
-    # What had to be carried until now holds without being asked for.
-    asked = ledger.marks_after(event) - followed(giver.marks(), before, after)
-    known = {fact.key for fact in (*facts, *giver.work.handoff.facts)}
-    # What was brought again as it was, by an agent that does not see it, leaves a mark alone.
-    facts += tuple(after.facts[key][place] for key, place in sorted(asked) if key not in known)
     return commands.Transfer(
         to_agent=handoff.to_agent,
         summary=handoff.summary,
@@ -149,7 +149,7 @@ def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted) -> Move:
         facts=facts,
         artifacts=artifacts,
         drop=drop,
-        constraints=replace(event.asked, must_carry=_keys(asked)),
+        constraints=event.asked,
         return_to=handoff.return_to,
         no_return=handoff.no_return,
     )
@@ -197,6 +197,6 @@ def _resolution(ledger: Ledger, event: events.EscalationResolved) -> Control:
         to=None if by_default else given.to_agent,
         again=event.again,
         summary=event.summary,
-        facts=brought(human.load().facts, ledger.load_after(event).facts),
+        facts=brought(human.carried().facts, ledger.carried_after(event).facts),
         budget=event.budget,
     )

@@ -1,7 +1,7 @@
 """The state of a request: its turns, its spending, its verdicts; and each change that an event makes.
 
 Only the ledger's folding changes a state (`protocol.domain.ledger`). Every turn holds its own work: the path
-that led to it, and what its reader does not see the whole of. So several turns may be open at once.
+that led to it, and what its reader does not see. So several turns may be open at once.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol.domain import budget
+from protocol.domain.carried import NOTHING, Carried, FactHistory, together
 from protocol.domain.hash_chain import GENESIS
-from protocol.domain.layers import NO_LOAD, NO_STASH, FactHistory, Load, Marks, Stash, is_cleared
 from protocol.domain.standing import merged, moved_on
 from protocol.domain.tasks import TaskState, open_of, reserved
 from protocol.domain.turns import (
@@ -25,11 +25,11 @@ from protocol.domain.turns import (
 )
 from protocol.wire import codec, events
 from protocol.wire.commands import FactsPost, Report, Usage
-from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, Posted
 from protocol.wire.events import AnyEvent
 from protocol.wire.freeze import Span
-from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
+from protocol.wire.handoff import Budget, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
@@ -167,18 +167,11 @@ class RequestState:
         """Return True if the proposal of this cause waits for a thaw."""
         return any(waiting.cause == cause for waiting in self.deferred)
 
-    def load_after(self, event: AnyEvent) -> Load:
+    def carried_after(self, event: AnyEvent) -> Carried:
         """Return all that is carried once `event`, which opens a turn, is in the log."""
-        work = work_of(event)
-        return self._stash_after(event, work).load(work.handoff)
-
-    def marks_after(self, event: AnyEvent) -> Marks:
-        """Return which of it must be carried on unchanged, once `event` is in the log."""
-        work = work_of(event)
-        return self._stash_after(event, work).marks_beside(work.handoff)
-
-    def _stash_after(self, event: AnyEvent, work: Assignment) -> Stash:
-        return Stash.of(self.kept_back(event.cause) or work.beneath)
+        held, kept = work_of(event).handoff, self.kept_back(event.cause)
+        shown = Carried.of(held.facts, held.artifacts)
+        return shown if kept is None else together(shown, Carried.of(kept.facts, kept.artifacts))
 
     def kept_back(self, cause: str) -> events.FactsWithheld | None:
         """Return what is kept back from the reader of the event that `cause` brings about, if anything is."""
@@ -198,15 +191,9 @@ class RequestState:
         """Return what of the board somebody with this clearance (None: for everything) may see."""
         return posted(self.board, clearance)
 
-    def carried(self) -> dict[str, Fact]:
-        """Return by key the fact of the request's holder that somebody sees who is cleared for everything."""
-        return {key: layers[0] for key, layers in self._load().facts.items()}
-
-    def carried_artifacts(self) -> dict[str, Artifact]:
-        return {name: layers[0] for name, layers in self._load().artifacts.items()}
-
-    def _load(self) -> Load:
-        return NO_LOAD if self.root is None else self.root.load()
+    def carried(self) -> Carried:
+        """Return all that the request's holder carries, withheld or not."""
+        return NOTHING if self.root is None else self.root.carried()
 
     @staticmethod
     def more(turn: TurnState, report: Report) -> Usage:
@@ -264,13 +251,13 @@ class RequestState:
         A lead's is its tasks' source, until they are over, too.
         """
         if turn.state == "ended" and not open_of(turn.tasks.values()):
-            turn.given, turn.stash, turn.past, turn.ask = None, NO_STASH, (), None
+            turn.given, turn.hidden, turn.past, turn.ask = None, NOTHING, (), None
 
     def begin(
         self,
         event: AnyEvent,
         segment: Segment,
-        stash: Stash,
+        hidden: Carried,
         *,
         instead_of: TurnId | None = None,
         tier: int = 0,
@@ -286,7 +273,7 @@ class RequestState:
             journal_id=work.journal_id,
             summary=work.handoff.summary,
             segment=segment,
-            stash=stash,
+            hidden=hidden,
             opened_at=event.at,
             round=work.round,
             round_n=event.n,
@@ -303,37 +290,19 @@ class RequestState:
             self.root = turn
         return turn
 
-    def enter(self, event: AnyEvent, stash: Stash, task: TaskState | None = None) -> TurnState:
+    def enter(self, event: AnyEvent, hidden: Carried, task: TaskState | None = None) -> TurnState:
         """Open a turn that begins a segment."""
         work = work_of(event)
-        return self.begin(event, Segment((self.frame_of(work.handoff, stash),)), stash, task=task)
+        return self.begin(event, Segment((self.frame_of(work.handoff),)), hidden, task=task)
 
-    def take_over(
-        self, event: AnyEvent, giver: TurnState | None = None, sender: AgentEntry | None = None
-    ) -> Stash:
-        """Take in what an inbox event carries; return what of it its reader does not see the whole of.
-
-        Args:
-            giver: the turn that it was carried by until now.
-            sender: the agent by whose move it came about.
-        """
-        work = work_of(event)
-        facts, kept = work.handoff.facts, self._stash_after(event, work)
-        if kept.facts:
-            facts = (*facts, *(fact for layers in kept.facts.values() for fact in layers))
-        if giver is not None and sender is not None and not is_cleared(facts, sender.clearance):
-            self.history.note_unseen(sender.name, sender.clearance, giver.load(), kept.load(work.handoff))
-        self.history.remember(facts)
-        self.pending = None
-        return kept
-
-    def segment_after(self, event: AnyEvent, giver: TurnState) -> Segment:
-        """Return the segment of `giver` once `event`, which carries its work on, has changed what is carried.
-
-        It asks what is kept back, so that it comes before `take_over`.
-        """
-        segment = giver.segment
-        return segment.carried_on(giver.load(), self.load_after(event)) if segment.is_marked else segment
+    def take_over(self, event: AnyEvent) -> Carried:
+        """Take in what an inbox event carries; return what of it its reader does not see."""
+        kept, self.pending = self.kept_back(event.cause), None
+        self.history.remember(work_of(event).handoff.facts)
+        if kept is None:
+            return NOTHING
+        self.history.remember(kept.facts)
+        return Carried.of(kept.facts, kept.artifacts)
 
     def next_round(self, event: AnyEvent) -> None:
         """Open a turn's next round."""
@@ -345,11 +314,11 @@ class RequestState:
         if turn.task is not None:
             turn.task.attempts += 1
 
-    def frame_of(self, handoff: Handoff, stash: Stash) -> Frame:
+    def frame_of(self, handoff: Handoff) -> Frame:
         """Return the frame of the turn that a handoff opens now."""
         granted = handoff.constraints.budget
         ceiling = budget.UNLIMITED if granted is None else budget.ceiling(granted, self.spent)
-        return Frame.of(handoff, ceiling, stash.marks_beside(handoff))
+        return Frame.of(handoff, ceiling)
 
     def end(self, event: AnyEvent) -> None:
         """End the request, and every turn.

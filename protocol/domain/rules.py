@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
-from protocol.domain import budget, layers, task_rules
+from protocol.domain import budget, task_rules
+from protocol.domain.carried import lost
 from protocol.domain.case import Case, outlined, passed, too_large, unknown_agent
+from protocol.domain.labels import unseen
 from protocol.domain.memory import unfit
 from protocol.wire import commands
 from protocol.wire.commands import TOPOLOGIES, HandBack, Transfer
@@ -184,7 +186,7 @@ def _brings_new(case: Case) -> bool:
     facts = case.move.facts if isinstance(case.move, (Transfer, HandBack)) else ()
     sender = case.world.grounds.sender
     cleared = () if sender is None else sender.clearance
-    return any(case.ledger.history.is_new(fact, case.turn.agent, cleared) for fact in facts)
+    return any(case.ledger.history.is_new(fact, cleared) for fact in facts)
 
 
 def hand_back(case: Case) -> Refusal | None:
@@ -299,17 +301,17 @@ def must_carry(case: Case) -> Refusal | None:
     if case.handoff is None:
         return None
     asked = case.move.constraints.must_carry if type(case.move) is Transfer else ()
-    if case.load is case.before and not asked:
+    if case.carried is case.before and not asked:
         return None
-    lost, given = layers.lost(case.before, case.load, case.turn.marks()), case.given
-    # What the proposer is not shown counts as missing: to say otherwise would give it away.
+    given = case.given
     missing = [key for key in asked if key not in given]
-    if not lost and not missing:
+    keys = sorted({*missing, *lost(case.before, case.carried, case.own.must_carry)})
+    if not keys:
         return None
     return Refusal(
         rule=Rule.MUST_CARRY,
-        detail=f"facts that must be carried are gone or changed: {', '.join(sorted({*lost, *missing}))}",
-        numbers={"keys": sorted({*lost, *missing})},
+        detail=f"facts that must be carried are gone or changed: {', '.join(keys)}",
+        numbers={"keys": keys},
         hint="carry them unchanged; put another finding under another key",
     )
 
@@ -373,6 +375,7 @@ RULES: Mapping[Rule, RuleFunction] = {
     Rule.KNOWN_MOVE: known_move,
     Rule.KNOWN_AGENT: known_agent,
     Rule.AGENT_AVAILABLE: agent_available,
+    Rule.LABELS: unseen,
     Rule.DEPTH: depth,
     Rule.LEVELS: task_rules.levels,
     Rule.KNOWN_TASK: task_rules.known_task,
@@ -406,14 +409,15 @@ RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     Transfer: _OF_HANDOFFS,
     HandBack: _OF_HANDOFFS,
     commands.Ask: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *_OF_WORK),
-    commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, *_OF_WORK),
-    commands.Complete: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *_OF_WORK, Rule.MEMORY),
+    commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.MUST_CARRY, *_OF_WORK),
+    commands.Complete: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *_OF_WORK, Rule.MEMORY),
     commands.Fail: (Rule.KNOWN_MOVE, *_OF_WORK),
     commands.Delegate: (
-        Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE,
-        Rule.CYCLE, Rule.REVISIONS, Rule.ASKS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *_OF_WORK,
+        Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT,
+        Rule.CAPABLE, Rule.CYCLE, Rule.REVISIONS, Rule.ASKS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY,
+        *_OF_WORK,
     ),
-    commands.Deliver: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *_OF_WORK),
+    commands.Deliver: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *_OF_WORK),
 }  # fmt: skip
 """Which rules judge which move; one that no topology has meets `known_move` alone."""
 

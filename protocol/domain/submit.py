@@ -2,8 +2,6 @@
 
 import math
 
-from msgspec.structs import replace
-
 from protocol.domain import budget
 from protocol.domain.admission import Rejected
 from protocol.domain.case import passed, too_large
@@ -86,17 +84,15 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
             digest=command.digest,
             policy=policy,
             facts=memory if rests_on_memory else (),
-            remembered=tuple(range(len(memory))) if rests_on_memory else (),
         )
     return draft.opening(
         RequestOpened,
         handoff,
-        begins.load,
-        frozenset((key, 0) for key in submit.constraints.must_carry),
+        begins.carried,
         path=(handoff.to_agent,),
         remembered=begins.remembered,
         client=command.sender,
-        asked=replace(submit.constraints, must_carry=()),  # keys stand in the handoff, as far as shown
+        asked=submit.constraints,
         digest=command.digest,
         policy=policy,
         policy_hash=policy_hash(policy),
@@ -115,15 +111,14 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World, begins: 
         return None
     asked = submit.constraints
     deadline = asked.ends_at(world.now)
-    load = begins.load
     return Handoff(
         move="submit",
         from_agent=AgentName(sender),
         to_agent=target.name,
         summary=_first_line(submit.text),
         intent=submit.intent,
-        facts=load.fact_tuple,
-        artifacts=load.artifact_tuple,
+        facts=begins.carried.fact_tuple,
+        artifacts=begins.carried.artifact_tuple,
         constraints=Constraints(
             deadline=_default_deadline(policy, world) if deadline is None else deadline,
             allowed_actions=asked.allowed_actions,

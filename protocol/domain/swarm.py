@@ -5,14 +5,14 @@ more. Whose claim is admitted gets the task as it may see it, in its own inbox. 
 read: what writes is the root's turn, and there is one.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import json
 
 from protocol.domain.admission import Rejected
+from protocol.domain.carried import NOTHING, merge
 from protocol.domain.envelope import Draft, World, show
-from protocol.domain.layers import NO_LOAD, Bringer, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import given, never_opened, opening, task_work
 from protocol.domain.rules import breaker_open
@@ -22,7 +22,7 @@ from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Fact, Refusal, Rule
+from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import NOBODY, AgentName
 
 UNCLAIMED = "unclaimed"
@@ -46,8 +46,8 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
     """Return the offer of a task, as every agent that lists its intent may see it."""
     lead, intent = ledger.turns[task.lead], str(task.planned.task.intent)
     inbox, clearance = task.addressee, common_clearance(task.readers)
-    work = task_work(ledger, lead, task.planned, inbox, lead.entry)
-    shown = show(work.handoff, work.load, work.marks, clearance)
+    work = task_work(ledger, lead, task.planned, inbox)
+    shown = show(work.handoff, work.carried, clearance)
     until = world.now + int(ledger.policy.claim_within_s * 1e6)
     ends = [at for at in (ledger.deadline, task.planned.constraints.deadline) if at is not None]
     offer = Assignment(
@@ -184,12 +184,6 @@ def decide_post(ledger: Ledger, command: Command, post: FactsPost, world: World)
     if ledger.frozen_at is not None:
         round_ = {"turn": post.turn, "round": post.round}
         return draft.event(events.MoveDeferred, NOBODY, proposal=post, sender=command.sender, **round_)
-    sender = world.grounds.sender
-    facts = _labelled(ledger, post, () if sender is None else sender.clearance)
+    facts = merge(NOTHING, post.facts, labels=ledger.history.labels).fact_tuple
     said: dict[str, Any] = {"turn": post.turn, "round": post.round, "post": post.post, "facts": facts}
     return draft.event(events.FactsPosted, NOBODY, sender=command.sender, grounds=world.grounds, **said)
-
-
-def _labelled(ledger: Ledger, post: FactsPost, clearance: Collection[str]) -> tuple[Fact, ...]:
-    bringer = Bringer(clearance=frozenset(clearance))
-    return merge(NO_LOAD, post.facts, (), (), bringer, ledger.history.labels).fact_tuple

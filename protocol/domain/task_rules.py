@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from protocol.domain import budget, layers
+from protocol.domain import budget
+from protocol.domain.carried import lost
 from protocol.domain.case import Case, too_large
 from protocol.domain.plans import SWARM, PlannedWork, claimants, kept_back, may_give
 from protocol.domain.tasks import MAX_JOIN_BYTES, lists, open_of, revision_of, size_of, untold
@@ -287,14 +288,12 @@ def budgets(case: Case) -> Refusal | None:
 
 @_first
 def must_carry(case: Case) -> Iterator[Refusal]:
-    marks = case.turn.marks()
     for work in case.plan:
         held = work.work
         given = {fact.key for fact in held.known.facts}
-        lost = layers.lost(held.before, held.load, marks)
         missing = [key for key in work.task.constraints.must_carry if key not in given]
-        if lost or missing:
-            keys = sorted({*lost, *missing})
+        keys = sorted({*missing, *lost(held.before, held.carried, case.own.must_carry)})
+        if keys:
             yield Refusal(
                 rule=Rule.MUST_CARRY,
                 detail=f"task {work.task.name!r}: facts that must be carried are gone or changed: "

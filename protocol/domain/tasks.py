@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from protocol.domain import budget
-from protocol.domain.layers import is_cleared
+from protocol.domain.carried import is_cleared
 from protocol.wire.commands import Join, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import Candidate, Grounds, PlannedTask, TaskResult, TaskStatus, Withheld

@@ -207,7 +207,7 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         giver = turn.agent
         rest = ledger.rest(turn)
         constraints = replace(turn.frame.constraints, budget=budget.public(rest))
-    load = turn.load()
+    carried = turn.carried()
     handoff = Handoff(
         move="escalate",
         from_agent=giver,
@@ -215,15 +215,14 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         parent=turn.id,
         summary=held.summary,
         intent=held.intent,
-        facts=load.fact_tuple,
-        artifacts=load.artifact_tuple,
+        facts=carried.fact_tuple,
+        artifacts=carried.artifact_tuple,
         constraints=constraints,
     )
     return _draft(events.EscalationRaised, ledger, world, turn).opening(
         events.EscalationRaised,
         handoff,
-        load,
-        turn.marks(),
+        carried,
         path=turn.segment.names,
         depth=turn.segment.depth,
         past=turn.past,

@@ -17,7 +17,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from protocol.domain import budget
-from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed, is_cleared
+from protocol.domain.carried import NOTHING, Carried, is_cleared, together
 from protocol.domain.tasks import TaskState, committed, open_of
 from protocol.wire import commands
 from protocol.wire.commands import Failure, Join, Move, Report
@@ -73,8 +73,8 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """What it was asked for."""
     segment: "Segment"
     """The path that led to it, with the hops since it began."""
-    stash: Stash = NO_STASH
-    """What it carries and its reader does not see the whole of."""
+    hidden: Carried = NOTHING
+    """What it carries out of its agent's sight."""
     opened_at: int
     round: int = 0
     round_n: int = 0
@@ -151,13 +151,10 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     board: Board | None = None
     """Of a swarm: the request's board, which goes on."""
 
-    def load(self) -> Load:
+    def carried(self) -> Carried:
         """Return all that it carries, withheld or not."""
-        return self.stash.load(self.work.handoff)
-
-    def marks(self) -> Marks:
-        """Return which of that must be carried on unchanged, withheld or not."""
-        return self.stash.marks_beside(self.work.handoff)
+        held = self.work.handoff
+        return together(Carried.of(held.facts, held.artifacts), self.hidden)
 
 
 def summed_up(turn: TurnState, report: Report) -> Report:
@@ -325,20 +322,19 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     """Who gave it the work: a client, an agent, or `human`."""
     return_to: AgentName | None
     constraints: Constraints
-    """Its own: absolute deadline and actions."""
+    """Its own: absolute deadline, actions, and keys that must be carried."""
     ceiling: Budget
     sealed: bool = False
     """It was opened with `no_return`: nothing goes back beneath it."""
     intent: str | None = None
     """The intent that it got the work for. A hand-back to it has the same one."""
-    marks: Marks = frozenset()
 
     @classmethod
-    def of(cls, handoff: Handoff, ceiling: Budget, marks: Marks) -> "Frame":
+    def of(cls, handoff: Handoff, ceiling: Budget) -> "Frame":
         """Return the frame of the turn that a handoff opens."""
         own = handoff.constraints
-        if own.budget is not None or own.must_carry:  # these are the segment's and the load's
-            own = replace(own, budget=None, must_carry=())
+        if own.budget is not None:  # the ceiling says it
+            own = replace(own, budget=None)
         return cls(
             agent=handoff.to_agent,
             giver=handoff.from_agent,
@@ -347,7 +343,6 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
             ceiling=ceiling,
             sealed=handoff.no_return,
             intent=handoff.intent,
-            marks=marks,
         )
 
 
@@ -365,11 +360,6 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     @property
     def names(self) -> tuple[AgentName, ...]:
         return tuple(frame.agent for frame in self.path)
-
-    @property
-    def is_marked(self) -> bool:
-        """Return True if any frame says what must be carried back to it."""
-        return any([frame.marks for frame in self.path])  # noqa: C419  # it is the faster by half, at each hop
 
     @property
     def seal(self) -> int:
@@ -395,14 +385,6 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     def pop_to(self, index: int) -> "Segment":
         return self._hop(self.top.agent, self.path[: index + 1])
-
-    def carried_on(self, before: Load, after: Load) -> "Segment":
-        """Return the segment as it is once what is carried has changed: its frames' marks follow."""
-        path = tuple(
-            replace(frame, marks=followed(frame.marks, before, after)) if frame.marks else frame
-            for frame in self.path
-        )
-        return replace(self, path=path)
 
     def _hop(self, from_agent: str, path: tuple[Frame, ...]) -> "Segment":
         edge = (from_agent, path[-1].agent)

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from protocol.domain import budget
-from protocol.domain.layers import NO_LOAD, Load, brought, dropped
+from protocol.domain.carried import NOTHING, Carried
 from protocol.domain.ledger import Ledger
+from protocol.domain.recovery import brought, dropped
 from protocol.domain.turns import TurnState
 from protocol.views.entries import fields_of
 from protocol.views.spending import Cost, cost_of, unpriced_in
@@ -169,7 +170,7 @@ def timeline(
     trail: list[str] = []
     for event in happened:
         giver = ledger.turns.get(_giver_of(event)) if event.opens_turn else None
-        before = NO_LOAD if giver is None else giver.load()
+        before = NOTHING if giver is None else giver.carried()
         ledger.apply(event)
         if not isinstance(event, events.FactsWithheld):
             told.append((_tell(ledger, event, before), _about(ledger, event)))
@@ -267,17 +268,17 @@ def _not_done(ledger: Ledger, turn: TurnState) -> str:
     return f"its task {turn.task.name} of {ledger.turns[turn.task.lead].agent} is not done"
 
 
-def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> dict[str, Any]:
+def _tell(ledger: Ledger, event: AnyEvent, before: Carried) -> dict[str, Any]:
     """Return the fields of an entry, but for its turn: usage and rounds are known only afterwards."""
     opens = event.opens_turn
-    after = ledger.turns[TurnId(event.id)].load() if opens else before
+    after = ledger.turns[TurnId(event.id)].carried() if opens else before
     fields: dict[str, Any] = {
         "seq": event.n,
         "id": event.id,
         "at": event.at,
         "verdict": "recorded",
         "facts": brought(before.facts, after.facts),
-        "dropped": dropped(before.facts, after.facts),
+        "dropped": dropped(before, after),
         "withheld": event.work and event.work.withheld,
         "sender": event.sender if event.control else None,
     }

@@ -47,15 +47,6 @@ class Withheld(Part, frozen=True, kw_only=True):
     artifacts: int = 0
 
 
-class Beneath(Part, frozen=True, kw_only=True):
-    """Facts of one key, and artifacts of one name, where there are several: all layers, the top one first."""
-
-    facts: tuple[Fact, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    must_carry: tuple[int, ...] = ()
-    """Which of `facts` must be carried, by their place."""
-
-
 class TaskError(Part, frozen=True, kw_only=True):
     """Why a task failed: by codes, with where it began and what each level above made of it."""
 
@@ -141,8 +132,6 @@ class Assignment(Part, frozen=True, kw_only=True):
     """The turn whose journal and effect keys this one takes up again."""
     prices: Mapping[str, Any] = {}
     """What models cost, by id, as they did when the request began: what the turn charges by."""
-    beneath: Beneath | None = None
-    """What stands beneath `handoff`'s facts, for a reader who may see all of it."""
     topology: str = "handoff"
     """Which moves the turn has: see `TOPOLOGIES`."""
     task: str = ""

@@ -121,7 +121,7 @@ class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
     rerun_of: RequestId | None = None
     """The request that this one does again."""
     remembered: tuple[str, ...] = ()
-    """Keys of those facts of `work` that earlier requests of the conversation ended with."""
+    """Keys of the facts, withheld ones too, that earlier requests of the conversation ended with."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
@@ -171,19 +171,17 @@ class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
 
     Of an event that gives work: what its holder is not cleared for. Of a question, and of an end that the
     client reads: what the verdict rested on and what the agent reported, which the event itself does not say.
+    Before an answer `facts` are those that the conversation remembers from now on; before the refusal of a
+    submit, those that it remembers.
     """
 
     target: AgentName
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    must_carry: tuple[int, ...] = ()
-    """Which of `facts` must be carried, by their place."""
     report: Report = Report()
     grounds: Grounds | None = None
     move: Move | None = None
     """The move that ended the request, where it is another than the move `fail`."""
-    remembered: tuple[int, ...] = ()
-    """Which of `facts` the conversation remembers, by their place; before an answer, from now on."""
 
 
 class TurnFailed(_OfRound, frozen=True, kw_only=True, tag="turn.failed"):

@@ -58,7 +58,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     """Tools that may be called. None: all that the fleet file allows the agent."""
     budget: Budget | None = None
     must_carry: tuple[str, ...] = ()
-    """Keys of facts that every later handoff must carry unchanged."""
+    """Keys of facts, withheld ones too, that every later handoff must carry unchanged."""
     read_only: bool = False
     """True if no tool with an effect may be called, here or anywhere below."""
 
@@ -100,6 +100,7 @@ class Rule(StrEnum):
     KNOWN_MOVE = "known_move"
     KNOWN_AGENT = "known_agent"
     AGENT_AVAILABLE = "agent_available"
+    LABELS = "labels"
     DEPTH = "depth"
     LEVELS = "levels"
     KNOWN_TASK = "known_task"

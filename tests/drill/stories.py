@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol.wire.handoff import Budget, Constraints, Fact
-from tests.drill.temptations import KEPT, TOKENS_GRANTED, TOKENS_SPENT
+from tests.drill.temptations import KEPT, TOKENS_GRANTED, TOKENS_SPENT, UNSEEN
 
 Op = list[Any]
 """One operation of a script: its name and what it needs; `tests.drill.agents` does it."""
@@ -52,7 +52,7 @@ class Story:
         return (*script, *self.facts)
 
 
-SECRET = Fact(key="ssn", value="123-45-6789", labels=("pii",))
+SECRET = Fact(key=UNSEEN, value="123-45-6789", labels=("pii",))
 _SLOW = (0.0, 0.0, 0.02, 0.1, 0.4)
 _EFFECTS = ("pay", "ship", "post")
 
@@ -106,6 +106,12 @@ def _tempted_beyond_its_terms(draw: _Draw) -> dict[str, Any]:
             budget=Budget(tokens=TOKENS_GRANTED), allowed_actions=_EFFECTS, must_carry=(KEPT,)
         ),
     }
+
+
+def _tempted_unseen(draw: _Draw) -> dict[str, Any]:
+    then = map(_tempt, ("bring-unseen", "drop-unseen", "remember-unseen"))
+    last = (["blind", UNSEEN], draw.effect(), ["to", "vault"], ["sees", UNSEEN], draw.effect())
+    return {"script": (["to", "back"], *then, *last), "facts": (SECRET,)}
 
 
 def _beyond_all_terms(draw: _Draw) -> dict[str, Any]:
@@ -362,6 +368,7 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
         "policy": "tight",
     },
     "tempted-beyond-its-terms": _tempted_beyond_its_terms,
+    "tempted-unseen": _tempted_unseen,
     "tempted-with-bulk": lambda draw: {
         "script": (_tempt("bulk"), ["to", "back"], draw.effect(), _tempt("remember-nothing")),
         "policy": "tight",

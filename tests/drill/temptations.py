@@ -25,6 +25,8 @@ TOKENS_SPENT, TOKENS_ASKED, TOKENS_GRANTED = 600, 500, 1000
 """What is asked for is less than the grant, and more than is left of it."""
 KEPT = "kept"
 """The fact that has to be carried."""
+UNSEEN = "ssn"
+"""The key of a fact that the agent `back` may not see."""
 
 
 def _give(to: str, **rest: Any) -> Callable[[Turn], Move]:
@@ -65,6 +67,9 @@ TEMPTATIONS: Mapping[str, Temptation] = {
     "ask-stranger": Temptation(Rule.KNOWN_AGENT, lambda turn: turn.ask("go on?", of="nobody")),
     "not-a-peer": Temptation(Rule.KNOWN_AGENT, _give("shut")),
     "shut": Temptation(Rule.AGENT_AVAILABLE, _give("shut")),
+    "bring-unseen": Temptation(Rule.LABELS, _give_on(facts={UNSEEN: "another"})),
+    "drop-unseen": Temptation(Rule.LABELS, _give_on(drop=(UNSEEN,))),
+    "remember-unseen": Temptation(Rule.LABELS, lambda turn: Complete(answer="", remember_keys=(UNSEEN,))),
     "one-more-hop": Temptation(Rule.DEPTH, _give("vault")),
     "one-hop-back": Temptation(Rule.DEPTH, _give_back),
     "itself": Temptation(Rule.CYCLE, lambda turn: turn.transfer(turn.agent, summary="to myself")),

@@ -15,6 +15,7 @@ from tests.servers import PATIENCE_S
 
 B = AgentName("b")
 CARD = Fact(key="hush-key", value="hush-value", labels=("pii",))
+FOUND = Fact(key="hush-found", value="hush-value", labels=("pii",))
 REPORT = Report(
     usage=Usage(tokens=987_654), actions=("hush_action",), digest="hush-digest", prompt="hush-prompt"
 )
@@ -80,7 +81,7 @@ async def test_a_client_reads_no_grounds_no_report_and_no_labelled_fact(stage: S
     endings: tuple[Move, ...] = (
         Complete(answer="done"),
         Fail(reason="not today"),
-        Escalate(summary="hush-summary", facts=(CARD,)),
+        Escalate(summary="hush-summary", facts=(FOUND,)),
     )
     for last in endings:
         request, got = await play(stage, last)

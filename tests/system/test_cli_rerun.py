@@ -76,7 +76,7 @@ async def test_the_new_request_begins_where_the_old_one_failed(office: Office, s
     assert known(limits.deadline) > known(old_deadline)  # a day from now, not a minute from then
     # What `b` may not see is carried past it again, under its labels.
     [withheld] = [event for event in await stage.log(new) if isinstance(event, events.FactsWithheld)]
-    assert (withheld.facts, withheld.artifacts, withheld.must_carry) == ((CARD,), (SCAN,), (0,))
+    assert (withheld.facts, withheld.artifacts) == ((CARD,), (SCAN,))
 
 
 async def test_the_link_is_shown_wherever_the_request_is(office: Office, stage: Stage) -> None:

@@ -60,6 +60,7 @@ export type Rule =
   | "known_move"
   | "known_policy"
   | "known_task"
+  | "labels"
   | "levels"
   | "memory"
   | "must_carry"
@@ -515,7 +516,6 @@ export interface Assignment {
   reported?: Report;
   continues?: string | null;
   prices?: {};
-  beneath?: Beneath | null;
   topology?: string;
   task?: string;
   results?: TaskResult[];
@@ -586,14 +586,6 @@ export interface Refusal {
   detail: string;
   numbers?: {};
   hint?: string;
-}
-/**
- * Facts of one key, and artifacts of one name, where there are several: all layers, the top one first.
- */
-export interface Beneath {
-  facts?: Fact[];
-  artifacts?: Artifact[];
-  must_carry?: number[];
 }
 /**
  * What became of a task, as one reader sees it.
@@ -809,6 +801,8 @@ export interface MoveDeferred {
  *
  *     Of an event that gives work: what its holder is not cleared for. Of a question, and of an end that the
  *     client reads: what the verdict rested on and what the agent reported, which the event itself does not say.
+ *     Before an answer `facts` are those that the conversation remembers from now on; before the refusal of a
+ *     submit, those that it remembers.
  */
 export interface FactsWithheld {
   type: "facts.withheld";
@@ -826,7 +820,6 @@ export interface FactsWithheld {
   target: string;
   facts?: Fact[];
   artifacts?: Artifact[];
-  must_carry?: number[];
   report?: Report;
   grounds?: Grounds | null;
   move?:
@@ -842,7 +835,6 @@ export interface FactsWithheld {
         | MoveUnknown
       )
     | null;
-  remembered?: number[];
 }
 /**
  * A turn's round broke, by its own word or because its time ran out.

@@ -14,14 +14,14 @@ import pytest
 
 from mesh.testing.harness import FleetHarness
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from protocol.domain import admission, budget, decider, envelope, layers, moves, rules, submit, swarm
+from protocol.domain import admission, budget, carried, decider, envelope, moves, rules, submit, swarm
+from protocol.domain.carried import NOTHING
 from protocol.domain.case import Case
-from protocol.domain.layers import Load
 from protocol.domain.turns import Segment
 from protocol.wire import codec, events
 from protocol.wire.commands import Submit, UnknownMove
 from protocol.wire.config import AgentEntry, BreakerEntry
-from protocol.wire.handoff import Refusal, Rule
+from protocol.wire.handoff import Fact, Refusal, Rule
 from tests.drill import agents, ledger
 from tests.drill.agents import TOOLS
 from tests.drill.check import BY_NAME
@@ -151,8 +151,8 @@ def wrong_hop(case: Case) -> Refusal | None:
     return None if case.segment.depth == case.policy.max_depth else rules.depth(case)
 
 
-def only_if_dropped(key: str, place: int, before: Load, after: Load) -> bool:
-    return len(after.facts.get(key, ())) < len(before.facts.get(key, ()))
+def only_if_dropped(old: Fact | None, new: Fact | None) -> bool:
+    return old is not None and new is None
 
 
 SOUND = rules.judge
@@ -181,7 +181,7 @@ BROKEN: Mapping[str, tuple[Breaking, Rule]] = {
         Rule.DEPTH,
     ),
     "every intent is taken": (replaced(AgentEntry, "takes", lambda *_: True), Rule.KNOWN_AGENT),
-    "a changed fact is the same": (replaced(layers, "_is_lost", only_if_dropped), Rule.MUST_CARRY),
+    "a changed fact is the same": (replaced(carried, "_is_lost", only_if_dropped), Rule.MUST_CARRY),
     "every submit is taken": (replaced(submit, "_unavailable", never), Rule.AGENT_AVAILABLE),
     "every submit's terms hold": (replaced(submit, "_beyond", never), Rule.CONSTRAINTS),
     "another rule is named": (replaced(rules, "judge", of_another_rule), Rule.SIZE),
@@ -219,7 +219,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another no_return",
     ),
     "what is hidden is shown": (
-        replaced(envelope, "divide", lambda load, clearance: layers.divide(load, None)),
+        replaced(envelope, "divide", lambda whole, clearance: carried.divide(whole, None)),
         "withheld",
         "hands over another facts",
     ),
@@ -229,7 +229,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another facts",
     ),
     "a fact is lost": (
-        replaced(layers, "merge", lambda *_, **__: Load({}, {})),
+        replaced(moves, "merge", lambda *_, **__: NOTHING),
         "chain",
         "hands over another facts",
     ),

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from pydantic import BaseModel
@@ -18,7 +19,7 @@ from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent, Swarm
 from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode, model_for
-from mesh.model.port import ToolResult
+from mesh.model.port import Prompt, Reply, ToolResult
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptInvalid
 from mesh.testing import (
@@ -34,7 +35,9 @@ from mesh.testing import (
 )
 from mesh.testing.claude_stub import StubClaude
 from mesh.testing.claude_stub import says as stub_says
-from protocol.wire.config import Policy
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName
 from tests.certain import is_
 from tests.logs import captured_logs
 from tests.servers import ran
@@ -235,7 +238,7 @@ class Seen:
 
 sys.meta_path.insert(0, Seen())
 from mesh.model import ClaudeAgent
-from mesh.model.port import ToolResult
+from mesh.model.port import Prompt, Reply, ToolResult
 from mesh.model.prompt import Instructions
 
 agent = ClaudeAgent("a", instructions=Instructions("1", "Help."))
@@ -293,6 +296,28 @@ async def test_what_a_models_answer_leaves_is_what_the_next_request_begins_with(
             walk = await FleetHarness(guard, {"desk": desk}).go("Where is my parcel?", conversation="c")
     assert (walk.answer, walk.turns[-1].facts["order"]) == ("Still on its way.", 4711)
     assert "4711" in model.prompts[1].brief
+
+
+async def test_a_model_is_told_that_a_key_is_taken_and_uses_another() -> None:
+    payout = AgentEntry(name=AgentName("payout"), clearance=("pii",))
+    made = fleet_of("calc")
+    guard = InMemoryGuard(msgspec.structs.replace(made, agents={**made.agents, "payout": payout}))
+
+    def hands_on(key: str) -> Reply:
+        facts = [{"key": key, "value": 75}]
+        return calls(("transfer_to_payout", {"summary": "pay it", "facts": facts}))
+
+    def heeds(prompt: Prompt) -> Reply:
+        told = is_(prompt.transcript[-1], ToolResult).text
+        assert "the key `amount` is taken by a fact that calc may not see" in told
+        assert "Allowed instead: use another key." in told
+        return hands_on("net_amount")
+
+    agents = {name: ClaudeAgent(name, instructions=WORDS) for name in ("calc", "payout")}
+    with driven_by(StrictModel(hands_on("amount"), heeds, says("Paid."))):
+        amount = Fact(key="amount", value=100, labels=("pii",))
+        walk = await FleetHarness(guard, agents).go("Pay it", facts=(amount,), to="calc")
+    assert walk.turns[-1].facts == {"amount": 100, "net_amount": 75, "text": "Pay it"}
 
 
 async def test_a_key_in_the_shell_spends_nothing_in_a_test(vendor: StubClaude, script: Path) -> None:

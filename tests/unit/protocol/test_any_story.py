@@ -172,7 +172,7 @@ class Story(RuleBasedStateMachine):
     def the_holder_brings_again_what_is_carried(self, data: st.DataObject, to: AgentName, how: Any) -> None:
         """Be it withheld from them or not; with the same value, or one that might be taken for it."""
         ledger = self.play.ledger
-        carried = list(ledger.carried().values()) or [Fact(key="text", value="dropped by now")]
+        carried = list(ledger.carried().facts.values()) or [Fact(key="text", value="dropped by now")]
         hidden = [item for item in carried if item.labels]
         known = data.draw(st.sampled_from(hidden or carried))
         alike = next((group for group in ALIKE if known.value in group), ())

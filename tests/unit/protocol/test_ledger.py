@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocol.domain.carried import NOTHING
 from protocol.domain.hash_chain import GENESIS
 from protocol.domain.ledger import Ledger, fold, fold_bodies
 from protocol.wire import codec, events
@@ -73,7 +74,7 @@ def test_an_empty_ledger_knows_nothing() -> None:
     ledger = Ledger()
     assert (ledger.n, ledger.prev, ledger.status, ledger.holder) == (0, GENESIS, "unknown", None)
     assert not ledger.is_open
-    assert (ledger.root, ledger.carried(), ledger.carried_artifacts()) == (None, {}, {})
+    assert (ledger.root, ledger.carried()) == (None, NOTHING)
 
 
 def test_every_kind_of_event_can_be_folded() -> None:

@@ -26,6 +26,7 @@ from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName, TurnId
 from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord
 from tests.certain import is_, known
+from tests.unit.protocol.happened import refused
 from tests.unit.protocol.worlds import agent, fact
 
 FLEET = Fleet(
@@ -145,7 +146,7 @@ def test_a_labelled_fact_is_withheld_from_an_entry_agent_that_may_not_see_it_and
     assert handed(guard) == {"order": 7}
     event = opened(guard)
     assert b"DE1" not in guard.bodies[-1]
-    assert b"iban" not in guard.bodies[-1]
+    assert event.remembered == ("iban", "order")
     assert known(event.work.withheld).labels == ("pii",)
     guard.move(Transfer(to_agent=AgentName("a"), summary="go on"))
     assert handed(guard) == {"order": 7, "iban": "DE1"}
@@ -169,16 +170,24 @@ def test_a_fact_that_the_submit_brings_wins_and_gets_the_remembered_labels_too()
     assert event.remembered == ("order",)
     kept = is_(guard.events[-2], FactsWithheld)
     assert [(each.key, each.value, each.labels) for each in kept.facts] == [("ssn", 2, ("pii", "vip"))]
-    assert kept.remembered == ()
 
 
-def test_an_agent_that_is_not_cleared_replaces_what_it_cannot_see_and_learns_nothing() -> None:
+@pytest.mark.parametrize(
+    "move",
+    [Complete(answer="done", remember=(fact("ssn", 3),)), Complete(answer="done", remember_keys=("ssn",))],
+    ids=["brought", "named"],
+)
+def test_an_agent_that_is_not_cleared_has_nothing_remembered_under_a_key_that_it_may_not_see(
+    move: Complete,
+) -> None:
     talk = Talk()
     talk.ended(fact("ssn", 1, "pii"))
     guard = talk.begun(to="b")
-    guard.move(Complete(answer="done", remember=(fact("ssn", 3),)))
+    refusal = refused(guard.move(move))
+    assert (refusal.rule, refusal.numbers) == (Rule.LABELS, {"keys": ["ssn"]})
+    guard.move(Complete(answer="done", remember=(fact("ssn-2", 3),)))
     same(guard)
-    assert talk.memory.facts("c1", "c") == {"ssn": 3}
+    assert talk.memory.facts("c1", "c") == {"ssn": 1, "ssn-2": 3}
 
 
 # --- what is refused --------------------------------------------------------------------------------

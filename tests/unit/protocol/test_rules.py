@@ -53,18 +53,26 @@ def test_the_rules_stand_in_the_order_of_their_names() -> None:
 def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
     of_work = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
     of_handoffs = (
-        *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.DEPTH, Rule.CYCLE, Rule.HAND_BACK),
-        *(Rule.NO_RETURN, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *of_work),
+        *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.LABELS, Rule.DEPTH, Rule.CYCLE),
+        *(Rule.HAND_BACK, Rule.NO_RETURN, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *of_work),
     )
     assert dict(rules.RULES_FOR) == {
         Transfer: of_handoffs,
         HandBack: of_handoffs,
         Ask: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *of_work),
-        Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, *of_work),
-        Complete: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *of_work, Rule.MEMORY),
+        Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.MUST_CARRY, *of_work),
+        Complete: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *of_work, Rule.MEMORY),
         Fail: (Rule.KNOWN_MOVE, *of_work),
         Delegate: (
-            *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE),
+            *(
+                Rule.KNOWN_MOVE,
+                Rule.KNOWN_AGENT,
+                Rule.LABELS,
+                Rule.LEVELS,
+                Rule.KNOWN_TASK,
+                Rule.FAN_OUT,
+                Rule.CAPABLE,
+            ),
             *(
                 Rule.CYCLE,
                 Rule.REVISIONS,
@@ -75,7 +83,7 @@ def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
                 *of_work,
             ),
         ),
-        Deliver: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *of_work),
+        Deliver: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *of_work),
     }
     judged = {rule for judging in rules.RULES_FOR.values() for rule in judging}
     assert judged == set(rules.RULES)

@@ -157,7 +157,7 @@ def test_whoever_has_no_limit_may_set_one_and_what_is_not_asked_for_is_inherited
 def test_a_must_carry_fact_is_carried_unchanged(move: Move, lost: list[str]) -> None:
     play = told(fact("one", 1), fact("free", 1), must_carry=("text", "one"))
     event = play.move(move)
-    assert play.ledger.carried()["one"].value == 1
+    assert play.ledger.carried().facts["one"].value == 1
     if lost:
         assert (refused(event).rule, refused(event).numbers) == (Rule.MUST_CARRY, {"keys": lost})
         assert refused(event).hint == "carry them unchanged; put another finding under another key"

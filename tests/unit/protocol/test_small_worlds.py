@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from protocol.domain import layers, rules
+from protocol.domain import moves as deciding
+from protocol.domain import rules
+from protocol.domain.carried import NOTHING
 from protocol.domain.case import Case
 from protocol.domain.decider import RequestDecider
-from protocol.domain.layers import Load
 from protocol.domain.ledger import fold
 from protocol.domain.steps import Append
 from protocol.domain.turns import Segment
@@ -95,7 +96,7 @@ class SmallWorlds:
             self.verdicts[getattr(event.refusal, "rule", "admitted")] += 1
             if isinstance(event, HandoffAdmitted) and not self.complaints:
                 opinion = opine(account, proposal, event.grounds, event.at)
-                self._from([*events, event], learn(account, event, opinion.handoff, opinion.bound), stop)
+                self._from([*events, event], learn(account, event, opinion.handoff), stop)
 
 
 @pytest.mark.parametrize(("max_depth", "many"), [(1, 510), (2, 5_310), (3, 21_630), (4, 6_398), (5, 14_686)])
@@ -215,5 +216,5 @@ def test_the_oracle_complains_of_a_wrong_reading(
 
 
 def test_the_oracle_complains_of_a_handoff_that_loses_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "merge", lambda *_: Load({}, {}))
+    monkeypatch.setattr(deciding, "merge", lambda *_: NOTHING)
     assert somewhere_wrong()

@@ -1,4 +1,4 @@
-"""A withheld key is no obstacle: layers, guesses, and worlds that look the same."""
+"""A key that an agent may not see: who may use it, guesses, and worlds that look the same."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
-from protocol.domain.layers import FactHistory
-from protocol.wire.commands import HandBack, Move, Resolve, Transfer
+from protocol.domain.carried import FactHistory
+from protocol.wire.commands import Complete, HandBack, Move, Resolve, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Withheld
 from protocol.wire.events import FactsWithheld, HandoffAdmitted, MoveRefused, RequestFailed
@@ -18,7 +18,6 @@ from protocol.wire.ids import AgentName
 from tests.certain import is_
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused
-from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.worlds import Play, agent, agents, escalate, fact, hand_back, transfer
 
 UNSEEN = agents("bde") | {"a": agent("a", clearance=("pii",))}
@@ -46,48 +45,112 @@ def seen(play: Play) -> list[Any]:
     return got
 
 
-@pytest.mark.parametrize("value", [1, 2, True, BIG])
-@pytest.mark.parametrize("must", [(), ("k",)])
-def test_a_fact_under_a_withheld_key_is_taken_and_what_is_withheld_stays(
-    value: object, must: tuple[str, ...]
+def test_what_the_log_says_was_handed_over_is_what_is_paid() -> None:
+    """An agent that may not see the amount cannot put another one beneath it."""
+    fleet = {name: agent(name, clearance=("pii",)) for name in ("intake", "payout")} | {"calc": agent("calc")}
+    play = Play(fleet=fleet, entry="intake")
+    play.submit()
+    admitted(play.move(transfer("calc", fact("amount", 100, "pii"))))
+    refusal = refused(play.move(transfer("payout", fact("amount", 75))))
+    assert (refusal.rule, refusal.numbers) == (Rule.LABELS, {"keys": ["amount"]})
+    assert refusal.detail == "the key `amount` is taken by a fact that calc may not see"
+    assert refusal.hint == "use another key"
+    admitted(play.move(transfer("payout", fact("net_amount", 75))))
+    assert (play.shown["amount"], play.shown["net_amount"]) == (100, 75)
+    assert rejudge(play.bodies).same
+
+
+@pytest.mark.parametrize(
+    ("move", "numbers", "hint"),
+    [
+        pytest.param(
+            transfer("d", fact("k", 2), fact("n")), {"keys": ["k"]}, "use another key", id="brought"
+        ),
+        pytest.param(transfer("d", fact("k", 1)), {"keys": ["k"]}, "use another key", id="guessed"),
+        pytest.param(transfer("d", drop=("k", "n")), {"keys": ["k"]}, "leave `k` as it is", id="dropped"),
+        pytest.param(hand_back(fact("k", 2)), {"keys": ["k"]}, "use another key", id="handed-back"),
+        pytest.param(
+            hand_back(drop=("k",)), {"keys": ["k"]}, "leave `k` as it is", id="dropped-on-the-way-back"
+        ),
+        pytest.param(escalate(fact("k", 2)), {"keys": ["k"]}, "use another key", id="escalated"),
+        pytest.param(
+            Complete(answer="", remember=(fact("k", 2),)), {"keys": ["k"]}, "use another key", id="remembered"
+        ),
+        pytest.param(
+            Complete(answer="", remember_keys=("k",)), {"keys": ["k"]}, "leave `k` as it is", id="named"
+        ),
+        pytest.param(
+            transfer("d", artifacts=(Artifact(name="scan", uri="s3://2"),)),
+            {"keys": [], "artifacts": ["scan"]},
+            "use another name",
+            id="an-artifact",
+        ),
+    ],
+)
+def test_who_may_not_see_it_brings_drops_or_remembers_nothing_under_its_key(
+    move: Move, numbers: dict[str, Any], hint: str
 ) -> None:
-    play = opened_unseen(fact("k", 1, "pii"), constraints=Constraints(must_carry=must))
-    event = admitted(play.move(transfer("d", fact("k", value))))
-    assert [item.value for item in event.work.handoff.facts if item.key == "k"] == [value]
-    assert event.work.withheld == Withheld(labels=("pii",), facts=1)
+    play = opened_unseen(
+        fact("k", 1, "pii"), artifacts=(Artifact(name="scan", uri="s3://1", labels=("pii",)),)
+    )
+    refusal = refused(play.move(move))
+    assert (refusal.rule, refusal.numbers, refusal.hint) == (Rule.LABELS, numbers, hint)
     admitted(play.move(transfer("a")))
-    assert play.shown["k"] == 1
-    assert play.holder.work.withheld is None
-    play.move(hand_back(fact("seen", True)))
-    assert play.shown["k"] == value
+    assert (play.shown["k"], play.holder.work.handoff.artifacts[0].uri) == (1, "s3://1")
+    assert rejudge(play.bodies).same
 
 
-def test_who_sees_the_secret_changes_it_and_who_does_not_keeps_seeing_their_own() -> None:
+def test_what_one_brought_out_of_its_own_sight_is_taken_too() -> None:
+    play = opened_unseen()
+    admitted(play.move(transfer("d", fact("ssn", 1, "pii"))))
+    play.move(hand_back())
+    assert refused(play.move(transfer("e", fact("ssn", 2)))).rule == Rule.LABELS
+    admitted(play.move(transfer("a", fact("ssn-2", 2, "pii"))))
+    assert (play.shown["ssn"], play.shown["ssn-2"]) == (1, 2)
+
+
+def test_a_clearance_that_was_taken_meanwhile_counts_as_it_is_today() -> None:
+    play = Play(fleet=dict(UNSEEN), entry="a")
+    play.submit(facts=(fact("k", "secret", "pii"),))
+    play.fleet["a"] = agent("a")
+    assert refused(play.move(transfer("d", fact("k", "changed")))).rule == Rule.LABELS
+    admitted(play.move(transfer("d")))
+    assert rejudge(play.bodies).same
+
+
+def test_a_clearance_that_came_meanwhile_counts_from_the_next_turn_on() -> None:
+    """Nobody replaces what they have not seen."""
     play = opened_unseen(fact("k", "secret", "pii"))
-    play.move(transfer("d", fact("k", "mine")))
+    play.fleet["b"] = agent("b", clearance=("pii",))
+    assert refused(play.move(transfer("d", fact("k", "blind")))).rule == Rule.LABELS
+    play.move(transfer("d"))
+    play.move(hand_back(fact("n", 1)))
+    assert play.shown["k"] == "secret"
+    admitted(play.move(transfer("a", fact("k", "seen"))))
+    assert play.shown["k"] == "seen"
+
+
+def test_who_sees_it_changes_it_for_everybody_and_its_labels_stay() -> None:
+    play = opened_unseen(fact("k", "secret", "pii"))
     play.move(transfer("a"))
-    play.move(transfer("e", fact("k", "changed")))
-    assert play.shown["k"] == "mine"
+    event = admitted(play.move(transfer("e", fact("k", "changed"))))
+    assert event.work.withheld == Withheld(labels=("pii",), facts=1)
     play.move(hand_back(fact("n", 1)))
     assert play.shown["k"] == "changed"
 
 
-def test_what_one_brought_unseen_is_not_new_a_second_time() -> None:
-    play = opened_unseen()
-    play.move(transfer("d", fact("ssn", 1, "pii")))
-    play.move(hand_back())
-    assert refused(play.move(transfer("d", fact("ssn", 1, "pii")))).rule == Rule.CYCLE
-    admitted(play.move(transfer("d", fact("ssn", 2, "pii"))))
-
-
-@pytest.mark.parametrize("guess", ["right", "wrong"])
-def test_a_guess_is_new_whether_it_is_right_or_wrong(guess: str) -> None:
-    play = opened_unseen(fact("k", "right", "pii"))
+@pytest.mark.parametrize("secret", ["guess", "other"])
+def test_a_guess_under_a_key_that_was_dropped_tells_nothing(secret: str) -> None:
+    """It is not new, right or wrong: the request held the key."""
+    play = opened_unseen(fact("k", secret, "pii"))
+    play.move(transfer("a"))
+    play.move(hand_back(fact("n", 1), drop=("k",)))
     play.move(transfer("d"))
     play.move(hand_back())
-    admitted(play.move(transfer("d", fact("k", guess))))
-    play.move(hand_back())
-    assert refused(play.move(transfer("d", fact("k", guess)))).rule == Rule.CYCLE
+    assert refused(play.move(transfer("d", fact("k", "guess")))).rule == Rule.CYCLE
+    event = admitted(play.move(transfer("d", fact("k", "guess"), fact("m", 1))))
+    assert event.work.withheld == Withheld(labels=("pii",), facts=1)
+    assert rejudge(play.bodies).same
 
 
 def test_asking_what_is_new_looks_at_each_handoff_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +161,13 @@ def test_asking_what_is_new_looks_at_each_handoff_once(monkeypatch: pytest.Monke
         looked += 1
         return b"%d" % value
 
-    monkeypatch.setattr("protocol.domain.layers.canonical", canonical)
+    monkeypatch.setattr("protocol.domain.carried.canonical", canonical)
     history = FactHistory()
     for number in range(50):
         assert history.is_new(fact("k", number))
         history.remember((fact("k", number),))
         assert not history.is_new(fact("k", number))
-    assert looked == 50 * 3
+    assert looked == 50 * 3 - 1  # of a key that nobody held, no value is looked at
 
 
 @pytest.mark.parametrize("secret", ["", "x" * 900])
@@ -114,28 +177,14 @@ def test_the_size_of_what_is_withheld_counts_for_nobody_who_may_not_see_it(secre
     assert refused(play.move(transfer("e", fact("m", "z" * 900)))).rule == Rule.SIZE
 
 
-def test_a_persons_hands_lose_no_layer() -> None:
+def test_a_person_sees_everything_and_may_change_it() -> None:
     play = opened_unseen(fact("k", "secret", "pii"))
-    play.move(transfer("d", fact("k", "mine")))
-    play.move(escalate(fact("k", "newer")))
+    play.move(escalate())
     assert play.shown["k"] == "secret"
     play.control(Resolve, turn=play.turn, to=AgentName("e"), facts=(fact("k", "by hand"),))
-    assert play.shown["k"] == "newer"
+    assert "k" not in play.shown
     play.move(transfer("a"))
     assert play.shown["k"] == "by hand"
-
-
-def test_what_lies_beneath_outlives_people_who_hand_it_on_unseen() -> None:
-    """The oracle keeps it, too: what a reader sees nothing of is there all the same."""
-    play = opened_unseen(fact("k", 1, "pii"))
-    play.move(escalate(fact("k", 1, "pii")))
-    play.control(Resolve, turn=play.turn)
-    play.move(escalate(fact("k", 1)))
-    assert play.shown["k"] == 1
-    auditor = Auditor()
-    for event in play.events:
-        auditor.follow(event, play.heard.get(event.cause))
-    assert auditor.found == []
     assert rejudge(play.bodies).same
 
 
@@ -147,45 +196,17 @@ def test_a_client_is_told_no_fact_of_an_escalation_that_ends_its_request() -> No
     assert rejudge(play.bodies).same
 
 
-def test_must_carry_binds_what_its_asker_sees() -> None:
+def test_what_must_be_carried_is_carried_past_who_may_not_see_it() -> None:
     play = opened_unseen(fact("k", "secret", "pii"), constraints=Constraints(must_carry=("k",)))
-    assert list(play.holder.work.handoff.constraints.must_carry) == []
-    play.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
-    assert list(play.holder.work.handoff.constraints.must_carry) == ["k"]
-    assert refused(play.move(transfer("e", drop=("k",)))).numbers == {"keys": ["k"]}
-    assert refused(play.move(transfer("e", fact("k", "another")))).numbers == {"keys": ["k"]}
-    play.fleet = UNSEEN | agents("c")
+    assert play.holder.work.handoff.constraints.must_carry == ("k",)
+    asked = Constraints(must_carry=("k",))
+    assert refused(play.move(transfer("d", constraints=asked))).rule == Rule.MUST_CARRY
     admitted(play.move(transfer("a")))
-    assert list(play.holder.work.handoff.constraints.must_carry) == ["k"]
-    assert refused(play.move(transfer("c", drop=("k",)))).rule == Rule.MUST_CARRY
-    admitted(play.move(transfer("c")))
-    assert play.shown["k"] == "mine"
+    play.fleet = UNSEEN | agents("c")
+    assert refused(play.move(transfer("c", drop=("k",)))).numbers == {"keys": ["k"]}
+    assert refused(play.move(transfer("c", fact("k", "another")))).numbers == {"keys": ["k"]}
+    admitted(play.move(transfer("c", constraints=asked)))
     assert rejudge(play.bodies).same
-
-
-def test_a_mark_beneath_a_secret_outlives_the_secret() -> None:
-    play = opened_unseen(fact("k", "secret", "pii"))
-    play.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
-    play.move(transfer("a"))
-    assert list(play.holder.work.handoff.constraints.must_carry) == []
-    admitted(play.move(transfer("e", drop=("k",))))  # who sees the secret may drop it
-    assert (play.shown["k"], list(play.holder.work.handoff.constraints.must_carry)) == ("mine", ["k"])
-    assert refused(play.move(hand_back(fact("n", 1), drop=("k",)))).rule == Rule.MUST_CARRY
-    play.move(hand_back(fact("n", 1)))
-    assert refused(play.move(transfer("c", drop=("k",)))).rule in (Rule.MUST_CARRY, Rule.KNOWN_AGENT)
-    assert rejudge(play.bodies).same
-
-
-def test_whether_a_reader_is_cleared_and_no_key_decides_how_many_events_a_hop_takes() -> None:
-    """An agent counts events: a key that it guesses is withheld or not, and it learns nothing of it."""
-    counts = set()
-    for guess in ("k", "other"):
-        play = opened_unseen(fact("k", "secret", "pii"))
-        admitted(play.move(transfer("d", fact(guess, "mine"))))
-        admitted(play.move(transfer("a")))
-        admitted(play.move(hand_back(fact("n", 1))))
-        counts.add(tuple(event.n for event in play.events if isinstance(event, HandoffAdmitted)))
-    assert counts == {(3, 4, 6)}
 
 
 values = st.sampled_from([value for alike in ALIKE for value in alike] + [BIG])
@@ -215,36 +236,26 @@ unseen_steps = st.builds(
 
 
 @settings(max_examples=2 * STORIES)
-@given(
-    values,
-    values,
-    st.sampled_from(["k", "l", "z"]),
-    st.booleans(),
-    st.lists(unseen_steps, max_size=10),
-    st.booleans(),
-)
+@given(values, values, st.booleans(), st.lists(unseen_steps, max_size=10), st.booleans())
 def test_two_worlds_that_differ_in_what_is_withheld_look_the_same(
-    secret: Any, other: Any, key: str, must: bool, moves: list[Move], tight: bool
+    secret: Any, other: Any, must: bool, moves: list[Move], tight: bool
 ) -> None:
-    """In the one world a key is withheld under which agents may bring something; in the other, another is."""
+    """Agents may learn that a name is taken. What stands under it, however large, changes nothing."""
     policy = Policy(max_depth=30, max_refusals=30, max_handoff_bytes=1400 if tight else 65_536)
     worlds = [
         opened_unseen(
-            fact("k", secret, "pii"),
-            artifacts=(Artifact(name="scan", uri="s3://secret", labels=("pii",)),),
+            fact("k", value, "pii"),
+            artifacts=(Artifact(name="scan", uri=uri, labels=("pii",)),),
             constraints=Constraints(must_carry=("k",) if must else ()),
             policy=policy,
-        ),
-        opened_unseen(
-            fact(key, other, "pii"),
-            artifacts=(Artifact(name="other", uri="s3://0", labels=("pii",)),),
-            policy=policy,
-        ),
+        )
+        for value, uri in ((secret, "s3://secret"), (other, "s3://0"))
     ]
     for play in worlds:
         for number, move in enumerate(moves):
-            if play.holder.agent == "a":  # who sees the secret may act on it; this one does not
-                play.move(HandBack(summary="seen", facts=(fact(f"n{number}"),)))
+            if play.holder.agent == "a":  # who sees the secret may act on it; this one drops it, now and then
+                drop = ("k",) if number % 3 == 1 and not must else ()
+                play.move(HandBack(summary="seen", facts=(fact(f"n{number}"),), drop=drop))
             play.move(move)
     assert seen(worlds[0]) == seen(worlds[1])
 

@@ -15,8 +15,6 @@ from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
 
 DIMENSIONS = ("nano_dollars", "tokens", "model_calls")
 Amounts = Mapping[str, int]
-Bound = frozenset[tuple[str, int]]
-Layers = Mapping[str, tuple[Fact, ...]]
 NOTHING: Amounts = dict.fromkeys(DIMENSIONS, 0)
 
 
@@ -30,8 +28,8 @@ class Holder:
     sealed: bool
     deadline: int | None
     actions: tuple[str, ...] | None
-    bound: Bound
-    """What must be carried, by key and layer."""
+    bound: frozenset[str]
+    """Keys of what must be carried."""
     grant: Budget
     spent_before: Amounts
     """What the request had spent when this was granted."""
@@ -56,23 +54,20 @@ class Account:
     stack: tuple[Holder, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     hops: int = 0
-    facts: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)
-    """All that is carried, whoever sees it: by key, what lies on top first."""
-    things: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """All that is carried, whoever sees it."""
+    things: Mapping[str, Artifact] = field(default_factory=dict)
     sees: Mapping[str, Fact] = field(default_factory=dict)
     """What the holder sees."""
     sees_things: Mapping[str, Artifact] = field(default_factory=dict)
-    known: frozenset[tuple[str, bytes, frozenset[str]]] = frozenset()
-    """Every key, value and labels that an admitted handoff held."""
-    own: Mapping[tuple[str, str], tuple[Fact, ...]] = field(default_factory=dict)
-    """By agent and key, what it brought and may not see."""
+    known: frozenset[tuple[str, bytes]] = frozenset()
+    """Every key and value that an admitted handoff held."""
     labels: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By key, every label that it ever had."""
     usage: Mapping[str, Amounts] = field(default_factory=dict)
     """The newest report of each turn, or what it was charged instead."""
     unaccounted: bool = False
     """Whether the clock ended a round of the newest turn that had begun."""
-    bound: Bound = frozenset()
-    """What the newest handoff must carry on, by key and layer."""
     frozen: bool = False
     over: bool = False
     escalations: int = 0
@@ -141,20 +136,17 @@ def spent_after(account: Account, proposal: MoveProposed) -> Amounts:
 def remembered_in(account: Account, event: ev.AnyEvent) -> tuple[Fact, ...]:
     """Return the facts of its conversation that the decision on a submit shows or keeps back."""
     kept = account.pending if account.pending and account.pending.cause == event.cause else None
-    hidden = () if kept is None else tuple(kept.facts[place] for place in kept.remembered)
+    hidden = () if kept is None else kept.facts
     if not isinstance(event, ev.RequestOpened):
         return hidden
-    return (*(fact for fact in event.work.handoff.facts if fact.key in event.remembered), *hidden)
+    return tuple(fact for fact in (*event.work.handoff.facts, *hidden) if fact.key in event.remembered)
 
 
-def learn(
-    account: Account, event: ev.AnyEvent, whole: Handoff | None = None, bound: Bound = frozenset()
-) -> Account:
+def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) -> Account:
     """Return the account after an event.
 
     Args:
-        whole: the handoff that the oracle held to be right, in layers.
-        bound: what of it must be carried.
+        whole: the handoff that the oracle held to be right, nothing withheld.
     """
     if isinstance(event, ev.FactsWithheld):
         return replace(account, pending=event)
@@ -165,15 +157,13 @@ def learn(
             account = replace(account, memory=remembered_in(account, event))
             account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
             given = told(account, event, event.work)
-            account = replace(account, bound=told_bound(account, event, event.work))
             account = _opened(account, event, event.work, given)
             return replace(account, stack=(_holder(account, given),), pending=None)
         case ev.HandoffAdmitted():
             assert whole is not None
             edge = (account.agent, str(whole.to_agent))
-            account = _noted(account, event, whole)
-            stack, hops, edges = _carried_on(account, whole), account.hops + 1, (*account.edges, edge)
-            account = replace(_opened(account, event, event.work, whole), bound=bound)
+            stack, hops, edges = account.stack, account.hops + 1, (*account.edges, edge)
+            account = _opened(account, event, event.work, whole)
             if whole.move == "hand_back":
                 stack = stack[: [holder.agent for holder in stack].index(whole.to_agent) + 1]
             else:
@@ -182,15 +172,11 @@ def learn(
         case ev.EscalationRaised():
             counted = account.agent != "human"
             account = _charged(account, event) if counted else account
-            if whole is not None:
-                account = _noted(account, event, whole)
-                account = replace(account, stack=_carried_on(account, whole), bound=bound)
             given = told(account, event, event.work) if whole is None else whole
             account = _opened(account, event, event.work, given)
             return replace(account, escalations=account.escalations + counted, pending=None)
         case ev.EscalationResolved():
             given = told(account, event, event.work)
-            account = replace(account, bound=told_bound(account, event, event.work))
             account = _opened(account, event, event.work, given)
             return replace(account, stack=(_holder(account, given),), edges=(), hops=0, pending=None)
         case ev.RequestFrozen():
@@ -247,74 +233,16 @@ def _charged(account: Account, event: ev.EscalationRaised) -> Account:
 
 
 def told(account: Account, event: ev.AnyEvent, work: wk.Assignment) -> Handoff:
-    """Return what an event hands over, in layers, with what was withheld just before it."""
-    kept: ev.FactsWithheld | wk.Beneath | None = account.pending
-    if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
-        kept = None
-    kept = kept or work.beneath or wk.Beneath()
+    """Return what an event hands over, with what was withheld just before it."""
+    kept = account.pending
+    if kept is None or kept.cause != event.cause:
+        return work.handoff
     handoff = work.handoff
-    hidden, names = {fact.key for fact in kept.facts}, {item.name for item in kept.artifacts}
     return msgspec.structs.replace(
         handoff,
-        facts=(*(fact for fact in handoff.facts if fact.key not in hidden), *kept.facts),
-        artifacts=(*(item for item in handoff.artifacts if item.name not in names), *kept.artifacts),
+        facts=tuple(sorted((*handoff.facts, *kept.facts), key=lambda fact: fact.key)),
+        artifacts=tuple(sorted((*handoff.artifacts, *kept.artifacts), key=lambda item: item.name)),
     )
-
-
-def told_bound(account: Account, event: ev.AnyEvent, work: wk.Assignment) -> Bound:
-    """Return what an event says must be carried on."""
-    kept: ev.FactsWithheld | wk.Beneath | None = account.pending
-    if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
-        kept = None
-    kept = kept or work.beneath or wk.Beneath()
-    keys = [fact.key for fact in kept.facts]
-    deep = {(keys[at], keys[:at].count(keys[at])) for at in kept.must_carry}
-    shown = {(key, 0) for key in work.handoff.constraints.must_carry if key not in keys}
-    return frozenset(deep | shown)
-
-
-def changed_at(before: tuple[Fact, ...], after: tuple[Fact, ...]) -> int | None:
-    """Return which layer under a key was replaced or dropped."""
-    if len(after) > len(before):
-        return None
-    rest_ = [canonical(layer) for layer in after] + [b""] * (len(before) - len(after))
-    return next((at for at, old in enumerate(before) if canonical(old) != rest_[at]), None)
-
-
-def shifted(bound: Bound, before: Layers, after: Layers) -> Bound:
-    """Return what must be carried once layers were dropped: those beneath move up."""
-    found = set()
-    for key, place in bound:
-        gone = len(after.get(key, ())) < len(before.get(key, ()))
-        at = changed_at(before.get(key, ()), after.get(key, ())) if gone else None
-        if at is None or place < at:
-            found.add((key, place))
-        elif place > at:
-            found.add((key, place - 1))
-    return frozenset(found)
-
-
-def _carried_on(account: Account, whole: Handoff) -> tuple[Holder, ...]:
-    after = {key: tuple(f for f in whole.facts if f.key == key) for key in _keys(whole)}
-    return tuple(replace(each, bound=shifted(each.bound, account.facts, after)) for each in account.stack)
-
-
-def _noted(account: Account, event: ev.HandoffAdmitted | ev.EscalationRaised, whole: Handoff) -> Account:
-    """Take down what the giver brought and is not cleared to see."""
-    sender = None if event.grounds is None else event.grounds.sender
-    cleared = set(() if sender is None else sender.clearance)
-    own = dict(account.own)
-    after: dict[str, list[Fact]] = {}
-    for fact in whole.facts:
-        after.setdefault(fact.key, []).append(fact)
-    for key, layers in after.items():
-        before = [canonical(layer) for layer in account.facts.get(key, ())]
-        before += [b""] * (len(layers) - len(before))
-        for layer, old in zip(layers, before, strict=False):
-            is_new = len(layers) >= len(account.facts.get(key, ())) and canonical(layer) != old
-            if is_new and not set(layer.labels) <= cleared:
-                own[account.agent, key] = (*own.get((account.agent, key), ()), layer)
-    return replace(account, own=own)
 
 
 def _opened(account: Account, event: ev.AnyEvent, work: wk.Assignment, whole: Handoff) -> Account:
@@ -332,21 +260,13 @@ def _opened(account: Account, event: ev.AnyEvent, work: wk.Assignment, whole: Ha
         failures=0,
         intent=whole.intent,
         past=work.past,
-        facts={key: tuple(f for f in whole.facts if f.key == key) for key in sorted(_keys(whole))},
-        things={
-            item.name: tuple(other for other in whole.artifacts if other.name == item.name)
-            for item in whole.artifacts
-        },
+        facts={fact.key: fact for fact in whole.facts},
+        things={item.name: item for item in whole.artifacts},
         sees={fact.key: fact for fact in work.handoff.facts},
         sees_things={item.name: item for item in work.handoff.artifacts},
-        known=account.known
-        | {(fact.key, canonical(fact.value), frozenset(fact.labels)) for fact in whole.facts},
+        known=account.known | {(fact.key, canonical(fact.value)) for fact in whole.facts},
         labels=labels,
     )
-
-
-def _keys(handoff: Handoff) -> set[str]:
-    return {fact.key for fact in handoff.facts}
 
 
 def _holder(account: Account, whole: Handoff) -> Holder:
@@ -358,7 +278,7 @@ def _holder(account: Account, whole: Handoff) -> Holder:
         sealed=whole.no_return,
         deadline=own.deadline,
         actions=own.allowed_actions,
-        bound=account.bound,
+        bound=frozenset(own.must_carry),
         grant=own.budget or Budget(),
         spent_before=spent(account),
     )

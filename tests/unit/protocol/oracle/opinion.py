@@ -14,14 +14,12 @@ from protocol.wire.handoff import Handoff
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
     Account,
-    Bound,
     canonical,
-    changed_at,
     rest,
     same,
     spent_after,
 )
-from tests.unit.protocol.oracle.giving import MOVES, as_known, bound_by, ends_at, merged, whole_handoff
+from tests.unit.protocol.oracle.giving import MOVES, as_known, ends_at, merged, whole_handoff
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,6 @@ class Opinion:
 
     rule: str | None
     handoff: Handoff | None = None
-    bound: Bound = frozenset()
-    """What of it must be carried on."""
 
 
 def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -> Opinion:
@@ -40,7 +36,7 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
     if account.policy.topology != "handoff" or type(move) not in MOVES:
         return Opinion("known_move")
     cleared = set(() if grounds.sender is None else grounds.sender.clearance)
-    handoff = whole_handoff(account, proposal, at, cleared)
+    handoff = whole_handoff(account, proposal, at)
     known = move
     if handoff is not None and isinstance(move, Transfer | HandBack | Escalate):
         known = as_known(account, move, handoff)  # type: ignore[assignment]
@@ -48,6 +44,7 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
     checks: dict[str, Callable[[], bool]] = {
         "known_agent": lambda: _unknown_agent(account, move, grounds),
         "agent_available": lambda: _unavailable(account, move, grounds),
+        "labels": lambda: _touches_what_it_may_not_see(account, move, cleared),
         "depth": lambda: gives and account.hops + 1 > account.policy.max_depth,
         "cycle": lambda: isinstance(move, Transfer) and _runs_in_circles(account, move, cleared),
         "hand_back": lambda: isinstance(move, HandBack) and _goes_back_wrongly(account, move, cleared),
@@ -55,9 +52,7 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
         "asks": lambda: isinstance(move, Ask) and account.asks + 1 > account.policy.max_asks,
         "budget": lambda: isinstance(move, Transfer) and _asks_for_too_much(account, proposal, move),
         "constraints": lambda: isinstance(move, Transfer) and _widens(account, move, at),
-        "must_carry": lambda: (
-            isinstance(move, Transfer | HandBack | Escalate) and _loses(account, move, cleared)
-        ),
+        "must_carry": lambda: isinstance(move, Transfer | HandBack | Escalate) and _loses(account, move),
         "actions": lambda: _acted_beyond(account, proposal.report, grounds),
         "size": lambda: len(canonical(known)) > account.policy.max_handoff_bytes,
         "memory": lambda: isinstance(move, Complete) and _leaves_too_much(account, move, cleared),
@@ -65,9 +60,7 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
     for rule, refuses in checks.items():
         if refuses():
             return Opinion(rule)
-    if handoff is None or not isinstance(move, Transfer | HandBack | Escalate):
-        return Opinion(None, handoff)
-    return Opinion(None, handoff, bound_by(account, move, merged(account, move, cleared)[0]))
+    return Opinion(None, handoff)
 
 
 def _unknown_agent(account: Account, move: Move, grounds: Grounds) -> bool:
@@ -96,15 +89,38 @@ def _unavailable(account: Account, move: Move, grounds: Grounds) -> bool:
 
 
 def _brings_news(account: Account, move: Transfer | HandBack, cleared: set[str]) -> bool:
-    """Something is new that no handoff held, as far as its bringer may know."""
-    known = {(key, value) for key, value, labels in account.known if labels <= cleared}
-    said = {
-        (fact.key, canonical(fact.value))
-        for (agent, _), facts in account.own.items()
-        if agent == account.agent
-        for fact in facts
+    """Something is new that no handoff held. Of a key with labels beyond its bringer's, its name counts."""
+    held = {key for key, _ in account.known}
+    return any(
+        fact.key not in held
+        or (
+            account.labels.get(fact.key, frozenset()) <= cleared
+            and (fact.key, canonical(fact.value)) not in account.known
+        )
+        for fact in move.facts
+    )
+
+
+def _touches_what_it_may_not_see(account: Account, move: Move, cleared: set[str]) -> bool:
+    """A name stands for something that is carried, and that the mover was not shown or may not see now."""
+    facts, things, keys = set[str](), set[str](), set[str]()
+    if isinstance(move, Transfer | HandBack):
+        keys, things = set(move.drop), {item.name for item in move.artifacts}
+    if isinstance(move, Transfer | HandBack | Escalate):
+        facts = {fact.key for fact in move.facts}
+    if isinstance(move, Complete):
+        facts, keys = {fact.key for fact in move.remember}, set(move.remember_keys)
+    blind = {
+        key
+        for key, fact in account.facts.items()
+        if key not in account.sees or not set(fact.labels) <= cleared
     }
-    return any((fact.key, canonical(fact.value)) not in known | said for fact in move.facts)
+    unnamed = {
+        name
+        for name, item in account.things.items()
+        if name not in account.sees_things or not set(item.labels) <= cleared
+    }
+    return bool((facts | keys) & blind or things & unnamed)
 
 
 def _runs_in_circles(account: Account, move: Transfer, cleared: set[str]) -> bool:
@@ -156,13 +172,10 @@ def _widens(account: Account, move: Transfer, at: int) -> bool:
     return later or (asked is not None and own.actions is not None and not set(asked) <= set(own.actions))
 
 
-def _loses(account: Account, move: Transfer | HandBack | Escalate, cleared: set[str]) -> bool:
-    after, _ = merged(account, move, cleared)
-    for key, place in account.bound:
-        old, new = account.facts[key], after.get(key, ())
-        if changed_at(old, new) == place and (
-            len(new) < len(old) or not same(old[place].value, new[place].value)
-        ):
+def _loses(account: Account, move: Transfer | HandBack | Escalate) -> bool:
+    after, _ = merged(account, move)
+    for key in account.holder.bound & set(account.facts):
+        if key not in after or not same(account.facts[key].value, after[key].value):
             return True
     asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
     gone = set() if isinstance(move, Escalate) else set(move.drop)

@@ -45,8 +45,7 @@ def submit_complaints(
     target = event.grounds.target
     assert target is not None  # else known_agent forbids it
     whole = _whole(submit, event.policy, target, event.grounds, event.at, event.client, memory)
-    bound = frozenset((key, 0) for key in submit.constraints.must_carry)
-    expected, given = as_shown(whole, target.clearance, bound), event.work.handoff
+    expected, given = as_shown(whole, target.clearance), event.work.handoff
     found = [] if same(given, expected) else [f"hands over another {differing(given, expected)}"]
     if event.deadline != whole.constraints.deadline:
         found.append("has another deadline")

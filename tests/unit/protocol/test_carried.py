@@ -1,7 +1,6 @@
 """What travels on: merging, sticky labels, and who sees what."""
 
 from collections.abc import Collection
-from typing import Any
 
 import msgspec
 import pytest
@@ -10,61 +9,49 @@ from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard, fleet_of, turn
-from protocol.domain.layers import Bringer, Load, divide, merge
+from protocol.domain.carried import NOTHING, Carried, divide, merge, together
 from protocol.wire import codec
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import HandoffAdmitted, MoveRefused
-from protocol.wire.handoff import Fact
+from protocol.wire.handoff import Artifact, Fact
 from protocol.wire.ids import AgentName
 from tests.certain import is_
 from tests.unit.protocol.worlds import fact
 
-EMPTY = Load({}, {})
+
+def carrying(*items: Fact) -> Carried:
+    return merge(NOTHING, items)
 
 
-def load(*items: Any) -> Load:
-    return merge(EMPTY, items)
+def test_a_fact_takes_the_place_of_the_one_under_its_key_and_keeps_its_labels() -> None:
+    merged = merge(carrying(fact("ssn", 1, "pii"), fact("n", 1)), [fact("ssn", 2, "vip")])
+    assert merged.fact_tuple == (fact("n", 1), fact("ssn", 2, "pii", "vip"))
+    assert merge(merged, drop=("ssn", "never")).fact_tuple == (fact("n", 1),)
+    assert merge(merged, [fact("n", 2)], drop=("n",)).facts["n"] == fact("n", 2)
 
 
-def who_sees(*items: Any, clearance: Collection[str] | None = None) -> Bringer:
-    cleared = None if clearance is None else frozenset(clearance)
-    return Bringer({item.key: item for item in items}, clearance=cleared)
+def test_labels_of_a_key_that_is_carried_no_longer_hold() -> None:
+    assert merge(NOTHING, [fact("ssn", 2)], labels={"ssn": ("pii",)}).facts["ssn"].labels == ("pii",)
 
 
-def test_what_is_brought_where_nothing_is_seen_lies_beneath() -> None:
-    secret, mine = fact("ssn", 1, "pii"), fact("ssn", 1)
-    merged = merge(load(secret), [mine], bringer=who_sees(clearance=()))
-    assert merged.facts["ssn"] == (secret, mine)
-    assert merge(merged, [fact("ssn", 2)], bringer=who_sees(mine)).facts["ssn"] == (secret, fact("ssn", 2))
-    assert merge(merged, [fact("ssn", 3)], bringer=who_sees(secret)).facts["ssn"] == (
-        fact("ssn", 3, "pii"),
-        mine,
-    )
-    assert merge(merged, drop=("ssn",), bringer=who_sees(mine)).facts["ssn"] == (secret,)
-    assert merge(merged, drop=("ssn",), bringer=who_sees(secret)).facts["ssn"] == (mine,)
+def test_an_artifact_takes_the_place_of_the_one_of_its_name_and_keeps_its_labels() -> None:
+    scan = Artifact(name="scan", uri="s3://1", labels=("pii",))
+    merged = merge(merge(NOTHING, (), [scan]), (), [Artifact(name="scan", uri="s3://2")])
+    assert merged.artifact_tuple == (Artifact(name="scan", uri="s3://2", labels=("pii",)),)
 
 
-@pytest.mark.parametrize("cleared", [True, False])
-def test_labels_of_a_key_that_is_carried_no_longer_hold_for_who_could_have_seen_it(cleared: bool) -> None:
-    seen = who_sees(clearance=("pii",) if cleared else ())
-    merged = merge(EMPTY, [fact("ssn", 2)], bringer=seen, labels={"ssn": ("pii",)})
-    assert merged.facts["ssn"][0].labels == (("pii",) if cleared else ())
-
-
-def test_labels_hold_for_a_key_that_is_carried_no_longer() -> None:
-    assert merge(EMPTY, [fact("ssn", 2)], labels={"ssn": ("pii",)}).facts["ssn"][0].labels == ("pii",)
-
-
-def test_a_reader_sees_the_first_layer_that_it_is_cleared_for() -> None:
-    layers = (fact("k", 1, "pii", "x"), fact("k", 2, "pii"), fact("k", 3))
-    whole = Load({"k": layers}, {})
-    for clearance, value, hidden in (((), 3, 2), (("pii",), 2, 1), (("pii", "x"), 1, 0), (None, 1, 0)):
-        divided = divide(whole, clearance)
-        assert divided.facts["k"].value == value
-        assert divided.rest.facts == {"k": layers}
-        assert (divided.withheld.facts if divided.withheld else 0) == hidden
+@pytest.mark.parametrize(
+    ("clearance", "shown"),
+    [((), {"c"}), (("pii",), {"b", "c"}), (("pii", "x"), {"a", "b", "c"}), (None, {*"abc"})],
+)
+def test_a_reader_sees_what_it_is_cleared_for(clearance: Collection[str] | None, shown: set[str]) -> None:
+    whole = carrying(fact("a", 1, "pii", "x"), fact("b", 2, "pii"), fact("c", 3))
+    divided = divide(whole, clearance)
+    assert divided.shown.facts.keys() == shown
+    assert divided.hidden.facts.keys() == whole.facts.keys() - shown
+    assert (divided.withheld.facts if divided.withheld else 0) == 3 - len(shown)
 
 
 values = st.recursive(
@@ -106,23 +93,22 @@ def test_two_values_are_equal_if_they_are_one_json_value(one: object, other: obj
 def test_what_only_python_or_a_reader_takes_for_one_value_are_two(one: object, other: object) -> None:
     assert not equal(one, other)
     assert not equal(fact("k", one), fact("k", other))
-    merged = merge(load(fact("k", one)), [fact("k", other)], bringer=who_sees(fact("k", one)))
-    assert [layer.value for layer in merged.facts["k"]] == [other]
-    assert merged.facts["k"][0].value is other
+    merged = merge(carrying(fact("k", one)), [fact("k", other)])
+    assert merged.facts["k"].value is other
 
 
 def test_what_is_brought_again_as_it_is_stays_to_the_letter() -> None:
-    before = load(fact("k", {"a": 1, "b": 2}, "pii"))
-    again = merge(before, [fact("k", {"b": 2, "a": 1})], bringer=who_sees(before.facts["k"][0]))
+    before = carrying(fact("k", {"a": 1, "b": 2}, "pii"))
+    again = merge(before, [fact("k", {"b": 2, "a": 1})])
     assert again.facts["k"] is before.facts["k"]
 
 
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))
 def test_dividing_loses_nothing(keys: list[str], clearance: list[str]) -> None:
-    whole = load(*(fact(key, 1, key) for key in set(keys)))
+    whole = carrying(*(fact(key, 1, key) for key in set(keys)))
     divided = divide(whole, clearance)
-    assert {key: (item,) for key, item in divided.facts.items()} | divided.rest.facts == whole.facts
-    assert not divided.facts.keys() & divided.rest.facts.keys()
+    assert together(divided.shown, divided.hidden) == whole
+    assert not divided.shown.facts.keys() & divided.hidden.facts.keys()
 
 
 NAME = Fact(key="customer_name", value="Ada")
@@ -144,7 +130,7 @@ def opened_with(*facts: Fact, to: str | None = None) -> InMemoryGuard:
 
 
 def carried_name(opened: InMemoryGuard) -> list[Fact]:
-    return [fact for key, fact in opened.ledger.carried().items() if key == NAME.key]
+    return [fact for key, fact in opened.ledger.carried().facts.items() if key == NAME.key]
 
 
 def assert_judged_the_same(opened: InMemoryGuard) -> None:
