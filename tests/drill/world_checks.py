@@ -229,7 +229,9 @@ def _two_at_a_time(reading: Reading, record: Placed, deed: Deed) -> bool:
 
     Either the one slept, or was cut off, while the other recorded, and made its call as it came back; or the
     one was stopped with its record on the way; or the one woke and recorded while the other, which had the
-    turn by then, was at the same call. A lease later each has been fenced, or was done.
+    turn by then, was at the same call or about to make it: it looks for strange records only if half a lease
+    has passed since it read the journal (`Journal.require_held`). A lease later each has been fenced, or was
+    done.
     """
     lease = int(reading.evidence.lease_s * 1e6)
     recorded = record.step.at
@@ -241,7 +243,7 @@ def _two_at_a_time(reading: Reading, record: Placed, deed: Deed) -> bool:
             return True
         slept = fault.pid in (0, deed.pid)
         stopped = recorded <= fault.at
-        under_way = 0 < deed.began <= recorded
+        under_way = 0 < deed.began <= recorded + lease // 2
         if fault.kind in ("pause", stalls.KIND) and (slept or stopped or under_way):
             return True
     return False

@@ -27,7 +27,8 @@ def woke_and_recorded(kind: str, *, began_ms: int) -> Evidence:
     deed = evidence.deeds[0]
     record = deed.at + 1000
     slept = Fault(kind, "a-1", "a", deed.at - 2 * SECOND, deed.at - 500, pid=deed.pid)
-    twice = with_deed(evidence, "c1", at=record + 40_000, pid=101, began=record + began_ms * 1000)
+    began = record + began_ms * 1000
+    twice = with_deed(evidence, "c1", at=began + 40_000, pid=101, began=began)
     if kind == stalls.KIND:
         return changed(twice, stalls=(slept,))
     return changed(twice, faults=(*twice.faults, slept))
@@ -38,7 +39,7 @@ def woke_after_a_pause() -> Evidence:
 
 
 def woke_after_a_stall() -> Evidence:
-    return woke_and_recorded(stalls.KIND, began_ms=-20)
+    return woke_and_recorded(stalls.KIND, began_ms=400)
 
 
 def called_again_after_a_kill() -> Evidence:

@@ -370,8 +370,8 @@ WRONG: dict[str, dict[str, Make]] = {
         "recorded twice": lambda: with_step(clean(), "a", "2-1", "0-0"),
         "long after a pause": long_after_a_pause,
         "by one who did not sleep": by_one_who_did_not_sleep,
-        "begun after the record": lambda: woke_and_recorded("pause", began_ms=20),
-        "begun after the record, with a stall": lambda: woke_and_recorded(stalls.KIND, began_ms=20),
+        "begun long after the record": lambda: woke_and_recorded("pause", began_ms=600),
+        "begun long after the record, with a stall": lambda: woke_and_recorded(stalls.KIND, began_ms=600),
     },
     "fenced": {
         "no fence": lambda: without_step(without_step(clean(), "a", "0-2"), "a", "0-3"),
