@@ -142,7 +142,7 @@ def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) ->
         return Late(claim.turn, 0, ledger.status)
     if not task.may_be_claimed(claim.turn):
         return Late(claim.turn, 0, "ended")
-    if task.state == "offered" and busy_with(ledger.turns[task.lead].tasks.values(), command.sender):
+    if busy_with(ledger.turns[task.lead].tasks.values(), command.sender):
         return Late(claim.turn, 0, BUSY)
     return Accepted()
 

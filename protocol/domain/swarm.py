@@ -130,14 +130,11 @@ def _capable(ledger: Ledger, task: TaskState, sender: AgentName, entry: AgentEnt
 
 
 def _claimed(task: TaskState, sender: AgentName) -> Refusal | None:
-    """Refuse an offer that is taken, and one of a task that its claimant had before."""
-    if task.state != "offered":
-        said = f"task {task.name!r} is taken by {task.agents[-1]}"
-    elif sender in task.agents:
-        said = f"{sender} had task {task.name!r} before, and it failed"
-    else:
+    """Refuse an offer of a task that its claimant had before."""
+    if sender not in task.agents:
         return None
-    numbers = {"task": task.name, "taken_by": task.agents[-1], "agent": sender}
+    said = f"{sender} had task {task.name!r} before, and it failed"
+    numbers = {"task": task.name, "agent": sender}
     return Refusal(rule=Rule.CLAIMED, detail=said, numbers=numbers, hint="leave the offer to others")
 
 

@@ -88,8 +88,8 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
         return self.is_offered and self.planned.task.fallback and not (self.fell_back or self.called_off)
 
     def may_be_claimed(self, offer: TurnId) -> bool:
-        """Return True if a claim of this offer is to be judged: it is the newest, and it is not over."""
-        return offer == self.offer and self.state in ("offered", "open") and not self.called_off
+        """Return True if a claim of this offer is to be judged: it is the newest, and nobody has taken it."""
+        return offer == self.offer and self.state == "offered" and not self.called_off
 
     @property
     def reserved(self) -> Usage:

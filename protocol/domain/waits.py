@@ -103,7 +103,7 @@ def _waits(ledger: Ledger) -> list[Wait]:
 
 def _is_busy(ledger: Ledger, task: TaskState, claim: events.MoveDeferred) -> bool:
     """Return True if a deferred claim has to wait: its claimant has another task of the lead in hand."""
-    return task.state == "offered" and bool(busy_with(ledger.turns[task.lead].tasks.values(), claim.sender))
+    return bool(busy_with(ledger.turns[task.lead].tasks.values(), claim.sender))
 
 
 def _waits_of_tasks(ledger: Ledger) -> Iterator[Wait]:

@@ -185,7 +185,7 @@ SWARMS = (
     Scenario(
         of_others,
         "request.opened turn.delegated task.offered task.offered move.refused:capable "
-        "move.refused:capable task.opened move.refused:claimed task.opened "
+        "move.refused:capable task.opened task.opened "
         "move.refused:known_move facts.posted task.delivered facts.posted task.delivered turn.resumed "
         "request.completed",
         rejected="not_allowed unknown_turn unknown_turn unknown_turn protocol.malformed"
@@ -198,7 +198,7 @@ SWARMS = (
     Scenario(
         swarm,
         "request.opened turn.delegated task.offered task.offered move.refused:capable task.opened"
-        " move.refused:claimed facts.posted task.opened facts.posted facts.posted"
+        " facts.posted task.opened facts.posted facts.posted"
         " move.refused:read_only move.refused:known_move task.delivered task.delivered turn.resumed"
         " turn.delegated task.offered task.opened task.delivered turn.resumed request.completed",
     ),
@@ -221,7 +221,7 @@ SWARMS = (
     Scenario(
         frozen_claim,
         "request.opened turn.delegated task.offered task.offered request.frozen move.deferred move.deferred"
-        " request.thawed task.opened move.refused:claimed task.delivered turn.resumed request.completed",
+        " request.thawed task.opened task.delivered turn.resumed request.completed",
     ),
     Scenario(
         claims_for_nothing,

@@ -36,7 +36,7 @@ from mesh.guard.cache import Cache
 from mesh.guard.memory import ConversationMemory
 from mesh.guard.parsing import Sent
 from mesh.guard.processor import RequestProcessor
-from protocol.domain import decider, ledger, plans, rules, swarm
+from protocol.domain import decider, ledger, plans, rules, tasks
 from protocol.domain.ledger import Ledger
 from protocol.domain.request_state import RequestState
 from protocol.domain.turns import Segment
@@ -156,7 +156,7 @@ def all_to_each() -> None:
 
 
 def claims_twice() -> None:
-    replace(swarm, "_claimed", _never)
+    replace(tasks.TaskState, "may_be_claimed", lambda task, offer: task.offer == offer and task.is_open)
 
 
 def frozen_offers() -> None:

@@ -149,15 +149,28 @@ def _fleet(agents: dict[str, Any]) -> Fleet:
     return Fleet(name="swarm", entry=AgentName("a"), agents=agents, clients=FLEET.clients, human=True)
 
 
-def test_a_taken_offer_is_refused() -> None:
+def test_a_claim_of_a_taken_offer_is_late_and_no_event() -> None:
     play = Swarm()
     play.delegate(task("one"), task("two"))
     play.claim("one", "b")
-    taken = play.claim("one", "c")
-    assert refused(taken) == Rule.CLAIMED
-    assert known(taken.refusal).numbers == {"task": "one", "taken_by": "b", "agent": "c"}
-    with pytest.raises(NotDecided, match="too late: decided"):
-        play.claim("one", "c")  # the same claim is decided once
+    before = len(play.events)
+    for by in "cd":  # one that may have it, and one that may not
+        with pytest.raises(NotDecided, match="too late: ended"):
+            play.claim("one", by)
+    assert len(play.events) == before
+    play.same()
+
+
+def test_of_two_claims_that_waited_for_a_thaw_the_first_gets_the_task_and_the_other_is_late() -> None:
+    play = Swarm()
+    play.delegate(task("one"))
+    play.guard.say(Freeze(id="f"), "op")
+    for by in "cb":
+        assert isinstance(play.claim("one", by), MoveDeferred)
+    play.guard.say(Thaw(id="t"), "op")
+    assert play.worker("one").agent == "c"
+    with pytest.raises(NotDecided, match="too late: ended"):
+        play.claim("one", "b")
     play.same()
 
 

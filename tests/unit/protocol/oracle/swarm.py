@@ -96,10 +96,10 @@ class SwarmOracle:
             return "task.opened" if by in job.had else "decided"
         if self.over:
             return self.over
-        if offer != job.offer or job.state not in ("offered", "open") or job.called_off:
+        if offer != job.offer or job.state != "offered" or job.called_off:
             return "ended"
         others = (one for one in self.jobs if one is not job and one.lead == job.lead)
-        if job.state == "offered" and any(one.state == "open" and one.had[-1] == by for one in others):
+        if any(one.state == "open" and one.had[-1] == by for one in others):
             return "busy"
         if self.frozen_at is not None:
             return "move.deferred"
@@ -111,7 +111,7 @@ class SwarmOracle:
         may_have = job.giver is None or job.giver.to is None or entry.name in job.giver.to
         if job.intent not in (entry.intents or ()) or not may_have or entry.name in job.path:
             return "capable"
-        return "claimed" if job.state != "offered" or entry.name in job.had else ""
+        return "claimed" if entry.name in job.had else ""
 
     # --- afterwards -------------------------------------------------------------------------------
 
