@@ -6,6 +6,8 @@ itself as `task.opened` into the winner's own inbox. Notices can be lost. So a c
 stored again; the guard recognises it and repeats its answer.
 
 An offer that this agent may not have goes back, for another agent. One that is taken or over is acknowledged.
+An offer that nobody claimed comes once more, to each agent alone, in the agent's own inbox. There it keeps a
+slot from other work for a second at most, then comes again later. It never goes to others.
 While the request is frozen, the claim waits for its verdict, and its claimant holds the offer. If the claim
 is refused after the thaw, the offer goes back. Only the guard knows for how long the clock of a claim stood.
 So an offer ends at its deadline, or when the guard says so.
@@ -33,6 +35,8 @@ _log = get_logger(__name__)
 AGAIN_S = 1.0
 """Pause before an offer that was given back comes again, and before a claim without an answer is first stored
 again."""
+SILENT_MOST_S = 30.0
+"""The longest pause before an offer of this agent's alone comes again whose claim no guard has answered."""
 BUSY = "busy"
 """What a guard says while the agent has another task of the same lead: it may claim again."""
 FROZEN = "move.deferred"
@@ -68,16 +72,18 @@ class Claims:
         if not isinstance(event, TaskOffered) or place != (event.to, event.request):
             raise Malformed("what lies in the inbox of an intent is no offer")
         offer, now = event.offer.turn, time.time_ns() // 1000
+        is_ours_alone = event.to != intent_inbox(event.intent)
         self._refused = {each: until for each, until in self._refused.items() if until > now}
-        if now >= _ends_at(event):
+        if now >= _ends_at(event) or (is_ours_alone and offer in self._refused):
             message.ack()
-        elif offer in self._refused or self._is_busy():
+        elif offer in self._refused or offer in self._words or self._is_busy():
             message.nak(spread(AGAIN_S))
         else:
-            await self._claim(message, event)
+            await self._claim(message, event, alone=is_ours_alone)
 
-    async def _claim(self, message: Message, event: TaskOffered) -> None:
-        offer, left_s = event.offer.turn, _ends_at(event) / 1e6 - time.time()
+    async def _claim(self, message: Message, event: TaskOffered, *, alone: bool) -> None:
+        offer, ends_at = event.offer.turn, _ends_at(event)
+        left_s = AGAIN_S if alone else ends_at / 1e6 - time.time()
         claim = OfferClaimed(turn=offer, round=0)
         digest = codec.body_digest(codec.encode(claim))
         self._digests[digest] = offer
@@ -85,21 +91,24 @@ class Claims:
         try:
             async with asyncio.timeout(left_s):
                 said = await self._word(event.request, claim)
-                while said == FROZEN:
+                while said == FROZEN and not alone:
                     await asyncio.sleep(AGAIN_S)
                     said = await self._word(event.request, claim)
         except TimeoutError:
-            said = "unclaimed"
+            said = "" if alone else "unclaimed"
         except asyncio.CancelledError:
             message.nak()  # draining: another instance, or another agent, takes it
             raise
         finally:
             heart.cancel()
             del self._digests[digest]
+        if said in REFUSED:
+            self._refused[offer] = ends_at
         if said == BUSY:
             message.nak(spread(AGAIN_S))
-        elif said in REFUSED:
-            self._refused[offer] = _ends_at(event)
+        elif not said:
+            message.nak(spread(min(AGAIN_S * message.delivered, SILENT_MOST_S)))
+        elif said in REFUSED and not alone:
             message.nak()
         else:
             message.ack()

@@ -25,7 +25,7 @@ from mesh.service import tracing
 from mesh.service.logs import bind, get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.event_parts import Assignment
-from protocol.wire.events import type_of
+from protocol.wire.events import TaskOffered, type_of
 from protocol.wire.ids import AgentName, is_token
 
 _log = get_logger(__name__)
@@ -118,6 +118,9 @@ class Runtime:
             work = event.work
             lies_in = subjects.parse_evt(message.subject)
             is_mine = lies_in == (self._agent.name, event.request) and event.to == self._agent.name
+            if is_mine and isinstance(event, TaskOffered):
+                await self._executor.claims.on_offer(message)
+                return
             if not is_mine or work is None or not _has_a_place(work):
                 raise Malformed(f"{type_of(event)} gives this agent nothing to work on")
         except UnknownEvent as error:

@@ -12,7 +12,7 @@ or fails because of it.
 
 import asyncio
 import bisect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
@@ -26,7 +26,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain import breaker
 from protocol.domain.breaker import CLOSED, Count, Use
-from protocol.domain.steps import Attendance
+from protocol.domain.steps import Attendance, Reader
 from protocol.wire import config, subjects
 from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState
 from protocol.wire.ids import AgentName
@@ -141,10 +141,18 @@ class AttendanceWatch:
         since = max(seen.since, seen.queue.moved(seq)) if seen.served else seen.since
         return Attendance(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
-    async def of_any(self, agents: Iterable[str]) -> Attendance:
-        """Look at agents now, and return how any of them is served. Raises BusError."""
-        seen = await asyncio.gather(*map(self._look, agents))
-        return Attendance.of_any([(one.served, one.since) for one in seen])
+    async def readers(self, placed: Mapping[AgentName, int | None]) -> tuple[Reader, ...]:
+        """Look at the agents that may claim an offer now. Raises BusError.
+
+        Args:
+            placed: by agent, where in the log the event lies that offers it the task in its own inbox, if any
+                does.
+        """
+        seen = await asyncio.gather(*map(self._look, placed))
+        return tuple(
+            Reader(one.served, one.since, took=seq is not None and one.queue.holds(seq))
+            for one, seq in zip(seen, placed.values(), strict=True)
+        )
 
     async def served(self, agents: Iterable[str]) -> list[bool]:
         """Return, for each of these agents, if it is served: as the last look found it, if that was lately.

@@ -12,7 +12,7 @@ read a fleet waits for one.
 import asyncio
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,9 @@ from protocol.domain.steps import (
     AgentStanding,
     Moment,
     NeedCandidates,
+    NeedReaders,
     NeedVerdictContext,
+    Reader,
     VerdictContext,
 )
 from protocol.wire import config, subjects
@@ -301,6 +303,17 @@ class DecisionContext:
             for name in need.agents
         ]
         return tuple(map(AgentStanding, uses, served))
+
+    async def readers(self, need: NeedReaders, placed: Sequence[int]) -> tuple[Reader, ...]:
+        """Return how those are seen who may claim an offer. Raises BusError.
+
+        Args:
+            placed: where in the log each event of the request lies.
+        """
+        copies = {name: placed[n] for name, n in need.copies.items()}
+        seen = await self.attendance.readers({name: copies.get(name) for name in need.agents})
+        states = map(self.breakers.state, need.agents)
+        return tuple(one._replace(breaker=state) for one, state in zip(seen, states, strict=True))
 
 
 # --- the freeze of the whole mesh -----------------------------------------------------------------

@@ -283,7 +283,7 @@ class RequestProcessor:
                 elif isinstance(step, NeedAttendance):
                     said = await self._attendance(cached, request, step.turn)
                 elif isinstance(step, NeedReaders):
-                    said = await context.attendance.of_any(step.agents)
+                    said = await context.readers(step, cached.placed)
                 elif isinstance(step, NeedUnheard):
                     said = await unheard(self._bus, request, step, command, fleet.partitions)
                 elif isinstance(step, TurnOver):

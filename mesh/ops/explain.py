@@ -313,7 +313,9 @@ def _grounds(grounds: Grounds) -> Iterator[str]:
 
 
 def _candidate(one: Candidate) -> str:
-    return f"{one.entry.name} ({'served' if one.served else 'nobody serves it'}, breaker {one.breaker})"
+    said = ["served" if one.served else "nobody serves it", f"breaker {one.breaker}"]
+    said += ["took the offer and did not claim it"] if one.took else []
+    return f"{one.entry.name} ({', '.join(said)})"
 
 
 def _entry(entry: AgentEntry) -> str:

@@ -190,7 +190,8 @@ def _consequence(
         if isinstance(belongs_to, events.RequestFailed)
         else isinstance(belongs_to, events.TaskFailed) and belongs_to.error.code
     ) == EVENT_TOO_LARGE
-    looks = {} if belongs_to.grounds is None else {belongs_to.turn: belongs_to.grounds}
+    about = belongs_to.offer.turn if isinstance(belongs_to, events.TaskOffered) else belongs_to.turn
+    looks = {} if belongs_to.grounds is None else {about: belongs_to.grounds}
     deciding = [None, *((turn.id, turn.round) for turn in ledger.open.values())]
     first: AnyEvent | None = None
     for round_ in deciding:

@@ -141,6 +141,8 @@ class InMemoryGuard:
         self.events: list[AnyEvent] = []
         self.bodies: list[bytes] = []
         self.breakers = dict(breakers or {})
+        self.takers: set[str] = set()
+        """Agents that take what lies in their inboxes, for a task that fails because nobody claimed it."""
         self.memory = memory or Conversations()
         self._frozen_at: int | None = None
         self._freezes: tuple[Span, ...] = ()
@@ -294,9 +296,9 @@ class InMemoryGuard:
                 if served:
                     return steps.Attendance(served, max(since, begun), unbegun=False)
                 return steps.Attendance(served, since, unbegun=since <= begun)
-            case steps.NeedReaders(agents):
+            case steps.NeedReaders(agents, copies):
                 self._look()
-                return steps.Attendance.of_any([self._seen[name] for name in agents])
+                return tuple(self._reader(name, has_a_copy=name in copies) for name in agents)
             case steps.Append(event):
                 return self._store(event)
             case steps.Appended(counts=counts):
@@ -324,6 +326,10 @@ class InMemoryGuard:
         if use.write is not None:
             self.breakers[agent] = use.write
         return use
+
+    def _reader(self, name: AgentName, *, has_a_copy: bool) -> steps.Reader:
+        took = has_a_copy and name in self.takers
+        return steps.Reader(*self._seen[name], self._breaker(name).state, took)
 
     def _breaker(self, agent: str) -> BreakerEntry:
         return self.breakers.get(agent, CLOSED)

@@ -39,6 +39,7 @@ from protocol.domain.steps import (
     NeedUnheard,
     NeedVerdictContext,
     Outcome,
+    Reader,
     ShowQuestions,
     Step,
     Steps,
@@ -47,7 +48,7 @@ from protocol.domain.steps import (
     VerdictContext,
     WakeAt,
 )
-from protocol.domain.swarm import could_claim
+from protocol.domain.swarm import could_claim, to_ask
 from protocol.domain.tasks import TaskState, opening_cause
 from protocol.domain.timers import EVENT_TOO_LARGE, consequence, too_large
 from protocol.domain.turns import TurnState
@@ -332,12 +333,17 @@ class RequestDecider:
         return None
 
     def _readers(self, task: TaskState, fleet: Fleet, grounds: Grounds) -> Steps[Grounds]:
-        """Return the grounds with how those are served who may claim an offered task."""
+        """Return the grounds: how those are served who may claim an offered task, and whom to ask again."""
         names = could_claim(self.ledger, task, fleet)
         if not names:  # an older fleet than one that the request was judged by may not know a new agent
             return replace(grounds, removed=fleet.revision >= self.ledger.fleet)
-        seen: Attendance = yield NeedReaders(names)
-        return seen.within(grounds, removed=False)
+        seen: tuple[Reader, ...] = yield NeedReaders(names, task.copies)
+        readers = [
+            Candidate(entry=fleet.agents[name], breaker=one.breaker, served=one.served, took=one.took)
+            for name, one in zip(names, seen, strict=True)
+        ]
+        found = replace(grounds, candidates=to_ask(task, readers))
+        return Attendance.of_any(seen).within(found, removed=False)
 
     def _follow(self, follows: AnyEvent | Command, fleet: Fleet) -> Steps[bool]:
         """Append one consequence; return False if it is too large to store."""

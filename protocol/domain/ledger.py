@@ -215,8 +215,14 @@ class Ledger(RequestState):
 
     def _on_offered(self, event: events.TaskOffered) -> None:
         task = self.turns[event.lead].tasks[event.name]
-        task.state, task.turn = "offered", event.offer.turn
-        task.offer, task.offered_at = task.turn, event.at
+        task.offered_at = event.at
+        if event.again:
+            task.copies[event.to] = event.n
+            if event.grounds is not None:
+                task.asked = event.grounds.candidates
+            return
+        task.state, task.turn, task.offer = "offered", event.offer.turn, event.offer.turn
+        task.asked, task.copies = (), {}
         self.offers[task.turn] = task
 
     def _on_posted(self, event: events.FactsPosted) -> None:

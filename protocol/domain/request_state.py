@@ -145,7 +145,7 @@ class RequestState:
 
     def speakers(self) -> frozenset[AgentName]:
         """Return the agents whose proposals may count now: of open turns, and those who read offers."""
-        claimants = (entry.name for task in self.live.values() for entry in task.readers)
+        claimants = (name for task in self.live.values() for name in task.claimants)
         return frozenset((*claimants, *(turn.agent for turn in self.open.values()))) - {HUMAN}
 
     def count(self, cause: str, type_: str) -> int:

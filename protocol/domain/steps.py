@@ -12,7 +12,7 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import Count, Use
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import Command
-from protocol.wire.config import Policy, Quota
+from protocol.wire.config import BreakerState, Policy, Quota
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
@@ -99,10 +99,23 @@ class NeedAttendance(NamedTuple):
 
 
 class NeedReaders(NamedTuple):
-    """Answered by an `Attendance` of all of them together: the time to claim an offer may be up."""
+    """The time to claim an offer may be up. Answered by a `Reader` for each of `agents`, in that order."""
 
     agents: tuple[AgentName, ...]
-    """Those that may claim it, one at least. It is served while any of them is."""
+    """Those that may claim it, one at least."""
+    copies: Mapping[AgentName, int]
+    """Who has the offer in its own inbox, by the number of the event."""
+
+
+class Reader(NamedTuple):
+    """How an agent was seen that may claim an offer."""
+
+    served: bool
+    since: int
+    """UTC µs since when `served` is as it is."""
+    breaker: BreakerState = "closed"
+    took: bool = False
+    """True if it took the offer out of its own inbox."""
 
 
 class Attendance(NamedTuple):
@@ -116,14 +129,14 @@ class Attendance(NamedTuple):
     """True if the round has lain in the inbox until now, and nothing of it is in the journals."""
 
     @classmethod
-    def of_any(cls, seen: Collection[tuple[bool, int]]) -> "Attendance":
-        """Return how any of several agents is served, by whether each is and since when.
+    def of_any(cls, seen: Collection[Reader]) -> "Attendance":
+        """Return how any of several agents is served.
 
         The span of a service by several begins with the one that is served longest now: who was served
         before it may be forgotten.
         """
-        since = [since for served, since in seen if served]
-        return cls(bool(since), min(since) if since else max(since for _, since in seen), unbegun=False)
+        since = [one.since for one in seen if one.served]
+        return cls(bool(since), min(since) if since else max(one.since for one in seen), unbegun=False)
 
     def within(self, grounds: Grounds, *, removed: bool) -> Grounds:
         """Return the grounds with what a look found of one agent."""

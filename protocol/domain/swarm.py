@@ -12,7 +12,7 @@ from msgspec import json
 
 from protocol.domain.admission import Rejected
 from protocol.domain.carried import NOTHING, merge
-from protocol.domain.envelope import Draft, World, show
+from protocol.domain.envelope import Draft, World, due_draft, show
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import given, never_opened, opening, task_work
 from protocol.domain.rules import breaker_open
@@ -20,13 +20,15 @@ from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.event_parts import Assignment
+from protocol.wire.event_parts import Assignment, Candidate
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Refusal, Rule
-from protocol.wire.ids import NOBODY, AgentName
+from protocol.wire.ids import NOBODY, AgentName, draw
 
 UNCLAIMED = "unclaimed"
 """The code of a task that nobody claimed in time."""
+MOST_ASKED = 16
+"""To how many agents an offer goes again."""
 MAX_BOARD_BYTES = 131_072
 """What the board may come to, as JSON: every turn that opens or resumes is shown it."""
 CLAIM = UnknownMove(name="claim")
@@ -43,12 +45,23 @@ def common_clearance(readers: Iterable[AgentEntry]) -> frozenset[str]:
 
 
 def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
-    """Return the offer of a task, as every agent that lists its intent may see it."""
-    lead, intent = ledger.turns[task.lead], str(task.planned.task.intent)
-    inbox, clearance = task.addressee, common_clearance(task.readers)
+    """Return the offer of a task to all that list its intent; again, to the next agent that gets it."""
+    reader = task.next_asked
+    if reader is not None:
+        draft = due_draft(events.TaskOffered, ledger, world, task.turn, task.since_n)
+        return _offer(draft, task, reader.entry.name, frozenset(reader.entry.clearance))
+    draft = Draft(ledger, world, offering_cause(str(ledger.request), task.lead, task.since_n))
+    return _offer(draft, task, task.addressee, common_clearance(task.readers), id=task.turn)
+
+
+def _offer(
+    draft: Draft, task: TaskState, inbox: AgentName, clearance: frozenset[str], **said: Any
+) -> events.TaskOffered:
+    """Return the offer of a task in one inbox, as its readers may see it."""
+    ledger, lead = draft.ledger, draft.ledger.turns[task.lead]
     work = task_work(ledger, lead, task.planned, inbox)
     shown = show(work.handoff, work.carried, clearance)
-    until = world.now + int(ledger.policy.claim_within_s * 1e6)
+    until = draft.world.now + int(ledger.policy.claim_within_s * 1e6)
     ends = [at for at in (ledger.deadline, task.planned.constraints.deadline) if at is not None]
     offer = Assignment(
         turn=task.turn,
@@ -64,9 +77,8 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         board=ledger.board_for(clearance),
         timeout_s=ledger.policy.turn_timeout_s,
     )
-    draft = Draft(ledger, world, offering_cause(str(ledger.request), lead.id, task.since_n))
-    said: dict[str, Any] = {"lead": lead.id, "name": task.name, "intent": intent, "offer": offer}
-    return draft.event(events.TaskOffered, inbox, id=task.turn, claim_by=min([until, *ends]), **said)
+    said |= {"lead": lead.id, "name": task.name, "intent": str(task.planned.task.intent), "offer": offer}
+    return draft.event(events.TaskOffered, inbox, claim_by=min([until, *ends]), **said)
 
 
 def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentName, ...]:
@@ -78,16 +90,49 @@ def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentNam
     )
 
 
+def to_ask(task: TaskState, readers: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Return to whom an offer goes again that nobody claims, out of those who may claim it.
+
+    They are served, and their breakers are closed. No `MOST_ASKED` agents stand before all others each time:
+    who comes first is drawn by the offer. An offer that went again already concerns those it went to.
+    """
+    if task.asked:
+        return tuple(one for one in readers if one.entry.name in task.copies)
+    could = [one for one in readers if one.served and one.breaker == "closed"]
+    return tuple(sorted(could, key=lambda one: draw(task.turn, one.entry.name))[:MOST_ASKED])
+
+
 def unclaimed(
-    ledger: Ledger, world: World, task: TaskState, what: Literal["unclaim", "unattended"]
+    ledger: Ledger,
+    world: World,
+    task: TaskState,
+    what: Literal["unclaim", "unattended"],
+    *,
+    at_deadline: bool,
 ) -> AnyEvent:
-    """Return the failure of a task that nobody has claimed in time, or that nobody could claim for long."""
+    """Return what comes of an offer that nobody has claimed in time, or that nobody could claim for long.
+
+    It goes once more to each that could claim it, by itself: one that took it, and kept it from all others,
+    keeps this one from nobody. After that, and at the task's own deadline, the task fails.
+    """
     intent, policy = str(task.planned.task.intent), ledger.policy
     if what == "unattended":
         message = f"nobody served an agent that may claim {intent!r} for the policy's unattended_after_s"
         return never_opened(ledger, world, task, what, message)
+    asked = world.grounds.candidates
+    if asked and not task.asked and not at_deadline:
+        draft = due_draft(events.TaskOffered, ledger, world, task.turn, task.since_n)
+        first = asked[0].entry
+        return _offer(draft, task, first.name, frozenset(first.clearance), grounds=world.grounds)
     message = f"no agent that lists {intent!r} claimed it within {policy.claim_within_s:g} s"
+    if task.asked and asked:
+        message += ", nor when it was offered again to each: " + "; ".join(map(_in_vain, asked))
     return never_opened(ledger, world, task, UNCLAIMED, message)
+
+
+def _in_vain(asked: Candidate) -> str:
+    name = asked.entry.name
+    return f"{name} took it and did not claim it" if asked.took else f"{name} did not take it"
 
 
 # --- claims -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ So no tree spends more than its root was given. A level without a limit has none
 task asks for one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -48,7 +48,11 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
     offer: TurnId | None = None
     """Of an offered task: its newest offer."""
     offered_at: int = 0
-    """UTC µs of its newest offer."""
+    """UTC µs since when it can be claimed: its newest offer was made then, or made again."""
+    asked: tuple[Candidate, ...] = ()
+    """To whom its newest offer goes again, each in its own inbox; nobody until it was in vain once."""
+    copies: dict[AgentName, int] = msgspec.field(default_factory=dict)
+    """Of these: who got it, by the number of the event."""
     agents: tuple[AgentName, ...] = ()
     """All that had it, in order."""
     attempts: int = 0
@@ -86,6 +90,17 @@ class TaskState(msgspec.Struct, gc=False, kw_only=True):
     def may_be_offered_again(self) -> bool:
         """Return True if it is offered once more when the turn of its claimant fails."""
         return self.is_offered and self.planned.task.fallback and not (self.fell_back or self.called_off)
+
+    @property
+    def claimants(self) -> Iterator[AgentName]:
+        """Yield who reads its offers: as the fleet file had them at the plan, and when it went again."""
+        yield from (entry.name for entry in self.readers)
+        yield from (one.entry.name for one in self.asked)
+
+    @property
+    def next_asked(self) -> Candidate | None:
+        """Return who is the next to get its offer again; None if that is nobody."""
+        return next((one for one in self.asked if one.entry.name not in self.copies), None)
 
     def may_be_claimed(self, offer: TurnId) -> bool:
         """Return True if a claim of this offer is to be judged: it is the newest, and nobody has taken it."""

@@ -106,7 +106,7 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
         case "open" if wait.task is not None:
             return plans.opened(ledger, world, wait.task)
         case "unclaim" | "unattended" if wait.task is not None:
-            return swarm.unclaimed(ledger, world, wait.task, wait.what)
+            return swarm.unclaimed(ledger, world, wait.task, wait.what, at_deadline=wait.period is None)
         case "join":
             return plans.resumed(ledger, world, turn)
         case "decide" if wait.deferred is not None:

@@ -112,7 +112,9 @@ def _waits_of_tasks(ledger: Ledger) -> Iterator[Wait]:
     for task in plans.unopened(ledger):
         yield Wait(0, "open", ledger.turns[task.lead], task=task)
     for task in ledger.live.values():
-        if task.state == "offered":
+        if task.state == "offered" and task.next_asked is not None:
+            yield Wait(0, "open", ledger.turns[task.lead], task=task)
+        elif task.state == "offered":
             yield from _waits_of_an_offer(ledger, task)
     for lead in plans.joined(ledger):
         yield Wait(0, "join", lead)

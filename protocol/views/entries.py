@@ -77,7 +77,10 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
         case events.TaskOpened(name=name, work=work):
             return _recorded("task", work.handoff.from_agent, event.to, work.handoff.summary, detail=name)
         case events.TaskOffered(name=name, offer=offer):
-            return _recorded("offer", offer.handoff.from_agent, event.to, offer.handoff.summary, detail=name)
+            detail = f"{name}, again: nobody has claimed it" if event.again else name
+            return _recorded(
+                "offer", offer.handoff.from_agent, event.to, offer.handoff.summary, detail=detail
+            )
         case events.TaskDelivered(name=name):
             said = {"detail": name, "verdict": "admitted"}
             return _recorded("deliver", event.sender, _lead_of(ledger, event), event.summary, **said)

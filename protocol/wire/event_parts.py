@@ -157,7 +157,7 @@ class Assignment(Part, frozen=True, kw_only=True):
 
 
 class Candidate(Part, frozen=True, kw_only=True):
-    """An agent that a task could go to, as a guard found it."""
+    """An agent that a task could go to, or that an offer went to again, as a guard found it."""
 
     entry: AgentEntry
     breaker: BreakerState = "closed"
@@ -165,6 +165,8 @@ class Candidate(Part, frozen=True, kw_only=True):
     """UTC µs since when its breaker is open; as `Grounds.breaker_since`."""
     until: int | None = None
     served: bool = True
+    took: bool = False
+    """Of an offer that is over: it took the offer out of its own inbox, and did not claim it."""
 
 
 class Grounds(Part, frozen=True, kw_only=True):
@@ -196,6 +198,6 @@ class Grounds(Part, frozen=True, kw_only=True):
     unbegun: bool = False
     """True if the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
     candidates: tuple[Candidate, ...] = ()
-    """Agents that a plan's tasks could go to, in the fleet's order."""
+    """Agents that a plan's tasks could go to, in the fleet's order; of an offer, to which it goes again."""
     removed: bool = False
     """True if the agent whose round a guard ends is not in the fleet; of an offer: nobody there may claim."""

@@ -352,15 +352,25 @@ class TaskOpened(Event, frozen=True, kw_only=True, tag="task.opened"):
 
 
 class TaskOffered(Event, frozen=True, kw_only=True, tag="task.offered"):
-    """A task for any agent that takes its intent, in the intent's inbox. It opens no turn; a claim does."""
+    """A task for any agent that takes its intent, in the intent's inbox. It opens no turn; a claim does.
+
+    If nobody claims it in time, the same offer goes once to each agent that could, in the agent's own inbox.
+    """
 
     lead: TurnId
     name: str
     intent: str
     offer: Assignment
-    """The work as every capable agent may see it; `turn` is the offer's own id."""
+    """The work as every reader may see it, or the one agent that it goes to again. `turn` is the offer."""
     claim_by: int
     """UTC µs at which it is over at the earliest: its clock stands while nobody could claim."""
+    grounds: Grounds | None = None
+    """Of the first that goes to one agent alone: `candidates` are all who get one."""
+
+    @property
+    def again(self) -> bool:
+        """True if nobody claimed it in time, and it goes to one agent alone."""
+        return str(self.offer.turn) != self.id
 
 
 class TaskDelivered(_OfRound, frozen=True, kw_only=True, tag="task.delivered"):

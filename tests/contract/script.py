@@ -45,12 +45,18 @@ class Frozen(NamedTuple):
     frozen: bool
 
 
+class Deaf(NamedTuple):
+    """An agent takes nothing out of its inbox any more, though it is served."""
+
+    agent: str
+
+
 class Script:
     """What happens to one request; the guard in memory plays it as it is written."""
 
     def __init__(self, guard: InMemoryGuard) -> None:
         self.guard = guard
-        self.happened: list[Message | Pause | Frozen] = []
+        self.happened: list[Message | Pause | Frozen | Deaf] = []
         self.rejected: list[str] = []
         """Codes of what became a dead letter."""
         self._controls = 0
@@ -123,6 +129,10 @@ class Script:
     def freeze_mesh(self, frozen: bool) -> None:
         self.happened.append(Frozen(frozen))
         self.guard.mesh_frozen = frozen
+
+    def takes_nothing(self, agent: str) -> None:
+        self.happened.append(Deaf(agent))
+        self.guard.takers.discard(agent)
 
     @property
     def turn(self) -> TurnId:

@@ -71,7 +71,30 @@ def unclaimed(script: Script) -> None:
     script.of("", plan(offer("left"), offer("right")))
     claim(script, "left", "d")
     script.wait(31.0)
+    script.wait(31.0)
     script.of("left", DELIVERED)
+    script.of("", DONE)
+
+
+def claimed_when_offered_again(script: Script) -> None:
+    """Both get it once more, each as it may see it; the first claim settles it, and the other is no event."""
+    script.submit(policy="swarm", facts=(Fact(key="ssn", value="123"),))
+    script.of("", plan(offer("left")))
+    script.wait(31.0)
+    claim(script, "left", "e")
+    claim(script, "left", "d")
+    script.of("left", DELIVERED)
+    script.of("", DONE)
+
+
+def taken_and_never_claimed(script: Script) -> None:
+    """One takes it out of its inbox, and one takes nothing any more; a claim after that is late."""
+    script.submit(policy="swarm")
+    script.of("", plan(offer("left")))
+    script.takes_nothing("e")
+    script.wait(31.0)
+    script.wait(31.0)
+    claim(script, "left", "d")
     script.of("", DONE)
 
 
@@ -131,6 +154,7 @@ def claims_for_nothing(script: Script) -> None:
 
 
 def claimed_in_vain(script: Script) -> None:
+    """Nobody could claim it: it does not go again."""
     script.submit(policy="swarm")
     script.of("", plan(offer("left")))
     claim(script, "left", "d")
@@ -204,8 +228,20 @@ SWARMS = (
     ),
     Scenario(
         unclaimed,
-        "request.opened turn.delegated task.offered task.offered task.opened task.failed:unclaimed"
-        " task.delivered turn.resumed request.completed",
+        "request.opened turn.delegated task.offered task.offered task.opened task.offered task.offered"
+        " task.failed:unclaimed task.delivered turn.resumed request.completed",
+        served=True,
+    ),
+    Scenario(
+        claimed_when_offered_again,
+        "request.opened turn.delegated task.offered task.offered task.offered task.opened task.delivered"
+        " turn.resumed request.completed",
+        served=True,
+    ),
+    Scenario(
+        taken_and_never_claimed,
+        "request.opened turn.delegated task.offered task.offered task.offered task.failed:unclaimed"
+        " turn.resumed request.completed",
         served=True,
     ),
     Scenario(
@@ -234,7 +270,7 @@ SWARMS = (
         claimed_in_vain,
         "request.opened turn.delegated task.offered move.refused:agent_available task.failed:unclaimed"
         " turn.resumed request.completed",
-        breakers={"d": OPEN_BY_HAND},
+        breakers={"d": OPEN_BY_HAND, "e": OPEN_BY_HAND},
         served=True,
     ),
 )

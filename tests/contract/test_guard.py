@@ -6,6 +6,7 @@ memory. Its events have to be the same byte for byte, and so have the codes of w
 
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -24,7 +25,7 @@ from protocol.wire.ids import AgentName, request_id
 from tests.certain import known
 from tests.contract import scenarios, swarm_scenarios, tree_scenarios
 from tests.contract.scenarios import FLEET, SCENARIOS, Scenario
-from tests.contract.script import Frozen, Message, Pause, Script
+from tests.contract.script import Deaf, Frozen, Message, Pause, Script
 from tests.contract.swarm_scenarios import SWARMS
 from tests.contract.tree_scenarios import TREES
 from tests.guard.actor import Actor
@@ -71,7 +72,7 @@ class Rehearsed:
         known = self.guard._processor._cache.get(self.request)
         return f"{0 if known is None else known.ledger.n:016x}"
 
-    async def take(self, happened: Message | Pause | Frozen) -> None:
+    async def take(self, happened: Message | Pause | Frozen | Deaf) -> None:
         match happened:
             case Message(sender, body, control):
                 subject = (subjects.ctl if control else subjects.prop)(sender, self.request)
@@ -82,15 +83,18 @@ class Rehearsed:
                 await self.stage.control(subjects.MESH_WIDE, order)
                 known = self.guard._context
                 await (known.frozen if frozen else known.thawed).wait()
+            case Deaf(agent):
+                deaf = next(actor for actor in self.actors if actor.name == agent)
+                self.actors.remove(deaf)
+                await deaf.close()
             case Pause(seconds):
                 await self.pause(round(seconds * 1e6))
 
     async def pause(self, us: int) -> None:
         """Let time pass for the guard, which looks at its agents meanwhile; then the timer fires."""
-        holder = self.script.guard.ledger.holder
-        for actor in self.actors:
-            if holder is not None and actor.name == holder.agent:
-                await until(lambda actor=actor: self.request in actor.got)  # type: ignore[misc]
+        lies_in = Counter(event.to for event in await self.stage.log(self.request))
+        for actor in self.actors:  # nothing is left in its inbox
+            await until(lambda actor=actor: len(actor.got.get(self.request, ())) >= lies_in[actor.name])  # type: ignore[misc]
         until_us = self.now + us
         await self.look()
         while self.now < until_us:
@@ -132,6 +136,7 @@ async def test_a_real_guard_writes_what_the_guard_in_memory_does(
         breakers=scenario.breakers,
         served=lambda agent: scenario.served,
     )
+    guard.takers = set(FLEET.agents) if scenario.served else set()
     script = Script(guard)
     scenario.play(script)
     assert told(guard.events) == scenario.comes

@@ -1,8 +1,8 @@
 """An agent that the drill plays itself, so that claims come exactly when they are dangerous.
 
 The fleet's own agents claim an offer as soon as they see it. This one claims an offer that another agent has
-just been given, and an offer whose request is frozen, was frozen, or has no guard at the moment. It does the
-work that it is given at once.
+just been given, and an offer whose request is frozen, was frozen, or has no guard at the moment; and what
+comes to it alone, since nobody has claimed it. It does the work that it is given at once.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Deliver, MoveProposed, OfferClaimed, Proposal
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
-from protocol.wire.ids import TurnId
 from tests.drill.agents import claimant
 from tests.drill.evidence import Claimed
 from tests.drill.fleet import RARE
@@ -59,7 +58,9 @@ class Claimant:
         if story is None:
             return
         match event:
-            case events.TaskOffered():
+            case events.TaskOffered(to=to) if to == NAME:
+                self._to_do.put_nowait(self._claim(event))
+            case events.TaskOffered(again=False):
                 self._offers[event.request, event.lead, event.name] = event
                 if story.order == "away-offer":
                     self._to_do.put_nowait(self._claim(event, away=True))
@@ -84,9 +85,9 @@ class Claimant:
         """Store a claim. With `away`, let no guard run until the time to claim is over."""
         hold = self._processes.guards_held() if away else contextlib.nullcontext()
         async with hold:
-            claim = OfferClaimed(turn=TurnId(offer.id), round=0)
+            claim = OfferClaimed(turn=offer.offer.turn, round=0)
             await self._say(offer.request, claim)
-            self.claims.append(Claimed(offer.request, offer.id, now_us()))
+            self.claims.append(Claimed(offer.request, offer.offer.turn, now_us()))
             if away:
                 await asyncio.sleep(max(0.0, (offer.claim_by - now_us()) / 1e6) + _AGAIN_S)
 

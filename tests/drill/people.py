@@ -101,7 +101,7 @@ class People:
         match event:
             case events.RequestOpened():
                 self._on_opened(event)
-            case events.TaskOffered() if self._order_of(event) in ("freeze-offer", "thaw-offer"):
+            case events.TaskOffered(again=False) if self._order_of(event) in ("freeze-offer", "thaw-offer"):
                 self._freeze(event)
             case events.RequestFrozen() if self._order_of(event) == "thaw-offer":
                 self._to_do.put_nowait((event.request, self._thaw_later(event)))

@@ -14,12 +14,13 @@ from tests.drill.temptations import KEPT, TOKENS_GRANTED, TOKENS_SPENT, UNSEEN
 
 Op = list[Any]
 """One operation of a script: its name and what it needs; `tests.drill.agents` does it."""
-Order = Literal["", "cancel", "freeze", "freeze-offer", "thaw-offer", "away-offer", "away-ask"]
+Order = Literal["", "cancel", "freeze", "freeze-offer", "thaw-offer", "again-offer", "away-offer", "away-ask"]
 """What its client or an operator does.
 
 `cancel` and `freeze` come as soon as the request is open. `freeze-offer` freezes it between an offer and its
 claim; `thaw-offer` does so, too, for longer than the time to claim, and the claim comes after the thaw. With
-`away-offer` and `away-ask` no guard runs from before the claim or the reply is stored until its time is over.
+`again-offer` the claim comes when the offer has come to its agent alone. With `away-offer` and `away-ask` no
+guard runs from before the claim or the reply is stored until its time is over.
 """
 
 COMPLETED = ("completed",)
@@ -414,6 +415,7 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     # Freeze or claim may come too late here, when a fault holds it up; `claims_count` knows if it did.
     "swarm-frozen-before-claim": lambda draw: _rare_offers("freeze-offer", "one", "two", expected=EITHER),
     "swarm-thawed-before-claim": lambda draw: _rare_offers("thaw-offer", "one", expected=EITHER),
+    "swarm-offered-again": lambda draw: _rare_offers("again-offer", "one", expected=EITHER),
     "swarm-claimed-without-guards": lambda draw: _rare_offers("away-offer", "one", expected=EITHER),
     "replied-without-guards": lambda draw: {
         "script": (["ask", "client", {"expires_s": BRIEFLY_S}], draw.effect()),

@@ -167,7 +167,7 @@ def _claim_by(story: Story, claim: Claimed) -> int | None:
         if event.at > claim.at:
             break
         match event:
-            case events.TaskOffered(id=id_) if id_ == claim.offer:
+            case events.TaskOffered(offer=offer) if offer.turn == claim.offer:
                 limit = event.claim_by
             case events.RequestFrozen():
                 frozen_at = event.since or event.at

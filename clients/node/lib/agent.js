@@ -25,6 +25,7 @@ import { Turn } from "./turn.js";
 const ROUNDS = new Set(
   "request.opened handoff.admitted task.opened move.refused turn.retried turn.resumed escalation.resolved effect.settled".split(" "),
 );
+const OFFER = "task.offered"; // this client claims no offers: one that comes to it alone is for others to claim
 const NEWER_MS = 5_000;
 const UNREADABLE_AFTER_MS = 3_600_000;
 const REMEMBERED = 1_000;
@@ -128,6 +129,10 @@ class Serving {
   async #take(delivery) {
     const age = Date.now() - delivery.storedUs / 1_000;
     const event = readable(delivery, this.name);
+    if (event.v === FORM && event.type === OFFER) {
+      this.log({ left: event.type, request: event.request });
+      return await delivery.ack();
+    }
     if (typeof event !== "string" && (event.v !== FORM || !ROUNDS.has(event.type)) && age < UNREADABLE_AFTER_MS) {
       return delivery.nak(NEWER_MS); // for a newer process of this agent
     }
@@ -229,7 +234,7 @@ class Serving {
     if (this.proposed.size > REMEMBERED && oldest !== undefined) this.proposed.delete(oldest);
   }
 
-  /** @param {Delivery} delivery @param {unknown} event */
+  /** @param {Delivery} delivery @param {any} event */
   async #bury(delivery, event) {
     const known = typeof event === "string" || event.v === FORM;
     const detail = !known ? otherForm("it", event.v) : typeof event === "string" ? event : "its type is not known here";

@@ -684,7 +684,7 @@ export interface AgentEntry {
   description?: string;
 }
 /**
- * An agent that a task could go to, as a guard found it.
+ * An agent that a task could go to, or that an offer went to again, as a guard found it.
  */
 export interface Candidate {
   entry: AgentEntry;
@@ -692,6 +692,7 @@ export interface Candidate {
   since?: number | null;
   until?: number | null;
   served?: boolean;
+  took?: boolean;
 }
 /**
  * A well-formed submit that cannot be taken. No turn is ever opened.
@@ -1234,6 +1235,8 @@ export interface TaskOpened {
 }
 /**
  * A task for any agent that takes its intent, in the intent's inbox. It opens no turn; a claim does.
+ *
+ *     If nobody claims it in time, the same offer goes once to each agent that could, in the agent's own inbox.
  */
 export interface TaskOffered {
   type: "task.offered";
@@ -1253,6 +1256,7 @@ export interface TaskOffered {
   intent: string;
   offer: Assignment;
   claim_by: number;
+  grounds?: Grounds | null;
 }
 /**
  * A worker's result, whole, and the end of its turn. Its lead is told by `turn.resumed`.

@@ -211,12 +211,21 @@ describe("on a mesh", () => {
     const admin = await mesh.connect("admin");
     const id = requestId("app");
     await admin.request(`mesh.evt.front.${id}`, "{no json", LONG);
-    const strange = { v: 1, type: "request.opened", request: id, to: "front" };
+    const strange = { v: 2, type: "request.opened", request: id, to: "front" };
     await admin.request(`mesh.evt.front.${id}`, JSON.stringify(strange), LONG);
     await admin.request(`mesh.evt.front.${id}`, JSON.stringify({ ...strange, to: "records" }), LONG);
     await agent.until((said) => said.why === "it is no JSON");
     await agent.until((said) => said.why === "it gives no work");
     await agent.until((said) => said.why === "it is another's");
+    assert.equal((await result(client.request("hello"))).answer.text, "hello");
+  });
+
+  test("an offer that comes to the agent alone is left to others", async () => {
+    const agent = await mesh.agent("front", "answers");
+    const id = requestId("app");
+    const offer = { v: 2, type: "task.offered", request: id, to: "front" };
+    await (await mesh.connect("admin")).request(`mesh.evt.front.${id}`, JSON.stringify(offer), LONG);
+    await agent.until((said) => said.left === "task.offered");
     assert.equal((await result(client.request("hello"))).answer.text, "hello");
   });
 

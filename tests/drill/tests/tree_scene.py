@@ -94,7 +94,8 @@ def swarm() -> tuple[Evidence, InMemoryGuard]:
     play.claim("one", "b")
     play.say(play.worker("one"), DELIVERED)
     guard = play.guard
-    guard.wait(31)
+    for _ in ("offered again", "unclaimed"):
+        guard.wait(31)
     play.say(guard.holder, Complete(answer={"done": []}))
     return _of(guard), guard
 
@@ -120,9 +121,10 @@ def left_open() -> Evidence:
 def claimed(seconds_early: float) -> Evidence:
     """Return a swarm in which a claim of `two` was stored so long before its time was over, and not heard."""
     evidence, guard = swarm()
-    offer = next(each for each in guard.events if isinstance(each, events.TaskOffered) and each.name == "two")
-    at = offer.claim_by - round(seconds_early * 1e6)
-    return replace(evidence, claims=(Claimed(offer.request, offer.id, at),))
+    offers = (each for each in reversed(guard.events) if isinstance(each, events.TaskOffered))
+    newest = next(each for each in offers if each.name == "two")
+    at = newest.claim_by - round(seconds_early * 1e6)
+    return replace(evidence, claims=(Claimed(newest.request, newest.offer.turn, at),))
 
 
 def given_to(*, again: str) -> Evidence:

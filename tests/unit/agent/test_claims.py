@@ -23,7 +23,7 @@ REQUEST = RequestId("client_01ARZ3NDEKTSV4RRFFQ69G5FAV")
 OFFER = TurnId("offer")
 
 
-def offered(claim_in_s: float = 30.0, ends_in_s: float | None = None) -> bytes:
+def offered(claim_in_s: float = 30.0, ends_in_s: float | None = None, to: str = "any-read") -> bytes:
     deadline = None if ends_in_s is None else int((time.time() + ends_in_s) * 1e6)
     handoff = Handoff(
         move="delegate",
@@ -41,7 +41,7 @@ def offered(claim_in_s: float = 30.0, ends_in_s: float | None = None) -> bytes:
         cause=Cause("c"),
         prev="0" * 64,
         salt="0" * 32,
-        to=AgentName("any-read"),
+        to=AgentName(to),
         lead=TurnId("lead"),
         name="look",
         intent="read",
@@ -54,8 +54,8 @@ def offered(claim_in_s: float = 30.0, ends_in_s: float | None = None) -> bytes:
 class Delivery:
     """One delivery; `ended` says how it was settled."""
 
-    def __init__(self, data: bytes, inbox: str = "any-read") -> None:
-        self.data, self.subject = data, subjects.evt(inbox, REQUEST)
+    def __init__(self, data: bytes, inbox: str = "any-read", delivered: int = 1) -> None:
+        self.data, self.subject, self.delivered = data, subjects.evt(inbox, REQUEST), delivered
         self.ended: list[str] = []
         self.again_s: list[float] = []
         self.held = 0
@@ -175,6 +175,61 @@ async def test_a_claim_without_a_word_is_stored_again(monkeypatch: pytest.Monkey
     scene.claims.on_notice(ended("task.opened"))
     await task
     assert delivery.ended == ["ack"]
+
+
+# --- an offer in the agent's own inbox ---------------------------------------------------------------
+
+
+def alone(delivered: int = 1) -> Delivery:
+    return Delivery(offered(to="reader"), "reader", delivered)
+
+
+@pytest.mark.parametrize(
+    ("why", "settled"),
+    [
+        *(
+            (why, "ack")
+            for why in ("task.opened", "ended", "cancelled", "move.refused", "decided", "move.deferred")
+        ),
+        ("busy", "nak"),
+    ],
+)
+async def test_an_offer_that_is_this_agents_alone_goes_back_only_while_it_may_be_claimed_later(
+    why: str, settled: str
+) -> None:
+    scene, delivery = Scene(), alone()
+    task = scene.offer(delivery)
+    await scene.claimed.wait()
+    scene.claims.on_notice(ended(why))
+    await task
+    assert delivery.ended == [settled]
+    assert scene.stored == [OfferClaimed(turn=OFFER, round=0)]
+
+
+async def test_without_a_word_it_leaves_its_slot_to_other_work_and_comes_again_ever_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_claims, "AGAIN_S", 0.01)
+    monkeypatch.setattr(_claims, "SILENT_MOST_S", 0.05)
+    scene = Scene()
+    for delivered, most_s in ((1, 0.02), (4, 0.08), (400, 0.1)):
+        delivery = alone(delivered)
+        await scene.offer(delivery)
+        assert delivery.ended == ["nak"]
+        assert most_s / 10 <= delivery.again_s[0] <= most_s
+
+
+async def test_one_offer_in_two_inboxes_is_claimed_once_at_a_time() -> None:
+    scene, shared, own = Scene(), Delivery(offered()), alone()
+    task = scene.offer(shared)
+    await scene.claimed.wait()
+    await scene.offer(own)
+    assert own.ended == ["nak"]
+    scene.claims.on_notice(ended("move.refused"))
+    await task
+    after = alone()
+    await scene.offer(after)
+    assert (shared.ended, after.ended, len(scene.stored)) == (["nak"], ["ack"], 1)
 
 
 async def test_nobody_claims_what_is_over_nor_while_busy() -> None:

@@ -19,6 +19,7 @@ from protocol.wire.config import Fleet, Policy
 from protocol.wire.events import AnyEvent, MoveRefused, TaskOffered
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName
+from tests.certain import is_
 from tests.unit.protocol.worlds import agent
 
 FLEET = Fleet(
@@ -77,7 +78,7 @@ class Swarm:
         return {event.name: event for event in self.events if isinstance(event, TaskOffered)}
 
     def claim(self, name: str, by: str) -> AnyEvent:
-        return self.guard.claim(self.offers()[name].id, by)
+        return self.guard.claim(self.offers()[name].offer.turn, by)
 
     def worker(self, name: str) -> TurnState:
         turns = self.guard.ledger.open.values()
@@ -104,6 +105,12 @@ def claimed(*facts: Fact, **rest: Any) -> Swarm:
     play.delegate(task("one"))
     play.claim("one", "b")
     return play
+
+
+def again(play: Swarm, after_s: float = 29.0) -> list[TaskOffered]:
+    """Let the time to claim run out after `after_s`, and not before; return what is offered again."""
+    assert play.guard.wait(after_s) == []
+    return [is_(event, TaskOffered) for event in play.guard.wait(1.5)]
 
 
 def refused(event: AnyEvent) -> Rule:

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
-from protocol.domain import swarm, tasks
+from protocol.domain import decider, swarm, tasks
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Attendance, Decided, Outcome
 from protocol.domain.turns import TurnState
@@ -79,6 +79,7 @@ class Teller:
         self.look()
 
     def look(self) -> None:
+        self.oracle.broken = {name for name, entry in self.guard.breakers.items() if entry.state != "closed"}
         for event in self.guard.events[self.heard :]:
             self.oracle.take(event)
         self.heard = len(self.guard.events)
@@ -349,6 +350,10 @@ def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
         (swarm, "common_clearance", lambda readers: frozenset({"pii", "vip"})),
         (tasks.TaskState, "may_be_offered_again", False),
         (tasks.TaskState, "may_be_claimed", lambda task, offer: True),
+        (decider, "to_ask", lambda task, readers: tuple(readers)),
+        (decider, "to_ask", lambda task, readers: ()),
+        (tasks.TaskState, "next_asked", None),
+        (swarm, "MOST_ASKED", 1),
         (Attendance, "of_any", lambda seen: Attendance(served=True, since=0, unbegun=False)),
         (Attendance, "of_any", lambda seen: Attendance(served=False, since=0, unbegun=False)),
     ],
@@ -358,6 +363,10 @@ def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
         "offers-show-all",
         "no-fallback",
         "old-offers",
+        "again-to-all",
+        "never-again",
+        "again-to-the-first",
+        "again-to-one",
         "someone-there",
         "nobody-there",
     ],

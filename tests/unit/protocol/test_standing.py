@@ -90,6 +90,12 @@ def plan(*tasks: Task, within_s: float | None = None) -> Delegate:
 def offer(guard: InMemoryGuard) -> type[AnyEvent]:
     guard.submit("hello", policy="swarm")
     guard.move(plan(Task(name="one", summary="one", intent="read")))
+    return events.TaskOffered
+
+
+def offer_again(guard: InMemoryGuard) -> type[AnyEvent]:
+    again = offer(guard)
+    assert type(guard.wait(LONGEST_S)[-1]) is again
     return events.TaskFailed
 
 
@@ -99,7 +105,7 @@ def join(guard: InMemoryGuard) -> type[AnyEvent]:
     return events.TurnResumed
 
 
-WAITS = (round_, retry, question, approval, person, offer, join)
+WAITS = (round_, retry, question, approval, person, offer, offer_again, join)
 
 
 @pytest.mark.parametrize("freeze", [the_request, the_mesh, both], ids=lambda each: each.__name__)

@@ -26,6 +26,7 @@ from protocol.domain.steps import (
     NeedPeers,
     NeedReaders,
     NeedVerdictContext,
+    Reader,
     Step,
     Stored,
     VerdictContext,
@@ -243,9 +244,14 @@ class Play:
                 return tuple(name for name in names if self.breaker(name).state == "closed")
             case NeedCandidates(agents=names):
                 return tuple(AgentStanding(self.breaker(name), name not in self.unserved) for name in names)
-            case NeedAttendance() | NeedReaders():
+            case NeedAttendance():
                 self.look()
                 return Attendance(self.served, self.served_since, not self.begun)
+            case NeedReaders(agents=names):
+                self.look()
+                return tuple(
+                    Reader(self.served, self.served_since, self.breaker(name).state) for name in names
+                )
             case Append(event, command):
                 if command is not None and isinstance(command.what, MoveProposed):
                     self.heard[command.cause] = command.what

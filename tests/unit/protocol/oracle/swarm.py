@@ -35,6 +35,10 @@ class Offered:
     called_off: bool = False
     again: bool = False
     """True once it was offered a second time."""
+    asked: tuple[str, ...] = ()
+    """To whom the newest offer is to go again, each in its own inbox."""
+    copies: list[str] = field(default_factory=list)
+    """Who got it so."""
 
 
 @dataclass(eq=False)
@@ -61,6 +65,8 @@ class SwarmOracle:
 
     served: dict[str, list[tuple[int, bool]]] = field(default_factory=dict)
     """By agent that was ever away: from when on (UTC µs) it was served, or not."""
+    broken: set[str] | None = None
+    """Agents whose breakers are not closed; None: neither this nor who was served is known."""
 
     # --- who is there -----------------------------------------------------------------------------
 
@@ -79,6 +85,11 @@ class SwarmOracle:
         if there:
             return max([(now - since) / 1e6 for since, served in spans if served], default=0.0)
         return 0.0 if any(served for _, served in spans) else min((now - since) / 1e6 for since, _ in spans)
+
+    def _to_ask(self, job: Offered) -> set[str]:
+        """Return to whom an offer that nobody claims is to go again now."""
+        there = {name for name in self._could(job) if self.served.get(name, [(0, True)])[-1][1]}
+        return there - (self.broken or set())
 
     # --- beforehand -------------------------------------------------------------------------------
 
@@ -122,6 +133,8 @@ class SwarmOracle:
 
     def _complaints(self, event: ev.AnyEvent) -> Iterator[str]:
         match event:
+            case ev.TaskOffered(again=True):
+                yield from self._again(event)
             case ev.TaskOffered(offer=offer):
                 job = self._job(event.lead, event.name)
                 if job.state != "planned" or event.to != f"any-{job.intent}" or event.id in job.offers:
@@ -145,12 +158,37 @@ class SwarmOracle:
                     yield "a task that fails before its time to be claimed is up"
                 elif self.for_s(late, True, event.at) < self.policy.claim_within_s and self._could(late):
                     yield "a task that fails though nobody could claim it for so long"
+                elif self.broken is not None and not late.asked and self._to_ask(late):
+                    yield "a task that fails before it was offered again"
             case ev.TaskFailed(error=error) if error.code == "unattended" and not error.attempts:
                 lone, hour_s = self._job_of_turn(event.turn), self.policy.unattended_after_s
                 if lone is None or hour_s is None or self.for_s(lone, False, event.at) < hour_s:
                     yield "an offer given up though somebody could claim it"
             case ev.TurnResumed() | ev.TurnRetried() | ev.EscalationResolved() | ev.EffectSettled():
                 yield from self._board(event.work.board, set(self.agents[event.to].clearance))
+
+    def _again(self, event: ev.TaskOffered) -> Iterator[str]:
+        """Find what is wrong with an offer that goes again, to one agent."""
+        job, reader = self._job(event.lead, event.name), self.agents[event.to]
+        if job.state != "offered" or event.offer.turn != job.offer or event.to in job.copies:
+            yield "an offer that goes again to nobody's use"
+        if event.grounds is not None:
+            names, right = {one.entry.name for one in event.grounds.candidates}, self._to_ask(job)
+            if (
+                job.asked
+                or event.to not in names
+                or names - right
+                or (self.broken is not None and right - names)
+            ):
+                yield f"an offer that goes again to {sorted(names)}, not to {sorted(right)}"
+            if event.at < job.claim_by or self.for_s(job, True, event.at) < self.policy.claim_within_s:
+                yield "an offer that goes again before its time is up"
+        elif event.to not in job.asked:
+            yield f"an offer that goes again to {event.to}"
+        yield from _unseen([*event.offer.handoff.facts, *(each.fact for each in event.offer.board)], reader)
+        yield from self._board(event.offer.board, set(reader.clearance))
+        if event.claim_by != event.at + int(self.policy.claim_within_s * 1e6):
+            yield "an offer that ends at another time"
 
     def _board(self, board: tuple[object, ...], clearance: set[str]) -> Iterator[str]:
         seen = [(by, fact) for (by, _), fact in self.board.items() if set(fact.labels) <= clearance]
@@ -167,6 +205,8 @@ class SwarmOracle:
             could = not self._could(job) or self.for_s(job, True, now) >= self.policy.claim_within_s
             if self.frozen_at is None and job.state == "offered" and job.claim_by <= now and could:
                 yield f"{job.name} waits for a claim beyond its time"
+            if self.frozen_at is None and job.state == "offered" and set(job.copies) != set(job.asked):
+                yield f"{job.name} went again to {job.copies} of {job.asked}"
 
     def offer_of(self, lead: str, name: str) -> str:
         """Return the newest offer of a task."""
@@ -190,8 +230,15 @@ class SwarmOracle:
                 for name in event.cancel:
                     self._job(event.turn, name).called_off = True
                 self.jobs += self._planned(event)
+            case ev.TaskOffered(again=True):
+                job = self._job(event.lead, event.name)
+                if event.grounds is not None:
+                    job.asked = tuple(one.entry.name for one in event.grounds.candidates)
+                job.copies.append(event.to)
+                job.claim_by, job.offered_at = event.claim_by, event.at
             case ev.TaskOffered():
                 job = self._job(event.lead, event.name)
+                job.asked, job.copies = (), []
                 job.state, job.offer, job.claim_by, job.offered_at = (
                     "offered",
                     event.id,
