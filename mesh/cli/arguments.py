@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NANO = 9
 """Decimal places of a dollar that can be counted: a nano-dollar is the smallest amount."""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 
 
@@ -129,6 +130,17 @@ def seconds_in(written: str) -> float:
     if span is None or not int(span[1]):
         raise UsageWrong(f"not a span of time: {written!r}; write 90s, 10m, 2h, 1d")
     return _span(span).total_seconds()
+
+
+def numbers_in(written: str) -> Callable[[int], bool]:
+    """Return what tells whether a number is one of `3,5-7`, or of `all`. Raises UsageWrong."""
+    if written == "all":
+        return lambda number: True
+    spans = [_NUMBERS.fullmatch(part) for part in written.split(",") if part]
+    if not all(spans):
+        raise UsageWrong(f"no numbers: {written!r}; write 3,5-7 or all")
+    found = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
+    return lambda number: any(first <= number <= last for first, last in found)
 
 
 def _span(found: re.Match[str]) -> timedelta:

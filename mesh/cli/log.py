@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from mesh import ops
-from mesh.cli.arguments import seconds_in
+from mesh.cli.arguments import numbers_in, seconds_in
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import (
     A_PATH,
@@ -83,6 +83,9 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
 @click.option("--all", "everything", is_flag=True, help="The whole log, in its order.")
 @click.option("--out", type=A_PATH, help="A file; else standard output.")
 @click.option("--with-steps", is_flag=True, help="Also write the steps of their journals.")
+@click.option(
+    "--redact", metavar="EVENTS", default="", help="Events by number, of each request: 3,5-7; or all of them."
+)
 @framed
 async def export(
     where: Where,
@@ -91,9 +94,14 @@ async def export(
     everything: bool,
     out: Path | None,
     with_steps: bool,
+    redact: str,
     as_json: bool,
 ) -> None:
     """Write events as they are stored, one JSON document a line, so that the hash chain still holds.
+
+    Of an event that is redacted only its envelope is left, with the digest of the whole: every other link of
+    the chain holds, and `mesh log verify` says which events are redacted. What a fact says may stand in later
+    events, too.
 
     With --with-steps each journaled step follows on a line of its own. Steps hold the results of tools and
     the replies of models. With --out, you alone can read the file (mode 600), and --json prints how many
@@ -103,12 +111,15 @@ async def export(
 
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
+    if redact and with_steps:
+        raise UsageWrong("steps hold what events do: either --redact or --with-steps")
+    is_redacted = numbers_in(redact)
     events = steps = 0
     agents = set[str]()
     with whole_file(out) as file:
         async with await where.connect("viewer", "operator") as bus:
             async for body in ops.log.stored_bodies(bus, requests):
-                file.write(body + b"\n")
+                file.write((ops.log.redacted_if(is_redacted, body) if redact else body) + b"\n")
                 events += 1
                 if with_steps:
                     agents.update(agents_in(body))

@@ -71,6 +71,30 @@ async def test_the_whole_meshs_freeze_tells_how_it_stands(office: Office) -> Non
     assert (await told(office, "thaw"))["frozen"] is False
 
 
+async def test_a_redacted_export_says_which_events_are_redacted_and_all_links_hold(
+    office: Office, tmp_path: Path
+) -> None:
+    request, file = await office.escalated("a secret"), tmp_path / "log.jsonl"
+    assert (await office.mesh("log", "export", request, "--redact", "0", "--out", file)).status == 0
+    first, second = file.read_text().splitlines()
+    assert "secret" not in first
+    assert "secret" in second
+    verified = {"requests": 1, "events": 2, "breaks": [], "redacted": [{"request": request, "n": 0}]}
+    assert await told(office, "log", "verify", file) == verified
+    said = await office.mesh("log", "verify", file)
+    assert "1 request, 2 events: all links hold, 1 event redacted" in said.out
+    refused = await office.mesh("request", "show", file)
+    assert "request.opened is redacted: it can be verified, and no more" in refused.err
+    await told(office, "log", "export", request, "--redact", "all", "--out", file)
+    assert "secret" not in file.read_text()
+    redacted = [{"request": request, "n": n} for n in range(2)]
+    assert (await told(office, "log", "verify", file))["redacted"] == redacted
+    for wrong in ("x", "1-", "-1", "1;2"):
+        assert (await office.mesh("log", "export", request, "--redact", wrong)).status == Exit.USAGE
+    steps = await office.mesh("log", "export", request, "--redact", "all", "--with-steps")
+    assert "steps hold what events do" in steps.err
+
+
 async def test_an_export_and_its_check_tell_the_counts(office: Office, tmp_path: Path) -> None:
     request = await office.escalated()
     file = tmp_path / "log.jsonl"
