@@ -69,6 +69,12 @@ _log = get_logger(__name__)
 
 ATTEMPTS = 12
 """How often a lost race or an unknown outcome is met by reading again; then the message comes back."""
+MOST_EVENTS, MOST_STEPS = 20_000, 10_000
+"""How many events one message may bring about, and how many steps may pass between two of them.
+
+A thousand tasks, as many as a policy allows, that are due at once take about 4,000 events. Each may ask for
+everybody's attendance: a thousand steps.
+"""
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
 _CROWDED_MAX_S = 0.2
@@ -258,8 +264,11 @@ class RequestProcessor:
         if tracing.traced():
             steps = observer.traced(steps, cached.ledger, command)
         said: object = None
+        taken = stored = 0
         try:
-            while True:  # by exact type, the usual steps first: every decision comes through here
+            while taken < MOST_STEPS and stored < MOST_EVENTS:
+                taken += 1
+                # By exact type, the usual steps first: every decision comes through here.
                 step, said = self._next(cached.decider, request, steps, said), None
                 if type(step) is NeedMoment:
                     said = context.moment(stored_us)
@@ -267,6 +276,7 @@ class RequestProcessor:
                     said = context.known_context(step) or await context.verdict_context(step)
                 elif type(step) is Append:
                     said = await self._append(cached, step)
+                    taken, stored = 0, stored + 1
                 elif type(step) is Appended:
                     for count in step.counts:
                         if breakers.is_touched(count):
@@ -291,6 +301,10 @@ class RequestProcessor:
                 elif isinstance(step, ShowQuestions):
                     failpoint("guard.asks")
                     await stores.show_questions(self._bus, step.reader, step.request, step.questions)
+            try:  # in there, so that the traceback says where it was
+                steps.throw(VerdictTooLong("it comes to no end"))
+            except VerdictTooLong as endless:
+                raise GuardFailed(request, ends_request=not cached.decider.admitting) from endless
         except StopIteration as done:
             outcome: Outcome | None = done.value
         except BaseException as error:

@@ -8,15 +8,27 @@ from typing import Any
 import pytest
 
 from mesh.client import SubmitRejected
-from mesh.guard import service
+from mesh.guard import processor, service
 from protocol.domain import admission, decider, ledger, plans, rules
 from protocol.domain.case import Case
+from protocol.domain.decider import RequestDecider
 from protocol.domain.guard_failed import GUARD_FAILED
+from protocol.domain.steps import NEED_MOMENT
 from protocol.domain.timers import consequence
 from protocol.wire import codec, events
-from protocol.wire.commands import Cancel, Complete, Delegate, OfferClaimed, Task, Transfer
+from protocol.wire.commands import (
+    Cancel,
+    Command,
+    Complete,
+    Delegate,
+    Freeze,
+    OfferClaimed,
+    Task,
+    Thaw,
+    Transfer,
+)
 from protocol.wire.handoff import Refusal, Rule
-from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.ids import AgentName, TurnId, control_cause
 from tests.guard.stage import Stage, control_command
 from tests.guard.test_trees import ends
 from tests.logs import captured_logs, said
@@ -131,6 +143,60 @@ async def test_a_timer_on_which_the_guard_fails_ends_the_request(
     await failed(stage, request)
     letter = await stage.buried(GUARD_FAILED, request=request)
     assert (letter.sender, letter.subject.split(".")[1]) == ("", "timer")
+
+
+async def test_a_decision_that_asks_without_an_end_ends_the_request(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step takes the watchdog's time, however long all of them take."""
+    moment = RequestDecider._moment
+
+    def planted(decider: RequestDecider) -> Any:
+        head = decider.ledger.head
+        while head is not None and head.request == request:
+            yield NEED_MOMENT
+        return (yield from moment(decider))
+
+    guard = await stage.guard()
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    monkeypatch.setattr(RequestDecider, "_moment", planted)
+    with captured_logs() as lines:
+        await a.propose(request, work, TO_B)
+        await failed(stage, request)
+        await said(lines, "guard_failed")
+    [line] = [line for line in lines if line["event"] == "guard_failed"]
+    assert "in planted" in line["place"]
+    await goes_on(stage)
+    assert stage.alive(guard)
+
+
+async def test_consequences_that_come_to_no_end_end_the_request(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is frozen and thawed by itself, again and again."""
+    monkeypatch.setattr(processor, "MOST_EVENTS", 50)
+
+    def planted(decider: RequestDecider, fleet: Any, *rest: Any, **more: Any) -> Any:
+        ledger = decider.ledger
+        while ledger.head is not None and ledger.request == request:
+            order = (Freeze if ledger.frozen_at is None else Thaw)(id=f"n{ledger.n}")
+            cause = control_cause(request, "op", order.id)
+            yield from decider._verdict(Command(request, AgentName("op"), order, cause, "operator"), fleet)
+        return (yield from consequences(decider, fleet, *rest, **more))
+
+    consequences = RequestDecider._consequences
+    guard = await stage.guard()
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    monkeypatch.setattr(RequestDecider, "_consequences", planted)
+    await a.propose(request, work, TO_B)
+    await failed(stage, request)
+    assert 50 <= len(await stage.types(request)) < 60
+    await goes_on(stage)
+    assert stage.alive(guard)
 
 
 async def test_a_log_that_cannot_be_folded_in_time_is_ended_from_its_first_event_and_its_head(
