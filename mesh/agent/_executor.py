@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from mesh.agent.errors import Fenced, Superseded, TurnError, bug_behind
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, spread
+from mesh.bus.lane import Lane
 from mesh.bus.reader import get
 from mesh.bus.stores import JetStreamSteps
 from mesh.errors import ApiCode, ApiError, Malformed, MeshError, TooLarge
@@ -72,6 +73,7 @@ class Executor:
         self.claims = Claims(self._store, self._is_busy, lambda: around.fleet.heartbeat_s)
         self.running = RunningRounds(self._was_ended, self.claims.on_notice)
         self._steps = JetStreamSteps(bus, agent.name)
+        self._lane = Lane(bus, agent.name)
         self._foreign = ForeignRounds(agent.version_grace_s)
         self._deliveries = itertools.count(1)
         self._heartbeats = Alarms(lambda: around.fleet.heartbeat_s)
@@ -122,7 +124,7 @@ class Executor:
                 proposal, body = sound(proposal)
                 live.ended(proposal)  # before the proposal: nothing that follows from it comes earlier
                 with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
-                    await store(self._bus, self._agent.name, request, proposal, body, trace)
+                    await self._propose_to(request, proposal, body, trace)
                 telling.proposed(self._agent, proposal, time.perf_counter() - started)
                 failpoint("turn.proposed")
             message.ack()
@@ -144,8 +146,19 @@ class Executor:
             self.presence.busy_s += time.perf_counter() - started
 
     async def _store(self, request: str, proposal: Proposal) -> None:
-        """Store a proposal that ends no round."""
-        await store(self._bus, self._agent.name, request, proposal, codec.encode(proposal))
+        """Have a proposal that ends no round decided or stored."""
+        await self._propose_to(request, proposal, codec.encode(proposal))
+
+    async def _propose_to(self, request: str, proposal: Proposal, body: bytes, trace: str = "") -> None:
+        """Return once the verdict on a proposal is in the log, or the proposal in its queue. Raises Denied.
+
+        Args:
+            trace: the `traceparent` of the event; passed on if it is one, and nothing is traced here.
+        """
+        headers = tracing.headers(otherwise=tracing.sound(trace)) or None
+        if self._around.fleet.lane and await self._lane.is_decided(request, body, headers):
+            return
+        await store(self._bus, self._agent.name, request, proposal, body, headers)
 
     def _is_busy(self) -> bool:
         return len(self.running.rounds) >= self._agent.concurrency
@@ -367,17 +380,17 @@ def _outlined(proposal: Proposal, body: bytes) -> bytes:
     return codec.encode(failed)
 
 
-async def store(bus: Bus, agent: str, request: str, proposal: Proposal, body: bytes, trace: str = "") -> None:
+async def store(
+    bus: Bus, agent: str, request: str, proposal: Proposal, body: bytes, headers: Mapping[str, str] | None
+) -> None:
     """Store a proposal, for as long as it takes: the guard knows a second one for the first.
 
     Args:
         body: the proposal's bytes.
-        trace: the `traceparent` of the event; passed on if it is one, and nothing is traced here.
 
     Raises Denied.
     """
     subject = subjects.prop(agent, request)
-    headers = tracing.headers(otherwise=tracing.sound(trace)) or None
     while True:
         try:
             await bus.retry_unavailable(partial(bus.publish_durable, subject, body, headers))

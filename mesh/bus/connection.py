@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -78,6 +79,7 @@ class Bus:
         self._wire = NatsProtocol(self._on_denied)
         self._link = Link(name, self._wire, self.conditions, self._mux.break_off)
         self._api = API if name in RESERVED else OUTSIDE_API
+        self._connect: Callable[[], Awaitable[Bus]] | None = None
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -304,6 +306,23 @@ class Bus:
             await self.flush()
         self._wire.sinks.pop(number, None)
 
+    def listen_for(self, subject: str, queue: str, most: int, sink: Callable[[int, Incoming], None]) -> int:
+        """Pass the next `most` messages on `subject` to `sink`, shared with a queue group; return a number.
+
+        The sink gets this number, too. The server ends the subscription by itself after these messages, and
+        it ends with the connection. Nothing waits for the server's confirmation.
+        """
+        return self._wire.listen_for(subject, queue, most, sink)
+
+    def end_listening_for(self, number: int) -> None:
+        """End what `listen_for` began. Messages that the server sent before still reach the sink."""
+        if self.connected:
+            self._wire.say(f"UNSUB {number}\r\n")
+
+    def forget(self, number: int) -> None:
+        """Pass nothing more to the sink of what `listen_for` began, which has ended."""
+        self._wire.sinks.pop(number, None)
+
     def new_inbox(self) -> str:
         """Return a new subject of this connection, to subscribe to for a stream of answers."""
         return self._mux.beside()
@@ -322,6 +341,14 @@ class Bus:
             raise Disconnected("the connection broke") from broken
 
     # --- life -------------------------------------------------------------------------------------
+
+    async def beside(self) -> "Bus":
+        """Return another connection as the same name. A bus that is away is waited for.
+
+        Raises AuthenticationFailed, TlsFailed.
+        """
+        assert self._connect is not None
+        return await self._connect()
 
     async def close(self) -> None:
         """Close the connection. Calls that still wait end as Disconnected. Idempotent."""
@@ -378,6 +405,7 @@ async def connect(
     attempt, began = 0, time.monotonic()
     while True:
         bus = Bus(name, inbox_prefix(name, anonymous=seed is None))
+        bus._connect = partial(connect, url, name=name, seed=seed, wait=True, tls=tls)
         try:
             await bus._open(servers, seed, tls, timeout_s)
         except Unreachable as error:

@@ -175,6 +175,24 @@ class NatsProtocol(Client):
             await inner.unsubscribe(limit=most)
         return inner._id
 
+    def listen_for(self, subject: str, queue: str, most: int, sink: Callable[[int, Incoming], None]) -> int:
+        """Subscribe, in a queue group, to the next `most` messages; return the subscription's number.
+
+        The server ends it after these, and it ends with the connection. The sink gets its number, too.
+        """
+        self._sid += 1
+        number: int = self._sid
+        self.sinks[number] = functools.partial(sink, number)
+        self.say(f"SUB {subject} {queue} {number}\r\nUNSUB {number} {most}\r\n")
+        return number
+
+    def say(self, lines: str) -> None:
+        """Queue lines that are no message for the end of this pass of the loop."""
+        self._out.append(lines.encode())
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._write_out)
+
     async def end_listening(self, number: int) -> None:
         """End a subscription. Its sink still takes what the server has sent, until it is forgotten."""
         inner = self._subs.get(number)

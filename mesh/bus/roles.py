@@ -76,11 +76,16 @@ ANONYMOUS_INBOX = "_INBOX"
 TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "card.*"))
 """Of these wake-ups, those that agents hear, too."""
 
+LANE_S = 5
+"""The server drops later answers of guards on the lane: by then their asker has long stored the message."""
+
 _SUBMIT = Service("mesh.prop.{me}.*")
 _CONTROL = Service("mesh.ctl.{me}.*")
+_LANE = Service("mesh.lane.*.{me}.*", within_s=LANE_S)
 
 _AGENT = (
     _SUBMIT,
+    _LANE,
     Service("mesh.step.{me}.*.*.*"),
     Service("mesh.card.{me}"),
     Service("mesh.dead.{me}"),
@@ -112,13 +117,14 @@ CALLS: dict[Role, tuple[Service, ...]] = {
     Role.AGENT: _AGENT,
     Role.CLIENT: (
         _SUBMIT,
+        _LANE,
         _CONTROL,
         Service(GET + "LOG.mesh.evt.{me}.*"),
         Service(GET + "ASKS.mesh.ask.{me}.*"),
         Service(GET + "MEM-{me}", many=True),
     ),
     Role.VIEWER: _VIEWER,
-    Role.OPERATOR: (*_VIEWER, _SUBMIT, _CONTROL, Service("$SRV.>", many=True)),
+    Role.OPERATOR: (*_VIEWER, _SUBMIT, _LANE, _CONTROL, Service("$SRV.>", many=True)),
 }
 """Services in CORE that each role outside it may call. Agents call those of `OFFERS`, too."""
 
@@ -179,7 +185,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
 """What a guard may publish, besides what its work on each partition's queues takes (`_guard_publishes`)."""
 GUARD_ANSWERS = tuple(f"$SRV.{verb}.{GUARD}" for verb in ("PING", "STATS"))
 """What a guard answers operators and the admin. Nobody else can: no member may be named so."""
-GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>", GUARD_BEATS, *GUARD_ANSWERS)
+GUARD_HEARS = ("mesh.lane.>", "mesh.note._.>", CONF_CHANGED + ".>", GUARD_BEATS, *GUARD_ANSWERS)
 
 
 def inbox_prefix(name: str, *, anonymous: bool = False) -> str:
@@ -298,7 +304,8 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
             *(core.heard_by(name, subject) for subject in HEARS[role]),
         ]
         exports = [core.asks(name, service) for service in ANSWERS[role]]
-        others.append(_account(name, (entry,), exports, imports))
+        mapped = [_partitioned(name, fleet.partitions)] if _LANE in CALLS[role] else []
+        others.append(_account(name, (entry,), exports, imports, *mapped))
     blocks = (
         "accounts {",
         _account(CORE, core.users, core.exports, core.imports, "jetstream: enabled"),
@@ -415,6 +422,18 @@ def _import(kind: str, account: str, subject: str, to: str = "") -> str:
 
 def _entry(what: str, accounts: Iterable[str]) -> str:
     return f"{{ {what}, accounts: {json.dumps(list(accounts))} }}"
+
+
+def _partitioned(name: str, partitions: int) -> str:
+    """Return the mapping that puts a request's partition into what `name` asks on the lane.
+
+    The server checks permissions on the mapped subject.
+    """
+    asked, heard = (
+        f"mesh.lane.{name}.*",
+        f"mesh.lane.{{{{partition({partitions},1)}}}}.{name}.{{{{wildcard(1)}}}}",
+    )
+    return f"mappings: {{ {json.dumps(asked)}: {json.dumps(heard)} }}"
 
 
 def _account(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from mesh.agent.values import Facts, Unfit, facts_of, read_as
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import NO_FILES, TlsFiles
+from mesh.bus.lane import Lane
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
 from mesh.bus.stores import read_questions
@@ -62,6 +63,7 @@ class Client:
         self.name = AgentName(name)
         self._wakes: dict[str, set[asyncio.Event]] = {}
         self._polls = Alarms(lambda: POLL_S)
+        self._lane = Lane(bus, name)
         self._submitted: dict[str, set[str]] = {}
         """By request: digests of what this client itself has submitted under that id."""
         self._rejections: dict[str, list[tuple[str, SubmitRejected]]] = {}
@@ -206,7 +208,8 @@ class Client:
         with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, submit):
             if request is None:
                 _remember(self._silent, chosen, True)
-            await self._store(subjects.prop(self.name, chosen), body)
+            if not await self._lane.is_decided(chosen, body, tracing.headers() or None):
+                await self._store(subjects.prop(self.name, chosen), body)
         return chosen
 
     def _sending(

@@ -259,6 +259,8 @@ class GuardSection(Strict):
 
     partitions: int = Field(default=config.PARTITIONS, ge=1, le=config.MOST_PARTITIONS)
     """Fixed for a mesh's life."""
+    lane: bool = False
+    """True if guards may be asked directly, over core NATS."""
 
 
 class FleetFile(Strict):
@@ -315,6 +317,7 @@ class FleetFile(Strict):
             lease_s=self.lease.agent_s,
             guard_lease_s=self.lease.guard_s,
             partitions=self.guard.partitions,
+            lane=self.guard.lane,
             breaker=breaker,
             breakers={
                 AgentName(name): section.breaker.over(breaker)

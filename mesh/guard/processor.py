@@ -7,6 +7,7 @@ dies before that, the next guard that takes a message of the request finishes it
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Sequence
 from random import uniform
 
@@ -115,6 +116,9 @@ class RequestProcessor:
         self._context = context
         self._cache = Cache()
         self._watchdog = VerdictWatchdog(verdict_s)
+        self._in_hand = defaultdict[str, list[int]](list)
+        """By request: when (UTC µs) the messages came that this guard has in hand. What it was asked on the
+        lane lies in no queue."""
         self.conflicts = 0
         """How often another guard had been first."""
 
@@ -124,10 +128,17 @@ class RequestProcessor:
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         Raises GuardFailed if there is no use in trying again.
         """
-        async with self._cache.lock(command.request):
-            failpoint("guard.heard")
-            outcome = await self._until_settled(command.request, command, command.stored)
-            assert outcome is not None
+        in_hand = self._in_hand[command.request]
+        in_hand.append(command.stored)
+        try:
+            async with self._cache.lock(command.request):
+                failpoint("guard.heard")
+                outcome = await self._until_settled(command.request, command, command.stored)
+                assert outcome is not None
+        finally:
+            in_hand.remove(command.stored)
+            if not in_hand:
+                del self._in_hand[command.request]
         observer.count_outcome(command, outcome)
         return outcome
 
@@ -295,7 +306,9 @@ class RequestProcessor:
                 elif isinstance(step, NeedReaders):
                     said = await context.readers(step, cached.placed)
                 elif isinstance(step, NeedUnheard):
-                    said = await unheard(self._bus, request, step, command, fleet.partitions)
+                    said = self._waits(request, step, command) or await unheard(
+                        self._bus, request, step, command, fleet.partitions
+                    )
                 elif isinstance(step, TurnOver):
                     await self._end(step.event, step.turn)
                 elif isinstance(step, ShowQuestions):
@@ -314,6 +327,13 @@ class RequestProcessor:
             raise Frozen("the mesh is frozen")
         failpoint("guard.armed")
         return outcome
+
+    def _waits(self, request: str, need: NeedUnheard, command: Command | None) -> bool:
+        """Return True if a message about the request that came in time waits here for its turn."""
+        others = [*self._in_hand.get(request, ())]
+        if command is not None:
+            others.remove(command.stored)
+        return any(came < need.before for came in others)
 
     async def _attendance(self, cached: CachedRequest, request: str, turn: TurnState) -> Attendance:
         first = subjects.step(turn.agent, request, turn.work.journal_id, f"{turn.round}-0")

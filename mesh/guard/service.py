@@ -16,13 +16,16 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message
 from mesh.bus.event_log import JetStreamLog, check_form
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.stores import ConfUnreadable
+from mesh.bus.streams import MESSAGE_BYTES
 from mesh.bus.streams import Kind as QueueKind
-from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
+from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, MeshError, StreamFull, UnknownEvent
 from mesh.guard import parsing
 from mesh.guard.assignment import HANDOVER_S, Assignment
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.dead_letters import DeadLetters
+from mesh.guard.lane import GuardLane
 from mesh.guard.presence import GuardPresence
 from mesh.guard.processor import Contended, Frozen, GuardFailed, RequestProcessor
 from mesh.guard.queues import Queues
@@ -32,7 +35,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger, place_of
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.domain.guard_failed import GUARD_FAILED
-from protocol.domain.steps import Decided
+from protocol.domain.steps import Decided, Outcome
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Forget, OfferClaimed, is_control
 from protocol.wire.errors import BrokenLog
@@ -81,6 +84,7 @@ class Guard:
             "TIMER": self._guarded(self._on_fire),
         }
         self._queues = Queues(bus, self.assignment, handlers, lambda: self._context.fleet)
+        self._lane = GuardLane(bus, lambda: self._context.fleet, self.assignment, self._on_question)
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
@@ -99,6 +103,12 @@ class Guard:
 
         A bus that goes away meanwhile is waited for. Raises OldForm for a log that only earlier builds read.
         """
+        try:
+            await self._run()
+        finally:
+            await self._lane.close()
+
+    async def _run(self) -> None:
         tracing.look()
         await self._context.start()
         await self._bus.retry_unavailable(lambda: check_form(self._bus))
@@ -107,6 +117,8 @@ class Guard:
         self._starting = asyncio.Event()
         try:
             await self._queues.find()
+            with contextlib.suppress(BusError):  # it follows again when the fleet is read
+                await self._lane.follow()
         finally:
             self._starting.set()
         if self._leaving:
@@ -129,20 +141,23 @@ class Guard:
             self._context.read_again.clear()
             with contextlib.suppress(BusError):  # the fleet is read again soon, whatever happens
                 await self._queues.find()
+                await self._lane.follow()
 
     async def _follow_freeze(self) -> None:
         """Stop taking proposals and timers while the mesh is frozen; control messages go on."""
         while True:
             await self._context.frozen.wait()
             self._queues.pause()
+            self._lane.pause()
             await self._context.thawed.wait()
             self._queues.pause(paused=False)
+            self._lane.pause(paused=False)
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
         self._leaving = True  # what is only starting ends by itself
         await self.assignment.leave(min(grace_s, HANDOVER_S))
-        await self._queues.drain(grace_s)
+        await asyncio.gather(self._queues.drain(grace_s), self._lane.drain(grace_s))
         with contextlib.suppress(BusError):
             await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
         _log.info("guard_drained", decided=self.decided, dead=self.dead)
@@ -234,8 +249,35 @@ class Guard:
             message.nak(min(early_s, _EARLY_MOST_S))
             return
         await self._processor.wake(request, message.stored_us)
-        self._tell_lag(message, "timer")
+        self._tell_lag(message.stored_us, "timer")
         message.ack()
+
+    async def _on_question(self, asked: Incoming) -> bool:
+        """Decide what a guard is asked on the lane; return True once the verdict is in the log.
+
+        Whatever else comes of it comes again from the queue, and is told and kept there.
+        """
+        sender, request = subjects.parse_queued(asked.subject)
+        bind(request=request)
+        role, trace = self._context.fleet.role_of(sender), tracing.brought(asked.headers)
+        try:
+            if len(asked.data) > MESSAGE_BYTES:
+                return False
+            sent = parsing.Sent(sender, request, asked.data, role, trace, self._context.now())
+            command = parsing.proposal_of(sent)
+            outcome = command if isinstance(command, Rejected) else await self._processor.process(command)
+            if isinstance(command, Rejected) or isinstance(outcome, Rejected):
+                return False
+            self._tell_lag(command.stored, "proposal")
+            await self._report(command, outcome)
+        except (MeshError, Malformed) as error:
+            _log.debug("not_decided_at_once", code=error.code)
+            return False
+        except Exception:
+            _log.exception("not_decided_at_once")
+            return False
+        self.decided += 1
+        return True
 
     async def _settle(self, message: Message, found: Command | Rejected) -> None:
         """Process what a message asks for, and end the message."""
@@ -249,10 +291,16 @@ class Guard:
             if is_young and parsing.may_have_overtaken(found, now, OVERTAKEN_S):
                 message.nak(_AGAIN_S)
                 return
-        self._tell_lag(message, "control" if is_control(found.what) else "proposal")
+        self._tell_lag(message.stored_us, "control" if is_control(found.what) else "proposal")
         if isinstance(outcome, Rejected):
             await self._bury(message, outcome)
             return
+        await self._report(found, outcome)
+        self.decided += 1
+        message.ack()
+
+    async def _report(self, found: Command, outcome: Outcome) -> None:
+        """Notify the sender of what no event tells it."""
         if isinstance(outcome, Late):
             ended = Ended(why=outcome.ended, turn=outcome.turn, round=outcome.round)
             await self._notify(found.sender, found.request, ended=ended, digest=found.digest)
@@ -261,11 +309,9 @@ class Guard:
                 why=type_of(outcome.event), turn=found.what.turn
             )  # it holds the offer until it knows
             await self._notify(found.sender, found.request, ended=said)
-        self.decided += 1
-        message.ack()
 
-    def _tell_lag(self, message: Message, kind: str) -> None:
-        lag_s = max(0.0, (self._context.now() - message.stored_us) / 1e6)
+    def _tell_lag(self, stored_us: int, kind: str) -> None:
+        lag_s = max(0.0, (self._context.now() - stored_us) / 1e6)
         telemetry.guard_lag.record(lag_s, {tracing.KIND: kind})
 
     # --- what came to nothing ---------------------------------------------------------------------

@@ -271,6 +271,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """SHA-256 (hex) of the message's bytes: with every `error`, and with `ended` that answers a submit."""
 
 
+class LaneAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A guard's answer to what it was asked on the lane."""
+
+    digest: str
+    """SHA-256 (hex) of the bytes that it was asked."""
+    decided: bool = False
+    """True: the verdict is in the log. False: the message is to be stored in its sender's queue."""
+
+
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last one published under an agent's name, by whichever instance started last."""
 

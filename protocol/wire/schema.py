@@ -18,6 +18,7 @@ from protocol.wire.handoff import Handoff
 from protocol.wire.records import (
     Card,
     DeadLetter,
+    LaneAnswer,
     LiveNote,
     MemoryFolded,
     MemoryForgotten,
@@ -41,6 +42,7 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 
 BESIDE_THE_LOG = (
     Notice,
+    LaneAnswer,
     DeadLetter,
     Card,
     LiveNote,
@@ -99,8 +101,8 @@ def json_schema() -> Json:
         "title": "Handoff Mesh wire contract",
         "description": (
             "One event of a request's log. In `$defs`: Submit, Proposal, Control (what is asked for), "
-            "Event (what is true), Handoff, Policy, Fleet, Notice, DeadLetter, Card, LiveNote, BreakerEntry, "
-            "FreezeEntry, MemoryRecord, MemoryForgotten, MemoryFolded, Questions. "
+            "Event (what is true), Handoff, Policy, Fleet, Notice, LaneAnswer, DeadLetter, Card, LiveNote, "
+            "BreakerEntry, FreezeEntry, MemoryRecord, MemoryForgotten, MemoryFolded, Questions. "
             "Readers ignore fields that they do not know."
         ),
         "$ref": "#/$defs/Event",
@@ -147,6 +149,12 @@ CHANNELS: Mapping[str, Channel] = {
     "proposals": Channel(
         _address(subjects.prop, "sender", "request"),
         "What is asked for. A work queue: acknowledged by the broker once stored, decided by a guard.",
+        ("Submit", "proposal.move", "proposal.turn_failed", "proposal.effect_doubted"),
+    ),
+    "lane": Channel(
+        _address(subjects.lane, "sender", "request"),
+        "The same, asked of a guard over core NATS and stored nowhere. It answers once the verdict is in the "
+        "log; without that answer the message goes to the queue.",
         ("Submit", "proposal.move", "proposal.turn_failed", "proposal.effect_doubted"),
     ),
     "controls": Channel(
@@ -256,6 +264,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "agentShowsProgress": Operation("send", "live", "An agent shows what it does."),
     "operatorControls": Operation("send", "controls", "An operator steps in."),
     "guardHearsProposals": Operation("receive", "proposals", "A guard decides what is asked for."),
+    "guardAnswersQuestions": Operation("receive", "lane", "A guard decides what it is asked, and answers."),
     "guardHearsControls": Operation("receive", "controls", "A guard records what people say."),
     "guardAppends": Operation("send", "log", "A guard appends what is true, by compare-and-set."),
     "guardNotifies": Operation("send", "notes", "A guard wakes somebody, or tells of a mistake."),

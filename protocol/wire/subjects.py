@@ -78,6 +78,16 @@ def questions(reader: str, request: str) -> str:
     return f"mesh.ask.{_token(reader)}.{_token(request)}"
 
 
+def lane(sender: str, request: str) -> str:
+    """Where a sender asks a guard for a verdict. Its account puts the request's partition in."""
+    return f"mesh.lane.{_token(sender)}.{_token(request)}"
+
+
+def lane_of(sender: str, partition: int) -> str:
+    """What a sender asks of the guard that has a partition."""
+    return f"mesh.lane.{partition}.{_token(sender)}.*"
+
+
 def timer_at(request: str) -> str:
     """Where the one schedule of a request stands."""
     return f"mesh.timer.at.{_token(request)}"
@@ -216,13 +226,13 @@ def parse_dead(subject: str) -> str:
 
 
 def parse_queued(subject: str) -> Addressed:
-    """Return sender and request of a stored proposal or control, `mesh.prop.<p>.<from>.<request>`.
+    """Return sender and request of a message for guards, `mesh.prop.<p>.<from>.<request>`.
 
     The broker checked the sender against the publisher's permissions. So it is the one statement about a
     message's origin that can be believed.
     """
     match subject.split("."):
-        case ["mesh", "prop" | "ctl", _, sender, request]:
+        case ["mesh", "prop" | "ctl" | "lane", _, sender, request]:
             return Addressed(sender, request)
     raise ValueError(f"not a queued proposal's or control's subject: {subject!r}")
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.bus.lane import Lane
 from mesh.bus.reader import get
 from mesh.guard.service import Guard
 from mesh.testing import InMemoryGuard, LocalBus
@@ -34,6 +35,7 @@ from tests.logs import plain_logs
 from tests.servers import until
 
 POLICIES = {**scenarios.POLICIES, **tree_scenarios.POLICIES, **swarm_scenarios.POLICIES}
+BOTH_WAYS = msgspec.structs.replace(FLEET, lane=True)
 AHEAD_US = 3_600_000_000
 """The clock of both guards stands so far in the future that no schedule of the server fires by itself."""
 STEP_S = 10.0
@@ -43,8 +45,11 @@ STEP_S = 10.0
 class Rehearsed:
     """A script told to a guard on a real server."""
 
-    def __init__(self, stage: Stage, script: Script, begun_at: int) -> None:
+    def __init__(self, stage: Stage, script: Script, begun_at: int, *, lane: bool) -> None:
         self.stage, self.script, self.request = stage, script, script.guard.request
+        self.lane = lane
+        self.asked: list[bool] = []
+        """Of each message that was asked on the lane: whether it was decided there."""
         self.now = begun_at
         self.guard: Guard
         self.actors: list[Actor] = []
@@ -75,8 +80,12 @@ class Rehearsed:
     async def take(self, happened: Message | Pause | Frozen | Deaf) -> None:
         match happened:
             case Message(sender, body, control):
-                subject = (subjects.ctl if control else subjects.prop)(sender, self.request)
-                await (await self.stage.bus(sender)).publish_durable(subject, body)
+                bus = await self.stage.bus(sender)
+                if self.lane and not control:
+                    self.asked.append(await Lane(bus, sender).is_decided(self.request, body))
+                if not (self.lane and not control and self.asked[-1]):
+                    subject = (subjects.ctl if control else subjects.prop)(sender, self.request)
+                    await bus.publish_durable(subject, body)
                 await self.stage.drained()
             case Frozen(frozen):
                 order = Freeze(id="all") if frozen else Thaw(id="all")
@@ -110,7 +119,7 @@ class Rehearsed:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     with plain_logs():
-        async with LocalBus(FLEET, tmp_path_factory.mktemp("mesh")) as bus:
+        async with LocalBus(BOTH_WAYS, tmp_path_factory.mktemp("mesh")) as bus:
             async with bus.connected_as("admin") as admin:
                 for name, policy in POLICIES.items():
                     await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
@@ -118,18 +127,19 @@ async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
             await bus.server.kill()
 
 
+@pytest.mark.parametrize("lane", [False, True], ids=["queue", "lane"])
 @pytest.mark.parametrize(
     "scenario", [*SCENARIOS, *TREES, *SWARMS], ids=lambda scenario: scenario.play.__name__
 )
 async def test_a_real_guard_writes_what_the_guard_in_memory_does(
-    contract_bus: LocalBus, scenario: Scenario
+    contract_bus: LocalBus, scenario: Scenario, lane: bool
 ) -> None:
     now = time.time_ns() // 1000 + AHEAD_US
     async with contract_bus.connected_as("admin") as admin:
         found = await get(admin, "CONF", subjects.FLEET)
         revision = known(found).seq
     guard = InMemoryGuard(
-        msgspec.structs.replace(FLEET, revision=revision),
+        msgspec.structs.replace(BOTH_WAYS, revision=revision),
         POLICIES,
         request=request_id(AgentName("c1"), now // 1000, os.urandom(10)),
         now=now,
@@ -143,13 +153,14 @@ async def test_a_real_guard_writes_what_the_guard_in_memory_does(
     assert " ".join(script.rejected) == scenario.rejected
     async with staged(contract_bus) as stage:
         after = await stage.last_seq("DEAD")
-        real = Rehearsed(stage, script, now)
+        real = Rehearsed(stage, script, now, lane=lane)
         await real.begin(scenario)
         for happened in script.happened:
             await real.take(happened)
         assert await stage.bodies(guard.request) == guard.bodies
         letters = [each for each in await stage.dead_letters(after=after) if each.request == guard.request]
         assert [letter.code for letter in letters] == script.rejected
+        assert any(real.asked) == (lane and bool(guard.events))
 
 
 def told(happened: list[events.AnyEvent]) -> str:

@@ -22,7 +22,7 @@ from mesh.bus import stores
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
-from mesh.guard import processor, service
+from mesh.guard import lane, processor, service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
 from tests.dying import die, die_after_storing
@@ -60,6 +60,7 @@ def die_at(point: str) -> None:
             die()
 
     vars(processor)["failpoint"] = passed
+    vars(lane)["failpoint"] = passed
 
 
 def only_ready(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

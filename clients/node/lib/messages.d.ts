@@ -1388,6 +1388,7 @@ export interface Fleet {
     [k: string]: Quota;
   };
   partitions?: number;
+  lane?: boolean;
   swarms?: boolean;
 }
 /**
