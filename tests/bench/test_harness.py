@@ -10,6 +10,7 @@ from bench.command import QUICK, UNSYNCED, Amount
 from bench.crew import Crew, MemberFailed
 from bench.figures import Figure, Report, spread
 from bench.growth import Sizes, growth, memory
+from bench.guards import Shared, guards
 from bench.members import members
 from bench.page import pages
 from bench.peers import __main__ as peers
@@ -76,6 +77,17 @@ async def test_what_was_killed_is_gone_on_with_elsewhere(
     monkeypatch.setattr("bench.recovery.FLEET", FLEET.model_copy(update={"lease": brisk}))
     figures = await recovery(tmp_path, rounds=1)
     assert [figure.target.value for figure in figures if figure.target is not None] == [10.0, 5.0, 5.0]
+
+
+async def test_guards_share_the_chain_and_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.guards._GONE_S", 1.0)
+    figures = await guards(tmp_path, Shared(guards=(1, 2), partitions=(4,), requests=64, rounds=1))
+    shares = [each.value.median for each in figures if each.name.startswith("share of the busiest")]
+    assert shares[0] == pytest.approx(100)
+    assert 50 <= shares[1] < 100
+    assert {each.unit for each in figures} == {"1/s", "ms", "%", "s"}
 
 
 async def test_a_guard_decides_first_at_every_size_of_the_log(tmp_path: Path) -> None:
