@@ -1,7 +1,8 @@
 """`mesh setup` on the server: create and update streams and consumers as the table says.
 
 `provision` creates what is missing and updates what may be updated. It deletes only the consumers of intents
-that no agent lists any more: work that waits there is offered to nobody. It refuses what would lose data or
+that no agent lists any more: work that waits there is offered to nobody. A guards' consumer whose state is to
+be kept elsewhere is made anew. It refuses what would lose data or
 change what stored data means. Nothing else in this software creates a stream or a consumer, and only the
 admin may.
 """
@@ -69,7 +70,7 @@ async def provision(
     tuple(members(fleet))  # raises before anything is written when names clash
     steps = [
         *await _plan_streams(bus, streams.stream_table(fleet, storage)),
-        *await _plan_consumers(bus, streams.consumer_table(fleet)),
+        *await _plan_consumers(bus, streams.consumer_table(fleet, storage)),
         *await _plan_documents(bus, {FLEET: _document(fleet), **documents}),
         # After the fleet says that nobody takes them.
         *await _plan_left_offers(bus, streams.consumer_table(fleet)),
@@ -147,6 +148,13 @@ async def _plan_consumers(bus: Bus, table: Iterable[streams.Consumer]) -> list[_
         what, verb = f"consumer {stream}/{name}", f"CONSUMER.CREATE.{stream}.{name}"
         stands = standing[stream].get(name)
         if stands is None:
+            body = {"stream_name": stream, "config": wanted, "action": "create"}
+            steps.append(_Step(Change("create", what), verb, body))
+        elif bool(stands.get(streams.IN_MEMORY)) != wanted.get(streams.IN_MEMORY, False):
+            # It cannot be updated. What it has delivered and was not acknowledged comes again.
+            where = "in memory" if wanted.get(streams.IN_MEMORY) else "on disk"
+            deleted = Change("delete", what, (f"its state is to be kept {where}",))
+            steps.append(_Step(deleted, f"CONSUMER.DELETE.{stream}.{name}"))
             body = {"stream_name": stream, "config": wanted, "action": "create"}
             steps.append(_Step(Change("create", what), verb, body))
         elif detail := _differences(what, stands, wanted, _CONSUMER_FREE, ()):

@@ -21,6 +21,8 @@ NS = 1_000_000_000
 KIB, MIB = 1 << 10, 1 << 20
 
 GUARD_GROUP = "guard"
+IN_MEMORY = "mem_storage"
+"""The field of a consumer that says where its state is kept."""
 
 _ENDS_BYTES = 256 * MIB
 _ASKS_BYTES = 256 * MIB
@@ -306,12 +308,21 @@ def is_offers_consumer(consumer: str) -> bool:
     return consumer.startswith(inbox_consumer(ANYBODY))
 
 
-def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
-    """Yield every consumer that `fleet` needs: of guards on each queue, of agents on inboxes."""
+def consumer_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> Iterator[Consumer]:
+    """Yield every consumer that `fleet` needs: of guards on each queue, of agents on inboxes.
+
+    With replicas, the servers keep what guards have in hand in memory, and fsync none of it. If all of them
+    end at once it is forgotten, and what was not acknowledged comes again: it lies in the queue. A server
+    that runs alone would forget the consumer itself.
+    """
     queues = _queues(fleet, DEFAULT_STORAGE)
     filters = {name: f"mesh.{name.partition('-')[0].lower()}.{{}}.>" for name in queues}
     filters[TIMERS] = "mesh.timer.fire.{}.*"
-    guards = {"priority_policy": "prioritized", "priority_groups": [GUARD_GROUP]}
+    guards = {
+        "priority_policy": "prioritized",
+        "priority_groups": [GUARD_GROUP],
+        IN_MEMORY: storage.replicas > 1,
+    }
     for partition, consumer in enumerate(queue_consumers(fleet.partitions)):
         for stream, subject in filters.items():
             leased = _leased(subject.format(partition), fleet.guard_lease_s, max_ack_pending=256)

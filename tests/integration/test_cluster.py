@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from mesh.bus.presence import is_served, statistics
 from mesh.bus.provision import provision
 from mesh.bus.reader import StoredMessage
 from mesh.bus.roles import GET, accounts_config, names
-from mesh.bus.streams import Storage, inbox_consumer
+from mesh.bus.streams import GUARD_GROUP, Storage, inbox_consumer, proposals_of, queue_consumers
 from mesh.errors import PASSING, ApiError, BusError, NoResponders
 from mesh.local.server import EmbeddedServer
 from mesh.ops.health import Finding, Look, examine, run
@@ -264,6 +264,78 @@ async def reload(mesh: LocalBus) -> None:
     before = mesh.server.log.read_bytes().count(done)
     os.kill(mesh.server.pid, signal.SIGHUP)
     await until(lambda: mesh.server.log.read_bytes().count(done) > before)
+
+
+async def test_what_waits_for_guards_outlives_the_end_of_all_servers_at_once(cluster: Cluster) -> None:
+    """They keep guards' consumers in memory. What one had delivered is forgotten, and comes again."""
+    async with await cluster.connect("c1") as client, await cluster.connect() as admin:
+        left = {fresh() for _ in range(20)}
+        for request in left:
+            await client.publish_durable(prop("c1", request), b"{}")
+        await _take(cluster, left)
+
+        for end in (EmbeddedServer.kill, EmbeddedServer.stop):
+            await asyncio.gather(*(end(each) for each in cluster.servers))
+            await asyncio.gather(*(each.start() for each in cluster.servers))
+
+            async def all_there() -> bool:
+                try:
+                    found = (await admin.api("CONSUMER.LIST.PROP-c1"))["consumers"]
+                except BusError:
+                    return False
+                config = [each["config"] for each in found]
+                return len(config) == FLEET.partitions and all(each["mem_storage"] for each in config)
+
+            await eventually(all_there)
+            await _take(cluster, left)
+        assert not (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"].get("mem_storage")
+
+
+async def test_a_mesh_that_goes_back_to_one_replica_keeps_what_waits(cluster: Cluster) -> None:
+    async with await cluster.connect("c1") as client, await cluster.connect() as admin:
+        left = {fresh() for _ in range(20)}
+        for request in left:
+            await client.publish_durable(prop("c1", request), b"{}")
+        for replicas in (1, 3):
+
+            async def provisioned(replicas: int = replicas) -> bool:
+                try:
+                    return not await provision(admin, FLEET, Storage(replicas=replicas))
+                except BusError:  # a stream is still moving
+                    return False
+
+            await eventually(provisioned)
+            config = (await admin.api("CONSUMER.INFO.PROP-c1.g0"))["config"]
+            assert bool(config.get("mem_storage")) is (replicas == 3)
+        await _take(cluster, left)
+
+
+async def _take(cluster: Cluster, requests: Set[str]) -> None:
+    """Take from all partitions of a client's queue until all of these came; acknowledge nothing."""
+    taken: set[str] = set()
+
+    async def take(message: Message) -> None:
+        taken.add(message.subject.rpartition(".")[2])
+
+    async with await cluster.connect("guard") as guard:
+        pullers = [
+            Puller(
+                guard,
+                proposals_of("c1"),
+                consumer,
+                take,
+                slots=100,
+                expires_s=2.0,
+                group=GUARD_GROUP,
+                priority=0,
+            )
+            for consumer in queue_consumers(FLEET.partitions)
+        ]
+        for each in pullers:
+            await guard.retry_unavailable(each.start)
+        await until(lambda: taken >= requests)
+        for each in pullers:
+            await each.close()
 
 
 async def test_an_agent_joins_while_the_others_work(own_server: LocalBus) -> None:
