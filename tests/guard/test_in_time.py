@@ -1,6 +1,9 @@
 """A word that was stored in time counts, however long no guard was there to read it."""
 
+from typing import Any
+
 import msgspec
+import pytest
 
 from protocol.wire import events, subjects
 from protocol.wire.commands import Ask, Complete, Delegate, OfferClaimed, Reply, Task
@@ -29,20 +32,22 @@ async def over(stage: Stage, request: str) -> None:
     await eventually(fired)
 
 
-async def asked(stage: Stage, expires_s: float) -> tuple[str, events.TurnSuspended]:
-    """Return a request whose client is asked, and then no guard runs any more."""
+async def asked(
+    stage: Stage, expires_s: float, *, of: str = "c1", **effect: Any
+) -> tuple[str, events.TurnSuspended]:
+    """Return a request whose client, or a person, is asked, and then no guard runs any more."""
     guard = await stage.guard("first")
     client, a = await stage.client(), await stage.actor("a", served=True)
     request = await client.submit("hello")
-    question = Ask(to_agent=AgentName("c1"), question="which one?", expires_s=expires_s)
+    question = Ask(to_agent=AgentName(of), question="which one?", expires_s=expires_s, **effect)
     await a.propose(request, await a.work(request), question)
     suspended = await stage.reached(request, events.TurnSuspended)
     await stage.dismiss(guard)
     return request, suspended
 
 
-def reply(to: events.TurnSuspended) -> Reply:
-    return Reply(id="in-time", turn=to.turn, round=to.round, value="the red one")
+def reply(to: events.TurnSuspended, value: object = "the red one") -> Reply:
+    return Reply(id="in-time", turn=to.turn, round=to.round, value=value)
 
 
 async def test_a_reply_in_time_counts_when_the_first_guard_comes_back_after_its_time(stage: Stage) -> None:
@@ -52,6 +57,18 @@ async def test_a_reply_in_time_counts_when_the_first_guard_comes_back_after_its_
     await stage.guard("second")
     resumed = is_((await stage.reaches(request, "turn.resumed"))[-1], events.TurnResumed)
     assert resumed.work.past[-1].reply == "the red one"
+
+
+@pytest.mark.parametrize("of", ["human", "c1"])
+async def test_an_approval_in_time_counts_when_the_first_guard_comes_back_after_its_time(
+    stage: Stage, of: str
+) -> None:
+    request, suspended = await asked(stage, 2.0, of=of, action="pay", digest="0" * 64)
+    await stage.control(request, reply(suspended, value=True), "op" if of == "human" else of)
+    await over(stage, request)
+    await stage.guard("second")
+    resumed = is_((await stage.reaches(request, "turn.resumed"))[-1], events.TurnResumed)
+    assert (resumed.work.past[-1].how, resumed.work.past[-1].reply) == ("replied", True)
 
 
 async def test_a_timer_that_comes_first_leaves_the_end_to_what_was_said_before_it(stage: Stage) -> None:
