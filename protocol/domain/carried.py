@@ -68,10 +68,14 @@ def merge(
         return carried
     kept, named = carried.facts, carried.artifacts
     if brought or drop:
-        kept = {key: fact for key, fact in kept.items() if key not in drop}
+        kept = kept.copy()
+        for key in drop:
+            kept.pop(key, None)
+        is_longer = not all(fact.key in kept for fact in brought)
         for fact in brought:
             kept[fact.key] = _changed(carried.facts.get(fact.key), fact, labels.get(fact.key, ()))
-        kept = dict(sorted(kept.items()))
+        if is_longer:  # else the order is as it was
+            kept = dict(sorted(kept.items()))
     if things:
         named = named | {item.name: _changed(named.get(item.name), item, ()) for item in things}
         named = dict(sorted(named.items()))
@@ -172,6 +176,8 @@ class FactHistory:
     """Keys and values (`_known_by`) of those before them."""
     _keys: set[str] = field(default_factory=set)
     """Keys of the same."""
+    _last: dict[str, Fact] = field(default_factory=dict)
+    """By key: the newest handoff of those before."""
     labels: dict[str, frozenset[str]] = field(default_factory=dict)
     """By key: every label that a fact of this key ever had in this request."""
 
@@ -207,9 +213,11 @@ class FactHistory:
     def condense(self) -> None:
         """Look at each handoff once, and let it go: a request that asks at every hop looks at none again."""
         for facts in self._lately:
+            last, self._last = self._last, {fact.key: fact for fact in facts}
             for fact in facts:
-                self._keys.add(fact.key)
-                self._before.add((fact.key, _known_by(fact.value)))
+                if last.get(fact.key) is not fact:  # else it was carried on as it is, as most facts are
+                    self._keys.add(fact.key)
+                    self._before.add((fact.key, _known_by(fact.value)))
         self._lately.clear()
 
 

@@ -128,7 +128,9 @@ def _taken(
         return None
     sender, held, hidden = case.world.grounds.sender, case.turn.work.handoff, case.turn.hidden
     cleared = frozenset(() if sender is None else sender.clearance)
-    taken = hidden.facts.keys() | {fact.key for fact in held.facts if not cleared.issuperset(fact.labels)}
+    taken = hidden.facts.keys() | {
+        fact.key for fact in held.facts if fact.labels and not cleared.issuperset(fact.labels)
+    }
     named = hidden.artifacts.keys() | {
         item.name for item in held.artifacts if not cleared.issuperset(item.labels)
     }
