@@ -20,7 +20,7 @@ from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
 from protocol.domain.moves import decide
-from protocol.domain.recovery import message_of
+from protocol.domain.recorded import message_of
 from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
 from protocol.wire import codec, events
 from protocol.wire.commands import Command

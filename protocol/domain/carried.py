@@ -98,6 +98,16 @@ def _changed(old: T | None, new: T, labels: Collection[str]) -> T:
     return new if old is None or not equal(new, old) else old
 
 
+def added(before: dict[str, T], after: dict[str, T]) -> tuple[str, ...]:
+    """Return the names under which something is new or changed once a move was merged, in order."""
+    return tuple(name for name, item in after.items() if item is not before.get(name))
+
+
+def dropped(before: Carried, after: Carried) -> tuple[str, ...]:
+    """Return the keys of the facts that are carried no longer, in order."""
+    return tuple(key for key in before.facts if key not in after.facts)
+
+
 def narrowed(carried: Carried, keys: Collection[str]) -> Carried:
     """Return what is carried under these keys and names."""
     return Carried(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.admission import Rejected
-from protocol.domain.carried import Carried, merge
+from protocol.domain.carried import Carried, added, merge
 from protocol.domain.envelope import Draft, World
 from protocol.domain.ledger import Ledger
 from protocol.domain.submit import over_quota, stale_id
@@ -126,6 +126,7 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
         again=control.again,
         grounds=draft.world.grounds,
         budget=control.budget,
+        added=added(human.carried().facts, carried.facts),
         **again,
         **said,
     )

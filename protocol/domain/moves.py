@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol.domain import budget, plans, rules, swarm
-from protocol.domain.carried import NOTHING, Carried, merge
+from protocol.domain.carried import NOTHING, Carried, added, dropped, merge
 from protocol.domain.case import Case
 from protocol.domain.control import ASKED, decide_control
 from protocol.domain.envelope import Draft, E, World
@@ -139,6 +139,7 @@ class _Verdict(Case):
             sender=self.sender,
             facts=facts,
             conversation=self.ledger.conversation if facts else None,
+            cancel_open=move.cancel_open,
         )
 
     def _given_up(self, move: commands.Fail) -> AnyEvent:
@@ -231,6 +232,9 @@ class _Verdict(Case):
             depth=segment.depth + 1,
             asked=asked,
             grounds=self.world.grounds,
+            added=added(self.before.facts, self.carried.facts),
+            dropped=dropped(self.before, self.carried),
+            artifacts=added(self.before.artifacts, self.carried.artifacts),
             **self.said,
         )
 
@@ -318,6 +322,7 @@ class _Verdict(Case):
             past=self.turn.past,
             reason=ASKED,
             grounds=self.world.grounds,
+            added=added(self.before.facts, self.carried.facts),
             **self.said,
         )
 

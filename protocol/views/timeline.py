@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 
 from protocol.domain import budget
-from protocol.domain.carried import NOTHING, Carried
+from protocol.domain.carried import NOTHING, Carried, dropped
 from protocol.domain.ledger import Ledger
-from protocol.domain.recovery import brought, dropped
 from protocol.domain.turns import TurnState
 from protocol.views.entries import fields_of
 from protocol.views.spending import Cost, cost_of, unpriced_in
@@ -272,17 +271,28 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Carried) -> dict[str, Any]:
     """Return the fields of an entry, but for its turn: usage and rounds are known only afterwards."""
     opens = event.opens_turn
     after = ledger.turns[TurnId(event.id)].carried() if opens else before
+    of_task = isinstance(event, events.TaskOpened)
     fields: dict[str, Any] = {
         "seq": event.n,
         "id": event.id,
         "at": event.at,
         "verdict": "recorded",
-        "facts": brought(before.facts, after.facts),
-        "dropped": dropped(before, after),
+        "facts": tuple(after.facts[key] for key in _added(ledger, event)),
+        "dropped": dropped(before, after) if of_task else event.dropped,
         "withheld": event.work and event.work.withheld,
         "sender": event.sender if event.control else None,
     }
     return fields | fields_of(ledger, event)
+
+
+def _added(ledger: Ledger, event: AnyEvent) -> tuple[str, ...]:
+    """Return the keys of the facts that an event brings."""
+    match event:
+        case events.RequestOpened():
+            return tuple(ledger.turns[TurnId(event.id)].carried().facts)
+        case events.TaskOpened(lead=lead, name=name):
+            return tuple(fact.key for fact in ledger.turns[lead].tasks[name].planned.task.facts)
+    return event.added
 
 
 def _about(ledger: Ledger, event: AnyEvent) -> str | None:

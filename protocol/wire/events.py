@@ -85,6 +85,14 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     def control(self) -> str:
         return ""
 
+    @property
+    def added(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return ()
+
 
 class _OfRound(Event, frozen=True, kw_only=True):
     """What came of a round."""
@@ -137,14 +145,19 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
 class HandoffAdmitted(_OfRound, frozen=True, kw_only=True, tag="handoff.admitted"):
     """The work moved on: the target's turn, and the end of the giver's.
 
-    What the proposal brought and dropped is the difference to what was carried before, so it is not
-    said again (and cannot tell a reader of a key that is withheld from them).
+    `added` and `artifacts` name what the move brought. `work` has it, or the `facts.withheld` before.
     """
 
     work: Assignment
     asked: Constraints = Constraints()
     report: Report = Report()
     grounds: Grounds
+    added: tuple[str, ...] = ()
+    """Keys of the facts that are new or changed, in order."""
+    dropped: tuple[str, ...] = ()
+    """Keys of the facts that are carried no longer, in order."""
+    artifacts: tuple[str, ...] = ()
+    """Names of the artifacts that are new or changed, in order."""
 
 
 class MoveRefused(_OfRound, frozen=True, kw_only=True, tag="move.refused"):
@@ -231,6 +244,8 @@ class EscalationRaised(_OfRound, frozen=True, kw_only=True, tag="escalation.rais
     tier: int = 1
     report: Report = Report()
     grounds: Grounds | None = None
+    added: tuple[str, ...] = ()
+    """As in `handoff.admitted`."""
 
 
 class EscalationAssigned(Event, frozen=True, kw_only=True, tag="escalation.assigned"):
@@ -257,6 +272,8 @@ class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resol
     grounds: Grounds
     budget: Budget | None = None
     """What the person granted anew; `work` has the whole of what may be spent."""
+    added: tuple[str, ...] = ()
+    """As in `handoff.admitted`."""
 
 
 class EffectDoubted(_OfRound, frozen=True, kw_only=True, tag="effect.doubted"):
@@ -301,6 +318,8 @@ class RequestCompleted(_OfRound, frozen=True, kw_only=True, tag="request.complet
     """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
     conversation: str | None = None
     """The conversation that remembers what the answer leaves; none if it leaves nothing."""
+    cancel_open: bool = False
+    """True if the answer calls off the tasks that are still open."""
 
 
 class RequestFailed(_OfRound, frozen=True, kw_only=True, tag="request.failed"):

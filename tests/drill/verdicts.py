@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from protocol.domain.ledger import Ledger
-from protocol.domain.recovery import message_of
+from protocol.domain.recorded import message_of
 from protocol.wire import events
 from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
 from protocol.wire.config import AgentEntry

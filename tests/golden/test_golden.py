@@ -106,7 +106,7 @@ def test_a_golden_log_folds_to_what_it_always_was() -> None:
     assert (ledger.status, ledger.n, ledger.escalations) == ("completed", 23, 1)
     assert [turn.path for turn in ledger.turns.values()][1:3] == [("triage", "billing"), ("triage",)]
     assert ledger.spent == Usage(nano_dollars=17_100_000, tokens=5_700, model_calls=8)
-    assert ledger.prev == "fc4efcbdc3ba3e6ecb83581fb6c5c7cc7d9f12e99a1b18947c6bee7445bd099a"
+    assert ledger.prev == "f817d3c6ea00c9a535d1026d2bc8e6182ce7249857f2d742f8cbdd8ba5acd082"
     answer: Any = ledger.ended
     assert answer.answer == {"refunded": 12.5, "text": "Done."}
 

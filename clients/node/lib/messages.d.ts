@@ -719,8 +719,7 @@ export interface RequestRefused {
 /**
  * The work moved on: the target's turn, and the end of the giver's.
  *
- *     What the proposal brought and dropped is the difference to what was carried before, so it is not
- *     said again (and cannot tell a reader of a key that is withheld from them).
+ *     `added` and `artifacts` name what the move brought. `work` has it, or the `facts.withheld` before.
  */
 export interface HandoffAdmitted {
   type: "handoff.admitted";
@@ -741,6 +740,9 @@ export interface HandoffAdmitted {
   asked?: Constraints;
   report?: Report;
   grounds: Grounds;
+  added?: string[];
+  dropped?: string[];
+  artifacts?: string[];
 }
 /**
  * A move did not happen. Opens the holder's next round; without `work`, none was left.
@@ -946,6 +948,7 @@ export interface EscalationRaised {
   tier?: number;
   report?: Report;
   grounds?: Grounds | null;
+  added?: string[];
 }
 /**
  * A person looks at an escalation.
@@ -994,6 +997,7 @@ export interface EscalationResolved {
   again?: boolean;
   grounds: Grounds;
   budget?: Budget | null;
+  added?: string[];
 }
 /**
  * An effect may or may not have happened; the turn waits until somebody says which.
@@ -1109,6 +1113,7 @@ export interface RequestCompleted {
   control?: string;
   digest?: string;
   conversation?: string | null;
+  cancel_open?: boolean;
 }
 /**
  * Given up: by the move `fail`, or because nobody was left to ask.

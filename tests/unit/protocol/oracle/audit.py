@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from protocol.wire import events as ev
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
 from protocol.wire.event_parts import Grounds
-from protocol.wire.handoff import Budget
+from protocol.wire.handoff import Budget, Handoff
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
     Account,
@@ -110,6 +110,7 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
         found.append("hands over or withholds something else")
     if not same(work.handoff, expected):
         found.append(f"hands over another {differing(work.handoff, expected)}")
+    found += [f"says wrongly what it brought: {each}" for each in _said_wrongly(account, whole, event)]
     unseen = [
         [item for item in items if not to_people and not set(item.labels) <= set(clearance)]
         for items in (whole.facts, whole.artifacts)
@@ -127,6 +128,20 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
     if str(work.turn) != event.id or work.round != 0 or event.to != whole.to_agent:
         found.append("opens another turn than its own")
     return found
+
+
+def _said_wrongly(
+    account: Account, whole: Handoff, event: ev.HandoffAdmitted | ev.EscalationRaised
+) -> list[str]:
+    """Return which fields of an event do not name what is new, changed or gone since the handoff before."""
+    facts = {fact.key: fact for fact in whole.facts}
+    right = {"added": [key for key in sorted(facts) if not same(facts[key], account.facts.get(key))]}
+    if isinstance(event, ev.HandoffAdmitted):
+        right["dropped"] = [key for key in sorted(account.facts) if key not in facts]
+        right["artifacts"] = [
+            item.name for item in whole.artifacts if not same(item, account.things.get(item.name))
+        ]
+    return [name for name, names in right.items() if list(getattr(event, name)) != names]
 
 
 def _or(one: int | None, other: int | None) -> int | None:

@@ -1,19 +1,15 @@
-"""Recovery: which message an event answered, read back from the log alone.
+"""What was asked for, as the log records it: the message that an event answered.
 
-An admitted handoff does not repeat its proposal (it would tell its reader of what is withheld from
-them). What the proposal brought and dropped is the difference between what was carried before and
-after; merged with what was carried before, it gives the same handoff again.
+An event says what its move brought and dropped by name. The facts stand in what it hands over, or in the
+`facts.withheld` before it.
 """
 
-from protocol.domain.carried import Carried, T
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
-from protocol.domain.tasks import open_of
 from protocol.wire import commands, events
-from protocol.wire.codec import equal
 from protocol.wire.commands import Command, Control, Move, Proposal, Submit
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import TEXT_FACT
+from protocol.wire.handoff import TEXT_FACT, Fact
 from protocol.wire.ids import AgentName, claim_id
 
 
@@ -69,14 +65,10 @@ def _submit(ledger: Ledger, event: events.RequestOpened) -> Submit:
     )
 
 
-def brought(before: dict[str, T], after: dict[str, T]) -> tuple[T, ...]:
-    """Return what was new or changed between two states of what is carried."""
-    return tuple(item for name, item in after.items() if name not in before or not equal(before[name], item))
-
-
-def dropped(before: Carried, after: Carried) -> tuple[str, ...]:
-    """Return the keys that are carried no longer."""
-    return tuple(key for key in before.facts if key not in after.facts)
+def _facts(ledger: Ledger, event: AnyEvent) -> tuple[Fact, ...]:
+    """Return the facts that the move brought which `event` admits."""
+    carried = ledger.carried_after(event).facts
+    return tuple(carried[key] for key in event.added)
 
 
 def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
@@ -104,13 +96,11 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
         case events.TurnSuspended(ask=ask):
             move = ask
         case events.EscalationRaised(reason="asked", work=work):
-            facts = brought(ledger.turns[event.turn].carried().facts, ledger.carried_after(event).facts)
-            move = commands.Escalate(summary=work.handoff.summary, facts=facts)
+            move = commands.Escalate(summary=work.handoff.summary, facts=_facts(ledger, event))
         case events.RequestCompleted(control="", answer=answer):
-            still = open_of(ledger.turns[event.turn].tasks.values())
             kept = ledger.kept_back(event.cause)
             leaves = () if kept is None else kept.facts
-            move = commands.Complete(answer=answer, remember=leaves, cancel_open=bool(still))
+            move = commands.Complete(answer=answer, remember=leaves, cancel_open=event.cancel_open)
         case events.TurnDelegated(tasks=tasks, join=join, cancel=cancel, within_s=within_s):
             asked = tuple(planned.task for planned in tasks)
             move = commands.Delegate(tasks=asked, join=join, within_s=within_s, cancel=cancel)
@@ -135,20 +125,19 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
 
 
 def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted) -> Move:
-    giver, handoff = ledger.turns[event.turn], event.work.handoff
-    before, after = giver.carried(), ledger.carried_after(event)
-    facts = brought(before.facts, after.facts)
-    artifacts = brought(before.artifacts, after.artifacts)
-    drop = dropped(before, after)
+    handoff, named = event.work.handoff, ledger.carried_after(event).artifacts
+    facts, artifacts = _facts(ledger, event), tuple(named[name] for name in event.artifacts)
     if handoff.move == "hand_back":
-        return commands.HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=drop)
+        return commands.HandBack(
+            summary=handoff.summary, facts=facts, artifacts=artifacts, drop=event.dropped
+        )
     return commands.Transfer(
         to_agent=handoff.to_agent,
         summary=handoff.summary,
         intent=handoff.intent,
         facts=facts,
         artifacts=artifacts,
-        drop=drop,
+        drop=event.dropped,
         constraints=event.asked,
         return_to=handoff.return_to,
         no_return=handoff.no_return,
@@ -197,6 +186,6 @@ def _resolution(ledger: Ledger, event: events.EscalationResolved) -> Control:
         to=None if by_default else given.to_agent,
         again=event.again,
         summary=event.summary,
-        facts=brought(human.carried().facts, ledger.carried_after(event).facts),
+        facts=_facts(ledger, event),
         budget=event.budget,
     )
