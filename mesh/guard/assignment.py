@@ -152,7 +152,7 @@ def _rank(guard: str, partition: int) -> bytes:
     return hashlib.sha256(f"{guard}/{partition}".encode()).digest()
 
 
-class Assignment:
+class PartitionAssignment:
     """The partitions of one guard, kept up to date by what guards tell each other.
 
     Args:

@@ -19,7 +19,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.streams import GUARD_GROUP
-from mesh.guard.assignment import Assignment
+from mesh.guard.assignment import PartitionAssignment
 from mesh.service.failpoints import failpoint
 from protocol.wire import codec, subjects
 from protocol.wire.config import Fleet
@@ -43,7 +43,9 @@ class GuardLane:
         decide: decides one question; returns True once its verdict is in the log. It does not raise.
     """
 
-    def __init__(self, bus: Bus, fleet: Callable[[], Fleet], assignment: Assignment, decide: Decide) -> None:
+    def __init__(
+        self, bus: Bus, fleet: Callable[[], Fleet], assignment: PartitionAssignment, decide: Decide
+    ) -> None:
         self._queues_bus = bus
         self._bus: Bus | None = None
         self._fleet = fleet

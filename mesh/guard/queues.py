@@ -9,7 +9,7 @@ from mesh.bus.consumer import Handler, Puller
 from mesh.bus.provision import standing_queues
 from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, queue_consumer
 from mesh.bus.streams import Kind as QueueKind
-from mesh.guard.assignment import Assignment
+from mesh.guard.assignment import PartitionAssignment
 from protocol.wire.config import Fleet
 
 SLOTS = 4
@@ -34,7 +34,7 @@ class Queues:
     def __init__(
         self,
         bus: Bus,
-        assignment: Assignment,
+        assignment: PartitionAssignment,
         handlers: Mapping[QueueKind, Handler],
         fleet: Callable[[], Fleet],
     ) -> None:

@@ -22,7 +22,7 @@ from mesh.bus.streams import MESSAGE_BYTES
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, MeshError, StreamFull, UnknownEvent
 from mesh.guard import parsing
-from mesh.guard.assignment import HANDOVER_S, Assignment
+from mesh.guard.assignment import HANDOVER_S, PartitionAssignment
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.dead_letters import DeadLetters
 from mesh.guard.lane import GuardLane
@@ -76,7 +76,7 @@ class Guard:
         self._bus = bus
         self._identity = identity
         self._context = context or DecisionContext(bus)
-        self.assignment = Assignment(bus, identity)
+        self.assignment = PartitionAssignment(bus, identity)
         self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, verdict_s)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),

@@ -71,7 +71,7 @@ async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float
     """
     request = checked_id(request)  # `_` is the whole mesh, of which nothing is ordered by mistake
     cause = control_cause(request, bus.name, control.id)
-    reader = Reader(bus, bus.name, request)
+    reader = RequestReader(bus, bus.name, request)
     late = f"no guard has taken up what was asked of {request} within {within_s:g} s"
     return await _ordered(bus, request, control, lambda: reader.caused_by(cause), within_s, late)
 
@@ -165,7 +165,7 @@ async def noticed(bus: Bus, name: str, request: str, within_s: float, late: str)
         await subscription.close()
 
 
-class Reader:
+class RequestReader:
     """Reads what its credentials may read of a request: all of it, or a client's own events."""
 
     def __init__(self, bus: Bus, name: str, request: str) -> None:

@@ -20,7 +20,7 @@ from mesh.bus.reader import StoredMessage, every, get_seq
 from mesh.bus.roles import GUARD
 from mesh.errors import ControlRefused, Impossible, NotFound
 from mesh.guard.parsing import is_submit
-from mesh.ops.control import LOOK_S, Reader, noticed
+from mesh.ops.control import LOOK_S, RequestReader, noticed
 from protocol.wire import codec, subjects
 from protocol.wire.commands import id_of, submit_id
 from protocol.wire.errors import Malformed
@@ -114,7 +114,7 @@ async def resend(bus: Bus, seq: int) -> AnyEvent:
     subject = (subjects.ctl if is_order else subjects.prop)(sender, request)
     headers = {name: value for name, value in letter.headers.items() if not name.startswith("Nats-")}
     cause = _cause(sender, request, body, is_order=is_order)
-    caused = Reader(bus, sender, request).caused_by
+    caused = RequestReader(bus, sender, request).caused_by
     before = None if cause is None else await caused(cause)
     if before is not None:
         raise Impossible(f"it was decided before, by event {before.n} of {request}: nothing to do")

@@ -88,7 +88,9 @@ def test_what_comes_out_wrong_is_counted_as_wrong(said: dict[str, Any]) -> None:
 def test_every_log_of_it_is_replayed_to_the_letter(said: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "demo.jsonl"
     lines = (
-        json.dumps(event, separators=(",", ":")) for each in said["requests"] for event in each["events"]
+        json.dumps(event, separators=(",", ":"), ensure_ascii=False)
+        for each in said["requests"]
+        for event in each["events"]
     )
     file.write_text("\n".join(lines) + "\n")
     judged = Folder(tmp_path).mesh("replay", file)
