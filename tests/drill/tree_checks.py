@@ -5,13 +5,12 @@ outside, and who was told from the stream of ends. None of them asks the code th
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from protocol.wire import events
 from protocol.wire.event_parts import PlannedTask
 from protocol.wire.ids import HUMAN, proposal_id
-from tests.drill.evidence import Claimed
 from tests.drill.findings import Breach
 from tests.drill.log_checks import ends_turn
 from tests.drill.reading import Reading, Story
@@ -138,14 +137,14 @@ def one_task_at_a_time(reading: Reading) -> Iterator[Breach]:
 
 
 def claims_count(reading: Reading) -> Iterator[Breach]:
-    """A claim that was stored before its offer's time was over is not passed over.
+    """A claim that was stored before its offer's time was over is not passed over; nor is the time cut short.
 
     The time stands while the request is frozen. A claim counts by when the bus had stored it, whether or not
-    a guard ran then.
+    a guard ran then. An offer goes again only when its time is over.
     """
     for claim in reading.evidence.claims:
         story = reading.stories.get(claim.request)
-        limit = None if story is None else _claim_by(story, claim)
+        limit = None if story is None else _claim_by(story.events, claim.offer, claim.at)
         if story is None or limit is None or claim.at > limit:
             continue
         for event in story.events:
@@ -158,25 +157,36 @@ def claims_count(reading: Reading) -> Iterator[Breach]:
                     f"offer {claim.offer} was claimed {early_s:.1f} s before its time was over, and it failed"
                 )
                 yield Breach(promise="claims_count", request=claim.request, detail=detail)
+    for request, story in reading.stories.items():
+        for place, event in enumerate(story.events):
+            if isinstance(event, events.TaskOffered) and event.again and event.grounds is not None:
+                limit = _claim_by(story.events[:place], event.offer.turn, event.at)
+                if limit is not None and event.at < limit:
+                    early_s = (limit - event.at) / 1e6
+                    detail = f"offer {event.offer.turn} went again {early_s:.1f} s before its time was over"
+                    yield Breach(promise="claims_count", request=request, detail=detail)
 
 
-def _claim_by(story: Story, claim: Claimed) -> int | None:
-    """Return until when (UTC µs) an offer could be claimed, by the log; None for an unknown offer."""
-    limit, frozen_at = None, 0
-    for event in story.events:
-        if event.at > claim.at:
+def _claim_by(happened: Iterable[events.AnyEvent], offer: str, at: int) -> int | None:
+    """Return until when (UTC µs) an offer could be claimed, by what the log says before `at`.
+
+    None for an unknown offer.
+    """
+    limit, frozen_at, offered_at = None, 0, 0
+    for event in happened:
+        if event.at > at:
             break
         match event:
-            case events.TaskOffered(offer=offer) if offer.turn == claim.offer:
-                limit = event.claim_by
+            case events.TaskOffered() if event.offer.turn == offer:
+                limit, offered_at = event.claim_by, event.at
             case events.RequestFrozen():
                 frozen_at = event.since or event.at
             case events.RequestThawed() if limit is not None:
-                limit += event.at - frozen_at
+                limit += event.at - max(frozen_at, offered_at)
                 frozen_at = 0
             case _:
                 pass
-    return claim.at if limit is not None and 0 < frozen_at <= limit else limit
+    return at if limit is not None and 0 < frozen_at <= limit else limit
 
 
 def no_tree_overspends(reading: Reading) -> Iterator[Breach]:

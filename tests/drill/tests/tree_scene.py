@@ -127,6 +127,18 @@ def claimed(seconds_early: float) -> Evidence:
     return replace(evidence, claims=(Claimed(newest.request, newest.offer.turn, at),))
 
 
+def gone_again_early() -> Evidence:
+    """Return a swarm in which the offer of `two` went again a second before its time was over."""
+    evidence, guard = swarm()
+    happened = [
+        msgspec.structs.replace(each, claim_by=each.claim_by + 2_000_000)
+        if isinstance(each, events.TaskOffered) and not each.again
+        else each
+        for each in guard.events
+    ]
+    return replace(evidence, bodies={str(guard.request): tuple(map(codec.encode, happened))})
+
+
 def given_to(*, again: str) -> Evidence:
     """Return a swarm in which the task `again` was given to `b` right after `one` was."""
     evidence, guard = swarm()
@@ -151,7 +163,10 @@ TREES_WRONG: Mapping[str, dict[str, Callable[[], Evidence]]] = {
         "a taken offer": lambda: given_to(again="one"),
         "a second task": lambda: given_to(again="two"),
     },
-    "claims_count": {"claimed a second before": lambda: claimed(1.0)},
+    "claims_count": {
+        "claimed a second before": lambda: claimed(1.0),
+        "went again a second before": gone_again_early,
+    },
     "every_end_told": {"nobody was": lambda: replace(tree(), ends=frozenset())},
 }
 """By promise: trees that break it."""
