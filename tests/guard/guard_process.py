@@ -5,7 +5,8 @@ the third), `armed` (the timer stands, the message is not acknowledged), `buried
 `frozen` (the whole mesh is, the message is not acknowledged), `told` (one agent's turn is said to be over,
 the next one's is not), `remembered` (the first fact of a conversation is), a failpoint of the guard
 (`guard.heard#3`: as it is passed for the third time; `guard.armed@request.opened`: as soon as it is passed
-after such an event was stored, however often messages came twice before) or `never`.
+after such an event was stored, however often messages came twice before; `guard.heard@task.opened#4`: after
+four of them were) or `never`.
 """
 
 import asyncio
@@ -56,7 +57,8 @@ def die_at(point: str) -> None:
 
     def passed(name: str) -> None:
         PASSED[name] += 1
-        if point in (name, f"{name}#{PASSED[name]}", *(f"{name}@{type_}" for type_ in STORED)):
+        after = [f"{name}@{type_}{times}" for type_, n in STORED.items() for times in ("", f"#{n}")]
+        if point in (name, f"{name}#{PASSED[name]}", *after):
             die()
 
     vars(processor)["failpoint"] = passed

@@ -162,7 +162,7 @@ async def test_a_guard_is_killed_and_each_task_is_opened_and_told_once(stage: St
 @pytest.mark.parametrize(
     ("point", "before"),
     [
-        ("guard.heard#4", 0),
+        ("guard.heard@task.opened#4", 0),
         ("append:request.cancelled", 0),
         ("guard.ended#1", 0),
         ("told", 1),
