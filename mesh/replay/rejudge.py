@@ -5,7 +5,7 @@ and chain included. With another policy only verdicts are compared: which would 
 on the events that really happened before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -14,20 +14,33 @@ from msgspec.structs import replace
 
 from mesh.errors import MeshError, OldForm
 from protocol.domain import hash_chain
+from protocol.domain.breaker import Use
+from protocol.domain.decider import RequestDecider
 from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed, is_guard_failed
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
-from protocol.domain.moves import decide
 from protocol.domain.recorded import message_of
+from protocol.domain.steps import (
+    AgentStanding,
+    Append,
+    Moment,
+    NeedCandidates,
+    NeedMoment,
+    NeedPeers,
+    NeedVerdictContext,
+    Step,
+    VerdictContext,
+)
 from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
 from protocol.wire import codec, events
-from protocol.wire.commands import Command
-from protocol.wire.config import Policy
+from protocol.wire.commands import Command, is_control
+from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.ids import AgentName
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
 """Errors of the rules on events that no guard could have written one after the other."""
@@ -142,10 +155,74 @@ def _derive(
         ledger.policy = policy
     if command is None:
         return _consequence(ledger, event, belongs_to, policy, world)
-    derived = decide(ledger, command, world)
+    derived = _decided(ledger, command, world)
     if policy is not None and isinstance(derived, events.FactsWithheld):
-        return decide(_with(ledger, derived), command, world)
+        return _decided(_with(ledger, derived), command, world)
     return derived
+
+
+def _decided(ledger: Ledger, command: Command, world: World) -> AnyEvent | None:
+    """Return what the guards' decider appends for a message; None if it is late or rejected.
+
+    The decider is answered with what the log recorded. What fell due by time has events of its own; of a
+    message stored at the beginning of time, the decider finds none of that before it.
+    """
+    frozen = is_control(command.what)  # it brings about its own event alone
+    command = replace(command, stored=command.stored if frozen else 1)
+    steps = RequestDecider(ledger).handle(command, _fleet(ledger, world.grounds), mesh_frozen=frozen)
+    said: Any = None
+    try:
+        while not isinstance(step := steps.send(said), Append):
+            said = _answer(step, world)
+    except StopIteration:
+        return None
+    finally:
+        steps.close()
+    event = step.event  # whoever stores it says in which span
+    return event if event.trace == world.trace else replace(event, trace=world.trace)
+
+
+def _answer(step: Step, world: World) -> Any:
+    """Return the answer to a decider's need by what an event rested on."""
+    grounds = world.grounds
+    match step:
+        case NeedMoment():
+            return Moment(world.now, world.salt)
+        case NeedVerdictContext():
+            use = Use(grounds.breaker, grounds.breaker_since, grounds.breaker_until)
+            return VerdictContext(use, world.policy, world.prices, world.memory)
+        case NeedPeers():
+            return grounds.peers
+        case NeedCandidates(agents=names):
+            known = {one.entry.name: one for one in grounds.candidates}
+            found = [known[name] for name in names]
+            return tuple(AgentStanding(Use(one.breaker, one.since, one.until), one.served) for one in found)
+        case _:
+            return None
+
+
+class _Recorded(dict[str, AgentEntry]):
+    """The agents that an event recorded. Who holds a turn is in the fleet, too; more is not known of them."""
+
+    def __init__(self, entries: Iterable[AgentEntry | None], ledger: Ledger) -> None:
+        super().__init__((entry.name, entry) for entry in entries if entry is not None)
+        self._ledger = ledger
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or any(turn.agent == name for turn in self._ledger.open.values())
+
+
+def _fleet(ledger: Ledger, grounds: Grounds) -> Fleet:
+    """Return the fleet as far as an event recorded it. That an agent left it has an event of its own."""
+    entries = (*(one.entry for one in grounds.candidates), grounds.sender, grounds.target)
+    return Fleet(
+        name="recorded",
+        entry=AgentName("") if grounds.target is None else grounds.target.name,
+        agents=_Recorded(entries, ledger),
+        human=grounds.human,
+        revision=grounds.fleet,
+        log_max_age_s=2 * (grounds.longest_s or 0),
+    )
 
 
 def _guard_failed(ledger: Ledger, happened: Sequence[AnyEvent], event: AnyEvent) -> AnyEvent | None:
