@@ -22,6 +22,7 @@ from mesh.agent.turn import Turn
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
+from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from protocol.wire.commands import Move
@@ -33,10 +34,10 @@ _TIMEOUT_S = 60.0
 
 
 @contextlib.asynccontextmanager
-async def chain(place: Place, directory: Path) -> AsyncIterator[Crew]:
-    """Provision `place` and start the mesh on it."""
+async def chain(place: Place, directory: Path, fleet: FleetFile = FLEET) -> AsyncIterator[Crew]:
+    """Provision `place` for `fleet` and start the mesh on it."""
     async with await place.connect_as(ADMIN) as admin:
-        await apply(admin, FLEET)
+        await apply(admin, fleet)
     async with Crew(directory) as crew:
         for roles in ((GUARD, *AGENTS), (DRIVER,)):
             await crew.start_all("bench.chain", roles, place.url, str(place.keys))

@@ -14,12 +14,14 @@ from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
 from bench.growth import Sizes, growth
 from bench.guards import Shared, guards
+from bench.lane import lanes, with_lane
 from bench.limits import limits
 from bench.live_text import live_text
 from bench.machine import machine
 from bench.members import members
 from bench.model_turn import model_turns
 from bench.page import pages
+from bench.place import FLOODED
 from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
@@ -29,6 +31,7 @@ from mesh.service.logs import configure_logging
 PARTS = (
     *(
         "chain",
+        "lane",
         "fold",
         "cold",
         "recovery",
@@ -39,6 +42,7 @@ PARTS = (
         "burst",
         "members",
         "flood",
+        "lane-flood",
     ),
     *("growth", "page", "tree", "guards"),
 )
@@ -190,8 +194,12 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "live-text": lambda at: live_text(at, rounds=amount.read_rounds),
         "limits": lambda at: limits(at, processes=amount.askers, minutes=amount.minutes),
         "burst": lambda at: burst(at, messages=amount.large, rounds=few),
+        "lane": lambda at: lanes(at, unsynced=amount.unsynced, synced=amount.synced),
         "members": lambda at: members(at, sizes=amount.fleets, rounds=few),
         "flood": lambda at: floods(at, messages=amount.flood, rounds=few),
+        "lane-flood": lambda at: floods(
+            at, messages=amount.flood, rounds=few, kinds=("questions",), fleet=with_lane(FLOODED)
+        ),
         "page": lambda at: pages(at, events=amount.page_events, rounds=amount.read_rounds),
         "tree": lambda at: trees(at, amount.trees),
         "guards": lambda at: guards(at, amount.guards),

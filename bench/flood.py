@@ -2,8 +2,9 @@
 
 One client sends its requests one after the other; the time is from before its submit to its answer in hand.
 Another stores so many messages as fast as it can: bytes that are no message, submits for another agent, or
-control messages for requests of its own that do not exist. The loud one, the guard and the agents are
-processes of their own. The freeze counts until the last event that a guard appends before it stops.
+control messages for requests of its own that do not exist. Or it asks guards on the lane for such submits.
+The loud one, the guard and the agents are processes of their own. The freeze counts until the last event that
+a guard appends before it stops.
 
 In a burst a client stores so many messages of nearly the largest size at once, and a guard decides them. What
 it holds at most is the kernel's own high-water mark of its resident memory.
@@ -13,7 +14,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from bench.place import AGENTS, FLOODED, LOUD, OPERATOR, site
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
+from mesh.bus.lane import Lane
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.streams import controls_of, proposals_of
 from mesh.client import Client
 from mesh.errors import StreamFull
+from mesh.fleet.file import FleetFile
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Freeze, Move, Submit, Thaw
 from protocol.wire.handoff import Fact
@@ -55,13 +58,20 @@ class Flood(msgspec.Struct, frozen=True):
     messages: int
 
 
-async def floods(directory: Path, *, messages: int, rounds: int) -> list[Figure]:
+async def floods(
+    directory: Path,
+    *,
+    messages: int,
+    rounds: int,
+    kinds: Sequence[str] = KINDS,
+    fleet: FleetFile = FLOODED,
+) -> list[Figure]:
     """Return how a client's requests took beside each kind of flood, and how soon a freeze held."""
-    quiet: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    beside: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    quiet: dict[str, list[float]] = {kind: [] for kind in kinds}
+    beside: dict[str, list[float]] = {kind: [] for kind in kinds}
     froze: list[float] = []
     async with (
-        site(directory, sync_always=True, fleet=FLOODED) as here,
+        site(directory, sync_always=True, fleet=fleet) as here,
         await here.at.connect_as(OPERATOR) as operator,
     ):
         admin, client = here.admin, here.client
@@ -71,7 +81,7 @@ async def floods(directory: Path, *, messages: int, rounds: int) -> list[Figure]
         loud = await here.start("bench.flood", LOUD)
         await _one(client)
         for _ in range(rounds):
-            for kind in KINDS:
+            for kind in kinds:
                 quiet[kind].append(percentile([await _one(client) for _ in range(2 * _FEWEST)], 0.5))
                 flooding = asyncio.create_task(loud.ask(msgspec.to_builtins(Flood(kind, messages))))
                 while not await _waits(admin):  # noqa: ASYNC110 - it lies with the server
@@ -80,7 +90,7 @@ async def floods(directory: Path, *, messages: int, rounds: int) -> list[Figure]
                 while not flooding.done() and len(took) < 20 * _FEWEST:
                     took.append(await _one(client))
                 beside[kind].append(percentile(took, 0.5))
-                if kind == "submits":
+                if kind in ("submits", "questions"):
                     froze.append(await _freeze(admin, operator))
                 await flooding
                 while await _waits(admin):  # noqa: ASYNC110 - as above
@@ -95,7 +105,7 @@ async def floods(directory: Path, *, messages: int, rounds: int) -> list[Figure]
                 ratio=ratio(beside[kind], quiet[kind]),
                 target=SLOWER,
             )
-            for kind in KINDS
+            for kind in kinds
         ),
         Figure(
             "a freeze beside such submits: until nothing is appended", "s", spread(froze), target=FREEZE_S
@@ -195,16 +205,19 @@ async def _answer(turn: Turn) -> Move:
 
 
 async def _flood(bus: Bus, told: Flood) -> dict[str, int]:
-    """Store a flood; return how much of it was stored, and how much was refused."""
-    at_once, counts = asyncio.Semaphore(_AT_ONCE), {"stored": 0, "refused": 0}
+    """Store a flood, or ask it; return how much of it was stored, refused, and decided at once."""
+    at_once, counts = asyncio.Semaphore(_AT_ONCE), {"stored": 0, "refused": 0, "decided": 0}
     submit = codec.encode(Submit(text=TEXT, to=LOUD_AGENT))  # type: ignore[arg-type]
 
     async def one() -> None:
         request = request_id(LOUD, time.time_ns() // 1_000_000, os.urandom(10))
-        subject, body = subjects.prop(LOUD, request), submit if told.kind == "submits" else b"{"
+        subject, body = subjects.prop(LOUD, request), b"{" if told.kind == "junk" else submit
         if told.kind == "controls":
             subject, body = subjects.ctl(LOUD, request), codec.encode(Cancel(id="x"))
         async with at_once:
+            if told.kind == "questions" and await Lane(bus, LOUD).is_decided(request, submit):
+                counts["decided"] += 1
+                return
             try:
                 await bus.publish_durable(subject, body, timeout_s=60.0)
                 counts["stored"] += 1

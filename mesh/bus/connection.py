@@ -314,6 +314,10 @@ class Bus:
         """
         return self._wire.listen_for(subject, queue, most, sink)
 
+    def extend_listening(self, number: int, most: int) -> None:
+        """Have the server end what `listen_for` began after `most` messages in all, unless it has."""
+        self._wire.say(f"UNSUB {number} {most}\r\n")
+
     def end_listening_for(self, number: int) -> None:
         """End what `listen_for` began. Messages that the server sent before still reach the sink."""
         if self.connected:

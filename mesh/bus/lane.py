@@ -48,14 +48,16 @@ class Lane:
         An answer that is late, or to another message, counts as none. Errors of the bus are not raised: the
         message is to be stored, which raises them.
         """
-        if time.monotonic() < self._closed_until or len(body) > _MOST_BYTES:
+        began = time.monotonic()
+        if began < self._closed_until or len(body) > _MOST_BYTES:
             return False
         subject = subjects.lane(self._sender, request)
         try:
             said = await self._bus.request(subject, body, headers, timeout_s=ASK_S)
         except NoResponders:
-            self._close(self._absent_s)
-            self._absent_s = min(2 * self._absent_s, _ABSENT_MOST_S)
+            if began >= self._closed_until:  # else others met the same absence, side by side
+                self._close(self._absent_s)
+                self._absent_s = min(2 * self._absent_s, _ABSENT_MOST_S)
         except TimedOut:
             _log.info("lane_silent", request=request)
             self._close(_SILENT_S)

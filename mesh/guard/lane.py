@@ -6,11 +6,13 @@ sender stores the same message in its queue, and there everything is as without 
 
 The broker bounds what a guard has in hand. A guard subscribes to the questions of each sender in each of its
 partitions for as many messages as it has places for; then the server ends the subscription by itself (`UNSUB
-<sid> <n>`). The guard subscribes again when half of the places are free. So a flood fills only its sender's
+<sid> <n>`). The guard offers places again when half of them are free. So a flood fills only its sender's
 places. The lane has a connection of its own: nothing on it can cut off the queues.
 """
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import product
 
@@ -25,8 +27,13 @@ from protocol.wire import codec, subjects
 from protocol.wire.config import Fleet
 from protocol.wire.records import LaneAnswer
 
-PLACES = 8
+PLACES = 32
 """Questions of one sender in one partition that a guard has in hand at once."""
+FEW = 4
+"""The same for `_FLOOD_S` after a sender has used them all up."""
+_FLOOD_S = 1.0
+_DOUBT_S = 0.02
+"""How long a subscription that may have ended has to show that it lives."""
 _LATE_S = 5.0
 """How long messages may come that the server had sent before it ended a subscription."""
 
@@ -141,7 +148,10 @@ class GuardLane:
 class _Places:
     """The places for one sender's questions in one partition.
 
-    Messages in hand and messages that the server may still send are never more than `PLACES` together.
+    Messages in hand and messages that the server may still send are never more than `PLACES` together. A
+    subscription is extended while it lives: the server then changes a number, where a new subscription would
+    have every connection look up its subjects anew. The server may have ended it before it heard of that. A
+    message beyond the old end shows that it lives; if none comes for a moment, it is made anew.
     """
 
     def __init__(self, bus: Bus, subject: str, take: Callable[["_Places", Incoming], None]) -> None:
@@ -149,17 +159,34 @@ class _Places:
         self._subject = subject
         self._take = take
         self._in_hand = 0
-        self._offered: dict[int, int] = {}
-        """By subscription: how many messages the server may still send for it."""
+        self._number = 0
+        """Of the subscription; 0: there is none."""
+        self._received = 0
+        """Messages of this subscription."""
+        self._ends = deque[int]()
+        """After how many of them the server ends it: what it has certainly heard, then later extensions."""
+        self._doubt: asyncio.TimerHandle | None = None
+        self._few_until = 0.0
+        """Until when there are but `FEW` places (monotonic s)."""
         self._closed = False
 
     def offer(self) -> None:
-        """Offer the free places to the broker, unless they are too few to be worth a subscription."""
-        free = PLACES - self._in_hand - sum(self._offered.values())
-        if self._closed or free * 2 < PLACES or not self._bus.connected:
+        """Offer the free places to the broker, unless they are too few to be worth it."""
+        offered = self._ends[-1] - self._received if self._number else 0
+        most = FEW if time.monotonic() < self._few_until else PLACES
+        free = most - self._in_hand - offered
+        if self._closed or free * 2 < most or not self._bus.connected:
             return
-        number = self._bus.listen_for(self._subject, GUARD_GROUP, free, self._on_question)
-        self._offered[number] = free
+        if self._number:
+            self._ends.append(self._ends[-1] + free)
+            self._bus.extend_listening(self._number, self._ends[-1])
+        else:
+            self._subscribe(free)
+
+    def _subscribe(self, most: int) -> None:
+        self._number = self._bus.listen_for(self._subject, GUARD_GROUP, most, self._on_question)
+        self._received = 0
+        self._ends = deque([most])
 
     def free(self) -> None:
         """Take note that a question is no longer in hand."""
@@ -168,24 +195,44 @@ class _Places:
 
     def start_over(self) -> None:
         """Offer all free places on a new connection."""
-        for number in self._offered:
-            self._bus.forget(number)
-        self._offered.clear()
+        self._bus.forget(self._number)
+        self._number = 0
         self.offer()
 
     def close(self) -> None:
         """Take no more. What the server has sent already is still taken."""
         self._closed = True
-        for number in self._offered:
-            self._bus.end_listening_for(number)
-            asyncio.get_running_loop().call_later(_LATE_S, self._bus.forget, number)
-        self._offered.clear()
+        self._end()
+
+    def _end(self) -> None:
+        if self._number:
+            self._bus.end_listening_for(self._number)
+            asyncio.get_running_loop().call_later(_LATE_S, self._bus.forget, self._number)
+        self._number = 0
 
     def _on_question(self, number: int, asked: Incoming) -> None:
-        left = self._offered.get(number, 0) - 1
-        if left > 0:
-            self._offered[number] = left
-        elif self._offered.pop(number, None) is not None:
-            self._bus.forget(number)
         self._in_hand += 1
+        if number == self._number:
+            self._received += 1
+            while self._ends[0] < self._received:
+                self._ends.popleft()
+            if self._received == self._ends[0]:
+                self._at_an_end()
         self._take(self, asked)
+
+    def _at_an_end(self) -> None:
+        """End the subscription with the server, unless it was extended: then that may have come too late."""
+        if len(self._ends) == 1:
+            self._few_until = time.monotonic() + _FLOOD_S
+            self._bus.forget(self._number)
+            self._number = 0
+        elif self._doubt is None:
+            self._doubt = asyncio.get_running_loop().call_later(_DOUBT_S, self._if_in_doubt)
+
+    def _if_in_doubt(self) -> None:
+        self._doubt = None
+        if self._number and self._received == self._ends[0]:
+            left = self._ends[-1] - self._received
+            self._end()
+            if left and not self._closed and self._bus.connected:
+                self._subscribe(left)

@@ -59,6 +59,7 @@ COMMAND = "python -m tests.drill"
     type=float,
     help="Seconds that a dead process keeps its work, in the drill's own fleet; guards half of it.",
 )
+@click.option("--lane", is_flag=True, help="Let guards be asked directly, in the drill's own fleet.")
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Requests in flight."
 )
@@ -75,6 +76,7 @@ def drill(
     guards: int,
     instances: int,
     lease: float | None,
+    lane: bool,
     concurrency: int,
     kinds: str | None,
     keep: Path | None,
@@ -87,7 +89,7 @@ def drill(
     remark(f"{COMMAND} --seed {chosen}")
     planned = Plan(
         stories=_stories(requests, chosen, fleet, requests_file),
-        setting=_setting(fleet, lease, guards, instances),
+        setting=_setting(fleet, lease, guards, instances, lane=lane),
         faults=usual_faults(requests) if faults is None else faults,
         seed=chosen,
         sorts=_sorts(kinds),
@@ -96,14 +98,16 @@ def drill(
     run_quietly(_drill(planned, keep, as_json))
 
 
-def _setting(fleet: Path | None, lease: float | None, guards: int, instances: int) -> Setting:
+def _setting(fleet: Path | None, lease: float | None, guards: int, instances: int, *, lane: bool) -> Setting:
     """Return what the requests run in. Nobody decides what a user's own fleet puts to people."""
     if fleet is None:
         agents_s = LEASE_S if lease is None else lease
         guards_s = GUARD_LEASE_S if lease is None else max(SHORTEST_LEASE_S, lease / 2)
-        return Setting(file=drill_fleet(agents_s, guards_s), guards=guards, instances=instances)
+        return Setting(file=drill_fleet(agents_s, guards_s, lane=lane), guards=guards, instances=instances)
     if lease is not None:
         raise UsageWrong("--lease is for the drill's own fleet; yours says it in its file, under [lease]")
+    if lane:
+        raise UsageWrong("--lane is for the drill's own fleet; yours says it in its file, under [guard]")
     file, search = find_fleet([str(fleet)])
     unserved = sorted(name for name, section in file.agents.items() if section.module is None)
     if unserved:

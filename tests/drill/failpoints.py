@@ -17,6 +17,8 @@ class Failpoint(NamedTuple):
     """What is written already."""
     unwritten: str
     """What is not written yet, and must come of it all the same, once."""
+    lane: bool = False
+    """True if processes come by only where the fleet has a lane."""
 
 
 class UnknownFailpoint(ValueError):
@@ -38,7 +40,10 @@ FAILPOINTS: dict[str, Failpoint] = {
         Failpoint(
             "offer.claimed", "a claim, in its queue", "what came of it, and the offer's acknowledgement"
         ),
-        Failpoint("guard.heard", "a proposal or an order, in its queue", "the verdict"),
+        Failpoint("lane.undecided", "a question, to no avail", "the proposal in its queue", lane=True),
+        Failpoint("guard.asked", "nothing: the guard alone was asked", "the verdict", lane=True),
+        Failpoint("guard.answers", "the verdict, and all that follows", "the guard's answer", lane=True),
+        Failpoint("guard.heard", "a proposal or an order, in its queue or asked", "the verdict"),
         Failpoint("guard.withheld", "`facts.withheld`", "the verdict that it belongs to"),
         Failpoint("guard.decided", "the verdict", "its consequence, timer and acknowledgement"),
         Failpoint("guard.due", "an event with a consequence", "the consequence, which is due"),

@@ -49,8 +49,20 @@ class Planned(NamedTuple):
     passes: int = 0
 
 
-def plan(count: int, rng: random.Random, identities: Sequence[str], sorts: Sequence[Sort]) -> list[Planned]:
-    """Return `count` faults: sorts in their proportions, failpoints each in turn, victims drawn."""
+def plan(
+    count: int,
+    rng: random.Random,
+    identities: Sequence[str],
+    sorts: Sequence[Sort],
+    *,
+    lane: bool = False,
+) -> list[Planned]:
+    """Return `count` faults: sorts in their proportions, failpoints each in turn, victims drawn.
+
+    Args:
+        lane: True if the fleet has a lane: its failpoints are among them.
+    """
+    points = [name for name, point in FAILPOINTS.items() if lane or not point.lane]
     weighted = [sort for sort in SORTS if sort in sorts for _ in range(SORTS[sort])]
     drawn: list[Sort] = []
     while len(drawn) < count:
@@ -59,7 +71,7 @@ def plan(count: int, rng: random.Random, identities: Sequence[str], sorts: Seque
     planned = []
     for sort in drawn[:count]:
         if sort == "failpoint":
-            turns = turns or rng.sample(tuple(FAILPOINTS), len(FAILPOINTS))
+            turns = turns or rng.sample(points, len(points))
             planned.append(Planned(sort, "", turns.pop(), rng.randrange(PASSES)))
         else:
             planned.append(Planned(sort, "" if sort.startswith("server") else rng.choice(identities)))

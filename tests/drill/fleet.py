@@ -114,9 +114,17 @@ failures = 0
 [lease]
 agent_s = {lease_s}
 guard_s = {guard_lease_s}
+
+[guard]
+lane = {lane}
 """
 
 
-def drill_fleet(lease_s: float = LEASE_S, guard_lease_s: float = GUARD_LEASE_S) -> FleetFile:
+def drill_fleet(
+    lease_s: float = LEASE_S, guard_lease_s: float = GUARD_LEASE_S, *, lane: bool = False
+) -> FleetFile:
     """Return the fleet. Raises FleetFileError for leases that no fleet may have."""
-    return parse_fleet(_TEXT.format(lease_s=lease_s, guard_lease_s=guard_lease_s), "the drill's fleet")
+    return parse_fleet(
+        _TEXT.format(lease_s=lease_s, guard_lease_s=guard_lease_s, lane=str(lane).lower()),
+        "the drill's fleet",
+    )

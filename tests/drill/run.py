@@ -118,7 +118,7 @@ async def drill(
         fleet = planned.setting.file.fleet
         pace.injector = injector = Injector(
             arena.processes,
-            plan(planned.faults, rng, tuple(names), planned.sorts),
+            plan(planned.faults, rng, tuple(names), planned.sorts, lane=fleet.lane),
             lease_of=lambda name: fleet.guard_lease_s if name == GUARD else fleet.lease_s,
             worth_it=pace.worth_it,
             on_done=pace.change,

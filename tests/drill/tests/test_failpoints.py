@@ -63,6 +63,9 @@ CASES: Mapping[str, tuple[Story, ...]] = {
     "turn.proposed": (told(*ALL), told(PAY, ["to", "back"], SHIP), TREE),
     "post.stored": (SWARM,),
     "offer.claimed": (SWARM,),
+    "lane.undecided": (told(*ALL), TREE),
+    "guard.asked": (told(*ALL), TREE),
+    "guard.answers": (told(PAY, ["to", "back"], SHIP), TREE),
     "guard.heard": (told(*ALL), TREE),
     "guard.withheld": (told(["to", "back"], ["blind", "ssn"], PAY, facts=(SECRET,)),),
     "guard.decided": (told(PAY, ["escalate", "answer"]), TREE),
@@ -77,15 +80,20 @@ CASES: Mapping[str, tuple[Story, ...]] = {
 """By failpoint: stories that lead through it."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[False, True], ids=["queue", "lane"])
+async def arena(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Arena]:
     """One guard, one process of each agent, and people who do as asked; in the end all is checked."""
-    setting = Setting(file=drill_fleet(LEASE_S, LEASE_S), guards=1, instances=1)
+    setting = Setting(file=drill_fleet(LEASE_S, LEASE_S, lane=request.param), guards=1, instances=1)
     async with hosted(setting, tmp_path_factory.mktemp("failpoints") / "drill") as made:
         yield made
         found = check(await made.gather())
         told = {request: story.text for request, story in made.stories.items()}
         assert not [(told.get(each.request), each) for each in found.breaches]
+
+
+_OF_SUBMITS = ("guard.decided", "guard.armed", "guard.asked", "guard.answers")
 
 
 def test_every_failpoint_has_its_case() -> None:
@@ -104,9 +112,13 @@ def test_every_failpoint_has_its_case() -> None:
 async def test_a_process_killed_in_a_failpoint_loses_and_repeats_nothing(
     arena: Arena, failpoint: str, story: Story
 ) -> None:
+    if FAILPOINTS[failpoint].lane and not arena.setting.file.fleet.lane:
+        pytest.skip("nobody comes by without a lane")
     deaths = arena.processes.deaths(failpoint)
+    if failpoint == "lane.undecided":  # nobody answers
+        arena.processes.arm("guard.asked", passes=1)
     # The submit goes through these as well; it is the next one to come through that has to do with it.
-    arena.processes.arm(failpoint, passes=failpoint in ("guard.decided", "guard.armed"))
+    arena.processes.arm(failpoint, passes=failpoint in _OF_SUBMITS)
     request = await arena.send(replace(story, text=failpoint))
     async with asyncio.timeout(PATIENCE_S):
         await arena.processes.died_in(failpoint, deaths + 1)
