@@ -31,7 +31,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
-from mesh.guard import processor, service
+from mesh.guard import processor, queues, service
 from mesh.guard.cache import Cache
 from mesh.guard.memory import ConversationMemory
 from mesh.guard.parsing import Sent
@@ -90,7 +90,7 @@ class TrustingLog(JetStreamLog):
 
 
 def ack_before_append() -> None:
-    replace(service, "Puller", HastyPuller)
+    replace(queues, "Puller", HastyPuller)
 
 
 def no_compare_and_set() -> None:
