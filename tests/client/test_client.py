@@ -50,6 +50,7 @@ async def test_a_request_costs_its_submit_and_one_look(
 ) -> None:
     monkeypatch.setattr(client_module, "POLL_S", PATIENCE_S)  # only a note brings a look
     client = await echoing.client()
+    client._lane._close(PATIENCE_S)  # its guard has no lane; a client asks now and then if there is one
     asked = client._bus.counters.requests
     for _ in range(3):
         assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "hello"
