@@ -74,7 +74,8 @@ def test_a_short_drill_breaks_no_promise(tmp_path: Path) -> None:
     assert any(fault.name == "nats-server" for fault in evidence.faults)
     happened = [codec.decode_event(body) for bodies in evidence.bodies.values() for body in bodies]
     refusals = (event for event in happened if isinstance(event, events.MoveRefused | events.RequestRefused))
-    assert {event.refusal.rule for event in refusals} >= set(Rule)
+    # A claim is refused by its own rule only after attempts that failed: no story has that.
+    assert {event.refusal.rule for event in refusals} >= set(Rule) - {Rule.CLAIMED}
     assert evidence.asked
     assert check(evidence) == found  # what was kept says the same again
 
@@ -91,11 +92,13 @@ def test_a_seed_draws_the_same_stories_and_faults_again() -> None:
     assert drawn(3) != drawn(4)
 
 
-def test_every_story_and_every_failpoint_gets_its_turn() -> None:
+@pytest.mark.parametrize("lane", [False, True])
+def test_every_story_and_every_failpoint_gets_its_turn(lane: bool) -> None:
     rng = random.Random(1)
     assert {each.name for each in stories(len(STORIES), rng)} == set(STORIES)
-    planned = plan(60, rng, ("a", "b"), tuple(SORTS))
-    assert {each.failpoint for each in planned if each.sort == "failpoint"} == set(FAILPOINTS)
+    planned = plan(60, rng, ("a", "b"), tuple(SORTS), lane=lane)
+    passed = {name for name, point in FAILPOINTS.items() if lane or not point.lane}
+    assert {each.failpoint for each in planned if each.sort == "failpoint"} == passed
     assert {each.sort for each in planned} == set(SORTS)
 
 
