@@ -315,9 +315,9 @@ async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -
     """Check that an agent, in any language, keeps to the protocol.
 
     It starts a scratch mesh with a real guard, and runs CMD with NATS_URL, MESH_NAME and MESH_CREDENTIALS
-    (a seed file). The agent's code follows the fact `do` of a request: docs/protocol.md, section 15. The
-    agent is refused, killed, frozen, cancelled and sent unknown messages, and all that it says on the bus
-    is read. It takes about a minute. Exit status 1 if something is wrong.
+    (a seed file). The agent's code follows the fact `do` of a request: docs/wire/agent.md. The agent
+    is refused, killed, frozen, cancelled and sent unknown messages, and all that it says on the bus is
+    read. It takes about a minute. Exit status 1 if something is wrong.
     """
     from mesh.conformance import checks
     from protocol.wire.ids import is_name
@@ -341,4 +341,4 @@ async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -
 def _verdict(finding: "Finding") -> str:
     if finding.ok:
         return f"ok     {finding.check}"
-    return f"WRONG  {finding.check}: {finding.wrong} (docs/protocol.md, {finding.section})"
+    return f"WRONG  {finding.check}: {finding.wrong} (docs/wire/agent.md, {finding.section})"

@@ -32,7 +32,7 @@ Try = Callable[[Stage], Awaitable[None]]
 class Check(NamedTuple):
     name: str
     section: str
-    """The heading in docs/protocol.md."""
+    """The heading in docs/wire/agent.md."""
     run: Try
 
 
@@ -224,7 +224,7 @@ async def ends_in_good_order(stage: Stage) -> None:
 
 CHECKS = (
     Check("answers pings", "Being found", found),
-    Check("proposes once, then acknowledges", "5. An agent", completes),
+    Check("proposes once, then acknowledges", "The order of things", completes),
     Check("is told of a refusal", "A round", _round("refused", "known_agent", events.MoveRefused)),
     Check("goes on when the work comes back", "A round", _round("transfer", FOUND, events.HandoffAdmitted)),
     Check("asks, and is told the reply", "A round", _round("ask", REPLY, events.TurnSuspended)),
@@ -236,8 +236,8 @@ CHECKS = (
     Check("looks if the turn is over", "What comes of it", looks_by_itself),
     Check("bears a freeze", "What comes of it", bears_a_freeze),
     Check("gives an event of an unknown type back", "A round", gives_back_what_it_does_not_know),
-    Check("keeps what it cannot read", "7. Documents", buries_what_nobody_can_read),
-    Check("goes on after a kill", "5. An agent", goes_on_after_a_kill),
+    Check("keeps what it cannot read", "A round", buries_what_nobody_can_read),
+    Check("goes on after a kill", "The order of things", goes_on_after_a_kill),
     Check("bears a second delivery", "The lease", bears_a_second_delivery),
     Check("outlives the server", "Pulling", outlives_the_server),
     Check("ends in good order", "The lease", ends_in_good_order),
@@ -254,7 +254,7 @@ class Finding(NamedTuple):
     wrong: str
     """What the agent did, or did not do; empty if all was well."""
     section: str
-    """The heading in docs/protocol.md that says what is right."""
+    """The heading in docs/wire/agent.md that says what is right."""
 
 
 async def check_agent(

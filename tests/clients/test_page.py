@@ -1,4 +1,4 @@
-"""The code in docs/protocol.md is a client and an agent in Node.js, and keeps to the protocol."""
+"""The code in docs/wire/ (client.md, agent.md) is a client and an agent in Node.js, and keeps to the page."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ async function decide(work) {
   throw new Error("broken");
 }
 """
-"""What section 15 of the page wants of an agent that is tried."""
+"""What the page wants of an agent that is checked."""
 
 
 @agent(name="records")
@@ -110,6 +110,6 @@ class Code(NamedTuple):
 
 def _code_on_the_page(url: str, keys: Path) -> Code:
     """Return the page's JavaScript for this mesh."""
-    page = (DOCS / "protocol.md").read_text()
+    page = "".join((DOCS / "wire" / name).read_text() for name in ("client.md", "agent.md"))
     code = [block.text for block in blocks(page) if block.language == "js"]
     return Code(*(text.replace("`keys/", f"`{keys}/").replace("nats://127.0.0.1:4222", url) for text in code))

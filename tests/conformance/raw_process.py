@@ -1,4 +1,4 @@
-"""An agent without our runtime, by docs/protocol.md alone; its arguments, if any, name a mistake in it."""
+"""An agent without our runtime, by docs/wire/agent.md alone; its arguments, if any, name a mistake in it."""
 
 import asyncio
 import base64

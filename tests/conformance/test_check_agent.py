@@ -129,7 +129,7 @@ async def test_a_command_that_ends_takes_no_work(tmp_path: Path) -> None:
 
 
 def test_every_check_names_a_section_of_the_page() -> None:
-    page = (DOCS / "protocol.md").read_text()
+    page = (DOCS / "wire" / "agent.md").read_text()
     assert all(section(page, check.section) for check in (STARTS, *CHECKS))
 
 

@@ -9,6 +9,8 @@ from tests.docs.pages import Block, blocks
 from tests.servers import ROOT
 
 SITE, NODE = "docs/test_site.py", "clients/test_node.py"
+WIRE = "docs/test_wire_pages.py"
+"""It fails for a kind of JSON that it does not know."""
 PICTURE = "it is a picture made of signs, and nothing can be done with it"
 """The one reason for which a block may do without a test; its language is `text`."""
 RUN: dict[str, dict[str, str]] = {
@@ -54,13 +56,6 @@ RUN: dict[str, dict[str, str]] = {
     },
     "docs/operating.md": dict.fromkeys(("console", "text", "toml"), "docs/test_operating_runs.py"),
     "docs/page.md": {"console": "system/test_cli_ui.py"},
-    "docs/protocol.md": {
-        "js": "clients/test_page.py",
-        "json *": "docs/test_protocol_page.py",  # which fails for a kind that it does not know
-        "python chain": "docs/test_protocol_page_chain.py",
-        "text": PICTURE,
-        "text headers": "guard/test_client_reading.py",
-    },
     "docs/python.md": dict.fromkeys(
         ("python check", "python title", "python wrong", "text mypy"), "docs/test_python_page.py"
     ),
@@ -74,6 +69,14 @@ RUN: dict[str, dict[str, str]] = {
     },
     "docs/testing.md": dict.fromkeys(("python", "python title"), "docs/test_testing_page.py"),
     "docs/tutorial.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
+    "docs/wire/agent.md": {"js": "clients/test_page.py", "json *": WIRE},
+    "docs/wire/client.md": {
+        "js": "clients/test_page.py",
+        "json *": WIRE,
+        "text": PICTURE,
+        "text headers": "guard/test_client_reading.py",
+    },
+    "docs/wire/reference.md": {"json *": WIRE, "python chain": "docs/test_wire_chain.py"},
     "mesh/local/template/README.md": {"console": "packaging/test_wheel.py"},
 }
 """By page and kind of block (a title's name left out): the test that runs or checks each of that kind."""

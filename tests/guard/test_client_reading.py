@@ -42,7 +42,8 @@ async def read(stage: Stage, name: str, request: str, first: int) -> list[bytes]
 
 
 async def test_an_answer_comes_with_the_headers_of_the_page(stage: Stage) -> None:
-    (shown,) = (each.text for each in blocks((DOCS / "protocol.md").read_text()) if each.kind == "headers")
+    page = (DOCS / "wire" / "client.md").read_text()
+    (shown,) = (each.text for each in blocks(page) if each.kind == "headers")
     await stage.guard()
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")

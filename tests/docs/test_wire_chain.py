@@ -1,4 +1,4 @@
-"""docs/protocol.md on the hash chain: its three lines are run as they stand there."""
+"""docs/wire/reference.md on the hash chain: its three lines are run as they stand there."""
 
 import hashlib
 import json
@@ -10,10 +10,10 @@ import pytest
 from protocol.domain.hash_chain import GENESIS, redacted
 from protocol.wire.config import Policy, policy_hash
 from tests.docs.pages import blocks, section
-from tests.docs.test_protocol_page import EXAMPLES, PAGE
+from tests.docs.test_wire_pages import EXAMPLES, PAGE
 from tests.golden.make import LOGS
 
-CHAIN = section(PAGE, "10. The hash chain")
+CHAIN = section(PAGE, "The hash chain")
 LINES = next(block.text for block in blocks(CHAIN) if block.kind == "chain")
 STORED = [block.text.encode() for block in EXAMPLES if block.kind == "stored"]
 KEPT = sorted(LOGS.glob("*.jsonl"))

@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does: every example is read by it, every table is compared with it."""
+"""docs/wire/ says what the code does: every example is read by it, every table is compared with it."""
 
 import base64
 import hashlib
@@ -47,7 +47,7 @@ from tests.certain import is_
 from tests.docs.pages import Block, blocks, codes, read, section, table
 from tests.servers import FLEET, ROOT
 
-PAGE = read("protocol.md")
+PAGE = "".join(read(f"wire/{name}") for name in ("client.md", "agent.md", "reference.md"))
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "json"]
 SCHEMA = json_schema()
 
@@ -303,7 +303,7 @@ def test_the_rules_that_meet_other_moves_are_those_that_the_page_says() -> None:
 
 def test_the_events_table_has_every_event_with_its_payload() -> None:
     shown: dict[str, tuple[set[str], set[str]]] = {}
-    for row in table(section(PAGE, "9. The events"), "request.opened"):
+    for row in table(section(PAGE, "The events"), "request.opened"):
         optional = {name for part in re.findall(r"\[([^\]]*)\]", row[2]) for name in codes(part)}
         for type_ in codes(row[0]):
             shown[type_] = (set(codes(row[2])) - optional, optional)
@@ -318,9 +318,9 @@ def test_the_events_table_has_every_event_with_its_payload() -> None:
 
 
 def test_the_envelope_and_the_grounds_are_named_in_full() -> None:
-    rows = table(section(PAGE, "9. The events"), "type")
+    rows = table(section(PAGE, "The events"), "type")
     assert set(_first_column(rows)) == {"type", *Event.__struct_fields__}
-    said = section(PAGE, "9. The events")
+    said = section(PAGE, "The events")
     assert [name for name in _fields(Grounds) if f"`{name}`" not in said] == []
 
 
@@ -377,7 +377,7 @@ def test_every_code_that_a_notice_can_have_is_listed() -> None:
     raised = {
         code for source in sources for code in re.findall(r'Rejected\(\s*"([a-z_.]+)"', source.read_text())
     }
-    rows = table(section(PAGE, "14. Codes"), "unusable_id")
+    rows = table(section(PAGE, "Codes"), "unusable_id")
     assert set(_first_column(rows)) == raised | CODES | {
         "protocol.malformed",
         "unknown_request",
