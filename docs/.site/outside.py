@@ -8,8 +8,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"deploy/README.md": "deploying.md"}
+PAGES = {
+    "agents/README.md": "fleets.md",
+    "bench/README.md": "benchmarks.md",
+    "deploy/README.md": "deploying.md",
+}
 """By path in the repository: where the site has them."""
+PICTURES = {"bench/growth.svg": "growth.svg"}
 _LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 _WORD = re.compile(r"^(```\w+) [\w-]+$", re.MULTILINE)
@@ -17,9 +22,11 @@ _WORD = re.compile(r"^(```\w+) [\w-]+$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Give the site the pages from outside."""
+    """Give the site the pages and pictures from outside."""
     for source, name in PAGES.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text()))
+    for source, name in PICTURES.items():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
     return files
 
 

@@ -147,7 +147,7 @@ def collect_rarely() -> None:
     """Set this process's garbage collector for a service; called once, when everything is imported.
 
     What was imported lives as long as the process, and a message leaves hardly a cycle behind. Looking for
-    cycles as often as Python does by default cost a guard a fifth of its time (docs/benchmarks.md).
+    cycles as often as Python does by default cost a guard a fifth of its time (bench/README.md).
     """
     gc.freeze()
     gc.set_threshold(*_RARELY)

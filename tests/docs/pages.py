@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+BESIDE = tuple(
+    DOCS.parent / page
+    for page in (
+        *("README.md", "CONTRIBUTING.md", "agents/README.md", "bench/README.md", "clients/node/README.md"),
+        *("deploy/README.md", "tests/drill/README.md"),
+    )
+)
+"""Pages beside what they are about."""
 
 MOST_CHARS = 120
 """Of a line of prose. A table's row, a line of code and a link may be longer."""

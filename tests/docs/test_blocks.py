@@ -21,6 +21,7 @@ RUN: dict[str, dict[str, str]] = {
         "python title": "docs/test_readme.py",
         "toml title": "docs/test_readme.py",
     },
+    "agents/README.md": {"console": "system/test_demo_trees.py"},
     "clients/node/README.md": {"console": NODE, "js title": NODE},
     "deploy/README.md": dict.fromkeys(
         ("sh compose", "sh digests", "sh systemd", "text tls"), "deploy/test_readme.py"
@@ -32,10 +33,8 @@ RUN: dict[str, dict[str, str]] = {
     },
     "docs/design.md": {"text": PICTURE},
     "docs/dev.md": {"text": "system/test_dev_reload.py"},
-    "docs/drill.md": dict.fromkeys(("console", "python"), "docs/test_drill_page.py"),
     "docs/durable-turns.md": {"python": "docs/test_durable_turns.py"},
     "docs/fleet-file.md": {"toml title": "docs/test_fleet_page.py"},
-    "docs/fleets.md": {"console": "system/test_demo_trees.py"},
     "docs/howto/approval-by-chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/deploy-by-hand.md": dict.fromkeys(
         ("console", "python title", "text title", "toml title"), SITE
@@ -78,6 +77,7 @@ RUN: dict[str, dict[str, str]] = {
     },
     "docs/wire/reference.md": {"json *": WIRE, "python chain": "docs/test_wire_chain.py"},
     "mesh/local/template/README.md": {"console": "packaging/test_wheel.py"},
+    "tests/drill/README.md": dict.fromkeys(("console", "python"), "docs/test_drill_page.py"),
 }
 """By page and kind of block (a title's name left out): the test that runs or checks each of that kind."""
 

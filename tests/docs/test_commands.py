@@ -11,11 +11,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from mesh.cli import app
-from tests.docs.pages import DOCS, blocks, codes, commands, prose
-from tests.servers import ROOT
+from tests.docs.pages import BESIDE, DOCS, blocks, codes, commands, prose
 from tests.system.terminal import commands_of
 
-PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "deploy" / "README.md")
+PAGES = (*BESIDE, *sorted(DOCS.rglob("*.md")))
 TYPED_IN = ("console", "sh", "bash", "")
 STANDS_FOR = {"ID": "app_01M7ZDH2DWH5AVEC81SJHJH4N1"}
 

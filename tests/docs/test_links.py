@@ -6,23 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.docs.adr_index import ADR, INDEX, index, records
-from tests.docs.pages import DOCS, MOST_CHARS, prose
+from tests.docs.pages import BESIDE, DOCS, MOST_CHARS, prose
 from tests.servers import ROOT
 
-PAGES = sorted(path for path in DOCS.rglob("*.md") if "node_modules" not in path.parts)
-PROSE = [
-    *(page for page in PAGES if page.parent != ADR),
-    *(
-        ROOT / page
-        for page in (
-            "README.md",
-            "CONTRIBUTING.md",
-            "CHANGELOG.md",
-            "deploy/README.md",
-            "clients/node/README.md",
-        )
-    ),
-]
+PAGES = [*sorted(DOCS.rglob("*.md")), *BESIDE]
+PROSE = [*(page for page in PAGES if page.parent != ADR), ROOT / "CHANGELOG.md"]
 _LONG_LINK = re.compile(r"\S{60}")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`((?:protocol|mesh|tests|docs|agents)/[\w./-]+\.\w+)`")
@@ -34,7 +22,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     lost = []
     for link in _LINK.findall(page.read_text()):
@@ -47,7 +35,7 @@ def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = set(_FILE.findall(page.read_text()))
     assert sorted(name for name in named if not (ROOT / name).exists()) == []

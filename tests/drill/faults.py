@@ -30,7 +30,7 @@ WINDOW_LANES = 5
 """Faults that are under way at once: of those that are simply done, and failpoints that are armed."""
 BEYOND = 1.3
 """Times a lease: how long a pause is. Beyond two, a reconcilable effect that was stopped in its middle could
-no longer be told from one that never happened (docs/drill.md)."""
+no longer be told from one that never happened (tests/drill/README.md)."""
 SERVER_PAUSE_S = 2.0
 PASSES = 4
 """A process goes through an armed failpoint fewer times than this before it dies in it."""

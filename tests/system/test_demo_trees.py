@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from mesh.cli.exits import Exit
-from tests.docs.pages import DOCS, commands
+from tests.docs.pages import commands
 from tests.servers import ROOT
 from tests.system.terminal import Folder
 
-TYPED = {line.split()[3]: shlex.split(line)[1:] for line, _ in commands((DOCS / "fleets.md").read_text())}
+TYPED = {
+    line.split()[3]: shlex.split(line)[1:]
+    for line, _ in commands((ROOT / "agents" / "README.md").read_text())
+}
 """The commands of the page of fleets, by the fleet."""
 
 

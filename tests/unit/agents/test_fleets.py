@@ -120,7 +120,7 @@ def test_four_requests_are_worth_a_story_and_a_person_decides_one(crew: Crew) ->
 
 @pytest.mark.parametrize("crew", [RESEARCH, CODE], ids=str)
 def test_the_page_of_the_fleets_says_how_many_requests_rules_cover(crew: Crew) -> None:
-    page = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
+    page = (ROOT / "agents" / "README.md").read_text(encoding="utf-8")
     part = page.partition(f"## {crew.name}:")[2].partition("\n## ")[0]
     assert f"right end of {len(crew.of_kind('ruled'))} of {len(crew.samples)} requests" in part
 
