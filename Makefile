@@ -48,7 +48,7 @@ imports: $(ENV)
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(ENV) ## Measure this machine
-	@$(BIN)/mesh bench
+	@$(BIN)/python -m bench
 
 site: $(ENV) ## Build the docs as a site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,4 +1,4 @@
-"""Measurements of the mesh, each beside what it is to be compared with. `mesh bench` or `python -m bench`.
+"""Measurements of the mesh, each beside what it is to be compared with. `python -m bench`, or `make bench`.
 
 The rule of this room: whatever is compared is measured in the same run, in turns, on the same machine,
 and a figure is printed with its spread. Nothing here is asserted; a machine is no test.

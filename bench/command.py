@@ -129,7 +129,7 @@ SYNCED = Goal(latency=1.3, rate=0.75, peer_rate=4.0)
 
 def main(argv: list[str]) -> int:
     """Measure, print, return 0: a missed target is a finding, no failure."""
-    parser = argparse.ArgumentParser(prog="mesh bench", description="Measure the mesh on this machine.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the mesh on this machine.")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a smoke run: seconds, and rough figures")
     parser.add_argument("--rounds", type=int, help="rounds of `chain`, `growth` and `guards`")

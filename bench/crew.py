@@ -26,7 +26,7 @@ from mesh.service.logs import configure_logging
 from mesh.service.run import collect_rarely
 
 if TYPE_CHECKING:
-    from mesh.testing.claude_stub import Script
+    from tests.vendors.stand_in import Script
 
 ROOT = Path(__file__).resolve().parent.parent
 READY = "ready"
@@ -189,7 +189,7 @@ async def serve_guard(url: str, keys: Path, name: str) -> None:
 
 async def stand_in(answer: "Script") -> None:
     """Stand in for Claude, and tell its URL to each who asks."""
-    from mesh.testing.claude_stub import StubClaude  # a guard does not need it, and is measured
+    from tests.vendors.claude import StubClaude  # a guard does not need it, and is measured
 
     async with StubClaude(answer) as stub:
 

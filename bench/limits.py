@@ -22,9 +22,10 @@ from mesh.agent import Agent, Move, Turn
 from mesh.bus.nats_protocol import Incoming
 from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.loop import drive
-from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.wire import codec
 from protocol.wire.events import type_of
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, fails, says
 
 PER_MINUTE, MINUTE_S = 100, 60.0
 USED, TO_PEOPLE = Target("at least", 90.0), Target("at most", 0.0)

@@ -22,8 +22,8 @@ from mesh.client import Client
 from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
-from mesh.testing.claude_stub import Answer, calls
 from protocol.wire import codec
+from tests.vendors.stand_in import Answer, calls
 
 ADDED_MS = Target("at most", 5.0)
 FIRST_MS = Target("at most", 1000.0)

@@ -27,9 +27,9 @@ from mesh.bus.roles import GUARD
 from mesh.guard.service import Guard
 from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.port import Prompt
-from mesh.testing.claude_stub import Answer, says
 from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent
+from tests.vendors.stand_in import Answer, says
 
 WALL = Target("at most", 1.25)
 ADDED_MS = Target("at most", 8.0)

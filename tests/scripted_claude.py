@@ -17,9 +17,10 @@ import pytest
 from mesh.model import agent as driven
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.scripted import ScriptedModel, load_script
-from mesh.testing.claude_stub import Answer, StubClaude, calls, says
 from tests.certain import known
 from tests.servers import ROOT
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, calls, says
 
 _AGENT = "You are: "
 _CHARS_A_TOKEN = 4

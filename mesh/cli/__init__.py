@@ -34,7 +34,6 @@ COMMANDS = {
     "check-agent": "mesh.cli.agent:check_agent",
     "ui": "mesh.cli.dev:ui",
     "schema": "mesh.cli.files:schema",
-    "bench": "mesh.cli.files:bench",
     "completion": "mesh.cli.files:completion",
 }
 """Where each command is."""

@@ -1,10 +1,9 @@
-"""Commands that need no bus: `mesh init`, `completion`, `schema`, `artifact` and `bench`."""
+"""Commands that need no bus: `mesh init`, `completion`, `schema` and `artifact`."""
 
 from pathlib import Path
 
 import click
 
-from mesh.cli.exits import Leave
 from mesh.cli.options import A_PATH, framed
 from mesh.cli.output import report, say
 from mesh.errors import UsageWrong
@@ -107,20 +106,3 @@ async def get(*, uri: str, file: Path, as_json: bool) -> None:
     except OSError as wrong:
         raise UsageWrong(f"{file} cannot be written: {wrong.strerror}") from wrong
     report({"written": str(file)}, str(file), as_json=as_json)
-
-
-@click.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-@click.pass_context
-def bench(context: click.Context) -> None:
-    """Measure this machine; `mesh bench --help` lists the measurements. Needs a checkout."""
-    import importlib
-    import sys
-
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "bench" / "__init__.py").is_file():
-        raise UsageWrong("the measurements are in a checkout (bench/), not in the installed package")
-    sys.path.insert(0, str(root))
-    raise Leave(importlib.import_module("bench").main(context.args))

@@ -1,7 +1,6 @@
 """Doubles and servers for the tests of this project, and of every fleet built with it (docs/testing.md)."""
 
 from mesh.local.mesh import LocalBus, LocalMesh, fleet_of
-from mesh.testing.claude_stub import StubClaude
 from mesh.testing.harness import (
     JOINED,
     FleetHarness,
@@ -14,7 +13,6 @@ from mesh.testing.harness import (
 )
 from mesh.testing.in_memory_guard import Conversations, InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
-from mesh.testing.openai_stub import StubOpenAI
 
 __all__ = [
     "JOINED",
@@ -26,8 +24,6 @@ __all__ = [
     "MemorySteps",
     "NotDecided",
     "StrictModel",
-    "StubClaude",
-    "StubOpenAI",
     "TemporaryStore",
     "calls",
     "delivered",

@@ -11,14 +11,15 @@ from mesh.agent import Turn, agent
 from mesh.model import WORK, ClaudeAgent, Supervisor
 from mesh.model.agent import KEY, VARIABLE, close_models
 from mesh.model.prompt import Instructions
-from mesh.testing import LocalMesh, StubClaude, fleet_of
-from mesh.testing.claude_stub import Answer, calls, says
+from mesh.testing import LocalMesh, fleet_of
 from protocol.wire import events
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import MTOK, Price
 from tests.servers import PATIENCE_S
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, calls, says
 
 RULES = """
 ["lead-planner"]

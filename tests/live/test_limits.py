@@ -12,13 +12,14 @@ import pytest
 from mesh.model import ROUTING
 from mesh.model import agent as driven
 from mesh.testing import LocalBus
-from mesh.testing.claude_stub import Answer, Script, StubClaude, fails, says
 from protocol.wire import events
 from protocol.wire.config import BreakerRules, Fleet, ModelLimits
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.live import prompted
 from tests.scripted_claude import ask_at
 from tests.servers import PATIENCE_S, until
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, Script, fails, says
 
 SOON = {"retry-after-ms": "20"}
 REFUSALS = 4

@@ -13,8 +13,6 @@ from mesh.client import Outcome
 from mesh.client.follow import Heard
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
-from mesh.testing.claude_stub import StubClaude, calls, fails, says
-from mesh.testing.openai_stub import StubOpenAI
 from protocol.domain.ledger import Ledger
 from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.docs.pages import DOCS, commands
@@ -23,6 +21,9 @@ from tests.live import prompted
 from tests.scripted_claude import ask_at
 from tests.servers import PATIENCE_S
 from tests.system.office import Office
+from tests.vendors.claude import StubClaude
+from tests.vendors.openai import StubOpenAI
+from tests.vendors.stand_in import calls, fails, says
 
 TOO_LARGE = {"key": "all", "value": "x" * 70_000}
 SCRIPT = [

@@ -12,8 +12,9 @@ from mesh.mcp.server import McpTool
 from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.testing import turn
-from mesh.testing.claude_stub import StubClaude, calls, says
 from protocol.wire.commands import Complete
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import calls, says
 
 ID, NAME = {"type": "integer"}, {"type": "string"}
 BY_EITHER = {"properties": {"id": ID, "name": NAME}, "anyOf": [{"required": ["id"]}, {"required": ["name"]}]}

@@ -9,11 +9,12 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.model import ROUTING
-from mesh.testing import StubOpenAI
-from mesh.testing.claude_stub import StubClaude, calls, says
 from tests.scripted_claude import running_stand_in, sdk_at
 from tests.system.terminal import READY, Folder, Running, environments
 from tests.system.test_cli_newcomer import answers_a_newcomer, readme_desk
+from tests.vendors.claude import StubClaude
+from tests.vendors.openai import StubOpenAI
+from tests.vendors.stand_in import calls, says
 
 LOOKED_UP = """
 [[front.rules]]

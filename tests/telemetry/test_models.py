@@ -13,7 +13,6 @@ from mesh.model.port import Model, Prompt, Reply
 from mesh.model.vendor import ModelUnreadable
 from mesh.replay.rejudge import rejudge
 from mesh.service import tracing
-from mesh.testing.claude_stub import StubClaude, calls, fails, says, writes
 from mesh.testing.harness import REQUEST, turn
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Usage
@@ -22,6 +21,8 @@ from tests.golden.make import LOGS
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said
 from tests.unit.model.vendor import PROMPT, claude, raw
 from tests.unit.protocol.worlds import Play, transfer
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import calls, fails, says, writes
 
 CANARY = "xylophone"
 MODEL = "claude-haiku-5-5"

@@ -14,7 +14,6 @@ from mesh.agent.tools import Tool
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
 from mesh.testing import LocalBus
-from mesh.testing.claude_stub import Answer, StubClaude, calls, says
 from protocol.wire import events, subjects
 from protocol.wire.commands import (
     Ask,
@@ -34,6 +33,8 @@ from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import AgentName
 from tests.guard.stage import Stage, staged
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, calls, says
 
 ACTORS = ("triage", "billing", "refunds", "sales")
 FLEET = Fleet(

@@ -15,7 +15,6 @@ from mesh.fleet.setup import listed
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
 from mesh.model.prompt import render
-from mesh.testing.claude_stub import StubClaude
 from protocol.wire.handoff import Fact
 from protocol.wire.prices import price_list
 from tests.scripted_claude import ask_at, scripted_claude
@@ -33,6 +32,7 @@ from tests.unit.agents.crews import (
     disagreements,
     walk,
 )
+from tests.vendors.claude import StubClaude
 
 WITH_RECORDS = pytest.mark.parametrize("crew", CREWS, ids=str)
 ANY_CREW = pytest.mark.parametrize("crew", EVERY_CREW, ids=str)

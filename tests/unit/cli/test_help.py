@@ -88,7 +88,7 @@ def test_a_command_loads_what_it_uses_and_nothing_else(
     assert not loaded & UNUSED
 
 
-@pytest.mark.parametrize("path", [path for path in paths() if path != ("bench",)], ids=" ".join)
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
 def test_every_command_explains_itself(mesh: Mesh, path: tuple[str, ...]) -> None:
     result = mesh(*path, "--help")
     assert result.exit_code == Exit.DONE
@@ -102,7 +102,6 @@ SERVICES = {
     ("agent", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
     ("guard", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
     ("ui",): "it goes on until Ctrl-C",
-    ("bench",): "its options are the measurements' own, --json among them",
 }
 """Commands without the option, and why."""
 

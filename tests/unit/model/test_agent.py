@@ -33,14 +33,14 @@ from mesh.testing import (
     says,
     turn,
 )
-from mesh.testing.claude_stub import StubClaude
-from mesh.testing.claude_stub import says as stub_says
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
 from tests.certain import is_
 from tests.logs import captured_logs
 from tests.servers import ran
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import says as stub_says
 from tests.warm import COLD
 
 if TYPE_CHECKING:

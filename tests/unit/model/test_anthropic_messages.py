@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mesh.model.port import Exchange, Said, ToolCall, ToolResult
-from mesh.testing.claude_stub import Answer, calls, says, thinks
 from tests.unit.model.vendor import after, begun, block, claude, ended, kinds, raw, said, sent
+from tests.vendors.stand_in import Answer, calls, says, thinks
 
 LOOKED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}

@@ -15,11 +15,12 @@ from mesh.model.loop import drive
 from mesh.model.port import Said, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelThrottled, ModelUnreadable
 from mesh.testing import MemorySteps, turn
-from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from protocol.wire.commands import Complete
 from protocol.wire.prices import MTOK, Price, Tokens
 from protocol.wire.records import decode_record
 from tests.unit.model.vendor import MODEL, OTHER, PROMPT, claude, failing, kinds, raw, replied, sent
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, calls, fails, says, thinks
 
 
 async def test_the_prompt_is_sent_in_a_stable_order_with_the_cache_marked() -> None:

@@ -14,8 +14,6 @@ from mesh.model.anthropic import StreamedMessage as Streamed
 from mesh.model.parts import MOST_TOKENS, BrokenOff, Unreadable
 from mesh.model.port import Prompt, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
-from mesh.testing.claude_rules import violations
-from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
 from protocol.wire.prices import Tokens
 from tests.unit.model.vendor import (
     MODEL,
@@ -33,6 +31,9 @@ from tests.unit.model.vendor import (
     sent,
     text,
 )
+from tests.vendors.claude import StubClaude
+from tests.vendors.claude_rules import violations
+from tests.vendors.stand_in import Answer, calls, fails, says, thinks, writes
 
 WHOLE = thinks("hm", calls(("a", {"path": "/srv/data/old"}), text="I delete it."))
 EVENTS = 16

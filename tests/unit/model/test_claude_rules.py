@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mesh.testing.claude_rules import signed, violations
-from mesh.testing.claude_stub import StubClaude, says
+from tests.vendors.claude import StubClaude
+from tests.vendors.claude_rules import signed, violations
+from tests.vendors.stand_in import says
 
 if TYPE_CHECKING:  # to import the SDK takes two seconds of CPU, and every worker collects every test
     import anthropic

@@ -18,12 +18,13 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Said, ToolResult
 from mesh.model.prompt import Instructions
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
-from mesh.testing import MemorySteps, StubOpenAI, turn
-from mesh.testing.claude_stub import Answer, calls, fails, says, writes
+from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Complete
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.unit.model.vendor import PROMPT, failing
+from tests.vendors.openai import StubOpenAI
+from tests.vendors.stand_in import Answer, calls, fails, says, writes
 
 MODEL, OTHER = "gpt-6-astra", "gpt-6-luna"
 

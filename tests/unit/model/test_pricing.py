@@ -10,13 +10,14 @@ from mesh.model.port import Model, Reply
 from mesh.model.pricing import BudgetUnpriced
 from mesh.model.vendor import ModelRetry
 from mesh.testing import MemorySteps, turn
-from mesh.testing.claude_stub import StubClaude, fails
-from mesh.testing.claude_stub import says as answers
 from protocol.wire.commands import Complete, Move, Usage
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.logs import captured_logs
 from tests.unit.model.doubles import TalkingModel, says
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import fails
+from tests.vendors.stand_in import says as answers
 
 PRICE = Price(input=MTOK, output=5 * MTOK)
 DOLLARS = Constraints(budget=Budget(nano_dollars=1_000_000))

@@ -17,11 +17,12 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.model.vendor import ModelThrottled
 from mesh.testing import turn
-from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.wire.commands import Complete, Move
 from protocol.wire.config import ModelLimits
 from tests.servers import PATIENCE_S, until
 from tests.unit.model.vendor import PROMPT, claude, failing
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, fails, says
 
 SOON = {"retry-after-ms": "1"}
 

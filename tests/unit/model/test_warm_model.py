@@ -19,8 +19,9 @@ sys.meta_path.insert(0, Imports())
 from mesh.model import OpenAIModel
 from mesh.model.anthropic import ClaudeModel
 from mesh.model.port import Prompt
-from mesh.testing import StubClaude, StubOpenAI
-from mesh.testing.claude_stub import calls
+from tests.vendors.claude import StubClaude
+from tests.vendors.openai import StubOpenAI
+from tests.vendors.stand_in import calls
 
 stubs = {"anthropic": (StubClaude, ClaudeModel), "openai": (StubOpenAI, OpenAIModel)}
 sdk, warm = sys.argv[1], sys.argv[2] == "warm"

@@ -11,7 +11,8 @@ import pytest
 
 from mesh.model.anthropic import ClaudeModel
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolSpec
-from mesh.testing.claude_stub import Answer, StubClaude
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer
 
 E = TypeVar("E", bound=Exception)
 MODEL, OTHER = "claude-haiku-5-5", "claude-sonnet-5-5"

@@ -1,16 +1,10 @@
-"""A stand-in for OpenAI's Chat Completions API on loopback, for the vendor's own SDK without a key.
-
-    async with StubOpenAI([says("Hello"), fails(503)]) as openai:
-        model = OpenAIModel("gpt-6-astra", base_url=openai.url, api_key="stub")
-
-Its script is written as that of `StubClaude`: the same `says`, `calls`, `writes` and `fails`.
-"""
+"""A stand-in for OpenAI's Chat Completions API."""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mesh.testing.claude_stub import Answer, VendorStub, cut
+from tests.vendors.stand_in import Answer, VendorStub, cut
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "max_tokens": "length", "refusal": "content_filter"}
 _ERRORS = {429: "requests", 500: "server_error", 503: "server_error"}
