@@ -22,6 +22,7 @@ from protocol.wire.ids import HUMAN
 from protocol.wire.records import DeadLetter
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
+from tests.drill.verdicts import is_verdict
 
 SLACK_S = 3.0
 """How late a consequence may be before it counts as forgotten: what a guard's lease, a restart and a busy
@@ -248,20 +249,9 @@ def _asked(event: AnyEvent) -> tuple[str, int, str]:
 
 def _decides_round(event: AnyEvent) -> bool:
     """Say whether an event is the verdict on a round, or its end by time; consequences are neither."""
-    match event:
-        case events.HandoffAdmitted() | events.MoveRefused() | events.TurnFailed():
-            return True
-        case (
-            events.TurnSuspended() | events.EffectDoubted() | events.TurnDelegated() | events.TaskDelivered()
-        ):
-            return True
-        case events.EscalationRaised(reason=reason):
-            return reason == "asked"
-        case events.RequestCompleted(control=control):
-            return not control
-        case events.RequestFailed(sender=sender) | events.TaskFailed(sender=sender):
-            return sender is not None
-    return False
+    if isinstance(event, events.MoveDeferred):
+        return False
+    return is_verdict(event) or isinstance(event, events.TurnFailed | events.EffectDoubted)
 
 
 _SHARING = events.FactsWithheld | events.MoveDeferred | events.TaskOpened | events.TaskOffered

@@ -7,7 +7,7 @@ that order, are kept as what they are, so that a check can name them; no check f
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import msgspec
 from protocol.domain.ledger import Ledger
 from protocol.wire import codec
 from protocol.wire.commands import Move
+from protocol.wire.config import AgentEntry
 from protocol.wire.errors import MeshError
 from protocol.wire.events import AnyEvent, FactsWithheld
 from tests.drill.evidence import Deed, Evidence, Fault, StepName
@@ -89,6 +90,11 @@ class Reading:
     def __post_init__(self) -> None:
         stories = {request: _story(request, bodies) for request, bodies in self.evidence.bodies.items()}
         object.__setattr__(self, "stories", stories)
+
+    @property
+    def agents(self) -> Mapping[str, AgentEntry]:
+        """Who is in the fleet file; nobody where the evidence has none."""
+        return {} if self.evidence.fleet is None else self.evidence.fleet.agents
 
     @cached_property
     def steps(self) -> list[Placed]:

@@ -5,7 +5,7 @@ nothing is written down, as in another fleet than the drill's, the move is read 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -71,7 +71,7 @@ def _of_tree(reading: Reading, story: Story) -> list[str]:
     oracle, ledger = Tree(), Ledger()
     for event in story.events:
         found = list[str]()
-        if _is_verdict(event):
+        if is_verdict(event):
             proposals = _proposals(reading, ledger, event)
             if not proposals:
                 return [f"{event.n}: nobody asked for the move that it decides"]
@@ -108,7 +108,27 @@ def _of_swarm(reading: Reading, story: Story) -> list[str]:
     """Complain of the verdicts on claims, and of what offers, tasks and rounds show."""
     if reading.evidence.fleet is None:
         return []
-    oracle = SwarmOracle(reading.evidence.fleet.agents)
+    oracle = SwarmOracle(reading.agents)
+    for claim in claims_judged(oracle, story):
+        if claim.verdict != claim.right:
+            return [f"{claim.n}: {claim.verdict} for {claim.by}, and {claim.right} is right"]
+        if oracle.wrong:
+            break
+    return oracle.wrong[:1]  # what is built on a wrong verdict tells nothing
+
+
+class JudgedClaim(NamedTuple):
+    """The verdict on a claim, and what the oracle says of it."""
+
+    n: int
+    by: str
+    verdict: str
+    """`task.opened`, or the rule that refused it."""
+    right: str
+
+
+def claims_judged(oracle: SwarmOracle, story: Story) -> Iterator[JudgedClaim]:
+    """Yield each verdict on a claim, once the oracle has taken it in."""
     for event in story.events:
         offer, by, verdict = "", "", ""
         match event:
@@ -117,21 +137,20 @@ def _of_swarm(reading: Reading, story: Story) -> list[str]:
             case events.MoveRefused(grounds=grounds) if oracle.job_of(event.turn) is not None:
                 assert grounds.sender is not None
                 offer, by, verdict = event.turn, grounds.sender.name, str(event.refusal.rule)
-        found = list[str]()
-        if offer and (offer, by) not in oracle.waiting:
-            right = oracle.opinion(offer, by, grounds.breaker == "open")
-            found = [] if verdict == right else [f"{event.n}: {verdict} for {by}, and {right} is right"]
+        right = ""
+        if offer:  # of a claim that was decided before, nothing may be written again
+            decided = (offer, by) in oracle.claims
+            right = "decided" if decided else oracle.opinion(offer, by, grounds.breaker == "open")
         oracle.take(event)
-        if found or oracle.wrong:
-            return [*found, *oracle.wrong]
-    return []
+        if offer:
+            yield JudgedClaim(event.n, by, verdict, right)
 
 
 def _complaints(reading: Reading, story: Story, submit: Submit | None) -> list[str]:
     auditor, ledger = Auditor(), Ledger()
     for event in story.events:
         proposal = None
-        if _is_verdict(event):
+        if is_verdict(event):
             proposals = _proposals(reading, ledger, event)
             if not proposals:
                 return [f"{event.n}: nobody asked for the move that it decides"]
@@ -145,7 +164,7 @@ def _complaints(reading: Reading, story: Story, submit: Submit | None) -> list[s
     return []
 
 
-def _is_verdict(event: AnyEvent) -> bool:
+def is_verdict(event: AnyEvent) -> bool:
     """Return True for the verdict on a move; a consequence is none, nor is what a person ordered."""
     match event:
         case events.EscalationRaised(reason=reason):

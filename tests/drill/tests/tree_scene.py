@@ -14,7 +14,7 @@ from protocol.wire.handoff import Budget, Constraints
 from tests.contract.script import Script
 from tests.contract.tree_scenarios import DELIVERED, plan, task
 from tests.drill.evidence import Claimed, Deed, Evidence, Submitted
-from tests.unit.protocol.swarms import Swarm
+from tests.unit.protocol.swarms import FLEET, Swarm
 
 CALLS = 30
 
@@ -108,6 +108,7 @@ def _of(guard: InMemoryGuard) -> Evidence:
         deeds=(),
         faults=(),
         ended_at=guard.now + 1,
+        fleet=FLEET,
     )
 
 

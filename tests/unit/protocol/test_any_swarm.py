@@ -9,7 +9,7 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
-from protocol.domain import decider, swarm, tasks
+from protocol.domain import decider, plans, swarm, tasks
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Attendance, Decided, Outcome
 from protocol.domain.turns import TurnState
@@ -45,6 +45,7 @@ from protocol.wire.events import MoveRefused, TaskFailed, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, TurnId, control_cause
 from tests.unit.protocol import anything
 from tests.unit.protocol.oracle.swarm import SwarmOracle
+from tests.unit.protocol.oracle.tree import Tree
 from tests.unit.protocol.worlds import agent, fact
 
 FLEET = Fleet(
@@ -73,7 +74,8 @@ class Teller:
         self.guard = InMemoryGuard(
             FLEET, {"swarm": Policy(**rules)}, served=lambda name: name not in self.away
         )
-        self.oracle, self.heard, self.controls = SwarmOracle(FLEET.agents), 0, itertools.count()
+        self.oracle, self.tree = SwarmOracle(FLEET.agents), Tree()
+        self.heard, self.controls = 0, itertools.count()
         self.wrong: list[str] = []
         self.guard.submit("go", policy="swarm", facts=[fact("p", 1, "pii"), fact("v", 1, "vip")])
         self.look()
@@ -82,12 +84,14 @@ class Teller:
         self.oracle.broken = {name for name, entry in self.guard.breakers.items() if entry.state != "closed"}
         for event in self.guard.events[self.heard :]:
             self.oracle.take(event)
+            self.tree.take(event)
         self.heard = len(self.guard.events)
-        self.wrong += [*self.oracle.wrong, *self.oracle.at_rest(self.guard.now)]
+        self.wrong += [*self.oracle.wrong, *self.oracle.at_rest(self.guard.now), *self.tree.wrong]
         ledger = self.guard.ledger
         if list(ledger.live.values()) != [one for one in ledger.tasks.values() if one.is_open]:
             self.wrong.append(f"{len(ledger.live)} tasks are taken to be open")
         self.oracle.wrong.clear()
+        self.tree.wrong.clear()
 
     def judged_again(self) -> list[str]:
         again = rejudge(self.guard.bodies)
@@ -354,6 +358,8 @@ def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
         (decider, "to_ask", lambda task, readers: ()),
         (tasks.TaskState, "next_asked", None),
         (swarm, "MOST_ASKED", 1),
+        (plans, "untold", lambda known: tuple(one for one in known if not one.is_open)),
+        (plans, "doomed", lambda ledger: []),
         (Attendance, "of_any", lambda seen: Attendance(served=True, since=0, unbegun=False)),
         (Attendance, "of_any", lambda seen: Attendance(served=False, since=0, unbegun=False)),
     ],
@@ -367,6 +373,8 @@ def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
         "never-again",
         "again-to-the-first",
         "again-to-one",
+        "told-twice",
+        "never-cancelled",
         "someone-there",
         "nobody-there",
     ],

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from protocol.wire import events as ev
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.handoff import Fact
+from tests.unit.protocol.oracle.wrong import Early
 
 
 @dataclass(eq=False)
@@ -96,6 +97,14 @@ class SwarmOracle:
     def job_of(self, offer: str) -> Offered | None:
         return next((job for job in self.jobs if offer in job.offers), None)
 
+    def claimable_until(self, offer: str, at: int) -> int | None:
+        """Return until when (UTC µs) an offer can be claimed, seen at `at`; None if it is not the newest."""
+        job = self.job_of(offer)
+        if job is None or offer != job.offer:
+            return None
+        stands = self.frozen_at is not None and self.frozen_at <= job.claim_by
+        return at if stands else job.claim_by
+
     def opinion(self, offer: str, by: str, broken: bool) -> str:
         """Return what should come of a claim: a word, or the rule that refuses it."""
         job, entry = self.job_of(offer), self.agents[by]
@@ -128,8 +137,8 @@ class SwarmOracle:
 
     def take(self, event: ev.AnyEvent) -> None:
         """Take in an event, and note what is wrong with it."""
-        self.wrong += [f"{event.n}: {each}" for each in self._complaints(event)]
-        self._learn(event)
+        self.wrong += [type(each)(f"{event.n}: {each}") for each in self._complaints(event)]
+        self.learn(event)
 
     def _complaints(self, event: ev.AnyEvent) -> Iterator[str]:
         match event:
@@ -155,7 +164,7 @@ class SwarmOracle:
             case ev.TaskFailed(error=error) if error.code == "unclaimed":
                 late = self._job_of_turn(event.turn)
                 if late is None or late.state != "offered" or event.at < late.claim_by:
-                    yield "a task that fails before its time to be claimed is up"
+                    yield Early("a task that fails before its time to be claimed is up")
                 elif self.for_s(late, True, event.at) < self.policy.claim_within_s and self._could(late):
                     yield "a task that fails though nobody could claim it for so long"
                 elif self.broken is not None and not late.asked and self._to_ask(late):
@@ -182,7 +191,7 @@ class SwarmOracle:
             ):
                 yield f"an offer that goes again to {sorted(names)}, not to {sorted(right)}"
             if event.at < job.claim_by or self.for_s(job, True, event.at) < self.policy.claim_within_s:
-                yield "an offer that goes again before its time is up"
+                yield Early("an offer that goes again before its time is up")
         elif event.to not in job.asked:
             yield f"an offer that goes again to {event.to}"
         yield from _unseen([*event.offer.handoff.facts, *(each.fact for each in event.offer.board)], reader)
@@ -220,7 +229,7 @@ class SwarmOracle:
     def _job_of_turn(self, turn: str) -> Offered | None:
         return next((job for job in self.jobs if turn == job.turn or turn == job.offer), None)
 
-    def _learn(self, event: ev.AnyEvent) -> None:
+    def learn(self, event: ev.AnyEvent) -> None:
         match event:
             case ev.RequestOpened():
                 self.policy, self.paths[event.id] = event.policy, event.work.path

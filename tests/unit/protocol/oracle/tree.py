@@ -27,6 +27,7 @@ from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Candidate, Grounds
 from protocol.wire.handoff import Budget, Rule
 from tests.unit.protocol.oracle.jobs import DIMENSIONS, Job, Node
+from tests.unit.protocol.oracle.wrong import Lost, Twice
 
 BECOMES: dict[type, tuple[type, ...]] = {
     Ask: (ev.TurnSuspended,),
@@ -88,6 +89,8 @@ class Tree:
             case ev.EffectDoubted() if node is not None:
                 node.learn(event.report)
                 node.state = "doubted"
+            case ev.TaskOffered() if not event.again:
+                self.nodes[event.lead].jobs[event.name].turn = event.id
             case ev.TaskOpened():
                 self._opened(event)
             case ev.TaskDelivered():
@@ -98,6 +101,8 @@ class Tree:
                 self._cancelled(event)
             case ev.TurnResumed() if node is not None and node.state == "delegated":
                 self._joined(node, event)
+            case ev.TurnResumed() if node is not None and event.work.past[-1].how == "joined":
+                self.wrong.append(Twice(f"{node.agent} goes on, and waited for no task"))
             case ev.TurnFailed() if node is not None:
                 node.state = "failed"
                 if event.sender is not None:
@@ -125,6 +130,7 @@ class Tree:
                 self.over = True
                 if node is not None and report is not None:
                     node.learn(report)
+                self.wrong += self._left_open()
                 self._cut_off()
             case _ if event.work is not None and node is not None:
                 node.state = "working"
@@ -157,7 +163,7 @@ class Tree:
         for plan in event.tasks:
             task = plan.task
             if task.name in node.jobs:
-                self.wrong.append(f"{task.name} is planned twice")
+                self.wrong.append(Twice(f"{task.name} is planned twice"))
             job = Job(plan, node, plan.agent, str(plan.turn))
             job.uses, job.revises = tuple(known[name] for name in task.uses), known.get(task.revises)
             node.jobs[plan.task.name] = job
@@ -172,12 +178,12 @@ class Tree:
         job = lead.jobs[event.name]
         work = event.work
         if job.status != "planned" or str(work.turn) in self.nodes:
-            self.wrong.append(f"{event.name} is opened twice")
+            self.wrong.append(Twice(f"{event.name} is opened twice"))
         if lead.state == "ended" or job.off:
             self.wrong.append(f"{event.name} is opened under a lead that is over")
         if work.path != (*lead.path, event.to) or event.to in lead.path:
             self.wrong.append(f"{event.name} has the path {work.path}")
-        if not job.fell_back and event.to != job.agent:
+        if job.plan.agent and not job.fell_back and event.to != job.agent:
             self.wrong.append(f"{event.name} was planned for {job.agent}, and went to {event.to}")
         if [(result.name, result.task) for result in work.results] != [
             (used.name, used.turn) for used in job.uses
@@ -192,7 +198,7 @@ class Tree:
         job = node.job if node is not None else next(job for job in self.jobs if job.turn == turn)
         assert job is not None
         if not job.live:
-            self.wrong.append(f"{job.name} ends twice")
+            self.wrong.append(Twice(f"{job.name} ends twice"))
         if node is not None:
             if report is not None:
                 node.learn(report)
@@ -207,7 +213,10 @@ class Tree:
         job = self._ended(event.turn, "failed", event.report if event.sender is not None else None)
         found = event.grounds.candidates if event.grounds is not None else ()
         had = {job.agent, *(one.agent for one in job.nodes)}
-        for one in found if job.plan.task.fallback and not job.fell_back and not job.off else ():
+        again = job.plan.task.fallback and not job.fell_back and not job.off
+        if again and not job.plan.agent and node is not None:  # it was claimed, and is offered again
+            job.status, job.fell_back, job.turn = "planned", True, ""
+        for one in found if again and job.plan.agent else ():
             able = one.served and one.breaker != "open" and one.entry.takes(job.plan.task.intent)
             if able and one.entry.name not in {*had, *job.lead.path}:
                 job.status, job.fell_back, job.agent, job.turn = "planned", True, one.entry.name, ""
@@ -231,7 +240,8 @@ class Tree:
         untold = [job for job in node.jobs.values() if not job.live and not job.told]
         told = [(result.name, result.status) for result in event.work.results]
         if told != [(job.name, job.status) for job in untold]:
-            self.wrong.append(f"{node.agent} is told {told} of {[job.name for job in untold]}")
+            right = [(job.name, job.status) for job in untold]
+            self.wrong.append(Lost(f"{node.agent} is told {told}, and {right} is right"))
         for result, job in zip(event.work.results, untold, strict=False):
             if any(getattr(result.cost, name) != job.spent(name) for name in DIMENSIONS):
                 self.wrong.append(f"{job.name} cost {[job.spent(name) for name in DIMENSIONS]}")
@@ -267,14 +277,18 @@ class Tree:
                 yield f"{root.spent(name)} {name} are spent of {grant}"
         if self.over or self.frozen:
             return
+        yield from self._left_open()
         for job in self.jobs:
             if job.status == "planned":
                 yield f"{job.name} was never opened"
-            if job.live and (job.off or job.lead.state == "ended" or _above(job.lead)):
-                yield f"{job.name} is open under a lead that is over"
         for node in self.nodes.values():
             if node.state == "delegated" and _is_joined(node):
                 yield f"{node.agent} waits though its join is closed"
+
+    def _left_open(self) -> Iterator[Lost]:
+        for job in self.jobs:
+            if job.live and (job.off or job.lead.state == "ended" or _above(job.lead)):
+                yield Lost(f"{job.name} is open under a lead that is over")
 
     # --- what people's words become ---------------------------------------------------------------------
 
