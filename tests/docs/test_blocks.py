@@ -26,23 +26,18 @@ RUN: dict[str, dict[str, str]] = {
     "deploy/README.md": dict.fromkeys(
         ("sh compose", "sh digests", "sh systemd", "text tls"), "deploy/test_readme.py"
     ),
-    "docs/artifacts.md": {
-        "console": "system/test_cli_artifacts.py",
-        "python": "docs/test_artifacts_page.py",
-        "toml": "docs/test_artifacts_page.py",
+    "docs/data.md": {
+        "console": "system/test_cli_artifacts.py",  # and system/test_cli_memory.py
+        "python": "docs/test_data_page.py",
+        "toml": "docs/test_data_page.py",
     },
     "docs/design.md": {"text": PICTURE},
-    "docs/dev.md": {"text": "system/test_dev_reload.py"},
     "docs/durable-turns.md": {"python": "docs/test_durable_turns.py"},
     "docs/fleet-file.md": {"toml title": "docs/test_fleet_page.py"},
     "docs/howto/approval-by-chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
-    "docs/howto/deploy-by-hand.md": dict.fromkeys(
-        ("console", "python title", "text title", "toml title"), SITE
-    ),
     "docs/howto/fastapi.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/own-model.md": dict.fromkeys(("python", "python title"), SITE),
     "docs/mcp.md": {"python title": "docs/test_mcp_page.py"},
-    "docs/memory.md": {"console": "system/test_cli_memory.py", "python": "docs/test_memory_page.py"},
     "docs/models.md": {
         "console": "live/test_prompt.py",
         **dict.fromkeys(
@@ -53,13 +48,15 @@ RUN: dict[str, dict[str, str]] = {
             "docs/test_models_page.py",
         ),
     },
-    "docs/operating.md": dict.fromkeys(("console", "text", "toml"), "docs/test_operating_runs.py"),
-    "docs/page.md": {"console": "system/test_cli_ui.py"},
+    "docs/operations.md": dict.fromkeys(("console", "text", "toml"), "docs/test_operating_runs.py"),
     "docs/python.md": dict.fromkeys(
         ("python check", "python title", "python wrong", "text mypy"), "docs/test_python_page.py"
     ),
-    "docs/supervised.md": dict.fromkeys(("python check", "python title", "toml"), "docs/test_tree_pages.py"),
-    "docs/swarm.md": dict.fromkeys(("python check", "python title", "toml"), "docs/test_tree_pages.py"),
+    "docs/running.md": {
+        **dict.fromkeys(("console", "python title", "text title", "toml title"), SITE),
+        "text": "system/test_dev_reload.py",
+    },
+    "docs/teams.md": dict.fromkeys(("python check", "python title", "toml"), "docs/test_teams_page.py"),
     "docs/telemetry.md": {
         "console": "telemetry/test_processes.py",
         "sh": "docs/test_commands.py",
@@ -68,6 +65,7 @@ RUN: dict[str, dict[str, str]] = {
     },
     "docs/testing.md": dict.fromkeys(("python", "python title"), "docs/test_testing_page.py"),
     "docs/tutorial.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
+    "docs/web-ui.md": {"console": "system/test_cli_ui.py"},
     "docs/wire/agent.md": {"js": "clients/test_page.py", "json *": WIRE},
     "docs/wire/client.md": {
         "js": "clients/test_page.py",

@@ -1,4 +1,4 @@
-"""docs/operating.md: every command that it mentions exists, and its names and numbers are the code's."""
+"""docs/operations.md: every command that it mentions exists, and its names and numbers are the code's."""
 
 import re
 
@@ -7,7 +7,7 @@ from mesh.ops.delivery import environment
 from mesh.ops.watch import Alarm
 from tests.docs.pages import blocks, read, section
 
-PAGE = read("operating.md")
+PAGE = read("operations.md")
 TYPED = [
     line.removeprefix("$ ")
     for block in blocks(PAGE)

@@ -1,4 +1,4 @@
-"""docs/operating.md runs: each of its commands is given where its section would give it, on one mesh."""
+"""docs/operations.md runs: each of its commands is given where its section would give it, on one mesh."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from tests.system.office import Office
 from tests.system.test_cli_webhook import SECRET, Receiver, receiving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-TIERS = next(block.text for block in blocks(read("operating.md")) if block.language == "toml")
+TIERS = next(block.text for block in blocks(read("operations.md")) if block.language == "toml")
 FLEET = parse_fleet(
     'name = "night"\nentry = "billing"\n[agents.billing]\n[agents.refunds]\n'
     "[clients.app]\n[operators.ops]\n[viewers.audit]\n" + TIERS
@@ -169,7 +169,7 @@ async def test_a_command_of_the_page_does_what_it_is_given_for(
 
 
 async def test_what_a_request_waits_for_is_said_as_the_page_has_it(night: Night) -> None:
-    (shown,) = (block.text for block in blocks(read("operating.md")) if block.language == "text")
+    (shown,) = (block.text for block in blocks(read("operations.md")) if block.language == "text")
     said = (await night.mesh("request", "show", await night.open(), who="ops")).out.splitlines()[-1]
     when = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
     assert re.sub(when, "then", said) == re.sub(when, "then", shown)

@@ -1,4 +1,4 @@
-"""docs/page.md: every option of `mesh ui` has its place there, and its numbers are those of the code."""
+"""docs/web-ui.md: every option of `mesh ui` has its place there, and its numbers are those of the code."""
 
 from mesh.cli.dev import ui
 from mesh.ui import LEAST_TOKEN, USUAL_PORT
@@ -7,7 +7,7 @@ from mesh.ui.projection import _PREFIX
 from mesh.ui.security import MOST_BODY
 from tests.docs.pages import read
 
-PAGE = read("page.md")
+PAGE = read("web-ui.md")
 SHARED = {"--url", "--context", "--tls-ca", "--tls-cert", "--tls-key", "--read-only", "--port"}
 """What every command takes, and what says what is so anyhow."""
 

@@ -1,10 +1,10 @@
-"""`mesh send --artifact` as docs/artifacts.md types it: the store has the bytes, the request names them."""
+"""`mesh send --artifact` as docs/data.md types it: the store has the bytes, the request names them."""
 
 import shlex
 
 from mesh.agent import Move, Turn, agent
 from mesh.cli.exits import Exit
-from tests.docs.pages import DOCS, commands
+from tests.docs.pages import DOCS, commands, section
 from tests.guard.stage import Stage
 from tests.system.office import Office
 
@@ -21,7 +21,7 @@ async def reader(turn: Turn) -> Move:
 async def test_the_commands_of_the_page_send_a_file_and_fetch_it(office: Office, stage: Stage) -> None:
     (office.folder.path / "scan.pdf").write_bytes(b"%PDF")
     await stage.runtime(reader)
-    (send, _), (get, _) = commands((DOCS / "artifacts.md").read_text())
+    (send, _), (get, _) = commands(section((DOCS / "data.md").read_text(), "In a client"))
     saved = await office.mesh(*shlex.split(SAVED)[1:], who="c1")
     uri = saved.out.strip()
     assert saved.status == Exit.DONE, saved

@@ -5,7 +5,7 @@ import shlex
 from mesh.cli.exits import Exit
 from protocol.wire.commands import Complete
 from protocol.wire.handoff import Fact
-from tests.docs.pages import DOCS, commands
+from tests.docs.pages import DOCS, commands, section
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S
 from tests.system.office import Office
@@ -46,7 +46,10 @@ async def test_it_is_listed_shown_and_forgotten(office: Office, stage: Stage) ->
 
 async def test_the_commands_of_the_page_list_show_and_forget(office: Office, stage: Stage) -> None:
     await left(stage, "c-1")
-    typed = [shlex.split(line, comments=True)[1:] for line, _ in commands((DOCS / "memory.md").read_text())]
+    typed = [
+        shlex.split(line, comments=True)[1:]
+        for line, _ in commands(section((DOCS / "data.md").read_text(), "Look, and forget"))
+    ]
     listed, shown, forgotten = [await office.mesh(*words) for words in typed]
     assert [each.status for each in (listed, shown, forgotten)] == [Exit.DONE] * 3
     assert all("c-1" in each.out for each in (listed, forgotten))

@@ -41,7 +41,7 @@ def test_without_the_extra_it_says_how_to_get_it() -> None:
 
 async def test_it_serves_until_it_is_told_to_end(office: Office, tmp_path: Path) -> None:
     request = await office.escalated()
-    (install, _), (command, _) = commands((DOCS / "page.md").read_text())
+    (install, _), (command, _) = commands((DOCS / "web-ui.md").read_text())
     require_installed(shlex.split(install)[2:])
     typed = shlex.split(command)[1:]
     arguments = (*typed, "--port", "0", "--allow-write", "--by", "Kim", "--store", tmp_path / "list")

@@ -341,7 +341,8 @@ def test_at_a_terminal_each_service_has_its_own_colour_and_trouble_has_its(tmp_p
         (warned,) = [text for text in shown if "warning: turn_failed" in text][:1]
         assert warned.startswith("\x1b[33m")  # yellow
         assert shown[shown.index(warned) + 1].startswith("\x1b[1m  shop/orders.py:")  # bold: one's own line
-        (page,) = (block.text for block in blocks((DOCS / "dev.md").read_text()) if block.language == "text")
+        shown_there = blocks((DOCS / "running.md").read_text())
+        (page,) = (block.text for block in shown_there if (block.language, block.kind) == ("text", ""))
         warning, *told = page.splitlines()
         said = _in_one_line(dev.said)
         assert _in_one_line("\n".join(told)) in said

@@ -1,4 +1,4 @@
-"""docs/artifacts.md: its examples run, and its tables are the code's."""
+"""docs/data.md: its examples run, and its tables and numbers are the code's."""
 
 from pathlib import Path
 
@@ -8,11 +8,12 @@ import mesh.artifacts
 from mesh.artifacts import ArtifactError
 from mesh.artifacts.bucket import VARIABLES
 from mesh.artifacts.store import LARGEST_LOAD, SCHEME
-from mesh.fleet.file import parse_fleet
+from mesh.fleet.file import MemorySection, parse_fleet
+from protocol.wire.records import MOST_BYTES, MOST_KEYS, memory_limit
 from tests.docs.pages import Block, blocks, codes, read, section, table
 from tests.servers import ran
 
-PAGE = read("artifacts.md")
+PAGE = read("data.md")
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
 
 
@@ -45,3 +46,12 @@ def test_the_store_of_the_page_is_one_and_every_kind_is_told() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"At most {LARGEST_LOAD >> 20} MiB" in PAGE
     assert f"`{SCHEME}:sha256/`" in PAGE
+
+
+def test_the_limits_of_a_memory_are_those_that_the_page_names() -> None:
+    usual = MemorySection()
+    assert f"{MOST_KEYS} facts of a conversation" in PAGE
+    assert f"{MOST_BYTES >> 10} KiB at most" in PAGE
+    assert memory_limit(1_000) == 500
+    assert f"`max_age_days` under `[memory]` in the fleet file, {usual.max_age_days:g} by default" in PAGE
+    assert f"`mib` under `[memory]`, {usual.mib} by default" in PAGE
