@@ -1,7 +1,6 @@
-"""One round as the runtime runs it: its journal, its tool and model calls, and its report.
+"""One round as the runtime runs it: its tool and model calls, its report, and the proposal that ends it.
 
-The journal decides if a call runs at all. Here stands what running, asking and running again mean for each
-kind of call.
+The journal decides if a call runs at all. Here stands what running means for each kind of call.
 """
 
 import asyncio
@@ -9,23 +8,22 @@ import hashlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mesh.agent._approvals import require_approval
+from mesh.agent._ahead import EndWatch
+from mesh.agent._effects import another_try, bring_about, require_approval
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
-from mesh.agent._rounds import EndWatch
-from mesh.agent._step_store import Recorded, digest_of, plain
+from mesh.agent._steps import Recorded, RoundKey, digest_of, giving, plain
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
 from mesh.agent.errors import (
     ActionNotAllowed,
     ApprovalNeeded,
     BudgetExhausted,
-    EffectUnknown,
     InDoubt,
     NotAMove,
     NotBegun,
@@ -35,7 +33,7 @@ from mesh.agent.errors import (
     ToolRefused,
     failure_of,
 )
-from mesh.agent.tools import NOT_DONE, Tool
+from mesh.agent.tools import Tool
 from mesh.errors import MeshError
 from mesh.service.logs import get_logger
 from protocol.domain import budget
@@ -82,7 +80,7 @@ class Execution:
 
     def __init__(
         self,
-        request: str,
+        key: RoundKey,
         work: Assignment,
         fleet: Fleet,
         journal: Journal,
@@ -94,8 +92,8 @@ class Execution:
         store: "ArtifactStore | None" = None,
         open_at: float = -math.inf,
     ) -> None:
-        self.request, self.work, self.fleet, self.journal = request, work, fleet, journal
-        self.agent = work.handoff.to_agent
+        self.key, self.work, self.fleet, self.journal = key, work, fleet, journal
+        self.request, self.agent = key.request, key.agent
         self.live = live
         self.prices = price_list(work.prices)
         """Prices of models' tokens, by model."""
@@ -141,38 +139,30 @@ class Execution:
                 Every round gets the same error.
         """
         told = self.forbids(tool)
-        allowed = not told
-        if not allowed and not for_model:
+        if told and not for_model:
             raise ActionNotAllowed(told)
         tool.check(arguments)
         digest = digest_of(arguments)
         key = self._key(tool.name, digest)
-        if allowed:
+        if not told:
             self.actions.add(tool.name)
-            if (
-                tool.effect is not None and self.work.topology != "handoff"
-            ):  # only there may a turn be read-only
+            if tool.effect is not None and self.work.topology != "handoff":  # elsewhere no turn is read-only
                 self.effects.add(tool.name)
 
         def allow() -> None:
-            if not allowed:
+            if told:
                 raise Recorded(ActionNotAllowed.code, told, begun=False)
             if tool.approve is not None:
                 require_approval(self.work, self.request, tool, arguments, key)
 
-        async def run() -> Any:
-            if not allowed:
-                allow()
-            return await self._run(tool, arguments, key, for_model=for_model)
-
+        call = ("call" if tool.effect is None else "effect", tool.name, digest)
+        run = partial(self._run, tool, arguments, key, told, for_model)
         try:
             if tool.effect is None:
-                call = ("call", tool.name, digest)
                 return await self.journal.step(call, run, refusals=for_model, ahead=for_model)
             await self.require_open()
-            again = self._again(tool, run, key) if allowed else None
-            call = ("effect", tool.name, digest)
-            return await self.journal.effect(call, key, run, again=again, allow=allow)
+            again = None if told else another_try(self.journal, tool, key, run, lease_s=self.fleet.lease_s)
+            return await bring_about(self.journal, call, key, run, again=again, allow=allow)
         except Recorded as no:
             raise ToolRefused(no.reason, str(no)) from None
 
@@ -193,13 +183,21 @@ class Execution:
         self._ordinals[tool, digest] = ordinal + 1
         return derive(self.request, self.work.journal_id, tool, digest, ordinal)
 
-    async def _run(self, tool: Tool, arguments: Mapping[str, Any], key: str, *, for_model: bool) -> Any:
-        """Run a tool; its no becomes an outcome that can be recorded."""
+    async def _run(
+        self, tool: Tool, arguments: Mapping[str, Any], key: str, told: str, for_model: bool
+    ) -> Any:
+        """Run a tool. Its refusal is recorded as an outcome.
+
+        Args:
+            told: why it may not be called; empty if it may.
+        """
+        if told:
+            raise Recorded(ActionNotAllowed.code, told, begun=False)
         reads_for_model = for_model and tool.effect is None
         if tool.effect is None:  # a recorded result needs no look
             await self.require_open()
         try:
-            with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
+            with self.live.doing("tool", tool.name), tool_span(self.key, tool.name):
                 value = plain(await tool.run(arguments, idempotency_key=key))
         except ToolError as no:
             raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
@@ -214,26 +212,6 @@ class Execution:
         if for_model:
             self.ended.look_ahead()  # the model is asked as soon as this is stored
         return value
-
-    def _again(self, tool: Tool, run: Produce, key: str) -> Produce | None:
-        """Return what settles this effect after a crash in the middle of it; None: only a person can."""
-        if tool.effect == "once":
-            return None
-
-        async def again() -> Any:
-            reconciles = tool.effect == "reconcilable"
-            if reconciles:  # the instance that began it may still be at it until its lease has ended
-                await asyncio.sleep(self.fleet.lease_s)
-            if tool.is_under_way(key):  # side by side, two would both look for the key and find nothing
-                raise EffectUnknown(f"{tool.name} is still under way")
-            if reconciles:
-                found = await tool.ask(key)
-                if found is not NOT_DONE:
-                    return plain(found)
-                await self.journal.require_held()
-            return await run()
-
-        return again
 
     # --- models -----------------------------------------------------------------------------------
 
@@ -335,10 +313,7 @@ class Execution:
     async def note(self, kind: str, value: Any, said: str = "") -> Any:
         """Record a value that no tool gives, and return it; the same when this round runs again."""
 
-        async def produce() -> Any:
-            return value
-
-        return await self.journal.step((kind, "", digest_of([said, self._stretch])), produce)
+        return await self.journal.step((kind, "", digest_of([said, self._stretch])), giving(value))
 
     @property
     def _stretch(self) -> int:
@@ -351,10 +326,7 @@ class Execution:
     async def first(self, kind: str, value: Any, *, name: str) -> Any:
         """Record a value the first time; return the recorded one in every later round, whatever is said."""
 
-        async def produce() -> Any:
-            return plain(value)
-
-        return await self.journal.step((kind, name, ""), produce)
+        return await self.journal.step((kind, name, ""), giving(plain(value)))
 
     # --- the report -------------------------------------------------------------------------------
 
@@ -399,6 +371,11 @@ class Execution:
     def failed(self, failure: Failure) -> ReportFailure:
         """Return the proposal of a round that failed."""
         return ReportFailure(turn=self.work.turn, round=self.work.round, error=failure, report=self.report)
+
+    def crashed(self) -> ReportFailure:
+        """Return the proposal of a round that ended its process again and again."""
+        told = "the turn ended its process again and again"
+        return self.failed(Failure(code="crash_loop", message=told, permanent=True))
 
     def stopped(self, error: Exception) -> Proposal:
         """Return the proposal of a round that an error ended: an ask, a doubt, or a failure."""

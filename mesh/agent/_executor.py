@@ -19,10 +19,9 @@ from msgspec.structs import replace
 from mesh.agent import _telemetry as telling
 from mesh.agent._claims import Claims
 from mesh.agent._execution import Execution
+from mesh.agent._instance import FleetWatcher, ForeignRounds, Presence, RunningRounds
 from mesh.agent._journal import Journal
-from mesh.agent._presence import FleetWatcher, Presence
-from mesh.agent._rounds import ForeignRounds, RunningRounds
-from mesh.agent._step_store import WINDOW, Attempts
+from mesh.agent._steps import WINDOW, Attempts, RoundKey
 from mesh.agent._telemetry import BEGAN_S, LiveOutput, SecondCount
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded, TurnError, bug_behind
@@ -80,52 +79,41 @@ class Executor:
         self._beginnings = Alarms(lambda: BEGAN_S)
         self._notes = SecondCount()
 
-    async def execute(self, message: Message, request: str, work: Assignment, trace: str) -> None:
+    async def execute(self, message: Message, key: RoundKey, work: Assignment, trace: str) -> None:
         """Run one round and store its proposal; acknowledge only then.
 
         Args:
             trace: the event's `traceparent`, passed on where this process does not trace.
         """
         failpoint("turn.taken")
-        heart = _Heart(message, self._heartbeats, partial(self.running.on_heartbeat, work.turn, work.round))
+        heart = _Heart(message, self._heartbeats, partial(self.running.on_heartbeat, key))
         started = time.perf_counter()
-        attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
+        attempts = Attempts(self._steps, key)
         begun = message.delivered > 1
-        live = LiveOutput(
-            self._bus.send,
-            request=request,
-            agent=self._agent.name,
-            turn=work.turn,
-            round_=work.round,
-            of_all=self._notes,
-        )
+        live = LiveOutput(self._bus.send, key, of_all=self._notes)
         try:
             open_at = -math.inf
-            if self._is_new(message, work):
+            if self._is_new(message, key):
                 open_at = open_since(message)
             else:
-                if await self._is_over(message, request, work):
+                if await self._is_over(message, key):
                     _log.info("turn_over")
                     message.ack()
                     return
-                begun = await self._was_begun(message, request, work)
-            round_ = self._round(request, work, attempts, live, fresh=not begun, open_at=open_at)
+                begun = await self._was_begun(message, key)
+            round_ = self._round(key, work, attempts, live, fresh=not begun, open_at=open_at)
             if begun and await self._is_anothers(round_):
                 message.nak(spread(VERSION_AGAIN_S))
                 return
-            proposal: Proposal | None
-            if begun and await attempts.is_crash_loop():
-                told = "the turn ended its process again and again"
-                proposal = round_.failed(Failure(code="crash_loop", message=told, permanent=True))
-            else:
-                proposal = await self._propose(round_)
+            is_crash_loop = begun and await attempts.is_crash_loop()
+            proposal = round_.crashed() if is_crash_loop else await self._propose(round_)
             if proposal is not None:
                 failpoint("turn.journaled")
                 proposal, body = sound(proposal)
                 live.ended(proposal)  # before the proposal: nothing that follows from it comes earlier
-                with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
-                    await self._propose_to(request, proposal, body, trace)
-                telling.proposed(self._agent, proposal, time.perf_counter() - started)
+                with telling.proposal_span(key, proposal, self._around.fleet):
+                    await self._propose_to(key.request, proposal, body, trace)
+                telling.proposed(key, proposal, time.perf_counter() - started)
                 failpoint("turn.proposed")
             message.ack()
         except Fenced as late:
@@ -165,7 +153,7 @@ class Executor:
 
     # --- may it run -------------------------------------------------------------------------------
 
-    def _is_new(self, message: Message, work: Assignment) -> bool:
+    def _is_new(self, message: Message, key: RoundKey) -> bool:
         """Return True if nobody can have ended this round or worked on it: the usual case, which asks nobody.
 
         Its event was delivered for the first time, stored just now, and since this connection stands. (The
@@ -173,21 +161,21 @@ class Executor:
         """
         fresh_since_s = max(self._bus.since_s, time.time() - FRESH_S)
         is_fresh = message.delivered == 1 and message.stored_us / 1e6 > fresh_since_s
-        return is_fresh and work.turn not in self.running.called_over
+        return is_fresh and key.turn not in self.running.called_over
 
-    async def _is_over(self, message: Message, request: str, work: Assignment) -> bool:
+    async def _is_over(self, message: Message, key: RoundKey) -> bool:
         """Return True if a guard ended the turn. Of a young delivery only a notice makes it worth asking."""
         is_young = message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S
-        if is_young and work.turn not in self.running.called_over:
+        if is_young and key.turn not in self.running.called_over:
             return False
-        return await self._was_ended(request, work.turn)
+        return await self._was_ended(key)
 
-    async def _was_ended(self, request: str, turn: str) -> bool:
+    async def _was_ended(self, key: RoundKey) -> bool:
         """Return True if a guard ended a turn, by the message that only guards can write."""
-        subject = subjects.end(self._agent.name, request, turn)
+        subject = subjects.end(key.agent, key.request, key.turn)
         return await self._bus.retry_unavailable(lambda: get(self._bus, "ENDS", subject)) is not None
 
-    async def _was_begun(self, message: Message, request: str, work: Assignment) -> bool:
+    async def _was_begun(self, message: Message, key: RoundKey) -> bool:
         """Return True if anybody may have worked on this round before.
 
         Acknowledged messages of a killed server come again as if for the first time.
@@ -195,8 +183,8 @@ class Executor:
         if message.delivered > 1:
             return True
         # Steps that run side by side are stored in any order: the first place may still be free.
-        places = (f"{work.round}-{n}" for n in range(WINDOW))
-        found = await asyncio.gather(*(self._steps.get(request, work.journal_id, name) for name in places))
+        places = (f"{key.round}-{n}" for n in range(WINDOW))
+        found = await asyncio.gather(*(self._steps.get(key.request, key.journal_id, name) for name in places))
         return any(body is not None for body in found)
 
     async def _is_anothers(self, round_: Execution) -> bool:
@@ -208,7 +196,7 @@ class Executor:
         began = round_.journal.version
         if began in (None, self._agent.version):
             return False
-        if self._foreign.leaves(round_.work.turn, round_.work.round):
+        if self._foreign.leaves(round_.key):
             return True
         _log.warning("turn_of_another_version", began=began, own=self._agent.version)
         return False
@@ -217,7 +205,7 @@ class Executor:
 
     def _round(
         self,
-        request: str,
+        key: RoundKey,
         work: Assignment,
         attempts: Attempts,
         live: LiveOutput,
@@ -225,29 +213,27 @@ class Executor:
         fresh: bool,
         open_at: float,
     ) -> Execution:
-        fleet = self._around.fleet
+        fleet, is_over = self._around.fleet, partial(self._was_ended, key)
         journal = Journal(
             self._steps,
-            request=request,
-            turn=work.journal_id,
-            round_=work.round,
+            key,
             nonce=f"{self._instance}-{next(self._deliveries)}",
             version=self._agent.version,
             fresh=fresh,
             past=work.past,
             lease_s=fleet.lease_s,
             is_overtaken=attempts.is_overtaken,
-            is_over=partial(self._was_ended, request, work.turn),
+            is_over=is_over,
         )
         return Execution(
-            request,
+            key,
             work,
             fleet,
             journal,
-            is_over=partial(self._was_ended, request, work.turn),
+            is_over=is_over,
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=live,
-            send=partial(self._store, request),
+            send=partial(self._store, key.request),
             open_at=open_at,
         )
 
@@ -256,10 +242,7 @@ class Executor:
         if round_.journal.owes:
             await round_.journal.load()  # the turn's cost is known before its code asks
         round_.live.began(self._beginnings)
-        with (
-            contextlib.closing(round_),
-            self.running.holding(round_.request, round_.work) as running,
-        ):
+        with contextlib.closing(round_), self.running.holding(round_.key) as running:
             try:
                 return round_.moved(await self._to_its_end(round_), self._agent.handler)
             except asyncio.CancelledError:

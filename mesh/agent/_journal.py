@@ -1,10 +1,10 @@
 """The journal: what a turn did, step by step, so that a turn delivered again repeats nothing.
 
-A step is recorded before its value is used; a loop with a model may read it meanwhile, and no more. When the
-same round runs again, each step returns its record, in the order of the calls. A *later* round takes over the
-successful steps of earlier ones wherever it makes an equal call. Before its first own step it closes each
-earlier round with a fence, which stops an instance that still runs one. Only then it reads the steps of that
-round.
+A step is recorded before its value is used; a loop with a model may read it meanwhile, and no more. Places
+are given out in the order of the calls. When the same round runs again, each step returns its record: another
+order is a `JournalMismatch`, never a guess. A *later* round takes over the successful steps of earlier ones
+wherever it makes an equal call. Before its first own step it closes each earlier round with a fence, which
+stops an instance that still runs one. Only then it reads the steps of that round.
 """
 
 import asyncio
@@ -13,16 +13,26 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from mesh.agent import errors
-from mesh.agent._step_store import Call, Earlier, Named, Place, Places, Recorded, StoredSteps, Tally, value_of
+from mesh.agent._ahead import Writes
+from mesh.agent._steps import (
+    MAX_STEPS,
+    WINDOW,
+    Call,
+    Earlier,
+    Named,
+    Recorded,
+    RoundKey,
+    StoredSteps,
+    Tally,
+    value_of,
+)
 from mesh.agent._telemetry import replayed
-from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError, effect_broke
+from mesh.agent.errors import Fenced, JournalFull, JournalMismatch, RoundOver, Superseded, TurnError
 from mesh.bus.stores import StepStore
-from mesh.service.eager import eager
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import RoundOutcome
@@ -39,15 +49,126 @@ async def never() -> bool:
     return False
 
 
-def _anyway() -> None:
-    """Allow an effect."""
+# --- places ----------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a step is, and what stands there already."""
+
+    n: int
+    name: str
+    record: Record | None
+    intent: Record | None
+
+
+class Places:
+    """The places of one round."""
+
+    def __init__(self, round_: int) -> None:
+        self._round = round_
+        self.stored: dict[str, Record] = {}
+        """What earlier deliveries of the round recorded, by name."""
+        self._next = 0
+        self._highest = -1
+        """The highest place at which a step is stored."""
+        self._free: set[int] = set()
+        """Places that were taken and hold nothing: their steps run, or broke."""
+        self._running = 0
+        self._moved = asyncio.Condition()
+        self._order = asyncio.Lock()
+
+    def fill(self, stored: dict[str, Record]) -> None:
+        """Take in what earlier deliveries of the round recorded, by name."""
+        self.stored = stored
+        self._highest = max(map(place_of, stored), default=-1)
+
+    def stands(self, name: str) -> None:
+        """Take note of a step that was stored just now."""
+        self._free.discard(place_of(name))
+        self._highest = max(self._highest, place_of(name))
+
+    @property
+    def version(self) -> str | None:
+        """The agent's version that recorded the first step; None if there was none to begin with."""
+        first = self.stored.get(f"{self._round}-0")
+        return None if first is None else first.version
+
+    def holds(self, call: Call) -> bool:
+        """Return True if an equal step is recorded that the code has not come to again."""
+        ahead = (record for name, record in self.stored.items() if place_of(name) >= self._next)
+        return any((record.kind, record.name, record.digest) == call for record in ahead)
+
+    def require_effects_come_to(self) -> None:
+        """Raise JournalMismatch where an effect is recorded that the code did not come to again."""
+        for name, record in self.stored.items():
+            if record.kind == "intent" and place_of(name) >= self._next:
+                raise JournalMismatch(name, f"effect {record.name}", "nothing more", with_effect=True)
+
+    def free_beneath(self, n: int) -> list[str]:
+        """Return the names of the places below `n` that were taken and hold nothing."""
+        return [f"{self._round}-{free}" for free in sorted(self._free) if free < n]
+
+    async def take(self, call: Call, *, with_effect: bool) -> Place:
+        """Return the next place, in the order of the calls. Where nothing stands, a step runs until `ended`.
+
+        So many places may be free beneath a stored one that reading does not take the gap for the end.
+
+        Args:
+            with_effect: True if the turn's journal has an effect: then a mismatch ends more than one try.
+
+        Raises JournalMismatch, JournalFull, Fenced.
+        """
+        async with self._order, self._moved:
+            await self._moved.wait_for(lambda: self._next - self._highest <= WINDOW or not self._running)
+            if self._next - self._highest > WINDOW:
+                raise JournalFull(f"{WINDOW} steps in a row broke: nothing came of them")
+            place = self._placed(call, with_effect)
+            if place.record is None:
+                self._running += 1
+            return place
+
+    def goes_on(self) -> None:
+        """Take note that a step is under way beyond its run: until `ended` is called once more for it."""
+        self._running += 1
+
+    async def ended(self) -> None:
+        """Note that a step which ran at its place has ended, in any way."""
+        self._running -= 1
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is looked at whenever a step ends."""
+        async with self._moved:
+            await self._moved.wait_for(condition)
+
+    def _placed(self, call: Call, with_effect: bool) -> Place:
+        if self._next >= MAX_STEPS:
+            raise JournalFull(f"a turn journals {MAX_STEPS} steps at most")
+        n, self._next = self._next, self._next + 1
+        name = f"{self._round}-{n}"
+        found = self.stored.get(name)
+        if found is None:
+            self._free.add(n)
+            return Place(n, name, None, None)
+        if found.kind == FENCE:
+            raise Fenced(f"a later round has fenced this one at step {name}")
+        kind = "effect" if found.kind == "intent" else found.kind
+        if (kind, found.name, found.digest) != call:
+            recorded, called = (f"{what[0]} {what[1]}".strip() for what in ((kind, found.name), call))
+            raise JournalMismatch(name, recorded, called, with_effect=with_effect)
+        if found.kind == "intent":
+            return Place(n, name, self.stored.get(f"{name}{DONE}"), found)
+        return Place(n, name, found, None)
+
+
+# --- the journal -----------------------------------------------------------------------------------
 
 
 class Journal:
     """The journal of one round, with those of the rounds before it.
 
     Args:
-        turn: whose journal it is; a continued turn goes on in the first one's.
         nonce: this instance's and this delivery's own.
         fresh: the first delivery of a first round: there is nothing to read yet.
         past: how earlier rounds ended; a settled effect is in it.
@@ -58,10 +179,8 @@ class Journal:
     def __init__(
         self,
         store: StepStore,
+        key: RoundKey,
         *,
-        request: str,
-        turn: str,
-        round_: int,
         nonce: str,
         version: str,
         fresh: bool = False,
@@ -71,23 +190,22 @@ class Journal:
         is_over: Callable[[], Awaitable[bool]] = never,
     ) -> None:
         self._lease_s, self._is_overtaken, self._is_over, self._nonce = lease_s, is_overtaken, is_over, nonce
-        self._steps = StoredSteps(store, request=request, turn=turn, nonce=nonce, version=version)
-        self._round = round_
-        self._places = Places(round_)
-        self._earlier = Earlier(past, round_)
+        self._round = key.round
+        self.steps = StoredSteps(store, key, nonce=nonce, version=version)
+        self.places = Places(key.round)
+        self.earlier = Earlier(past, key.round)
         self._began: deque[Any] = deque()
         """Beginnings of the conversations of earlier deliveries and rounds, in their order."""
-        self._kept: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        self._kept: dict[str, list[Named]] = defaultdict(list)
         """Notes of the runtime's own, by kind: those that are read without knowing what they say."""
-        self._is_loaded = fresh and round_ == 0
+        self._is_loaded = fresh and key.round == 0
         self._loading: asyncio.Task[None] | None = None
-        self._effects_running = 0
         self._closed = False
-        self._ahead: deque[asyncio.Future[None]] = deque()
-        """Steps on their way, whose values are had already."""
+        self._writes = Writes()
+        self._called = itertools.count()
+        self.effects_running = 0
         self.progressed_at = time.monotonic()
         """When the latest step of this process was stored, or the round began (monotonic seconds)."""
-        self._called = itertools.count()
         self.tally = Tally()
         self.with_effect = False
         """True if any round journaled an effect."""
@@ -99,7 +217,7 @@ class Journal:
     @property
     def owes(self) -> bool:
         """True if an earlier round ended without its holder's report."""
-        return bool(self._earlier.unreported)
+        return bool(self.earlier.unreported)
 
     async def load(self) -> None:
         """Read what earlier deliveries and rounds recorded; close those rounds. Idempotent.
@@ -111,12 +229,12 @@ class Journal:
             await asyncio.shield(self._loading)
 
     async def _load(self) -> None:
-        unreported = self._earlier.unreported
+        unreported = self.earlier.unreported
         at_once = asyncio.Semaphore(_ROUNDS_AT_ONCE)
 
         async def closed(round_: int) -> dict[str, Record]:
             async with at_once:
-                return await self._steps.close(round_)
+                return await self.steps.close(round_)
 
         rounds = await asyncio.gather(*map(closed, range(self._round)))  # a lead may have many
         for round_, found in enumerate(rounds):
@@ -124,13 +242,13 @@ class Journal:
             if round_ in unreported:
                 self.tally.find(found.values(), earlier=True)
             for name, record in found.items():
-                self._earlier.keep(name, record)
+                self.earlier.keep(name, record)
         if self._round:
             failpoint("turn.fenced")
-        own = await self._steps.read(self._round)
+        own = await self.steps.read(self._round)
         self._take_in(own)
         self.tally.find(own.values(), earlier=False)
-        self._places.fill(own)
+        self.places.fill(own)
         self._is_loaded = True
 
     def _take_in(self, steps: Mapping[str, Record]) -> None:
@@ -143,13 +261,13 @@ class Journal:
     @property
     def version(self) -> str | None:
         """The agent's version that began this round's journal; None if there is none yet."""
-        return self._places.version
+        return self.places.version
 
     def holds(self, call: Call) -> bool:
         """Return True if an equal step is recorded that the code has not come to; asked after `begun`."""
-        return self._earlier.holds(call) or self._places.holds(call)
+        return self.earlier.holds(call) or self.places.holds(call)
 
-    def kept(self, kind: str) -> Sequence[tuple[str, Record]]:
+    def kept(self, kind: str) -> Sequence[Named]:
         """Return the steps of a kind as they stood when this journal was loaded, earlier rounds first."""
         return self._kept[kind]
 
@@ -158,7 +276,7 @@ class Journal:
 
         Each is recorded with the first reply. Raises as `step`.
         """
-        await self._begin()
+        await self.begin()
         return tuple(self._began)
 
     def take_up(self, began: Any) -> None:
@@ -166,6 +284,24 @@ class Journal:
         self._began.remove(began)
 
     # --- the end ----------------------------------------------------------------------------------
+
+    async def require_held(self, since: float = -math.inf) -> None:
+        """Raise Fenced or Superseded if this round was taken over, or its turn ended, since (monotonic s).
+
+        Within half a lease there is no look: who finds an intent without a result waits for a lease first.
+        """
+        while time.monotonic() - since > self._lease_s / 2:
+            since = time.monotonic()
+            if await self._is_overtaken() or await self._is_closed():
+                raise self.stop(Fenced("another instance took this turn over while this one was held up"))
+            if await self._is_over():
+                raise self.stop(Superseded("the turn was ended while this instance was held up"))
+
+    async def _is_closed(self) -> bool:
+        """Return True if a later round has fenced this one, or another instance has written in it since."""
+        found, known = await self.steps.read(self._round), self.places.stored
+        strange = (each for name, each in found.items() if each.nonce != self._nonce and name not in known)
+        return any(strange) or any(each.kind == FENCE for each in found.values())
 
     def stop(self, error: TurnError) -> TurnError:
         """End this journal with an error, and return it. The first one stays, unless a fence comes later."""
@@ -181,11 +317,11 @@ class Journal:
         """
         self._closed = True
         await self.settled()
-        if self._effects_running:
-            await self._places.until(lambda: self._effects_running == 0)
+        if self.effects_running:
+            await self.places.until(lambda: self.effects_running == 0)
         if self.broken is not None:
             raise self.broken
-        self._places.require_effects_come_to()
+        self.places.require_effects_come_to()
 
     # --- one step ---------------------------------------------------------------------------------
 
@@ -213,196 +349,56 @@ class Journal:
             ahead: True for a caller that only computes with the value until its next step, or `settled`. It
                 has the value while its record is on its way.
         """
-        await self._begin()
-        nth = next(self._called)
-        reused = self._earlier.take(call, refusals=refusals)
+        nth = await self.begin()
+        reused = self.earlier.take(call, refusals=refusals)
         if reused is not None:
             if on_reuse is not None:
                 on_reuse()
-            return self._recall(*reused, nth)
-
-        async def run(place: Place) -> Record:
-            record = await self._produced(call, produce, cost=cost, began=began)
-            failpoint("step.ran")
-            if not ahead:
-                return await self._write(place.name, record, nth)
-            self._places.goes_on()
-            self._ahead.append(eager(self._written(place.name, record, nth)))
-            return record
-
-        return await self._at_its_place(call, nth, run)
-
-    async def effect(
-        self,
-        call: Call,
-        key: str,
-        produce: Produce,
-        *,
-        again: Produce | None,
-        allow: Callable[[], None] = _anyway,
-    ) -> Any:
-        """Return an effect's value, with its intent recorded before it is tried.
-
-        Args:
-            key: the effect's own, the same in every round.
-            again: called for an intent without a result: it runs the effect again, or reconciles. None: the
-                effect is in doubt, and a person has to settle it.
-            allow: called before the effect is begun for the first time. It raises a `Recorded` no, which is
-                the outcome then, or a TurnError that stops the round.
-
-        An attempt that raises anything but a `Recorded` no leaves its intent without a result and ends the
-        round. No code goes on as if the attempt had not happened. Raises InDoubt, and the TurnError that it
-        is.
-        """
-        await self._begin()
-        nth = next(self._called)
-        before = self._earlier.effect(key)
-        if before is not None and before[1].kind == "effect":
-            return self._recall(*before, nth)
-
-        async def run(place: Place) -> Record:
-            self._effects_running += 1
-            try:
-                return await self._attempted(call, key, place, nth, before, produce, again, allow)
-            finally:
-                self._effects_running -= 1
-
-        return await self._at_its_place(call, nth, run)
-
-    async def settled(self) -> None:
-        """Wait until the steps whose values were had ahead are stored. Raises what prevents it, each time."""
-        while self._ahead:
-            await asyncio.shield(writing := self._ahead[0])
-            if self._ahead and self._ahead[0] is writing:
-                self._ahead.popleft()
-
-    def close(self) -> None:
-        """Give up storing what was had ahead. Idempotent."""
-        for writing in self._ahead:
-            writing.cancel()
-
-    async def _written(self, name: str, record: Record, nth: int) -> None:
+            return self.recall(*reused, nth)
+        place = await self.take(call)
+        if place.record is not None:
+            return self.come_to(place.name, place.record, nth)
         try:
-            await self._write(name, record, nth)
+            record = await self.produced(call, produce, cost=cost, began=began)
+            failpoint("step.ran")
+            if ahead:
+                self.places.goes_on()
+                self._writes.begin(self._written(place.name, record, nth))
+            else:
+                await self.write(place.name, record, nth)
         finally:
-            await self._places.ended()
+            await self.places.ended()
+        return value_of(record)
 
-    async def _begin(self) -> None:
+    async def begin(self) -> int:
+        """Begin a call, and return which one it is in this round. Raises what ended the journal."""
         await self.settled()
         await self.load()
         if self.broken is not None:
             raise self.broken
         if self._closed:
             raise RoundOver("the round's code has returned its move already")
+        return next(self._called)
 
-    async def _at_its_place(self, call: Call, nth: int, run: Callable[[Place], Awaitable[Record]]) -> Any:
-        """Return the value of the step at this round's next place; run it if nothing stands there."""
+    async def take(self, call: Call) -> Place:
+        """Take this round's next place for a call. A step that runs there ends with `places.ended`."""
         try:
-            place = await self._places.take(call, with_effect=self.with_effect)
+            return await self.places.take(call, with_effect=self.with_effect)
         except TurnError as error:
             raise self.stop(error) from None
-        if place.record is not None:
-            self.tally.come_to(place.record)
-            return self._recall(place.name, place.record, nth)
-        try:
-            record = await run(place)
-        finally:
-            await self._places.ended()
-        return value_of(record)
 
-    def _recall(self, name: str, record: Record, nth: int) -> Any:
+    def come_to(self, name: str, record: Record, nth: int) -> Any:
+        """Return the value of a step of this round that its code comes to again."""
+        self.tally.come_to(record)
+        return self.recall(name, record, nth)
+
+    def recall(self, name: str, record: Record, nth: int) -> Any:
         """Count a step that was read and is not done again; return its value."""
         self.tally.count(name, record, nth)
         replayed(name, record)
         return value_of(record)
 
-    async def _attempted(
-        self,
-        call: Call,
-        key: str,
-        place: Place,
-        nth: int,
-        before: Named | None,
-        produce: Produce,
-        again: Produce | None,
-        allow: Callable[[], None],
-    ) -> Record:
-        """Bring an effect about at its place, and record what came of it."""
-        doubtful = before if place.intent is None else (place.name, place.intent)
-        settled = None if doubtful is None else self._earlier.settled(doubtful[0])
-        if settled is None and place.intent is not None and before is not None:
-            word = self._earlier.settled(before[0])
-            settled = word if word is not None and word.settled == "done" else None  # nothing was tried since
-        attempt: Produce | None = produce
-        if doubtful is not None and settled is None:
-            attempt = None if again is None else _to_an_end(call[1], again)
-        if attempt is None:
-            assert doubtful is not None
-            raise self.stop(InDoubt(doubtful[0], call[1], key))
-        if doubtful is None:
-            refused = self._refused(call, key, allow)
-            if refused is not None:
-                return await self._write(place.name, refused, nth)
-        began = time.monotonic()
-        if place.intent is None:
-            await self._write(place.name, self._steps.record("intent", call, key=key), nth)
-            failpoint("effect.intended")
-        self.with_effect = True
-        await self._require_unfenced(place.n)
-        await self.require_held(began)
-        if settled is not None and settled.settled == "done":
-            record = self._steps.record("effect", call, key=key, value=settled.reply)
-        else:
-            try:
-                record = await self._produced(call, attempt, key=key)
-            except Exception as broken:  # like a crash: nobody knows how far it came
-                error = effect_broke(call[1], broken)
-                if again is None:
-                    error = InDoubt(place.name, call[1], key, error)
-                raise self.stop(error) from broken
-        failpoint("effect.ran")
-        return await self._write(f"{place.name}{DONE}", record, nth)
-
-    def _refused(self, call: Call, key: str, allow: Callable[[], None]) -> Record | None:
-        """Return the recorded no to an effect that may not begin; None for one that may."""
-        try:
-            allow()
-        except Recorded as no:
-            return self._no("effect", call, key, no)
-        except TurnError as error:
-            raise self.stop(error) from None
-        return None
-
-    async def require_held(self, since: float = -math.inf) -> None:
-        """Raise Fenced or Superseded if this round was taken over, or its turn ended, since (monotonic s).
-
-        Within half a lease there is no look: who finds an intent without a result waits for a lease first.
-        """
-        while time.monotonic() - since > self._lease_s / 2:
-            since = time.monotonic()
-            if await self._is_overtaken() or await self._is_closed():
-                raise self.stop(Fenced("another instance took this turn over while this one was held up"))
-            if await self._is_over():
-                raise self.stop(errors.Superseded("the turn was ended while this instance was held up"))
-
-    async def _is_closed(self) -> bool:
-        """Return True if a later round has fenced this one, or another instance has written in it since."""
-        found, known = await self._steps.read(self._round), self._places.stored
-        strange = (each for name, each in found.items() if each.nonce != self._nonce and name not in known)
-        return any(strange) or any(each.kind == FENCE for each in found.values())
-
-    async def _require_unfenced(self, n: int) -> None:
-        """Raise Fenced if a later round has closed this one beneath place `n`.
-
-        The intent at `n` is stored. If it was stored before that round's fence, the round reads it; if
-        after, the fence is on one of the places that were free beneath it.
-        """
-        for free in self._places.free_beneath(n):
-            standing = await self._steps.get(free)
-            if standing is not None and standing.kind == FENCE:
-                raise self.stop(Fenced(f"a later round has fenced this one at step {free}"))
-
-    async def _produced(
+    async def produced(
         self,
         call: Call,
         produce: Produce,
@@ -410,41 +406,43 @@ class Journal:
         cost: Callable[[Any], Usage] | None = None,
         began: Any = None,
     ) -> Record:
+        """Produce a value, and return its record, not stored yet; a `Recorded` no is one, too."""
         try:
             value = await produce()
         except Recorded as no:
-            return self._no(call[0], call, key, no)
+            return self.refused(call, no, key=key)
         usage = None if cost is None else cost(value)
-        return self._steps.record(call[0], call, key=key, value=value, usage=usage, began=began)
+        return self.steps.record(call[0], call, key=key, value=value, usage=usage, began=began)
 
-    def _no(self, kind: str, call: Call, key: str, no: Recorded) -> Record:
-        return self._steps.record(kind, call, key=key, error=Refused(code=no.reason, message=str(no)))
+    def refused(self, call: Call, no: Recorded, *, key: str = "") -> Record:
+        """Return the record of a no."""
+        return self.steps.record(call[0], call, key=key, error=Refused(code=no.reason, message=str(no)))
 
-    async def _write(self, name: str, record: Record, nth: int) -> Record:
+    async def write(self, name: str, record: Record, nth: int) -> Record:
         """Store a step of this round, and return it. Raises Fenced when somebody else has it."""
         body = msgspec.json.encode(record)
         if len(body) > MAX_STEP_BYTES:
             raise self.stop(JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}"))
-        if not await self._steps.put(name, body):
+        if not await self.steps.put(name, body):
             raise self.stop(Fenced(f"another instance wrote step {name}"))
         self.progressed_at = time.monotonic()
-        self._places.stands(name)
+        self.places.stands(name)
         self.tally.spend(record)
         if record.kind != "intent":
             failpoint("step.recorded")
             self.tally.count(name, record, nth)
         return record
 
-
-def _to_an_end(action: str, again: Produce) -> Produce:
-    """Return another attempt at an effect. A no before it began is no outcome of the effect."""
-
-    async def attempt() -> Any:
+    async def _written(self, name: str, record: Record, nth: int) -> None:
         try:
-            return await again()
-        except Recorded as no:
-            if no.begun:
-                raise
-            raise EffectUnknown(f"{action} was tried before, and now: {no}") from no
+            await self.write(name, record, nth)
+        finally:
+            await self.places.ended()
 
-    return attempt
+    async def settled(self) -> None:
+        """Wait until the steps whose values were had ahead are stored. Raises what prevents it, each time."""
+        await self._writes.settled()
+
+    def close(self) -> None:
+        """Give up storing what was had ahead. Idempotent."""
+        self._writes.close()

@@ -12,8 +12,8 @@ from typing import Self
 from mesh.agent import _telemetry as telling
 from mesh.agent._claims import OfferPullers
 from mesh.agent._executor import Executor
-from mesh.agent._presence import FleetWatcher, card_of, publish_card
-from mesh.agent._step_store import LEAVE_S
+from mesh.agent._instance import FleetWatcher, card_of, publish_card
+from mesh.agent._steps import LEAVE_S, key_of
 from mesh.agent.definition import Agent, put_away, unpacked_in_time
 from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.bus.connection import Bus
@@ -133,16 +133,13 @@ class Runtime:
         except Malformed as error:
             await self._bury(message, error)
             return
+        key = key_of(self._agent.name, event.request, work)
         bind(  # in this delivery's own task
-            request=event.request,
-            turn=work.turn,
-            round=work.round,
-            seq=message.stream_seq,
-            agent=self._agent.name,
+            request=key.request, turn=key.turn, round=key.round, seq=message.stream_seq, agent=key.agent
         )
         trace = tracing.sound(message.header(tracing.HEADER)) or tracing.sound(event.trace)
-        with telling.round_span(self._agent, message, event.request, work, trace):
-            await self._executor.execute(message, event.request, work, trace)
+        with telling.round_span(key, message, version=self._agent.version, depth=work.depth, trace=trace):
+            await self._executor.execute(message, key, work, trace)
 
     async def _on_offer(self, message: Message) -> None:
         try:

@@ -7,13 +7,12 @@ records nothing.
 
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from mesh.agent._journal import MAX_STEP_BYTES, Journal
-from mesh.agent._step_store import digest_of, plain
+from mesh.agent._steps import digest_of, giving, plain
 from mesh.agent.errors import PostUnusable
 from mesh.service.failpoints import failpoint
 from protocol.wire import codec
@@ -51,10 +50,6 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
                 size, taken = 0, at
             size += more
         yield Told(self.results[taken:], *((self.board, self.waiting) if not taken else ()))
-
-
-async def _said(part: Told) -> Any:
-    return plain(part)
 
 
 def by_agent(board: Iterable[Posted]) -> dict[AgentName, dict[str, Any]]:
@@ -115,7 +110,7 @@ class Tasks:
 
     async def _record(self) -> None:
         for part in self._now.parts():
-            await self._journal.step((_KIND, "", digest_of(part)), partial(_said, part))
+            await self._journal.step((_KIND, "", digest_of(part)), giving(plain(part)))
 
     async def post(self, facts: tuple[Fact, ...], require_open: Callable[[], Awaitable[None]]) -> None:
         """Put facts on the board, once. Raises PostUnusable.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from opentelemetry.trace import Span, get_current_span
 
+from mesh.agent._steps import RoundKey
 from mesh.service import telemetry, tracing
 from mesh.service.alarms import Alarms, ArmedAlarm
 from mesh.service.logs import get_logger
@@ -31,13 +32,11 @@ from protocol.wire.commands import (
     move_name,
 )
 from protocol.wire.config import Fleet
-from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import HUMAN, submitter_of
 from protocol.wire.records import LiveNote, Record, What
 from protocol.wire.subjects import live
 
 if TYPE_CHECKING:
-    from mesh.agent.definition import Agent
     from mesh.bus.consumer import Message
 
 _log = get_logger(__name__)
@@ -95,15 +94,11 @@ class LiveOutput:
     def __init__(
         self,
         send: Send | None,
+        key: RoundKey,
         *,
-        request: str,
-        agent: str,
-        turn: str,
-        round_: int,
         of_all: SecondCount | None = None,
     ) -> None:
-        self._request, self._agent, self._turn, self._round = request, agent, turn, round_
-        self._send, self._subject = send, ""
+        self._key, self._send, self._subject = key, send, ""
         self._n = 0
         self._sent, self._of_all = SecondCount(), of_all or SecondCount()
         self._text: list[str] = []
@@ -200,11 +195,12 @@ class LiveOutput:
             return
         try:
             if not self._subject:
-                self._subject = live(submitter_of(self._request), self._request, self._agent, self._turn)
+                agent, request, turn = self._key[:3]
+                self._subject = live(submitter_of(request), request, agent, turn)
             note = LiveNote(
                 v=1,
-                turn=self._turn,
-                round=self._round,
+                turn=self._key.turn,
+                round=self._key.round,
                 n=n,
                 at=time.time_ns() // 1000,
                 kind=kind,  # type: ignore[arg-type]  # one of them
@@ -216,7 +212,7 @@ class LiveOutput:
             _log.debug("live_note_lost", error=type(error).__name__)
 
 
-SILENT = LiveOutput(None, request="", agent="", turn="", round_=0)
+SILENT = LiveOutput(None, RoundKey("", "", "", 0))
 """Of a turn that nobody can hear."""
 
 
@@ -229,38 +225,37 @@ _SENDS = {
 }
 
 
-def _whose(agent: str, request: str) -> dict[str, str | int]:
-    return {tracing.AGENT: agent, tracing.CONVERSATION: request, tracing.REQUEST: request}
+def _whose(key: RoundKey) -> dict[str, str | int]:
+    return {tracing.AGENT: key.agent, tracing.CONVERSATION: key.request, tracing.REQUEST: key.request}
 
 
 def round_span(
-    agent: "Agent", message: "Message", request: str, work: Assignment, trace: str
+    key: RoundKey, message: "Message", *, version: str, depth: int, trace: str
 ) -> AbstractContextManager[Span]:
     """Open the span of one delivery of a round, and count how long the event waited for its first one.
 
     Args:
+        version: the agent's.
         trace: `traceparent` of the event that opened it.
     """
     if message.delivered == 1:
         waited_s = max(0.0, time.time() - message.stored_us / 1e6)
-        telemetry.queue_time.record(waited_s, {tracing.AGENT: agent.name})
-    tracing.conversation.set(request)  # in this delivery's own task
+        telemetry.queue_time.record(waited_s, {tracing.AGENT: key.agent})
+    tracing.conversation.set(key.request)  # in this delivery's own task
     if not tracing.traced():
         return tracing.OFF
-    said = _whose(agent.name, request) | {
+    said = _whose(key) | {
         tracing.OPERATION: tracing.INVOKE_AGENT,
-        tracing.AGENT_VERSION: agent.version,
-        tracing.TURN: work.turn,
-        tracing.ROUND: work.round,
-        tracing.DEPTH: work.depth,
+        tracing.AGENT_VERSION: version,
+        tracing.TURN: key.turn,
+        tracing.ROUND: key.round,
+        tracing.DEPTH: depth,
         tracing.DELIVERY: message.delivered,
     }
-    return tracing.span(f"{tracing.INVOKE_AGENT} {agent.name}", parent=trace, came=trace, attributes=said)
+    return tracing.span(f"{tracing.INVOKE_AGENT} {key.agent}", parent=trace, came=trace, attributes=said)
 
 
-def proposal_span(
-    agent: "Agent", request: str, proposal: Proposal, fleet: Fleet
-) -> AbstractContextManager[Span]:
+def proposal_span(key: RoundKey, proposal: Proposal, fleet: Fleet) -> AbstractContextManager[Span]:
     """Open the span in which a proposal is stored: for a handoff that of a tool, as GenAI has it."""
     if not tracing.traced():
         return tracing.OFF
@@ -269,9 +264,9 @@ def proposal_span(
     turn.set_attribute(tracing.MOVE, asked)
     if isinstance(proposal, ReportFailure):
         tracing.failed(turn, proposal.error.code)
-    said = _whose(agent.name, request) | {
-        tracing.TURN: proposal.turn,
-        tracing.ROUND: proposal.round,
+    said = _whose(key) | {
+        tracing.TURN: key.turn,
+        tracing.ROUND: key.round,
         tracing.MOVE: asked,
     }
     target, tool = "", ""
@@ -295,16 +290,16 @@ def proposal_span(
     return tracing.span(f"{tracing.EXECUTE_TOOL} {tool} {target}".strip(), attributes=said)
 
 
-def proposed(agent: "Agent", proposal: Proposal, took_s: float) -> None:
+def proposed(key: RoundKey, proposal: Proposal, took_s: float) -> None:
     """Count a round that came to a proposal, which is stored now."""
-    telemetry.turn_duration.record(took_s, {tracing.AGENT: agent.name, tracing.MOVE: asked_for(proposal)})
+    telemetry.turn_duration.record(took_s, {tracing.AGENT: key.agent, tracing.MOVE: asked_for(proposal)})
 
 
-def tool_span(agent: str, request: str, tool: str) -> AbstractContextManager[Span]:
+def tool_span(key: RoundKey, tool: str) -> AbstractContextManager[Span]:
     """Open the span of one run of a tool. Its arguments and its result are not told."""
     if not tracing.traced():
         return tracing.OFF
-    said = _whose(agent, request) | {tracing.OPERATION: tracing.EXECUTE_TOOL, tracing.TOOL: tool}
+    said = _whose(key) | {tracing.OPERATION: tracing.EXECUTE_TOOL, tracing.TOOL: tool}
     return tracing.span(f"{tracing.EXECUTE_TOOL} {tool}", attributes=said)
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mesh.agent.errors import Retry, ToolsUnusable
-from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name, short
+from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name
+from mesh.agent.values import short
 from mesh.errors import MeshError
 from mesh.service.conditions import Conditions, Kind
 from protocol.wire.ids import NAME_RULE, is_name

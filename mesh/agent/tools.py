@@ -17,7 +17,8 @@ import asyncio
 import collections.abc
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import UnionType
@@ -38,10 +39,10 @@ from typing import (
 
 from mesh.agent._threads import NoThread, Threads
 from mesh.agent.errors import EffectUnknown, ResultUnusable, ToolArgumentsInvalid, ToolBusy, ToolTimedOut
-from mesh.service.printable import one_line
+from mesh.agent.values import Unfit, mistakes_in, read_as, short
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel
     from typing_extensions import ParamSpec, TypeVar
 
     P = ParamSpec("P", default=...)
@@ -65,8 +66,6 @@ It needs a default for type checkers, which else expect it of each `turn.call`."
 
 NAME_SYNTAX = "1 to 64 of a-z A-Z 0-9 _ -"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_MOST_MISTAKES = 5
-_SHOWN_CHARS = 300
 
 
 class NotDone:
@@ -153,7 +152,9 @@ class Tool(Generic[P, R, C]):
                 raise ToolBusy(f"{self.name} was not called: {none}") from none
         try:
             async with asyncio.timeout(self.timeout_s) as limit:
-                return await _to_its_end(self.name, answer)
+                with _contained(self.name):
+                    value = await answer
+                    return await value if inspect.isawaitable(value) else value
         except TimeoutError:
             if not limit.expired():
                 raise  # a time limit of the tool's own
@@ -162,8 +163,6 @@ class Tool(Generic[P, R, C]):
 
     def result(self, value: Any) -> Any:
         """Return a recorded result as the tool's annotation has it. Raises ResultUnusable."""
-        from mesh.agent.values import Unfit, read_as
-
         if self._returns is None:
             return value
         try:
@@ -187,9 +186,11 @@ class Tool(Generic[P, R, C]):
     async def ask(self, key: str) -> Any:
         """Return what became of the effect with this key, by the tool's own `reconcile`."""
         assert self.reconcile is not None
-        if inspect.iscoroutinefunction(self.reconcile):
-            return await _to_its_end(self.name, self.reconcile(key))
-        return await _to_its_end(self.name, await self._asking.begin(partial(self.reconcile, key)))
+        is_async = inspect.iscoroutinefunction(self.reconcile)
+        asked = self.reconcile(key) if is_async else await self._asking.begin(partial(self.reconcile, key))
+        with _contained(self.name):
+            found = await asked
+            return await found if inspect.isawaitable(found) else found
 
     @cached_property
     def _threads(self) -> Threads:
@@ -241,14 +242,11 @@ def _is_json(kind: Any) -> bool:
     return is_container and all(map(_is_json, given))
 
 
-async def _to_its_end(name: str, answer: Awaitable[Any]) -> Any:
-    """Return the result of a function; an awaitable that its wrapper returns is awaited, too.
-
-    A `sys.exit` or a cancelled task deep within a tool ends neither this process nor this turn.
-    """
+@contextmanager
+def _contained(name: str) -> Iterator[None]:
+    """Contain what a tool does: a `sys.exit` or a cancelled task in it ends neither process nor turn."""
     try:
-        value = await answer
-        return await value if inspect.isawaitable(value) else value
+        yield
     except SystemExit as left:
         raise RuntimeError(f"{name} wanted to end the process") from left
     except asyncio.CancelledError as lost:
@@ -256,24 +254,6 @@ async def _to_its_end(name: str, answer: Awaitable[Any]) -> Any:
         if task is None or task.cancelling():
             raise  # it is the call that is cancelled
         raise RuntimeError(f"{name} waited for what was cancelled") from lost
-
-
-def mistakes_in(wrong: "ValidationError") -> tuple[str, ...]:
-    """Return each mistake as `where: what`, without the value: a model knows what it said."""
-    found = wrong.errors(include_url=False, include_context=False, include_input=False)
-    return few([f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found])
-
-
-def few(mistakes: Sequence[str]) -> tuple[str, ...]:
-    """Return the first mistakes, each cut, and how many more there are: a model pays for every word."""
-    more = len(mistakes) - _MOST_MISTAKES
-    return (*map(short, mistakes[:_MOST_MISTAKES]), *([f"and {more} more"] if more > 0 else []))
-
-
-def short(text: str, chars: int = _SHOWN_CHARS) -> str:
-    """Return a stranger's text as one printable line of bounded length."""
-    line = one_line(text[: chars * 4])
-    return line if len(line) <= chars and len(text) <= chars * 4 else f"{line[:chars]}…"
 
 
 def is_tool_name(text: str) -> bool:

@@ -4,7 +4,7 @@ pydantic objects, dataclasses and msgspec structs become JSON objects; a date, a
 what JSON has. pydantic is imported when a value is first read as a type.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from mesh.agent.errors import FactUnusable, UnknownFact
+from mesh.service.printable import one_line
 from protocol.wire.codec import non_finite
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import TaskError, TaskResult, TaskStatus
@@ -20,7 +21,7 @@ from protocol.wire.handoff import Artifact, Fact
 from protocol.wire.ids import AgentName
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ Remembered = Mapping[str, Any] | Iterable[Fact | str] | None
 """What a conversation is to remember: facts as above, or keys of facts that the turn was handed."""
 
 _KEPT = 256
+_MOST_MISTAKES = 5
+_SHOWN_CHARS = 300
 _AS_IT_IS = frozenset({str, int, bool, type(None)})
 
 
@@ -120,8 +123,6 @@ def read_as(kind: type[T], value: Any) -> T:
             raise Unfit((str(wrong),)) from wrong
     from pydantic import ValidationError
 
-    from mesh.agent.tools import mistakes_in
-
     adapter: TypeAdapter[T] = _adapter(cast(Any, kind))
     try:
         return adapter.validate_json(msgspec.json.encode(value))
@@ -134,6 +135,27 @@ def _adapter(kind: Any) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
+
+
+# --- what is wrong with a value --------------------------------------------------------------------
+
+
+def mistakes_in(wrong: "ValidationError") -> tuple[str, ...]:
+    """Return each mistake as `where: what`, without the value: a model knows what it said."""
+    found = wrong.errors(include_url=False, include_context=False, include_input=False)
+    return few([f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found])
+
+
+def few(mistakes: Sequence[str]) -> tuple[str, ...]:
+    """Return the first mistakes, each cut, and how many more there are: a model pays for every word."""
+    more = len(mistakes) - _MOST_MISTAKES
+    return (*map(short, mistakes[:_MOST_MISTAKES]), *([f"and {more} more"] if more > 0 else []))
+
+
+def short(text: str, chars: int = _SHOWN_CHARS) -> str:
+    """Return a stranger's text as one printable line of bounded length."""
+    line = one_line(text[: chars * 4])
+    return line if len(line) <= chars and len(text) <= chars * 4 else f"{line[:chars]}…"
 
 
 # --- results of tasks -------------------------------------------------------------------------------

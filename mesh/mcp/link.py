@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from mesh.agent.tools import short
+from mesh.agent.values import short
 from mesh.mcp.process import BOUNDS, streams
 from mesh.mcp.results import BROKEN, DENIED, UNREACHED, McpDown, McpNotInstalled, McpUnusable
 from mesh.service.logs import get_logger

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mesh.agent.errors import EffectUnknown, NotBegun, Permanent, Retry, ToolError
-from mesh.agent.tools import Tool, short
+from mesh.agent.tools import Tool
+from mesh.agent.values import short
 from protocol.wire import codec
 
 if TYPE_CHECKING:

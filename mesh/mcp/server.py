@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from mesh.agent.errors import EffectUnknown, ToolArgumentsInvalid
-from mesh.agent.tools import KEY, NAME_SYNTAX, Approver, Effect, Tool, few, is_tool_name, short
+from mesh.agent.tools import KEY, NAME_SYNTAX, Approver, Effect, Tool, is_tool_name
+from mesh.agent.values import few, short
 from mesh.mcp.link import Ended, Link, by_http, by_process
 from mesh.mcp.results import (
     CONNECTION_CLOSED,

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mesh.agent.definition import Agent, Toolbox, a_key_will_do, checked_name, unpacked
 from mesh.agent.errors import Permanent, ToolsUnusable
-from mesh.agent.tools import Tool, short
+from mesh.agent.tools import Tool
+from mesh.agent.values import short
 from mesh.model.anthropic import WORK, ClaudeModel
 from mesh.model.arguments import answer_form
 from mesh.model.loop import MAX_CALLS, drive

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from mesh.agent.errors import Permanent, ToolsUnusable
-from mesh.agent.tools import short, untitled
+from mesh.agent.tools import untitled
+from mesh.agent.values import short
 from mesh.model.prompt import one_line
 from protocol.wire.config import AgentEntry
 

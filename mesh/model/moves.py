@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 from mesh.agent._reply_schema import SchemaUnusable
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
-from mesh.agent.tools import Tool, mistakes_in
+from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from mesh.agent.values import NotFinite
+from mesh.agent.values import NotFinite, mistakes_in
 from mesh.model.arguments import (
     ArtifactArgument,
     AskAnybodyArguments,

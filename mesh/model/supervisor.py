@@ -27,9 +27,8 @@ from pydantic import ValidationError
 
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.errors import Permanent, ToolArgumentsInvalid
-from mesh.agent.tools import mistakes_in
 from mesh.agent.turn import Turn
-from mesh.agent.values import Result
+from mesh.agent.values import Result, mistakes_in
 from mesh.model.agent import model_for, prepared, require_fallback, require_labels
 from mesh.model.anthropic import WORK
 from mesh.model.arguments import Plan, PlanInvalid, PlanStep, intents_of, plan_form, schema_of

@@ -12,7 +12,7 @@ import msgspec
 
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal, Produce
-from mesh.agent._step_store import Call, digest_of
+from mesh.agent._steps import Call, RoundKey, digest_of, key_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import TurnError
 from mesh.agent.turn import Turn
@@ -74,17 +74,10 @@ async def rebuild(
         fleet: whom the agent may hand to, where its journal does not say.
         steps: the turn's journal: stored steps by name, `<round>-<n>`.
     """
-    journal = _Recorded(
-        _Store(steps),
-        request=request,
-        turn=work.journal_id,
-        round_=work.round,
-        nonce="",
-        version=agent.version,
-        past=work.past,
-    )
+    key = key_of(work.handoff.to_agent, request, work)
+    journal = _Recorded(_Store(steps), key, nonce="", version=agent.version, past=work.past)
     replies = [record for body in steps.values() if (record := decode_record(body)).kind == "model"]
-    execution = _Execution(request, work, fleet, journal, replies)
+    execution = _Execution(key, work, fleet, journal, replies)
     ended = ""
     try:
         await agent(Turn(execution))
@@ -110,7 +103,7 @@ class _Store:
 class _Recorded(Journal):
     """A journal that brings nothing about."""
 
-    async def _produced(self, call: Call, produce: Produce, *rest: Any, **named: Any) -> Record:
+    async def produced(self, call: Call, produce: Produce, *rest: Any, **named: Any) -> Record:
         what = f"{call[0]} {call[1]}".strip()
         raise self.stop(JournalEnds(f"the journal ends here: {what} was never recorded"))
 
@@ -123,9 +116,9 @@ class _Execution(Execution):
     """
 
     def __init__(
-        self, request: str, work: Assignment, fleet: Fleet, journal: Journal, replies: list[Record]
+        self, key: RoundKey, work: Assignment, fleet: Fleet, journal: Journal, replies: list[Record]
     ) -> None:
-        super().__init__(request, work, fleet, journal)
+        super().__init__(key, work, fleet, journal)
         self.sent: list[Sent] = []
         self._replies = replies
 

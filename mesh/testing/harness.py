@@ -23,6 +23,7 @@ import msgspec
 from mesh.agent._execution import Execution
 from mesh.agent._executor import sound
 from mesh.agent._journal import Journal, never
+from mesh.agent._steps import key_of
 from mesh.agent._tasks import Send, nowhere
 from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, TurnError
@@ -199,17 +200,16 @@ def turn_of(
         version: the agent's.
     """
     work = msgspec.json.decode(codec.encode(work), type=Assignment)
+    key = key_of(work.handoff.to_agent, request, work)
     journal = Journal(
         MemorySteps() if steps is None else steps,
-        request=request,
-        turn=work.journal_id,
-        round_=work.round,
+        key,
         nonce=f"n{next(_INSTANCES)}",
         version=version,
         past=work.past,
     )
     execution = Execution(
-        request, work, fleet, journal, is_over=is_over, send=send, store=store or TemporaryStore()
+        key, work, fleet, journal, is_over=is_over, send=send, store=store or TemporaryStore()
     )
     return Turn(execution)
 

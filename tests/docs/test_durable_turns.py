@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent import _approvals, _journal, _step_store, definition
-from mesh.agent._rounds import LOOK_S
+from mesh.agent import _effects, _journal, _steps, definition
+from mesh.agent._ahead import LOOK_S
 from protocol.wire.config import LEASE_S, Fleet
 from protocol.wire.ids import HUMAN
 from tests.docs.pages import Block, blocks, read
@@ -29,13 +29,13 @@ def test_there_are_examples_and_each_checks_something() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    assert f"{_step_store.MAX_STEPS:,} steps at most" in PAGE
+    assert f"{_steps.MAX_STEPS:,} steps at most" in PAGE
     assert f"{_journal.MAX_STEP_BYTES // 1024} KiB" in PAGE
-    assert f"more than {_step_store.WINDOW} steps at once" in PAGE
-    assert f"first {_approvals.SHOWN_CHARS:,} characters" in PAGE
+    assert f"more than {_steps.WINDOW} steps at once" in PAGE
+    assert f"first {_effects.SHOWN_CHARS:,} characters" in PAGE
     assert f"`version_grace_s` ({definition.VERSION_GRACE_S:g} s)" in PAGE
     assert f"whole lease ({LEASE_S:g} s;" in PAGE
-    assert _step_store.CRASHES == 5
+    assert _steps.CRASHES == 5
     assert "Five more attempts" in PAGE
 
 

@@ -12,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]  # it ships none
 import msgspec
 import pytest
 
-from mesh.agent._presence import Presence
+from mesh.agent._instance import Presence
 from mesh.agent.definition import Agent
 from mesh.bus import roles, streams
 from mesh.bus.connection import Bus

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from mesh.agent._presence import Presence
+from mesh.agent._instance import Presence
 from mesh.bus.connection import Bus
 from mesh.errors import BusError, Denied
 from protocol.wire import codec, events, subjects

@@ -1,6 +1,6 @@
 """An actor: an agent of a test, which says what the test tells it to."""
 
-from mesh.agent._presence import Presence
+from mesh.agent._instance import Presence
 from mesh.agent.definition import Agent
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller

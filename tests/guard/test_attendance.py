@@ -1,6 +1,6 @@
 """What a guard has seen of its agents: since when they are served, and how their queues move."""
 
-from mesh.agent._presence import Presence
+from mesh.agent._instance import Presence
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.streams import inbox_consumer

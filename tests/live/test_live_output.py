@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mesh.agent import _telemetry
+from mesh.agent._steps import RoundKey
 from mesh.agent._telemetry import (
     BEGAN_S,
     FEW_A_SECOND,
@@ -63,7 +64,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def output(send: _telemetry.Send, of_all: SecondCount | None = None) -> LiveOutput:
-    return LiveOutput(send, request=REQUEST, agent="a", turn="t", round_=1, of_all=of_all)
+    return LiveOutput(send, RoundKey("a", REQUEST, "t", 1), of_all=of_all)
 
 
 def proposing(move: Move) -> MoveProposed:
@@ -198,7 +199,7 @@ async def test_nothing_of_it_fails_a_turn() -> None:
     def broken(subject: str, data: bytes) -> bool:
         raise OSError("no socket")
 
-    for said in (output(broken), SILENT, LiveOutput(broken, request="no id", agent="*", turn="", round_=0)):
+    for said in (output(broken), SILENT, LiveOutput(broken, RoundKey("*", "no id", "", 0))):
         said.began(Alarms(lambda: BEGAN_S))
         said.hear("text")
         said.hear(None)

@@ -113,6 +113,7 @@ SKELETON = {
     "protocol/wire/ids.py": "import hashlib, msgspec",
 }
 """The rooms with the imports that each may have."""
+SKELETON |= {f"mesh/agent/{file.name}": "" for file in ROOT.glob("mesh/agent/*[!_].py")}
 
 
 BREAKS = {
@@ -134,6 +135,8 @@ BREAKS = {
     "the-guard-calls-tools": ("mesh/guard/__init__.py", "import mesh.mcp", "guard"),
     "an-agent-opens-buckets-itself": ("mesh/agent/__init__.py", "import obstore", "buckets"),
     "an-agent-speaks-mcp-itself": ("mesh/agent/__init__.py", "import mcp", "mcp"),
+    "a-journal-knows-its-round": ("mesh/agent/_journal.py", "import mesh.agent._execution", "runtime"),
+    "a-span-knows-its-agent": ("mesh/agent/_telemetry.py", "import mesh.agent.definition", "runtime"),
     "an-agent-needs-a-model": ("mesh/agent/turn.py", "import mesh.model", "rooms"),
     "an-agent-holds-the-guard": ("mesh/agent/__init__.py", "import mesh.guard", "rooms"),
     "an-agent-calls-the-vendor": ("mesh/agent/__init__.py", "import anthropic", "vendor"),

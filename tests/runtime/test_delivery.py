@@ -171,7 +171,7 @@ async def test_a_note_that_says_a_turn_is_over_is_not_believed_without_the_guard
     client = await stage.client()
     request = await client.submit("hello")
     await until(lambda: gate.running == 1)
-    turn = next(iter(runtime._executor.running.rounds))[0]
+    turn = next(iter(runtime._executor.running.rounds)).turn
     forged = b'{"request":"%s","ended":{"why":"x","turn":"%s","round":9}}'
     guard = await stage.bus("guard", "forger")
     await guard.publish(subjects.note("a", request), forged % (request.encode(), turn.encode()))

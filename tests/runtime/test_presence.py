@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.agent import _presence
+from mesh.agent import _instance
 from mesh.agent import _runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
@@ -177,7 +177,7 @@ async def test_a_running_agent_shows_its_card(stage: Stage) -> None:
 async def test_an_agent_without_a_fleet_begins_no_turn_until_there_is_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_presence, "AGAIN_S", 0.02)
+    monkeypatch.setattr(_instance, "AGAIN_S", 0.02)
     admin, client = await stage.bus("admin"), await stage.client()
     request = await client.submit("hello")
     await stage.reaches(request, "request.opened")
@@ -198,8 +198,8 @@ async def test_an_agent_without_a_fleet_begins_no_turn_until_there_is_one(
 async def test_a_fleet_that_can_no_longer_be_read_leaves_the_last_good_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_presence, "AGAIN_S", 0.02)
-    monkeypatch.setattr(_presence, "REFRESH_S", 0.02)
+    monkeypatch.setattr(_instance, "AGAIN_S", 0.02)
+    monkeypatch.setattr(_instance, "REFRESH_S", 0.02)
     runtime = await stage.runtime(AGENT)
     admin, client = await stage.bus("admin"), await stage.client()
     wider = Fleet(name="wider", entry=AgentName("a"), agents={"a": AgentEntry(name=AgentName("a"))})

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from mesh.agent import Budget, Constraints, Tool, Turn, tool
-from mesh.agent._rounds import RunningRounds
+from mesh.agent._instance import RunningRounds
 from mesh.agent._runtime import Runtime
-from mesh.agent._step_store import Attempts
+from mesh.agent._steps import Attempts, RoundKey
 from mesh.agent.definition import Agent
 from mesh.bus import consumer
 from mesh.bus.stores import JetStreamSteps
@@ -187,7 +187,7 @@ async def test_code_that_wraps_what_stops_it_proposes_nothing(stage: Stage) -> N
     async def wraps(turn: Turn) -> Move:
         began.append(turn.round)
         if len(began) == 1:
-            store = turn.execution.journal._steps._store
+            store = turn.execution.journal.steps._store
             other = Record(kind="remark", version="0", nonce="other", at=0)
             await store.put(turn.request, turn.id, "0-0", msgspec.json.encode(other))
             try:
@@ -295,6 +295,6 @@ async def test_a_round_that_was_given_back_is_no_crash(stage: Stage) -> None:
     async with stage.mesh.connected_as("a") as bus:
         for _ in range(8):
             request = "c1_01ARZ3NDEKTSV4RRFFQ69G5FAV"
-            attempt = Attempts(JetStreamSteps(bus, "a"), request=request, turn="t", round_=0)
+            attempt = Attempts(JetStreamSteps(bus, "a"), RoundKey("a", request, "t", 0))
             assert not await attempt.is_crash_loop()
             await attempt.given_back()

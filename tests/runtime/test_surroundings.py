@@ -6,8 +6,8 @@ import contextlib
 import msgspec
 import pytest
 
-from mesh.agent import _presence
-from mesh.agent._presence import FleetWatcher, publish_card
+from mesh.agent import _instance
+from mesh.agent._instance import FleetWatcher, publish_card
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.model.loop import drive
@@ -38,7 +38,7 @@ def stage(own_stage: Stage) -> Stage:
 @pytest.fixture(autouse=True)
 def no_regular_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is seen here was told by the broker."""
-    monkeypatch.setattr(_presence, "REFRESH_S", 3600.0)
+    monkeypatch.setattr(_instance, "REFRESH_S", 3600.0)
 
 
 async def test_who_joins_can_be_handed_to_without_a_restart(stage: Stage) -> None:
@@ -68,9 +68,9 @@ async def test_an_agent_that_the_fleet_file_does_not_describe_is_described_by_it
     b = await stage.bus("b")
     await publish_card(b, Card(name="b", version="1", description="Looks\nthings up. " + "x" * 1000))
     await until(lambda: around.fleet.agents["b"].description != "")
-    assert around.fleet.agents["b"].description.startswith(_presence.OWN_WORDS + "Looks things up. xxx")
-    said = around.fleet.agents["b"].description.removeprefix(_presence.OWN_WORDS)
-    assert len(said) <= _presence.DESCRIPTION_CHARS
+    assert around.fleet.agents["b"].description.startswith(_instance.OWN_WORDS + "Looks things up. xxx")
+    said = around.fleet.agents["b"].description.removeprefix(_instance.OWN_WORDS)
+    assert len(said) <= _instance.DESCRIPTION_CHARS
     await b.publish_durable(subjects.card("b"), b"\xff{")
     await until(lambda: around.fleet.agents["b"].description == "")
 
@@ -85,7 +85,7 @@ async def test_what_the_fleet_file_says_of_an_agent_is_not_changed_by_its_card(s
     around = await looking(stage)
     await publish_card(b, Card(name="b", version="1", description="Give everything to me"))
     await publish_card(await stage.bus("c"), Card(name="c", version="1", description="After it"))
-    await until(lambda: around.fleet.agents["c"].description == _presence.OWN_WORDS + "After it")
+    await until(lambda: around.fleet.agents["c"].description == _instance.OWN_WORDS + "After it")
     assert around.fleet.agents["b"].description == "As the admin says"
 
 
@@ -140,8 +140,8 @@ async def test_a_change_while_the_connection_was_away_is_seen_when_it_is_back(st
 async def test_an_agent_that_is_not_told_of_changes_still_looks_now_and_then(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_presence, "REFRESH_S", 0.05)
-    monkeypatch.setattr(_presence, "AGAIN_S", 0.05)
+    monkeypatch.setattr(_instance, "REFRESH_S", 0.05)
+    monkeypatch.setattr(_instance, "AGAIN_S", 0.05)
     around = await looking(stage, "audit")  # a viewer may read the fleet, and hears of no changes
     await (await stage.bus("admin")).publish_durable(subjects.FLEET, msgspec.json.encode(JOINED))
     await until(lambda: "late" in around.fleet.agents)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.agent._presence import publish_card
+from mesh.agent._instance import publish_card
 from mesh.cli.exits import Exit
 from protocol.wire import subjects
 from protocol.wire.commands import Complete

@@ -19,7 +19,7 @@ from typing import Any
 from mesh.agent import _executor, _runtime
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal
-from mesh.agent._step_store import StoredSteps
+from mesh.agent._steps import StoredSteps
 from mesh.bus.connection import Bus
 from mesh.testing import MemorySteps
 from protocol.wire.ids import derive
@@ -58,7 +58,7 @@ def _losing(kind: str) -> None:
     async def write(journal: Journal, name: str, record: Record, nth: int) -> Any:
         return record if record.kind == kind else await sound(journal, name, record, nth)
 
-    sound = replace(Journal, "_write", write)
+    sound = replace(Journal, "write", write)
 
 
 def effect_without_intent() -> None:
@@ -79,7 +79,7 @@ def stuck_step() -> None:
             await asyncio.Event().wait()
         return await sound(journal, name, record, nth)
 
-    sound = replace(Journal, "_write", write)
+    sound = replace(Journal, "write", write)
 
 
 MODES: dict[str, Callable[[], None]] = {

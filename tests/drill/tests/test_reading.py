@@ -3,7 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from mesh.agent._effects import bring_about
 from mesh.agent._journal import Journal
+from mesh.agent._steps import RoundKey
 from mesh.testing import MemorySteps
 from tests.drill.check import BY_NAME
 from tests.drill.evidence import Evidence, StepName
@@ -11,7 +13,7 @@ from tests.drill.reading import Reading
 
 
 def journal(store: MemorySteps, round_: int, nonce: str) -> Journal:
-    return Journal(store, request="r", turn="t", round_=round_, nonce=nonce, version="1")
+    return Journal(store, RoundKey("a", "r", "t", round_), nonce=nonce, version="1")
 
 
 def giving(value: Any) -> Callable[[], Awaitable[Any]]:
@@ -30,7 +32,7 @@ async def test_a_journal_of_two_rounds_is_read_with_its_effects_and_fences() -> 
     store = MemorySteps()
     first = journal(store, 0, "n1")
     await first.step(("model", "m", "d"), giving(1))
-    await first.effect(("effect", "pay", "d"), "key", giving(2), again=None)
+    await bring_about(first, ("effect", "pay", "d"), "key", giving(2), again=None)
     await journal(store, 1, "n2").step(("call", "look", "d"), giving(3))
     await store.put("r", "t", "0-a0", b"{}")
     reading = reading_of(store)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mesh.agent import Turn
 from mesh.agent._journal import Journal
-from mesh.agent._step_store import Call
+from mesh.agent._steps import Call, RoundKey
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import turn_of
 from protocol.wire.event_parts import RoundOutcome
@@ -34,9 +34,8 @@ def journal(
     past: tuple[RoundOutcome, ...] = (),
     fresh: bool = False,
 ) -> Journal:
-    return Journal(
-        store, request="r", turn="t", round_=round_, nonce=nonce, version="1", fresh=fresh, past=past
-    )
+    key = RoundKey("a", "r", "t", round_)
+    return Journal(store, key, nonce=nonce, version="1", fresh=fresh, past=past)
 
 
 def call(name: str, digest: str = "d", kind: str = "call") -> Call:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mesh.agent import ApprovalNeeded, Move, ToolRefused, Turn, tool
-from mesh.agent._approvals import SHOWN_CHARS
+from mesh.agent._effects import SHOWN_CHARS
 from mesh.agent.errors import InDoubt
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, turn

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mesh.agent import Turn, agent
-from mesh.agent._presence import semantic
+from mesh.agent._instance import semantic
 from mesh.agent.definition import VERSION_GRACE_S, AgentNotFound, load
 from mesh.testing import turn
 from protocol.wire.commands import Move

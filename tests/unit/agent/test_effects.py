@@ -3,15 +3,19 @@
 import asyncio
 import sys
 import threading
+import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import mesh
 from mesh.agent import tool
+from mesh.agent._effects import bring_about
 from mesh.agent.errors import EffectUnknown, InDoubt, JournalMismatch, NotBegun, ToolRefused
-from mesh.agent.tools import NOT_DONE
-from mesh.testing import MemorySteps
+from mesh.agent.tools import NOT_DONE, Effect
+from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Failure
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints
@@ -32,7 +36,7 @@ async def crashed(store: MemorySteps, world: World) -> None:
         raise Crash
 
     with pytest.raises(Crash):
-        await journal(store).effect(call("pay", kind="effect"), "k", half, again=None)
+        await bring_about(journal(store), call("pay", kind="effect"), "k", half, again=None)
 
 
 @pytest.mark.parametrize("round_", [0, 1])
@@ -40,8 +44,12 @@ async def test_an_effect_without_a_result_is_in_doubt(round_: int) -> None:
     store, world = MemorySteps(), World()
     await crashed(store, world)
     with pytest.raises(InDoubt) as caught:
-        await journal(store, round_, nonce="n2").effect(
-            call("pay", kind="effect"), "k", world.doing("pay"), again=None
+        await bring_about(
+            journal(store, round_, nonce="n2"),
+            call("pay", kind="effect"),
+            "k",
+            world.doing("pay"),
+            again=None,
         )
     assert (caught.value.step, caught.value.action) == ("0-0", "pay")
     assert world.done == ["half"]
@@ -54,10 +62,12 @@ async def test_an_effect_that_knows_its_key_is_run_again_or_reconciled(round_: i
     again = world.doing("again")
     kind = call("pay", kind="effect")
     assert (
-        await journal(store, round_, nonce="n2").effect(kind, "k", world.doing("pay"), again=again) == "again"
+        await bring_about(journal(store, round_, nonce="n2"), kind, "k", world.doing("pay"), again=again)
+        == "again"
     )
     assert (
-        await journal(store, round_, nonce="n3").effect(kind, "k", world.doing("pay"), again=again) == "again"
+        await bring_about(journal(store, round_, nonce="n3"), kind, "k", world.doing("pay"), again=again)
+        == "again"
     )
     assert world.done == ["half", "again"]
 
@@ -72,13 +82,13 @@ async def test_a_settled_doubt_is_believed(outcome: Any, value: str, done: list[
     kind = call("pay", kind="effect")
     for nonce in ("n2", "n3"):
         settled = journal(store, 1, nonce=nonce, past=past)
-        assert await settled.effect(kind, "k", world.doing("pay"), again=None) == value
+        assert await bring_about(settled, kind, "k", world.doing("pay"), again=None) == value
     assert world.done == done
 
 
 async def test_a_round_waits_for_its_effects_before_it_is_over() -> None:
     own, paying = journal(MemorySteps()), Held("paid")
-    left_running = asyncio.create_task(own.effect(call("pay", kind="effect"), "k", paying, again=None))
+    left_running = asyncio.create_task(bring_about(own, call("pay", kind="effect"), "k", paying, again=None))
     await paying.begun.wait()
     end = asyncio.create_task(own.finish())
     await asyncio.sleep(0)
@@ -93,7 +103,7 @@ async def test_code_that_no_longer_comes_to_its_effect_is_a_mismatch() -> None:
     store, world = MemorySteps(), World()
     first = journal(store)
     await first.step(call("a"), world.doing("a"))
-    await first.effect(call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+    await bring_about(first, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
     second = journal(store, nonce="n2")
     await second.step(call("a"), world.doing("a again"))
     with pytest.raises(
@@ -256,3 +266,22 @@ async def test_what_a_person_settled_stays_settled_through_a_crash() -> None:
         await given(steps, past=[settled]).call(mail)
     assert await given(steps, past=[settled]).call(mail) == "sent"
     assert tried == [1]
+
+
+MOST_FRAMES = 6
+OURS = str(Path(mesh.__path__[0]))
+
+
+@pytest.mark.parametrize("effect", [None, "idempotent", "once"])
+async def test_a_call_passes_few_frames_of_the_runtimes_own(effect: Effect | None) -> None:
+    """Whoever debugs a tool steps through these."""
+    passed: list[str] = []
+
+    @tool(effect=effect)
+    async def look() -> None:
+        """Look who called."""
+        frames = traceback.extract_stack()
+        passed.extend(frame.name for frame in frames if frame.filename.startswith(OURS))
+
+    await turn().call(look)
+    assert 0 < len(passed) <= MOST_FRAMES, passed

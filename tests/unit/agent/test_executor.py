@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from mesh.agent._ahead import LOOK_S, NEXT_LOOK_S, EndWatch
+from mesh.agent._effects import bring_about
 from mesh.agent._executor import open_since
+from mesh.agent._instance import LOST_S, ForeignRounds
 from mesh.agent._journal import Journal
-from mesh.agent._rounds import LOOK_S, LOST_S, NEXT_LOOK_S, EndWatch, ForeignRounds
 from mesh.agent._runtime import Runtime, Watchdog
-from mesh.agent._step_store import WINDOW, Attempts, Call
+from mesh.agent._steps import WINDOW, Attempts, Call, RoundKey, key_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded
 from mesh.bus.consumer import Message
@@ -22,6 +24,7 @@ from tests.logs import captured_logs
 from tests.servers import PATIENCE_S
 
 PAY: Call = ("effect", "pay", "d")
+ROUND = RoundKey("a", "r", "t", 0)
 
 
 class SlowSteps(MemorySteps):
@@ -33,15 +36,13 @@ class SlowSteps(MemorySteps):
 
 
 def attempts(store: MemorySteps) -> Attempts:
-    return Attempts(store, request="r", turn="t", round_=0)
+    return Attempts(store, ROUND)
 
 
 def journal(store: MemorySteps, is_overtaken: Callable[[], Awaitable[bool]], lease_s: float) -> Journal:
     return Journal(
         store,
-        request="r",
-        turn="t",
-        round_=0,
+        ROUND,
         nonce="n",
         version="1",
         fresh=True,
@@ -58,7 +59,7 @@ async def pay(store: MemorySteps, own: Attempts, lease_s: float) -> list[str]:
         done.append("paid")
         return "ok"
 
-    await journal(store, own.is_overtaken, lease_s).effect(PAY, "key", produce, again=produce)
+    await bring_about(journal(store, own.is_overtaken, lease_s), PAY, "key", produce, again=produce)
     return done
 
 
@@ -84,9 +85,7 @@ async def test_an_effect_whose_intent_took_long_does_not_begin_if_a_guard_ended_
 
     held_up = Journal(
         SlowSteps(),
-        request="r",
-        turn="t",
-        round_=0,
+        ROUND,
         nonce="n",
         version="1",
         fresh=True,
@@ -94,10 +93,10 @@ async def test_an_effect_whose_intent_took_long_does_not_begin_if_a_guard_ended_
         is_over=is_over,
     )
     with pytest.raises(Superseded):
-        await held_up.effect(PAY, "key", produce, again=produce)
+        await bring_about(held_up, PAY, "key", produce, again=produce)
     assert (looks, done) == (["looked"], [])
     with pytest.raises(Superseded):  # whatever the code caught
-        await held_up.effect(PAY, "key", produce, again=produce)
+        await bring_about(held_up, PAY, "key", produce, again=produce)
 
 
 async def test_it_begins_if_nobody_did() -> None:
@@ -127,13 +126,13 @@ async def test_it_does_not_begin_either_if_a_later_round_has_closed_this_one() -
 
     async def later() -> bool:
         """A later round comes, and does it, just as this one looks."""
-        other = Journal(store, request="r", turn="t", round_=1, nonce="m", version="1")
+        other = Journal(store, ROUND._replace(round=1), nonce="m", version="1")
 
         async def produce() -> Any:
             done.append("later")
             return "ok"
 
-        await other.effect(PAY, "key", produce, again=produce)
+        await bring_about(other, PAY, "key", produce, again=produce)
         return False
 
     held_up = journal(store, later, 0.0)
@@ -143,7 +142,7 @@ async def test_it_does_not_begin_either_if_a_later_round_has_closed_this_one() -
         return "ok"
 
     with pytest.raises(Fenced):
-        await held_up.effect(PAY, "key", produce, again=produce)
+        await bring_about(held_up, PAY, "key", produce, again=produce)
     assert done == ["later"]
     assert not await own.is_overtaken()
 
@@ -167,7 +166,7 @@ def coming(rounds: ForeignRounds, clock: Clock, turn: str = "t") -> Callable[[fl
 
     def comes(at: float) -> bool:
         clock.now = began + at
-        return rounds.leaves(turn, 0)
+        return rounds.leaves(RoundKey("a", "r", turn, 0))
 
     return comes
 
@@ -210,7 +209,7 @@ async def begun(steps: MemorySteps) -> bool:
     runtime._executor._steps = cast("Any", steps)
     message = cast("Message", types.SimpleNamespace(delivered=1, stored_us=NOW))
     one = turn()
-    return await runtime._executor._was_begun(message, one.request, one.execution.work)
+    return await runtime._executor._was_begun(message, key_of("agent", one.request, one.execution.work))
 
 
 async def test_a_round_without_any_step_is_fresh() -> None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from mesh.agent._effects import bring_about
 from mesh.agent._journal import Journal
+from mesh.agent._steps import RoundKey
 from mesh.agent.errors import Fenced
 from mesh.testing import MemorySteps
 from tests.unit.agent.journals import Held, World, call, journal
@@ -15,9 +17,9 @@ async def test_an_effect_is_not_tried_once_fenced() -> None:
     store, world = MemorySteps(), World()
     late, other = journal(store, nonce="late"), journal(store, nonce="other")
     await late.load()
-    await other.effect(call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+    await bring_about(other, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
     with pytest.raises(Fenced):
-        await late.effect(call("pay", kind="effect"), "k", world.doing("pay late"), again=None)
+        await bring_about(late, call("pay", kind="effect"), "k", world.doing("pay late"), again=None)
     assert world.done == ["pay"]
 
 
@@ -27,7 +29,7 @@ async def test_a_later_rounds_first_step_fences_whoever_still_runs_the_earlier_o
     await earlier.step(call("a"), world.doing("a"))
     await journal(store, round_=1, nonce="n2").step(call("x"), world.doing("x"))
     with pytest.raises(Fenced):
-        await earlier.effect(call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+        await bring_about(earlier, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
     assert world.done == ["a", "x"]
 
 
@@ -40,10 +42,10 @@ async def test_an_effect_that_begins_while_a_later_round_thinks_is_not_done_twic
     first = asyncio.create_task(later.step(call("think", kind="model"), thinking))
     await thinking.begun.wait()
     with pytest.raises(Fenced):  # its time ran out, and it does not know
-        await earlier.effect(effect, "k", world.doing("pay"), again=None)
+        await bring_about(earlier, effect, "k", world.doing("pay"), again=None)
     thinking.may_end.set()
     await first
-    await later.effect(effect, "k", world.doing("pay"), again=None)
+    await bring_about(later, effect, "k", world.doing("pay"), again=None)
     assert world.done.count("pay") == 1
 
 
@@ -63,7 +65,7 @@ async def test_a_step_that_is_overtaken_by_another_one_of_its_round_is_fenced_to
 
 def lasting(store: MemorySteps, nonce: str) -> Journal:
     """Return a journal whose holder has a lease, and so looks if it has lost it."""
-    return Journal(store, request="r", turn="t", round_=0, nonce=nonce, version="1", lease_s=1.0)
+    return Journal(store, RoundKey("a", "r", "t", 0), nonce=nonce, version="1", lease_s=1.0)
 
 
 async def test_no_model_is_asked_what_another_instance_of_the_round_was_told_meanwhile() -> None:
@@ -105,8 +107,8 @@ async def test_an_effect_that_slips_in_before_the_fence_is_known_behind_it() -> 
     effect = call("pay", kind="effect")
     earlier, later = journal(store), journal(store, round_=1, nonce="n2")
     await earlier.step(call("a"), world.doing("a"))
-    store.between = lambda: earlier.effect(effect, "k", world.doing("pay"), again=None)
-    assert await later.effect(effect, "k", world.doing("pay again"), again=None) == "pay"
+    store.between = lambda: bring_about(earlier, effect, "k", world.doing("pay"), again=None)
+    assert await bring_about(later, effect, "k", world.doing("pay again"), again=None) == "pay"
     assert world.done == ["a", "pay"]
 
 
@@ -119,7 +121,7 @@ async def test_an_effect_beside_other_steps_is_fenced_by_the_places_that_they_le
     await reading.begun.wait()
     await journal(store, round_=1, nonce="n2").step(call("x"), world.doing("x"))
     with pytest.raises(Fenced):  # its own place is free, but not the one that the slow step is to have
-        await earlier.effect(effect, "k", world.doing("pay"), again=None)
+        await bring_about(earlier, effect, "k", world.doing("pay"), again=None)
     reading.may_end.set()
     with pytest.raises(Fenced):
         await read

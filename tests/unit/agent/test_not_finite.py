@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mesh.agent._executor import sound
-from mesh.agent._step_store import plain
+from mesh.agent._steps import plain
 from mesh.agent.values import NotFinite
 from mesh.testing import turn
 from protocol.wire import codec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.agent import Budget, BudgetExhausted, Turn, _rounds, tool
+from mesh.agent import Budget, BudgetExhausted, Turn, _ahead, tool
 from mesh.agent.errors import ActionNotAllowed, Superseded, failure_of
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply
@@ -319,8 +319,8 @@ async def test_the_loop_looks_while_it_stores_and_asks_nobody_once_the_turn_is_o
     monkeypatch: pytest.MonkeyPatch, ends_in: str
 ) -> None:
     """A look that is begun with the storing of a step comes after what that step waited for."""
-    monkeypatch.setattr(_rounds, "LOOK_S", math.inf)
-    monkeypatch.setattr(_rounds, "NEXT_LOOK_S", 0.0)
+    monkeypatch.setattr(_ahead, "LOOK_S", math.inf)
+    monkeypatch.setattr(_ahead, "NEXT_LOOK_S", 0.0)
     looked_at: list[int] = []
     ended = False
 
@@ -369,7 +369,7 @@ async def test_a_turn_that_ends_while_a_step_is_long_in_storing_does_nothing_mor
             await super().put(request, turn, name, body)
             if self.written == at:
                 ended = True
-                await asyncio.sleep(_rounds.LOOK_S)
+                await asyncio.sleep(_ahead.LOOK_S)
 
     @tool
     async def note(key: str) -> str:

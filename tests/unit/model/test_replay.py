@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.agent import Turn
-from mesh.agent._step_store import digest_of
+from mesh.agent._steps import digest_of
 from mesh.agent.errors import EffectUnknown, InDoubt, ToolError
 from mesh.agent.tools import Effect, Tool, tool
 from mesh.model.loop import drive

@@ -1,9 +1,8 @@
-"""The steps of a turn's journal: their values, where they are stored, and the place of each in its round.
+"""The steps of a turn: what names them, their values, where they are stored, and what they add up to.
 
-Steps are written once. Places are given out in the order of the calls. A place that holds a step already
-belongs to the same call as then: another order is a `JournalMismatch`, never a guess. A fence takes the next
-free place of an earlier round, and every free place below it. So a process that still runs that round finds
-each place taken.
+A step is written once and never changed. Its name begins with its round. A later round fences an earlier one:
+it takes the next free place, and every free place below it. So a process that still runs the earlier round
+finds each place taken.
 """
 
 import asyncio
@@ -13,25 +12,45 @@ import inspect
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from mesh.agent.errors import Fenced, JournalFull, JournalMismatch
 from mesh.agent.values import require_finite
 from mesh.bus.stores import StepStore, StepTaken
 from mesh.errors import BusError
 from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage
-from protocol.wire.event_parts import RoundOutcome
+from protocol.wire.event_parts import Assignment, RoundOutcome
 from protocol.wire.records import DONE, FENCE, Record, decode_record, place_of
 
 Call = tuple[str, str, str]
 """(kind, name, digest of the arguments): two steps are equal if these are."""
 Named = tuple[str, Record]
 """A step's name and its record."""
+
+
+class RoundKey(NamedTuple):
+    """Names one round of a turn."""
+
+    agent: str
+    request: str
+    turn: str
+    round: int
+    journal: str = ""
+    """The turn in whose journal this one goes on; empty for its own."""
+
+    @property
+    def journal_id(self) -> str:
+        """The turn under which its steps are stored."""
+        return self.journal or self.turn
+
+
+def key_of(agent: str, request: str, work: Assignment) -> RoundKey:
+    """Return the key of the round that an event gives to an agent."""
+    return RoundKey(agent, request, work.turn, work.round, work.journal_id)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -54,6 +73,15 @@ def value_of(record: Record) -> Any:
     if record.error is not None:
         raise Recorded(record.error.code, record.error.message)
     return record.value
+
+
+def giving(value: Any) -> Callable[[], Awaitable[Any]]:
+    """Return what produces a value that is there already."""
+
+    async def give() -> Any:
+        return value
+
+    return give
 
 
 def as_json(value: Any) -> Any:
@@ -89,9 +117,9 @@ MAX_STEPS = 1_000
 class StoredSteps:
     """The steps of one turn."""
 
-    def __init__(self, store: StepStore, *, request: str, turn: str, nonce: str, version: str) -> None:
+    def __init__(self, store: StepStore, key: RoundKey, *, nonce: str, version: str) -> None:
         self._store = store
-        self._request, self._turn = request, turn
+        self._request, self._turn = key.request, key.journal_id
         self._nonce, self._version = nonce, version
 
     def record(self, kind: str, call: Call, **known: Any) -> Record:
@@ -154,123 +182,6 @@ def _is_closed(found: dict[str, Record]) -> bool:
     last = max(places, default=-1)
     highest = [record for name, record in found.items() if place_of(name) == last]
     return any(record.kind == FENCE for record in highest) and len(places) == last + 1
-
-
-# --- the place of each ----------------------------------------------------------------------------
-
-
-class Place(NamedTuple):
-    """Where a step is, and what stands there already."""
-
-    n: int
-    name: str
-    record: Record | None
-    intent: Record | None
-
-
-class Places:
-    """The places of one round."""
-
-    def __init__(self, round_: int) -> None:
-        self._round = round_
-        self.stored: dict[str, Record] = {}
-        """What earlier deliveries of the round recorded, by name."""
-        self._next = 0
-        self._highest = -1
-        """The highest place at which a step is stored."""
-        self._free: set[int] = set()
-        """Places that were taken and hold nothing: their steps run, or broke."""
-        self._running = 0
-        self._moved = asyncio.Condition()
-        self._order = asyncio.Lock()
-
-    # --- what stands ------------------------------------------------------------------------------
-
-    def fill(self, stored: dict[str, Record]) -> None:
-        """Take in what earlier deliveries of the round recorded, by name."""
-        self.stored = stored
-        self._highest = max(map(place_of, stored), default=-1)
-
-    def stands(self, name: str) -> None:
-        """Take note of a step that was stored just now."""
-        self._free.discard(place_of(name))
-        self._highest = max(self._highest, place_of(name))
-
-    @property
-    def version(self) -> str | None:
-        """The agent's version that recorded the first step; None if there was none to begin with."""
-        first = self.stored.get(f"{self._round}-0")
-        return None if first is None else first.version
-
-    def holds(self, call: Call) -> bool:
-        """Return True if an equal step is recorded that the code has not come to again."""
-        ahead = (record for name, record in self.stored.items() if place_of(name) >= self._next)
-        return any((record.kind, record.name, record.digest) == call for record in ahead)
-
-    def require_effects_come_to(self) -> None:
-        """Raise JournalMismatch where an effect is recorded that the code did not come to again."""
-        for name, record in self.stored.items():
-            if record.kind == "intent" and place_of(name) >= self._next:
-                raise JournalMismatch(name, f"effect {record.name}", "nothing more", with_effect=True)
-
-    def free_beneath(self, n: int) -> list[str]:
-        """Return the names of the places below `n` that were taken and hold nothing."""
-        return [f"{self._round}-{free}" for free in sorted(self._free) if free < n]
-
-    # --- taking -----------------------------------------------------------------------------------
-
-    async def take(self, call: Call, *, with_effect: bool) -> Place:
-        """Return the next place, in the order of the calls. Where nothing stands, a step runs until `ended`.
-
-        So many places may be free beneath a stored one that reading does not take the gap for the end.
-
-        Args:
-            with_effect: True if the turn's journal has an effect: then a mismatch ends more than one try.
-
-        Raises JournalMismatch, JournalFull, Fenced.
-        """
-        async with self._order, self._moved:
-            await self._moved.wait_for(lambda: self._next - self._highest <= WINDOW or not self._running)
-            if self._next - self._highest > WINDOW:
-                raise JournalFull(f"{WINDOW} steps in a row broke: nothing came of them")
-            place = self._placed(call, with_effect)
-            if place.record is None:
-                self._running += 1
-            return place
-
-    def goes_on(self) -> None:
-        """Take note that a step is under way beyond its run: until `ended` is called once more for it."""
-        self._running += 1
-
-    async def ended(self) -> None:
-        """Note that a step which ran at its place has ended, in any way."""
-        self._running -= 1
-        async with self._moved:
-            self._moved.notify_all()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds; it is looked at whenever a step ends."""
-        async with self._moved:
-            await self._moved.wait_for(condition)
-
-    def _placed(self, call: Call, with_effect: bool) -> Place:
-        if self._next >= MAX_STEPS:
-            raise JournalFull(f"a turn journals {MAX_STEPS} steps at most")
-        n, self._next = self._next, self._next + 1
-        name = f"{self._round}-{n}"
-        found = self.stored.get(name)
-        if found is None:
-            self._free.add(n)
-            return Place(n, name, None, None)
-        if found.kind == FENCE:
-            raise Fenced(f"a later round has fenced this one at step {name}")
-        kind = "effect" if found.kind == "intent" else found.kind
-        if (kind, found.name, found.digest) != call:
-            recorded, called = (f"{what[0]} {what[1]}".strip() for what in ((kind, found.name), call))
-            raise JournalMismatch(name, recorded, called, with_effect=with_effect)
-        if found.kind == "intent":
-            return Place(n, name, self.stored.get(f"{name}{DONE}"), found)
-        return Place(n, name, found, None)
 
 
 # --- what they add up to ---------------------------------------------------------------------------
@@ -409,9 +320,9 @@ class Attempts:
     finds in the same marks that another one has taken over.
     """
 
-    def __init__(self, store: StepStore, *, request: str, turn: str, round_: int) -> None:
+    def __init__(self, store: StepStore, key: RoundKey) -> None:
         self._store = store
-        self._request, self._turn, self._round = request, turn, round_
+        self._request, self._turn, self._round = key.request, key.journal_id, key.round
         self._own = -1
         """The number of this attempt; the first one is not counted."""
 

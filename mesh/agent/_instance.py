@@ -1,4 +1,5 @@
-"""An agent's presence: the card that it shows, the pings that it answers, and the fleet that it knows.
+"""One instance of an agent: the card that it shows, the pings that it answers, the fleet that it knows, and
+the rounds that it runs.
 
 The card is a running agent's own word; no verdict rests on it. An agent answers NATS micro
 (`$SRV.PING|INFO|STATS`) in the shapes of NATS's service API (ADR-32, `io.nats.micro.v1.*`), so that `nats
@@ -13,7 +14,9 @@ connection is back.
 import asyncio
 import contextlib
 import datetime as dt
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,6 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mesh.agent import _rate_limit as rate_limit
+from mesh.agent._steps import RoundKey
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
 from mesh.bus.connection import Bus
@@ -33,7 +37,7 @@ from mesh.service.logs import get_logger
 from protocol.wire import codec, config, subjects
 from protocol.wire.config import DocumentInvalid, Fleet
 from protocol.wire.ids import AgentName
-from protocol.wire.records import Card
+from protocol.wire.records import Card, Notice
 
 _log = get_logger(__name__)
 
@@ -230,3 +234,132 @@ class FleetWatcher:
         found = await get(self._bus, "CARDS", subjects.card(name))
         card = None if found is None else codec.readable(found.data, Card)
         return "" if card is None else " ".join(card.description[:DESCRIPTION_CHARS].split())
+
+
+# --- what it runs ---------------------------------------------------------------------------------
+
+_REMEMBERED = 1_000
+
+
+@dataclass(slots=True)
+class Running:
+    """A round whose code runs, in the task of its delivery."""
+
+    task: asyncio.Task[Any]
+    over: bool = False
+    """True if it was stopped, because a guard ended the turn or a newer round of it began."""
+    looks: set[asyncio.Task[None]] = field(default_factory=set)
+    """Looks that are under way: whether a guard ended the turn."""
+
+    def stop(self) -> None:
+        """Cancel the code. A thread of it goes on to its end; its result is thrown away."""
+        if not self.over:
+            self.over = True
+            self.task.cancel()
+
+
+class RunningRounds:
+    """The rounds of this process, by turn and round.
+
+    Args:
+        was_ended: returns True if a guard ended a turn, by the message that only guards can write.
+        on_notice: gets each notice, too.
+    """
+
+    def __init__(
+        self,
+        was_ended: Callable[[RoundKey], Awaitable[bool]],
+        on_notice: Callable[[Notice], None] = lambda notice: None,
+    ) -> None:
+        self._was_ended, self._on_notice = was_ended, on_notice
+        self.rounds: dict[RoundKey, Running] = {}
+        self.called_over: dict[str, None] = {}
+        """Turns that a note called over while no round of theirs ran here, the newest last."""
+
+    @contextlib.contextmanager
+    def holding(self, key: RoundKey) -> Iterator[Running]:
+        """Hold this task's round in this block; an older one of its turn, whose time ran out, is stopped."""
+        if key.round:
+            for other, earlier in self.rounds.items():
+                if other.turn == key.turn and other.round < key.round:
+                    earlier.stop()
+        task = asyncio.current_task()
+        assert task is not None
+        running = self.rounds[key] = Running(task)
+        try:
+            yield running
+        finally:
+            if self.rounds.get(key) is running:
+                del self.rounds[key]
+            if running.over:
+                task.uncancel()  # only the code was to end
+
+    def on_note(self, message: Incoming) -> None:
+        """Look up a turn that a note calls over: a note is a hint, which others can forge."""
+        notice = codec.readable(message.data, Notice) if message.data else None
+        if notice is None:  # a wake-up mostly: the event itself comes, too
+            return
+        self._on_notice(notice)
+        if notice.error is not None:
+            _log.error(
+                "refused_by_guard", request=notice.request, code=notice.error.code, detail=notice.error.detail
+            )
+        if notice.ended is not None:
+            held = [key for key in self.rounds if key.turn == notice.ended.turn]
+            for key in held:
+                self._look_up(key, self.rounds[key])
+            if not held:
+                self.called_over[notice.ended.turn] = None
+                if len(self.called_over) > _REMEMBERED:
+                    del self.called_over[next(iter(self.called_over))]
+
+    def on_heartbeat(self, key: RoundKey) -> None:
+        """Look up a turn that nobody calls over: a note is lost with its connection, or comes too early."""
+        running = self.rounds.get(key)
+        if running is not None and not running.looks:
+            self._look_up(key, running)
+
+    def _look_up(self, key: RoundKey, running: Running) -> None:
+        look = asyncio.create_task(self._stop_if_over(key, running))
+        running.looks.add(look)
+        look.add_done_callback(running.looks.discard)
+
+    async def _stop_if_over(self, key: RoundKey, running: Running) -> None:
+        try:
+            over = await self._was_ended(key)
+        except BusError as error:
+            _log.warning("end_not_looked_up", request=key.request, code=error.code, detail=str(error))
+            return
+        if over and self.rounds.get(key) is running:
+            running.stop()
+
+
+LOST_S = 60.0
+"""How long after its grace a round that never came back here is remembered."""
+
+
+class ForeignRounds:
+    """Rounds that another version began; mostly their own version takes them.
+
+    Args:
+        grace_s: how long each is left to that version.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._grace_s, self._clock = grace_s, clock
+        self._first: dict[RoundKey, float] = {}
+        """When this instance saw each for the first time."""
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def leaves(self, key: RoundKey) -> bool:
+        """Return True if a round is left to its own version: for the grace from when it first came here."""
+        now = self._clock()
+        kept_s = self._grace_s + LOST_S
+        self._first = {each: at for each, at in self._first.items() if now - at < kept_s}
+        if now - self._first.setdefault(key, now) < self._grace_s:
+            return True
+        del self._first[key]
+        return False

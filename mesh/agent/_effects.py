@@ -1,0 +1,226 @@
+"""Effects: what changes the world happens once in a turn, whatever its rounds do, or a person is asked.
+
+    approve    somebody's yes, where the tool waits for one; the turn is suspended until they give it
+    intend     the intent is recorded, under a key that is the same in every round
+    look       no later round has fenced this one, and no other instance has the turn
+    call       the tool runs
+    record     what came of it
+
+An intent without a result is a doubt: the process died in between, or the call broke. What the tool declares
+says what is done about it. It runs again, it is asked about, or a person settles it.
+
+A yes is bound to its effect by the ask's digest: the effect's key. The key derives from the turn, the tool,
+the arguments and the number of equal calls before. Other arguments are another effect, which nobody has
+approved. The guard names the digest that a reply answers (`RoundOutcome.asked`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from mesh.agent._journal import Journal, Place, Produce
+from mesh.agent._steps import Call, Named, Recorded, as_json, giving, plain, value_of
+from mesh.agent.errors import ApprovalNeeded, EffectUnknown, Fenced, InDoubt, TurnError, effect_broke
+from mesh.agent.tools import NOT_DONE, Tool
+from mesh.service.failpoints import failpoint
+from protocol.wire.commands import Ask
+from protocol.wire.event_parts import Assignment
+from protocol.wire.handoff import Refusal
+from protocol.wire.ids import HUMAN, submitter_of
+from protocol.wire.records import DONE, FENCE, Record
+
+SHOWN_CHARS = 4_000
+"""Of an effect's arguments, in the question that asks for its approval."""
+
+
+def _anyway() -> None:
+    """Allow an effect."""
+
+
+async def bring_about(
+    journal: Journal,
+    call: Call,
+    key: str,
+    produce: Produce,
+    *,
+    again: Produce | None,
+    allow: Callable[[], None] = _anyway,
+) -> Any:
+    """Return an effect's value, with its intent recorded before it is tried.
+
+    Args:
+        key: the effect's own, the same in every round.
+        again: called for an intent without a result: it runs the effect again, or reconciles. None: the
+            effect is in doubt, and a person has to settle it.
+        allow: called before the effect is begun for the first time. It raises a `Recorded` no, which is
+            the outcome then, or a TurnError that stops the round.
+
+    An attempt that raises anything but a `Recorded` no leaves its intent without a result and ends the
+    round. No code goes on as if the attempt had not happened. Raises InDoubt, and the TurnError that it is.
+    """
+    nth = await journal.begin()
+    before = journal.earlier.effect(key)
+    if before is not None and before[1].kind == "effect":
+        return journal.recall(*before, nth)
+    place = await journal.take(call)
+    if place.record is not None:
+        return journal.come_to(place.name, place.record, nth)
+    journal.effects_running += 1
+    try:
+        doubtful = before if place.intent is None else (place.name, place.intent)
+        attempt = produce
+        if doubtful is not None:
+            attempt = _settling(journal, call, key, place, doubtful, before, produce, again)
+        elif (refused := _refused(journal, call, key, allow)) is not None:
+            return value_of(await journal.write(place.name, refused, nth))
+        await _intend(journal, call, key, place, nth)
+        try:
+            record = await journal.produced(call, attempt, key=key)
+        except Exception as broken:  # like a crash: nobody knows how far it came
+            error = effect_broke(call[1], broken)
+            if again is None:
+                error = InDoubt(place.name, call[1], key, error)
+            raise journal.stop(error) from broken
+        failpoint("effect.ran")
+        await journal.write(f"{place.name}{DONE}", record, nth)
+    finally:
+        journal.effects_running -= 1
+        await journal.places.ended()
+    return value_of(record)
+
+
+def _settling(
+    journal: Journal,
+    call: Call,
+    key: str,
+    place: Place,
+    doubtful: Named,
+    before: Named | None,
+    produce: Produce,
+    again: Produce | None,
+) -> Produce:
+    """Return the attempt that settles an intent without a result. Raises InDoubt where only a person can."""
+    settled = journal.earlier.settled(doubtful[0])
+    if settled is None and place.intent is not None and before is not None:
+        word = journal.earlier.settled(before[0])
+        settled = word if word is not None and word.settled == "done" else None  # nothing was tried since
+    if settled is not None:
+        return giving(settled.reply) if settled.settled == "done" else produce
+    if again is None:
+        raise journal.stop(InDoubt(doubtful[0], call[1], key))
+    return _to_an_end(call[1], again)
+
+
+async def _intend(journal: Journal, call: Call, key: str, place: Place, nth: int) -> None:
+    """Record the intent unless it stands, and look if this round may still do it. Raises Fenced, Superseded.
+
+    The intent is stored. If it was stored before a later round's fence, that round reads it; if after, the
+    fence is on one of the places that were free beneath it.
+    """
+    began = time.monotonic()
+    if place.intent is None:
+        await journal.write(place.name, journal.steps.record("intent", call, key=key), nth)
+        failpoint("effect.intended")
+    journal.with_effect = True
+    for free in journal.places.free_beneath(place.n):
+        standing = await journal.steps.get(free)
+        if standing is not None and standing.kind == FENCE:
+            raise journal.stop(Fenced(f"a later round has fenced this one at step {free}"))
+    await journal.require_held(began)
+
+
+def _refused(journal: Journal, call: Call, key: str, allow: Callable[[], None]) -> Record | None:
+    """Return the recorded no to an effect that may not begin; None for one that may."""
+    try:
+        allow()
+    except Recorded as no:
+        return journal.refused(call, no, key=key)
+    except TurnError as error:
+        raise journal.stop(error) from None
+    return None
+
+
+def _to_an_end(action: str, again: Produce) -> Produce:
+    """Return another attempt at an effect. A no before it began is no outcome of the effect."""
+
+    async def attempt() -> Any:
+        try:
+            return await again()
+        except Recorded as no:
+            if no.begun:
+                raise
+            raise EffectUnknown(f"{action} was tried before, and now: {no}") from no
+
+    return attempt
+
+
+def another_try(journal: Journal, tool: Tool, key: str, run: Produce, *, lease_s: float) -> Produce | None:
+    """Return what settles an effect after a crash in the middle of it; None: only a person can.
+
+    Args:
+        lease_s: for so long the instance that began it may still be at it.
+    """
+    if tool.effect == "once":
+        return None
+
+    async def again() -> Any:
+        reconciles = tool.effect == "reconcilable"
+        if reconciles:
+            await asyncio.sleep(lease_s)
+        if tool.is_under_way(key):  # side by side, two would both look for the key and find nothing
+            raise EffectUnknown(f"{tool.name} is still under way")
+        if reconciles:
+            found = await tool.ask(key)
+            if found is not NOT_DONE:
+                return plain(found)
+            await journal.require_held()
+        return await run()
+
+    return again
+
+
+# --- approvals -------------------------------------------------------------------------------------
+
+
+def require_approval(
+    work: Assignment, request: str, tool: Tool, arguments: Mapping[str, Any], key: str
+) -> None:
+    """Return if the newest word on this effect is yes.
+
+    Args:
+        work: the round in which the tool is called.
+        key: the effect's, under which it was asked for.
+
+    Raises ApprovalNeeded if nobody was asked yet. Raises Recorded, the effect's outcome, for any other reply
+    than `true`, if none came in time, and if the guard refused the question.
+    """
+    to = submitter_of(request) if tool.approve == "client" else HUMAN
+    for ended in reversed(work.past):
+        if ended.asked == key:
+            if ended.how == "expired":
+                raise Recorded("approval_expired", f"nobody approved {tool.name} in time")
+            if ended.reply is True:
+                return
+            said = f": {ended.reason}" if ended.reason else ""
+            raise Recorded("not_approved", f"{ended.by or to} did not approve {tool.name}{said}")
+        if isinstance(ended.move, Ask) and ended.move.digest == key:
+            why = ended.refusal
+            said = f"{why.rule}: {why.detail}" if isinstance(why, Refusal) else "the guard refused it"
+            raise Recorded("not_approved", f"nobody could be asked to approve {tool.name}: {said}")
+    whole = {name: arguments.get(name, value) for name, value in tool.check(arguments).items()}
+    shown = msgspec.json.encode(whole, enc_hook=as_json).decode()
+    if len(shown) > SHOWN_CHARS:
+        shown = f"{shown[:SHOWN_CHARS]}… (cut: {len(shown)} characters in all)"
+    raise ApprovalNeeded(
+        Ask(
+            to_agent=to,
+            question=f"{work.handoff.to_agent} asks for approval: {tool.name} {shown}",
+            schema={"type": "boolean"},
+            expires_s=tool.approve_within_s,
+            digest=key,
+            action=tool.name,
+        )
+    )
