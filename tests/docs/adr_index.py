@@ -10,12 +10,14 @@ INDEX = ADR / "README.md"
 
 _HEAD = """# Decisions
 
-Why things are as they are, where the reason is not plain from the code. A decision is not changed: another
-one follows it, and *Status* says so. [template.md](template.md) is how to begin one. This page is written by
-`python -m tests.docs.adr_index`.
+Why things are as they are, where the reason is not plain from the code. A record is not rewritten: a later
+one amends or supersedes it, and its line *Status* says so. An amended record holds but for what the later one
+says.
 
-| | decision | status |
-|---|---|---|
+Begin a record with [template.md](template.md). `python -m tests.docs.adr_index` writes this page.
+
+| | decision | holds? | dated |
+|---|---|---|---|
 """
 
 
@@ -35,7 +37,15 @@ def _row(path: Path) -> str:
     status = re.search(r"^Status: (.+)$", text, re.MULTILINE)
     if title is None or status is None:
         raise ValueError(f"{path.name} has no title or no status")
-    return f"| {title[1]} | [{title[2]}]({path.name}) | {status[1]} |\n"
+    state, _, day = status[1].partition(" · ")
+    return f"| {title[1]} | [{title[2]}]({path.name}) | {_holds(state)} | {day} |\n"
+
+
+def _holds(state: str) -> str:
+    """Return whether a decision holds, with links to the later ones that say so."""
+    files = {int(path.name[:4]): path.name for path in records()}
+    linked = re.sub(r"\d+", lambda number: f"[{number[0]}]({files[int(number[0])]})", state)
+    return linked.replace("accepted", "yes").replace("superseded", "no, superseded")
 
 
 if __name__ == "__main__":

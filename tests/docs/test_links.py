@@ -64,4 +64,22 @@ def test_the_numbers_rise_and_agree_with_the_file_names() -> None:
 def test_a_decision_has_the_parts_of_the_template(path: object) -> None:
     text = (ADR / f"{path}").read_text()
     assert re.findall(r"^## .+$", text, re.MULTILINE) == HEADINGS
-    assert re.search(r"^Status: (accepted|superseded by \d+) · \d{4}-\d{2}-\d{2}$", text, re.MULTILINE)
+    states = r"accepted|accepted, amended by \d+(, \d+)*|superseded by \d+"
+    assert re.search(rf"^Status: ({states}) · \d{{4}}-\d{{2}}-\d{{2}}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", records(), ids=lambda path: path.stem)
+def test_a_decision_that_another_amends_or_supersedes_says_so(path: Path) -> None:
+    if "superseded" in _state(path):
+        return
+    for older in re.findall(r"(?:amends|supersedes|narrows) \[ADR (\d+)\]", path.read_text()):
+        (amended,) = ADR.glob(f"{int(older):04}-*.md")
+        state = _state(amended)
+        assert "superseded" in state or int(path.name[:4]) in map(int, re.findall(r"\d+", state)), state
+
+
+def _state(path: Path) -> str:
+    """Return a record's status without its date."""
+    status = re.search(r"^Status: (.+) · ", path.read_text(), re.MULTILINE)
+    assert status
+    return status[1]
