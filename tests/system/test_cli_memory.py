@@ -2,24 +2,34 @@
 
 import shlex
 
+from mesh.bus.memory import read_memory
 from mesh.cli.exits import Exit
 from protocol.wire.commands import Complete
 from protocol.wire.handoff import Fact
+from protocol.wire.records import MemoryRecord
 from tests.docs.pages import DOCS, commands, section
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, eventually
 from tests.system.office import Office
 
 LEAVES = (Fact(key="order", value={"no": 7}), Fact(key="name", value="Ada", labels=("pii",)))
 
 
 async def left(stage: Stage, conversation: str, name: str = "c1", *leaves: Fact) -> str:
-    """Let a request of a conversation end with facts; return its id."""
+    """Let a request of a conversation end with facts, and guards fold its answer; return its id."""
     client, a = await stage.client(name), await stage.actor("a")
     request = await client.submit("hello", conversation=conversation)
-    await a.propose(request, await a.work(request), Complete(answer="done", remember=leaves or LEAVES))
+    leaves = leaves or LEAVES
+    await a.propose(request, await a.work(request), Complete(answer="done", remember=leaves))
     await client.wait(request, timeout_s=PATIENCE_S)
-    await stage.drained()
+    audit = await stage.bus("audit")
+
+    async def folded() -> bool:
+        entries = (await read_memory(audit, name, conversation)).entries
+        own = {each.key for each in entries if isinstance(each, MemoryRecord) and each.request == request}
+        return own == {fact.key for fact in leaves}
+
+    await eventually(folded)
     return request
 
 
