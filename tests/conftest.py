@@ -39,13 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
     Others let nothing be buffered (`PYTHONUNBUFFERED`), which hides that a print comes late.
     Garbage is not looked for while tests are collected: there is none, and it takes a third of that time.
 
-    A script's background jobs ignore Ctrl-C (SIGINT), and so would all processes that such a run starts.
+    A script's background jobs ignore Ctrl-C (SIGINT), what `nohup` starts ignores SIGHUP, and so would all
+    processes that such a run starts.
 
     What tests write lies in memory if there is room: servers make hundreds of small files each, and a busy
     disk keeps a test waiting for minutes. `TMPDIR` chooses another place.
     """
     gc.disable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False

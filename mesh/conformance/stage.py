@@ -73,6 +73,10 @@ class Ack(NamedTuple):
     payload: str
 
 
+_ONCE_WATCHED = 'read -r _ || exit; exec /bin/sh -c "$1" </dev/null'
+"""Runs a command once a line says that its group is watched. If this process dies before, it never runs."""
+
+
 class Process:
     """Runs a shell command in a process group of its own, as often as it is started.
 
@@ -100,14 +104,16 @@ class Process:
     def start(self) -> None:
         """Start the command, which must not run."""
         self._shell = subprocess.Popen(
-            self._command,
-            shell=True,
+            ["/bin/sh", "-c", _ONCE_WATCHED, "start", self._command],
             env=self._environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
         self._parent_death.watch(-self._shell.pid)
+        assert self._shell.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._shell.stdin as gate:
+            gate.write(b"\n")
 
     async def kill(self) -> None:
         """End it as a crash would."""

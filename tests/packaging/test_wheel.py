@@ -32,6 +32,8 @@ _PIP, _DEMO, _INIT, _CD, _DEV, _PYTEST = START
 OPENAI_AGENTS = "openai-agents>=0.24,<0.25"
 
 UV = Path(sys.executable).parent / "uv"
+TRUSTING = "--system-certs"
+"""An index may be reached by certificates that only this machine trusts, as pip's is."""
 """It installs with half of pip's processor time."""
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "mesh", "protocol", "agents")
@@ -101,7 +103,7 @@ def installed(folder: Path, wheel: Path) -> Path:
     """The programs of a fresh environment that holds the wheel and openai-agents."""
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
-    uv = (UV, "--cache-dir", folder / "uv", "pip")
+    uv = (UV, TRUSTING, "--cache-dir", folder / "uv", "pip")
     here = ("--python", environment / "bin" / "python")
     first = [word.replace("handoff-mesh", str(wheel)) for word in _PIP[2:]]
     assert first[0].startswith(f"{wheel}[")
@@ -171,7 +173,7 @@ def test_the_command_runs_where_only_the_wheel_is_installed(installed: Path, fol
 
 @pytest.mark.usefixtures("installed")  # so that everything is fetched and built already
 def test_uvx_runs_the_wheel_without_an_installation(wheel: Path, folder: Path) -> None:
-    uvx = (UV, "--cache-dir", folder / "uv", "--offline", "tool", "run", "--python", sys.executable)
+    uvx = (UV, TRUSTING, "--cache-dir", folder / "uv", "--offline", "tool", "run", "--python", sys.executable)
     said = run(*uvx, "--from", f"{wheel}[server]", "mesh", "--version", cwd=folder)
     assert said.startswith("mesh 0.")
 
