@@ -20,8 +20,8 @@ from bench.figures import Figure, Target, spread
 from bench.place import site
 from mesh.agent import Agent, Move, Turn
 from mesh.bus.nats_protocol import Incoming
-from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.loop import drive
+from mesh.model.vendors.claude import ROUTING, ClaudeModel
 from protocol.wire import codec
 from protocol.wire.events import type_of
 from tests.vendors.claude import StubClaude

@@ -19,9 +19,9 @@ from bench.place import site
 from mesh.agent import Agent, Move, Turn, tool
 from mesh.bus.nats_protocol import Incoming
 from mesh.client import Client
-from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
+from mesh.model.vendors.claude import ROUTING, ClaudeModel
 from protocol.wire import codec
 from tests.vendors.stand_in import Answer, calls
 

@@ -25,8 +25,8 @@ from mesh.agent import Agent, Move, Turn
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import GUARD
 from mesh.guard.service import Guard
-from mesh.model.anthropic import ROUTING, ClaudeModel
 from mesh.model.port import Prompt
+from mesh.model.vendors.claude import ROUTING, ClaudeModel
 from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent
 from tests.vendors.stand_in import Answer, says

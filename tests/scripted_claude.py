@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from mesh.model import agent as driven
+from mesh.model import choice as driven
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.scripted import ScriptedModel, load_script
+from mesh.model.vendors.claude import KEY
 from tests.certain import known
 from tests.servers import ROOT
 from tests.vendors.claude import StubClaude
@@ -92,7 +93,7 @@ def scripted_claude(rules: Path) -> StubClaude:
 
 def sdk_at(url: str) -> dict[str, str]:
     """Return the environment in which agents ask the vendor's API at `url`, with a key that is none."""
-    return {driven.VARIABLE: "claude", driven.KEY: "not-a-key", "ANTHROPIC_BASE_URL": url}
+    return {driven.VARIABLE: "claude", KEY: "not-a-key", "ANTHROPIC_BASE_URL": url}
 
 
 def ask_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

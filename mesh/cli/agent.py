@@ -52,7 +52,7 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
         )
     with key_will_do():
         if agent.model or agent.prompt_version:  # an agent without a model loads nothing of models
-            from mesh.model.agent import driven_by
+            from mesh.model.choice import driven_by
 
             model = driven_by(agent)
         serve(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
@@ -271,36 +271,15 @@ def _prompt_lines(found: "ops.prompt.Shown", request: str) -> list[str]:
         if found.exact
         else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in found.differs]
     )
-    if not found.request:
-        return [*head, "", as_json_text(sent.prompt)]
-    if sent.name == "scripted":
+    if sent.name == "scripted" and found.sections:
         head.append("rules stood in for the model; this is how the vendor would have got it")
-    body = dict(found.request)
-    system, tools, messages = body.pop("system", []), body.pop("tools", []), body.pop("messages", [])
-    lines = [*head, "", f"=== {as_json_text(body)}"]
-    for block in system:
-        lines += ["", "=== system" + _mark(block), block["text"]]
-    if tools:
-        lines += ["", "=== tools"]
-        lines += [as_json_text(tool) for tool in tools]
-    for message in messages:
-        for block in _blocks(message):
-            lines += ["", f"=== {message['role']}{_mark(block)}"]
-            lines.append(block["text"] if block["type"] == "text" else as_json_text(block))
-    return lines
-
-
-def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a message's parts: Claude's blocks, or the text and the calls of OpenAI's messages."""
-    content = message["content"]
-    if not isinstance(content, str | None):
-        return list(content)
-    said = [] if content is None else [{"type": "text", "text": content}]
-    return [*said, *message.get("tool_calls", ())]
-
-
-def _mark(block: Mapping[str, Any]) -> str:
-    return " (cached up to here)" if "cache_control" in block else ""
+    lines = [*head, ""]
+    if not found.sections:
+        return [*lines, as_json_text(found.request or sent.prompt)]
+    for section in found.sections:
+        parts = [part if isinstance(part, str) else as_json_text(part) for part in section.parts]
+        lines += [f"=== {section.heading}", *parts, ""]
+    return lines[:-1]
 
 
 # --- an agent in any language, held against the protocol -------------------------------------------

@@ -20,7 +20,6 @@ from mesh.service.printable import counted
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
     from mesh.local.fleet import LocalFleet
-    from mesh.model.agent import Mode
 
 WITHIN_S = 60.0
 """How long a sample request may take; one that has not come to rest by then is unfinished."""
@@ -37,7 +36,7 @@ NOT_COVERED = "not covered by the rules (needs a model)"
 @click.option("--keep", type=A_PATH, metavar="DIR", help="Keep log, data and keys in this new folder.")
 @framed
 def demo(
-    *, fleet: str, requests: Path | None, whole: bool, model: "Mode", keep: Path | None, as_json: bool
+    *, fleet: str, requests: Path | None, whole: bool, model: str, keep: Path | None, as_json: bool
 ) -> None:
     """Run a server, a guard and a fleet's agents on sample requests; tell what happens, and sum up.
 
@@ -50,7 +49,7 @@ def demo(
 
 
 async def _demo(
-    fleet: str, requests: Path | None, whole: bool, model: "Mode", keep: Path | None, as_json: bool
+    fleet: str, requests: Path | None, whole: bool, model: str, keep: Path | None, as_json: bool
 ) -> None:
     from mesh.fleet.file import load_fleet
     from mesh.local.fleet import LocalFleet
@@ -148,7 +147,7 @@ def _introduce_demo(mesh: "LocalFleet", words: str, count: int, keep: Path | Non
 class _Stage:
     """Plays samples on a running mesh, and tells what comes of them."""
 
-    def __init__(self, mesh: "LocalFleet", model: "Mode", *, quiet: bool) -> None:
+    def __init__(self, mesh: "LocalFleet", model: str, *, quiet: bool) -> None:
         self._mesh, self._model, self._quiet = mesh, model, quiet
         self.played: list[ops.rehearsal.Played] = []
 
@@ -227,7 +226,7 @@ class _Stage:
 AS_EXPECTED = "as expected"
 
 
-def _verdict(played: "ops.rehearsal.Played", model: "Mode") -> tuple[str, str]:
+def _verdict(played: "ops.rehearsal.Played", model: str) -> tuple[str, str]:
     """Return in words what came of a request, with its style."""
     if played.verdict == "right":
         return AS_EXPECTED, "green"
@@ -236,7 +235,7 @@ def _verdict(played: "ops.rehearsal.Played", model: "Mode") -> tuple[str, str]:
     return played.verdict.upper(), "bold red"
 
 
-def _complain(played: "ops.rehearsal.Played", model: "Mode") -> None:
+def _complain(played: "ops.rehearsal.Played", model: str) -> None:
     if played.wrong and _verdict(played, model)[0] != NOT_COVERED:
         for line in played.wrong:
             show_lines(Line((f"  WRONG: {line}", "bold red")))
@@ -244,7 +243,7 @@ def _complain(played: "ops.rehearsal.Played", model: "Mode") -> None:
             show_lines(Line((f"         it should come to: {played.sample.about}", "red")))
 
 
-def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", model: "Mode", words: str) -> None:
+def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", model: str, words: str) -> None:
     counts = ops.rehearsal.summary(all_played)
     say("")
     for played in all_played:

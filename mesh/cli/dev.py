@@ -23,18 +23,23 @@ if TYPE_CHECKING:
     from mesh.local.fleet import LocalFleet
     from mesh.local.server import EmbeddedServer
     from mesh.local.service import Output, Service
-    from mesh.model.agent import Mode
     from mesh.settings import Access
+
+
+def _modes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from mesh.model.choice import MODES
+
+    return [mode for mode in MODES if mode.startswith(incomplete)]
 
 
 model_option = click.option(
     "--model",
-    type=click.Choice(["scripted", "claude", "openai", "pinned"]),
     default="scripted",
     show_default=True,
     envvar="MESH_MODEL",
     show_envvar=True,
-    help="What drives the agents: rules, or a vendor's models, which cost money; pinned: each its own.",
+    shell_complete=_modes,
+    help="What drives the agents: rules, or models for money: each agent's own (pinned), or one vendor's.",
 )
 
 
@@ -42,7 +47,7 @@ def _store_option(help: str) -> Option:
     return click.option("--store", type=A_PATH, default=Path(".mesh"), show_default=True, help=help)
 
 
-async def drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
+async def drivers(mesh: "LocalFleet", model: str, rules: str) -> str:
     """Return in words what drives the agents, and which of them have nothing to go by.
 
     Args:
@@ -51,7 +56,7 @@ async def drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
     words = f"model: {model} (real models, paid for with your key)"
     if model == "scripted":
         words = (
-            f"model: scripted ({rules}, not a language model); --model claude asks the real ones, for money"
+            f"model: scripted ({rules}, not a language model); --model pinned asks the real ones, for money"
         )
     served = [name for name in mesh.file.agents if name not in mesh.unserved]
     async with await mesh.connect_as("admin") as bus:
@@ -74,7 +79,7 @@ async def drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
 @click.option("--port", type=int, help="The bus's port on 127.0.0.1; by default one that is this folder's.")
 @model_option
 @framed
-async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
+async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: str) -> None:
     """Run a server, a guard and the agents on this machine until Ctrl-C.
 
     What goes wrong in an agent is shown here, with file and line. Code, prompts, rules and the fleet file are

@@ -83,8 +83,6 @@ def prices_of(file: FleetFile) -> dict[str, Any]:
 
 # --- vendors' price lists -----------------------------------------------------------------------------
 
-VENDORS = ("anthropic", "openai")
-"""Whose price lists are looked through, in this order."""
 _NANO = 1_000_000_000
 _FIELDS = {
     "input": "input_mtok",
@@ -105,10 +103,15 @@ def listed(models: Iterable[str]) -> dict[str, Price]:
         from genai_prices.data_snapshot import get_snapshot
     except ImportError as missing:
         raise PricesMissing("install handoff-mesh[prices], or say [prices] in the fleet file") from missing
+    from mesh.model.vendors import (
+        VENDORS,  # loads all that agents are made of: not for a fleet of fixed prices
+    )
+
+    lists = [vendor.price_list for vendor in VENDORS.values()]
     snapshot = get_snapshot()
     found = {}
     for model in models:
-        info = next(filter(None, (_listed_by(snapshot, vendor, model) for vendor in VENDORS)), None)
+        info = next(filter(None, (_listed_by(snapshot, each, model) for each in lists)), None)
         if info is None:
             raise PricesMissing(f"no price of {model!r} is listed; say it under [prices] in the fleet file")
         found[model] = _price(info.get_prices(dt.datetime.now(dt.UTC)))

@@ -24,8 +24,9 @@ from mesh.bus.streams import inbox_consumer, queue_consumers
 from mesh.errors import BusError, MeshError, OldForm
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
-from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle
+from mesh.local.server import EmbeddedServer, Lifecycle
 from mesh.local.service import COMMAND, LaunchFailed, Service, exit_words, near, next_try
+from mesh.model.vendors import secrets
 from mesh.settings import load_settings
 
 _LOOK_S = 0.02
@@ -189,7 +190,7 @@ class LocalFleet(Lifecycle):
         log = self.logs / f"{identity}.log"
         command = self._commands.get(name, COMMAND)
         environment = kept | own | self._environment
-        changed = dict.fromkeys(VENDOR_KEYS) if name == GUARD else self._agent_environment
+        changed = dict.fromkeys(secrets()) if name == GUARD else self._agent_environment
         environment = {key: value for key, value in (environment | changed).items() if value is not None}
         service = Service(name, identity, arguments, environment, log, command)
         self.services[identity] = service

@@ -19,8 +19,8 @@ import mesh
 from mesh.agent.definition import load
 from mesh.errors import UsageWrong
 from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Submitter, load_fleet
-from mesh.local.server import VENDOR_KEYS
-from mesh.model.agent import VARIABLE, Mode, mode
+from mesh.model.choice import SCRIPTED, VARIABLE, mode
+from mesh.model.vendors import secrets
 from mesh.settings import FILE_NAME
 from protocol.wire.ids import is_name
 
@@ -132,13 +132,13 @@ def data_environment(directory: Path) -> dict[str, str]:
     return {name: value for name, value in own.items() if name not in os.environ}
 
 
-def model_environment(kind: Mode) -> dict[str, str | None]:
+def model_environment(kind: str) -> dict[str, str | None]:
     """Return the variables of agents that such a model drives; None takes a variable away.
 
     Nothing is spent unasked: agents that rules drive do not get the key. Raises ModelUnavailable.
     """
     mode(kind)
-    return {VARIABLE: kind, **(dict.fromkeys(VENDOR_KEYS) if kind == "scripted" else {})}
+    return {VARIABLE: kind, **(dict.fromkeys(secrets()) if kind == SCRIPTED else {})}
 
 
 # --- a new project ---------------------------------------------------------------------------------

@@ -32,9 +32,8 @@ from mesh.errors import (
     ServerMissing,
     StoreInUse,
 )
+from mesh.model.vendors import secrets
 
-VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY")
-"""The keys of models' vendors. Agents alone have a use for them: no other process is started with them."""
 _LOCK = ".lock"
 _LOG_LINES = 12
 _PROBE_S = 2.0
@@ -315,7 +314,7 @@ class EmbeddedServer(Lifecycle):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={name: value for name, value in os.environ.items() if name not in VENDOR_KEYS}
+                env={name: value for name, value in os.environ.items() if name not in secrets()}
                 | {"GOMEMLIMIT": _HEAP},
                 pass_fds=(lock,),
                 start_new_session=True,  # a terminal's Ctrl-C is for us: we stop it when its clients are done

@@ -1,13 +1,13 @@
 """Models behind a port: their prompts and answers, and the loop between a model and its tools."""
 
 from mesh.model.agent import ClaudeAgent
-from mesh.model.anthropic import HARD, ROUTING, WORK
 from mesh.model.context_window import ContextWindow
-from mesh.model.openai import OpenAIModel
 from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall
 from mesh.model.prompt import Instructions
 from mesh.model.supervisor import Flaw, Supervisor
 from mesh.model.swarm import Swarm
+from mesh.model.vendors import HARD, ROUTING, WORK
+from mesh.model.vendors.openai import OpenAIModel
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 

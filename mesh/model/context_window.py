@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mesh.agent.errors import Permanent
 
 CHARS_PER_TOKEN = 4
-"""Of English, as OpenAI's help pages and most estimators have it; with Claude's models it is rather 3.5."""
+"""Of English, as most estimators have it; some models take one for 3.5."""
 
 
 def estimated_tokens(text: str) -> int:

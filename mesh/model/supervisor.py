@@ -29,9 +29,9 @@ from mesh.agent.definition import Agent, checked_name
 from mesh.agent.errors import Permanent, ToolArgumentsInvalid
 from mesh.agent.turn import Turn
 from mesh.agent.values import Result, mistakes_in
-from mesh.model.agent import model_for, prepared, require_fallback, require_labels
-from mesh.model.anthropic import WORK
+from mesh.model.agent import prepared, require_fallback, require_labels
 from mesh.model.arguments import Plan, PlanInvalid, PlanStep, intents_of, plan_form, schema_of
+from mesh.model.choice import model_for
 from mesh.model.context_window import ContextWindow, Passage
 from mesh.model.course import TurnCourse, follow
 from mesh.model.loop import NoAnswer, ask
@@ -46,6 +46,7 @@ from mesh.model.prompt import (
     render,
     shown_result,
 )
+from mesh.model.vendors import WORK
 from protocol.wire.commands import Move, Task
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Fact

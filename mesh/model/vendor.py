@@ -10,17 +10,20 @@ import asyncio
 import datetime as dt
 import json
 import logging
+import os
 import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar, NamedTuple, Self
 
 from mesh.agent._rate_limit import HeldBack, Permit, RateLimiter, limiter_of, sound_pause
 from mesh.agent.errors import Permanent, Retry, Throttled
@@ -31,7 +34,7 @@ from mesh.service.logs import get_logger
 _log = get_logger(__name__)
 
 MAX_TOKENS = 16_000
-"""Of a reply, thinking included. Claude's SDK refuses more than about 21,000 without a stream."""
+"""Of a reply, thinking included."""
 TIMEOUT_S = 300.0
 _LAST_S = 1.0
 """How long the end of a stream may take after its message has ended."""
@@ -77,6 +80,15 @@ class ModelRefused(Permanent, code="model.refused"):
     """The model's vendor refuses the request itself: credentials, money, or what was asked."""
 
 
+class Section(NamedTuple):
+    """A part of a request, as it is printed."""
+
+    heading: str
+    """Whose words follow, as `system` or `user`; or `settings`, `tools`."""
+    parts: tuple[str | Mapping[str, Any], ...]
+    """Texts, and what is printed as JSON."""
+
+
 class VendorModel(Model):
     """One of a vendor's models, pinned by its id.
 
@@ -90,6 +102,16 @@ class VendorModel(Model):
     """
 
     is_billed = True
+    vendor: ClassVar[str]
+    """The vendor's name, as `--model` has it. The extra that installs its SDK is called the same."""
+    sdk: ClassVar[str]
+    """Module of its SDK."""
+    keys: ClassVar[tuple[str, ...]]
+    """Variables that hold its keys."""
+    opened_by: ClassVar[tuple[str, ...]]
+    """Any of these variables lets its models be asked: a key, or the address of a server without one."""
+    price_list: ClassVar[str]
+    """Its name in `genai-prices`."""
     error_code: ClassVar[str]
     """Attribute of the SDK's errors that has the vendor's own code."""
     request_header: ClassVar[str]
@@ -115,6 +137,21 @@ class VendorModel(Model):
         self._base_url = base_url
         self._api_key = api_key
 
+    @classmethod
+    def is_installed(cls) -> bool:
+        """Return True if its SDK is there. Nothing is imported."""
+        return find_spec(cls.sdk) is not None
+
+    @classmethod
+    def is_open(cls) -> bool:
+        """Return True if the environment lets its models be asked."""
+        return any(map(os.environ.get, cls.opened_by))
+
+    @property
+    def pin(self) -> str:
+        """The id that pins it: the vendor's name and its own."""
+        return f"{self.vendor}:{self.mode}"
+
     # --- what each vendor does in its own way -----------------------------------------------------
 
     @abstractmethod
@@ -122,8 +159,8 @@ class VendorModel(Model):
         """Return exactly the request for `prompt`."""
 
     @abstractmethod
-    def _sdk(self) -> Any:
-        """Return the SDK's module."""
+    def printed(self, request: Mapping[str, Any]) -> Iterator[Section]:
+        """Yield a request for people, in the order in which the vendor reads it."""
 
     @abstractmethod
     def _connected(self, **more: Any) -> Any:
@@ -142,6 +179,9 @@ class VendorModel(Model):
         """Return a client on a transport, without spans, and the events of a reply with all kinds of them."""
 
     # --- what all do alike ------------------------------------------------------------------------
+
+    def _sdk(self) -> Any:
+        return import_module(self.sdk)
 
     @property
     def is_warm(self) -> bool:

@@ -64,7 +64,7 @@ _AGAIN_S = 0.1
 _STORE_S = 10.0
 """How long a store of artifacts may take to answer."""
 _BY_RULES = "scripted"
-_NO_ID = frozenset({"", _BY_RULES, "claude", "openai"})
+_NO_ID = frozenset({"", _BY_RULES})
 """What a card says of a model whose id it does not know, or which costs nothing."""
 _FOR_EVERYBODY = {"streams", "guards", "dead letters"}
 """Checks that every viewer can make."""
@@ -348,7 +348,7 @@ async def without_rules(bus: Bus, agents: Iterable[str], *, human: bool) -> str:
     fate = "goes to a person" if human else "fails"
     return (
         f"{', '.join(without)} {have} no rules to go by in the place of a model, so that what is given to "
-        f"{them} {fate}: give {them} some (script=), or ask the real model (--model claude, with a key)"
+        f"{them} {fate}: give {them} some (script=), or ask the real model (--model pinned, with a key)"
     )
 
 

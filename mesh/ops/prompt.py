@@ -19,9 +19,9 @@ from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.client.journals import journaled
 from mesh.errors import NotFound, UsageWrong
-from mesh.model.agent import instead, made
+from mesh.model.choice import instead, made
 from mesh.model.port import Model, Prompt
-from mesh.model.vendor import MAX_TOKENS, VendorModel
+from mesh.model.vendor import MAX_TOKENS, Section, VendorModel
 from mesh.ops.log import decoded, request_bodies
 from mesh.ops.queue import people_of
 from protocol.wire.config import Fleet
@@ -151,6 +151,8 @@ class Shown(NamedTuple):
     sent: Sent
     request: Mapping[str, Any]
     """As the vendor gets it."""
+    sections: tuple[Section, ...]
+    """The same for people; empty where no vendor was asked."""
     prompt_version: str
     """As the round reported it; empty where it reported none."""
     differs: tuple[str, ...]
@@ -200,15 +202,17 @@ async def sent_to_model(
         raise UsageWrong(f"--call {at}: the round has calls 1 to {len(rebuilt.sent)}")
     sent, reported = rebuilt.sent[at - 1], _reported(happened, work)
     body: Mapping[str, Any] = {}
+    sections: tuple[Section, ...] = ()
     if isinstance(sent.prompt, Prompt):
         model = models[0] if models else made(sent.name, None, MAX_TOKENS)
         asked = model.asked_of(_said(sent, "asked") or _said(sent, "model"))
         if isinstance(model, VendorModel):
             body = model.request(sent.prompt, asked)
+            sections = tuple(model.printed(body))
         else:
             body = msgspec.to_builtins(sent.prompt)
     differs = _differences(sent, rebuilt, agent, reported, models[0].mode if models else sent.name)
-    return Shown(work, agent, rebuilt, at, sent, body, reported, tuple(differs))
+    return Shown(work, agent, rebuilt, at, sent, body, sections, reported, tuple(differs))
 
 
 def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Assignment:

@@ -34,7 +34,7 @@ from mesh.artifacts.store import Folder
 from mesh.bus.stores import StepTaken
 from mesh.client.story import story
 from mesh.local.mesh import fleet_of
-from mesh.model.agent import ModelUnavailable
+from mesh.model.choice import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.tasks import busy_with, lists
 from protocol.domain.turns import TurnState

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from mesh.model.agent import instead
+from mesh.model.choice import instead
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
 
 Step = Reply | Callable[[Prompt], Reply]

@@ -4,7 +4,7 @@ import http.server
 import json
 import threading
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +14,7 @@ from mesh.agent._execution import MAX_RESULT_BYTES
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
 from mesh.model import ClaudeAgent
-from mesh.model.agent import Mode
+from mesh.model.choice import MODES
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.prompt import Instructions, PromptContext, render
 from mesh.ops.spending import Row
@@ -72,7 +72,7 @@ def test_another_server_is_named_as_the_page_does() -> None:
     (shown,) = (block.text for block in BLOCKS if block.kind == "own-server")
     names: dict[str, Any] = {}
     exec(compile(shown, "models.md", "exec"), names)
-    assert names["clerk"].model == "qwen3"
+    assert names["clerk"].model == "openai:qwen3"
     assert not names["clerk"].own_model  # it is a vendor's API, which is asked only on request
 
 
@@ -161,8 +161,7 @@ def test_the_json_of_costs_has_the_fields_that_the_page_names() -> None:
 
 
 def test_the_kinds_of_models_are_those_of_the_option() -> None:
-    kinds = get_args(Mode)
-    assert [codes(row[0])[0] for row in table(PAGE, "scripted")] == list(kinds)
+    assert [codes(row[0])[0] for row in table(PAGE, "scripted")] == list(MODES)
 
 
 def test_the_numbers_are_those_of_the_code() -> None:

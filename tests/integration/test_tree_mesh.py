@@ -9,8 +9,9 @@ import pytest_asyncio
 
 from mesh.agent import Turn, agent
 from mesh.model import WORK, ClaudeAgent, Supervisor
-from mesh.model.agent import KEY, VARIABLE, close_models
+from mesh.model.choice import VARIABLE, close_models
 from mesh.model.prompt import Instructions
+from mesh.model.vendors.claude import KEY
 from mesh.testing import LocalMesh, fleet_of
 from protocol.wire import events
 from protocol.wire.commands import Move

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mesh.model import ROUTING
-from mesh.model import agent as driven
+from mesh.model import choice as driven
 from mesh.testing import LocalBus
 from protocol.wire import events
 from protocol.wire.config import BreakerRules, Fleet, ModelLimits

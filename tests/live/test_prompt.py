@@ -12,7 +12,7 @@ from mesh.cli.exits import Exit
 from mesh.client import Outcome
 from mesh.client.follow import Heard
 from mesh.model import ROUTING, WORK
-from mesh.model import agent as driven
+from mesh.model import choice as driven
 from protocol.domain.ledger import Ledger
 from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.docs.pages import DOCS, commands

@@ -9,8 +9,8 @@ import pytest_asyncio
 from mesh.agent.errors import ToolArgumentsInvalid
 from mesh.agent.tools import Tool
 from mesh.mcp.server import McpTool
-from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
+from mesh.model.vendors.claude import ClaudeModel
 from mesh.testing import turn
 from protocol.wire.commands import Complete
 from tests.vendors.claude import StubClaude

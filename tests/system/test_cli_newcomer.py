@@ -14,7 +14,7 @@ from tests.system.test_cli_dev import in_queue
 
 RULES = '    script=Path(__file__).with_name("rules.toml"),\n'
 SAID = "front has no rules to go by in the place of a model, so that what is given to it goes to a person: "
-WAYS = "give it some (script=), or ask the real model (--model claude, with a key)"
+WAYS = "give it some (script=), or ask the real model (--model pinned, with a key)"
 
 
 def readme_desk(path: Path) -> Folder:

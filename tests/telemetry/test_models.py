@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Model, Prompt, Reply
 from mesh.model.vendor import ModelUnreadable
+from mesh.model.vendors.claude import ClaudeModel
 from mesh.replay.rejudge import rejudge
 from mesh.service import tracing
 from mesh.testing.harness import REQUEST, turn

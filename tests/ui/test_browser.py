@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Route, expect
 
-from mesh.model.agent import close_models
+from mesh.model.choice import close_models
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Transfer
 from protocol.wire.ids import AgentName

@@ -13,7 +13,7 @@ import pytest
 from mesh.agent.definition import load
 from mesh.fleet.setup import listed
 from mesh.model import ROUTING, WORK
-from mesh.model import agent as driven
+from mesh.model import choice as driven
 from mesh.model.prompt import render
 from protocol.wire.handoff import Fact
 from protocol.wire.prices import price_list

@@ -208,7 +208,7 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.agent._reply_schema",
         "mesh.settings",
         "mesh.fleet.file",
-        "mesh.model.agent",
+        "mesh.model.choice",
         "mesh.service.conditions",
         "mesh.service.telemetry",
         "mesh.ui",

@@ -18,10 +18,11 @@ from mesh.agent.definition import key_will_do
 from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent, Swarm
-from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode, model_for
+from mesh.model.choice import VARIABLE, ModelUnavailable, close_models, mode, model_for
 from mesh.model.port import Prompt, Reply, ToolResult
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptInvalid
+from mesh.model.vendors.claude import KEY
 from mesh.testing import (
     Conversations,
     FleetHarness,

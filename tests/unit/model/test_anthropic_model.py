@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from mesh.agent._rate_limit import FIRST_PAUSE_S
 from mesh.agent.tools import tool
-from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Said, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelThrottled, ModelUnreadable
+from mesh.model.vendors.claude import ClaudeModel
 from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Complete
 from protocol.wire.prices import MTOK, Price, Tokens

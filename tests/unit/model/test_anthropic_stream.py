@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.model.anthropic import ClaudeModel, reply_of
-from mesh.model.anthropic import StreamedMessage as Streamed
 from mesh.model.parts import MOST_TOKENS, BrokenOff, Unreadable
 from mesh.model.port import Prompt, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
+from mesh.model.vendors.claude import ClaudeModel, reply_of
+from mesh.model.vendors.claude import StreamedMessage as Streamed
 from protocol.wire.prices import Tokens
 from tests.unit.model.vendor import (
     MODEL,

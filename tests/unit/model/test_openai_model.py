@@ -13,7 +13,7 @@ from mesh.agent._rate_limit import FIRST_PAUSE_S
 from mesh.agent.definition import key_will_do
 from mesh.agent.tools import tool
 from mesh.model import ClaudeAgent, Model, OpenAIModel, Prompt, Reply
-from mesh.model.agent import VARIABLE, ModelUnavailable, close_models, driven_by, model_for
+from mesh.model.choice import VARIABLE, ModelUnavailable, close_models, driven_by, model_for
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Said, ToolResult
 from mesh.model.prompt import Instructions
@@ -278,6 +278,7 @@ async def test_an_object_that_asks_a_vendor_is_asked_only_if_it_may_be(
         assert await agent(turn(agent="a")) == Complete(answer="by the rules")
         monkeypatch.setenv(VARIABLE, "openai")
         monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
+        assert driven_by(agent) == "qwen3"
         free = {"qwen3": Price(input=0, output=0)}
         assert await agent(turn(agent="a", prices=free)) == Complete(answer="mine")
         await model.close()

@@ -4,11 +4,11 @@ import pytest
 
 from mesh.agent.turn import Turn
 from mesh.model import pricing
-from mesh.model.anthropic import ROUTING, WORK, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Model, Reply
 from mesh.model.pricing import BudgetUnpriced
 from mesh.model.vendor import ModelRetry
+from mesh.model.vendors.claude import ROUTING, WORK, ClaudeModel
 from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Complete, Move, Usage
 from protocol.wire.handoff import Budget, Constraints

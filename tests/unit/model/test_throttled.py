@@ -12,10 +12,10 @@ import pytest
 from mesh.agent import Turn
 from mesh.agent import _rate_limit as rate_limit
 from mesh.agent.errors import Throttled
-from mesh.model.anthropic import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.model.vendor import ModelThrottled
+from mesh.model.vendors.claude import ClaudeModel
 from mesh.testing import turn
 from protocol.wire.commands import Complete, Move
 from protocol.wire.config import ModelLimits

@@ -17,7 +17,7 @@ class Imports:
 
 sys.meta_path.insert(0, Imports())
 from mesh.model import OpenAIModel
-from mesh.model.anthropic import ClaudeModel
+from mesh.model.vendors.claude import ClaudeModel
 from mesh.model.port import Prompt
 from tests.vendors.claude import StubClaude
 from tests.vendors.openai import StubOpenAI

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mesh.model.anthropic import ClaudeModel
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolSpec
+from mesh.model.vendors.claude import ClaudeModel
 from tests.vendors.claude import StubClaude
 from tests.vendors.stand_in import Answer
 

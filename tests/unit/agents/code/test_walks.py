@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agents.code.projects import git, origin
-from mesh.model import agent as driven
+from mesh.model import choice as driven
 from mesh.testing import FleetHarness
 from protocol.wire import events
 from tests.scripted_claude import ask_at, scripted_claude

@@ -10,7 +10,7 @@ from agents.research.library import documents, sentences
 from agents.research.team import uncited
 from mesh.agent.values import Results
 from mesh.model import Flaw
-from mesh.model import agent as driven
+from mesh.model import choice as driven
 from mesh.testing import FleetHarness, turn
 from mesh.testing.harness import delivered, undelivered
 from tests.scripted_claude import ask_at, scripted_claude

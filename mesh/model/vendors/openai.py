@@ -1,4 +1,4 @@
-"""OpenAI's models behind the port, or any server of its Chat Completions API (extra `[openai]`).
+"""OpenAI's models, or any server of its Chat Completions API (extra `[openai]`).
 
     model = OpenAIModel("qwen3", base_url="http://127.0.0.1:11434/v1")
 
@@ -8,7 +8,7 @@ gets an error as its result, and a reply that nothing followed is asked to go on
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import msgspec
 
 from mesh.model import parts
 from mesh.model.port import Prompt, Reply, Said, ToolCall
-from mesh.model.vendor import VendorModel
+from mesh.model.vendor import Section, VendorModel
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, AsyncStream
     from openai.types.chat import ChatCompletionChunk
 
+KEY, SERVER = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _NO_KEY = "none"
 """Sent to a server of one's own, which wants no key; the SDK wants one."""
 _STOPS = {
@@ -172,6 +173,11 @@ class OpenAIModel(VendorModel):
     that knows no other limit.
     """
 
+    vendor = "openai"
+    sdk = "openai"
+    keys = (KEY,)
+    opened_by = (KEY, SERVER)
+    price_list = "openai"
     error_code = "code"
     request_header = "x-request-id"
 
@@ -197,17 +203,23 @@ class OpenAIModel(VendorModel):
         }
         return {**asked, **({"tools": tools} if tools else {}), **self._more}
 
-    def _sdk(self) -> Any:
-        import openai
-
-        return openai
+    def printed(self, request: Mapping[str, Any]) -> Iterator[Section]:
+        settings = dict(request)
+        tools, messages = (settings.pop(part, ()) for part in ("tools", "messages"))
+        yield Section("settings", (settings,))
+        if tools:
+            yield Section("tools", tuple(tools))
+        for message in messages:
+            for part in (message["content"], *message.get("tool_calls", ())):
+                if part is not None:
+                    yield Section(message["role"], (part,))
 
     def _connected(self, **more: Any) -> "AsyncOpenAI":
         from openai import AsyncOpenAI
 
-        own_server = self._base_url or os.environ.get("OPENAI_BASE_URL")
+        own_server = self._base_url or os.environ.get(SERVER)
         return AsyncOpenAI(
-            api_key=self._api_key or os.environ.get("OPENAI_API_KEY") or (_NO_KEY if own_server else None),
+            api_key=self._api_key or os.environ.get(KEY) or (_NO_KEY if own_server else None),
             base_url=self._base_url,
             timeout=self._timeout_s,
             max_retries=0,
@@ -224,3 +236,6 @@ class OpenAIModel(VendorModel):
     async def _stream(self, request: Mapping[str, Any]) -> "AsyncIterator[AsyncStream[ChatCompletionChunk]]":
         async with await self._client.chat.completions.create(**request) as stream:
             yield stream
+
+
+VENDOR = OpenAIModel

@@ -1,4 +1,4 @@
-"""Claude behind the port: prompts for the Messages API, its streamed replies read back, and the SDK.
+"""Claude: prompts for the Messages API, its streamed replies read back, and the SDK.
 
 A request is stable, so that the vendor's prompt cache helps: the system text first, then the tools sorted by
 name, then the brief. One marker ends the part that is the same for every turn of an agent, another one the
@@ -14,7 +14,7 @@ them. Once a block of a reply is left out or changed, its later thoughts are lef
 """
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ import msgspec
 
 from mesh.model import parts
 from mesh.model.port import Prompt, Reply, Said, ToolCall
-from mesh.model.vendor import VendorModel
+from mesh.model.vendor import Section, VendorModel
 from mesh.service import tracing
 from protocol.wire import codec
 from protocol.wire.commands import Usage
@@ -39,6 +39,7 @@ ROUTING = "claude-haiku-5-5"
 WORK = "claude-sonnet-5-5"
 HARD = "claude-opus-5-5"
 
+KEY = "ANTHROPIC_API_KEY"
 CACHED = {"type": "ephemeral"}
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 OWN_TOOLS = frozenset(
@@ -339,6 +340,11 @@ class ClaudeModel(VendorModel):
     Its `more` are arguments of `messages.create`: `thinking`, `output_config`.
     """
 
+    vendor = "claude"
+    sdk = "anthropic"
+    keys = (KEY, "ANTHROPIC_AUTH_TOKEN")
+    opened_by = (KEY,)
+    price_list = "anthropic"
     makes_spans = True
     error_code = "error_code"
     request_header = "request-id"
@@ -364,16 +370,23 @@ class ClaudeModel(VendorModel):
             asked["tool_choice"] = {"type": "auto"}  # a forced choice is an error with the newer models
         return asked
 
-    def _sdk(self) -> Any:
-        import anthropic
-
-        return anthropic
+    def printed(self, request: Mapping[str, Any]) -> Iterator[Section]:
+        settings = dict(request)
+        system, tools, messages = (settings.pop(part, ()) for part in ("system", "tools", "messages"))
+        yield Section("settings", (settings,))
+        for block in system:
+            yield _printed("system", block)
+        if tools:
+            yield Section("tools", tuple(tools))
+        for message in messages:
+            for block in message["content"]:
+                yield _printed(message["role"], block)
 
     def _connected(self, **more: Any) -> "AsyncAnthropic":
         from anthropic import AsyncAnthropic
 
         return AsyncAnthropic(
-            api_key=self._api_key or os.environ.get("ANTHROPIC_API_KEY"),
+            api_key=self._api_key or os.environ.get(KEY),
             base_url=self._base_url,
             timeout=self._timeout_s,
             max_retries=0,
@@ -410,3 +423,11 @@ class ClaudeModel(VendorModel):
         else:
             async with await client.messages.create(**request, stream=True) as plain:
                 yield plain
+
+
+def _printed(role: str, block: Block) -> Section:
+    heading = f"{role} (cached up to here)" if "cache_control" in block else role
+    return Section(heading, (block["text"] if block["type"] == "text" else block,))
+
+
+VENDOR = ClaudeModel
