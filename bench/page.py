@@ -11,7 +11,6 @@ loopback, over a mesh of its own, and asked as a browser asks it.
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import os
@@ -31,10 +30,11 @@ from bench.place import FLOODED, OPERATOR, place
 from bench.stories import Line, fill, fresh_id
 from mesh.bus.roles import ADMIN
 from mesh.fleet.setup import apply
+from mesh.ops.index import RequestIndex, filter_from
+from mesh.ops.rows import COSTS, IndexRow, Listed, words_of
 from mesh.testing import InMemoryGuard
 from mesh.ui import Options, keys_in, serving
-from mesh.ui.projection import COSTS, Listed, Projection, words_of
-from mesh.ui.requests import PAGE, filter_of
+from mesh.ui.requests import PAGE
 from protocol.wire.commands import Freeze, Thaw
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
@@ -116,7 +116,7 @@ _AGENTS = ("triage", "billing", "refunds", "legal", "tech")
 _STATES = {"completed": 88, "failed": 4, "refused": 4, "open": 2, "human": 1, "expired": 1}
 
 
-def rows(count: int) -> Iterator[tuple[int, Listed]]:
+def rows(count: int) -> Iterator[tuple[int, IndexRow]]:
     """Yield so many requests, each with the place of its first event: six events; the last one is of now."""
     chance = random.Random(1)
     began = time.time_ns() // 1_000 - count * _APART
@@ -130,13 +130,12 @@ def rows(count: int) -> Iterator[tuple[int, Listed]]:
         tags = {f"status:{status}", f"client:{client}", *(f"agent:{name}" for name in names)}
         tags |= ({f"rule:{rule}"} if rule else set()) | ({"status:open"} if status == "human" else set())
         tags |= {f"cost:{power}" for power in COSTS if cost >= 10**power}
-        row = Listed(
+        listed = Listed(
             request=f"{client}_{number:026d}",
             last=number * 6 + 5,
             status=status,
             holder="",
             client=client,
-            frozen=False,
             opened=began + number * _APART,
             at=began + number * _APART + 500,
             events=6,
@@ -148,10 +147,8 @@ def rows(count: int) -> Iterator[tuple[int, Listed]]:
             rule=rule,
             trail=" → ".join(names),
             text=text,
-            words=words_of(text),
-            tags=" ".join(sorted(tags)),
         )
-        yield number * 6, row
+        yield number * 6, IndexRow(listed, frozenset(tags), words_of(text))
 
 
 FILTERS: Mapping[str, Mapping[str, str]] = {
@@ -179,11 +176,11 @@ FILTERS: Mapping[str, Mapping[str, str]] = {
 def main(arguments: list[str]) -> None:
     count, folder = int(arguments[0]), Path(arguments[1])
     file = folder / "listing.sqlite3"
-    listed = Projection(file, _log_of(file) or f"{count} rows")
+    listed = RequestIndex(file, _log_of(file) or f"{count} rows")
     if listed.seq == 0:
         began, left = time.perf_counter(), rows(count)
         while part := list(itertools.islice(left, _AT_ONCE)):
-            listed.put(part, part[-1][0] + 5)
+            listed.put(part, listed.seq, part[-1][0] + 5)
         _say(f"{count} rows written in {time.perf_counter() - began:.0f} s")
     listed.close()
     _say(f"{file.stat().st_size / 1e6:.0f} MB")
@@ -204,32 +201,30 @@ async def _measure(folder: Path, count: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _page_over(folder: Path) -> AsyncIterator[tuple[Projection, httpx.AsyncClient]]:
-    """Serve the page over the filled list, as if another page that shares the folder had fed it."""
+async def _page_over(folder: Path) -> AsyncIterator[tuple[RequestIndex, httpx.AsyncClient]]:
+    """Serve the page over the filled list, as if it had been fed."""
     async with place(folder / "mesh", fleet=FLOODED, sync_always=False) as at:
         async with await at.connect_as(ADMIN) as admin:
             await apply(admin, FLOODED)
             log = str((await admin.api("STREAM.INFO.LOG"))["created"])
         file = folder / "listing.sqlite3"
         with sqlite3.connect(file) as opened:
-            opened.execute("UPDATE place SET log = ?", (log,))
+            opened.execute("UPDATE place SET log = ?, seq = 0", (log,))
         opened.close()
-        name = f"page-{hashlib.sha256(log.encode()).hexdigest()[:12]}"  # as `mesh.ui.feed` names its file
-        with (folder / "page.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            shown = folder / f"{name}.sqlite3"
-            shown.symlink_to(file.name)
-            try:
-                options = Options(store=folder)
-                keys = keys_in(at.url, at.keys, reader=OPERATOR)
-                async with (
-                    serving(keys, options) as address,
-                    httpx.AsyncClient(base_url=address, timeout=60) as browser,
-                ):
-                    with contextlib.closing(Projection(file, log)) as listed:
-                        yield listed, browser
-            finally:
-                shown.unlink()
+        name = f"requests-{hashlib.sha256(log.encode()).hexdigest()[:12]}"
+        shown = folder / f"{name}.sqlite3"
+        shown.symlink_to(file.name)
+        try:
+            options = Options(store=folder)
+            keys = keys_in(at.url, at.keys, reader=OPERATOR)
+            async with (
+                serving(keys, options) as address,
+                httpx.AsyncClient(base_url=address, timeout=60) as browser,
+            ):
+                with contextlib.closing(RequestIndex(file, log)) as listed:
+                    yield listed, browser
+        finally:
+            shown.unlink()
 
 
 def _log_of(file: Path) -> str | None:
@@ -240,8 +235,8 @@ def _log_of(file: Path) -> str | None:
         return str(opened.execute("SELECT log FROM place").fetchone()[0])
 
 
-def _queried(listed: Projection, said: Mapping[str, str]) -> float:
-    wanted, began = filter_of(said, time.time()), time.perf_counter()
+def _queried(listed: RequestIndex, said: Mapping[str, str]) -> float:
+    wanted, began = filter_from(said), time.perf_counter()
     listed.page(wanted, before=None, limit=PAGE + 1)
     return (time.perf_counter() - began) * 1_000
 

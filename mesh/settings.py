@@ -227,6 +227,15 @@ def _is_strangers(path: Path) -> bool:
     return found.st_uid != os.getuid() or bool(found.st_mode & 0o022)
 
 
+def index_folder(here: Path) -> Path:
+    """Return the folder that keeps indexes of requests: a project's own, else one in the user's cache."""
+    for folder in project_of(here):
+        if (folder / STATE).is_dir() and not _is_strangers(folder / STATE):
+            return folder / STATE
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache")
+    return home / "handoff-mesh"
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

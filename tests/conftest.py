@@ -57,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if "TMPDIR" not in os.environ and _usable(MEMORY):
             os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
     warm = contextlib.ExitStack()
+    if not hasattr(config, "workerinput"):  # a command keeps its index of requests there
+        os.environ["XDG_CACHE_HOME"] = warm.enter_context(tempfile.TemporaryDirectory(prefix="mesh-cache-"))
     warm.enter_context(warm_starts())  # of the workers, too
     config.add_cleanup(warm.close)
 

@@ -25,6 +25,7 @@ from mesh.cli.options import (
 from mesh.cli.output import as_json_text, emit, note, paged, read_lines, say, table
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted, one_line
+from mesh.settings import index_folder
 
 if TYPE_CHECKING:
     from mesh.replay.rejudge import Rejudged
@@ -58,7 +59,7 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
         async with await where.connect(*PEOPLE) as bus:
             if (stands := await ops.roster.mesh_freeze(bus)).frozen:
                 note(stands.notice)
-            stuck = await ops.requests.newest_stuck(bus)
+            stuck = await ops.requests.newest_stuck(bus, index_folder(Path.cwd()))
         if stuck is None:
             if as_json:
                 emit(None)

@@ -39,12 +39,15 @@ from mesh.cli.output import (
 )
 from mesh.errors import MeshError, NotFound, UsageWrong
 from mesh.service.printable import counted, one_line, short, when
+from mesh.settings import index_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mesh.bus.connection import Bus
     from mesh.client.journals import Step
+    from mesh.ops.index import RequestIndex
+    from mesh.ops.rows import Listed
     from protocol.wire.commands import Submit
 
 app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.")
@@ -67,7 +70,15 @@ async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json
 
 @app.command("ls")
 @click.option("--status", help="Only open, human (people must act), frozen, completed, refused, failed …")
+@click.option("--agent", help="Only requests that this agent had a turn in.")
+@click.option("--client", help="Only requests of this client.")
+@click.option("--rule", help="Only requests in which this rule refused a move.")
 @click.option("--conversation", help="Only requests of this conversation.")
+@click.option("--text", help="Only requests whose text has these words, or whose id begins so.")
+@click.option("--cost", metavar="DOLLARS", help="Only requests that cost so much at least.")
+@click.option("--younger", metavar="SPAN", help="Only requests opened within 90s, 15m, 2h or 7d.")
+@click.option("--older", metavar="SPAN", help="Only requests opened before that.")
+@click.option("--all", "whole", is_flag=True, help="Index the whole log first, not its newest events alone.")
 @click.option(
     "--limit",
     "-n",
@@ -77,15 +88,19 @@ async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json
     help="How many at most.",
 )
 @framed
-async def ls(
-    where: Where, *, status: str | None, conversation: str | None, limit: int, as_json: bool
-) -> None:
-    """List requests, newest event first."""
-    if status is not None and status not in ops.requests.STATUSES:
-        raise UsageWrong(f"no such status: {status!r}; one of {', '.join(ops.requests.STATUSES)}")
+async def ls(where: Where, *, limit: int, whole: bool, as_json: bool, **fields: str | None) -> None:
+    """List requests, newest event first.
+
+    The list comes from an index of the log that is kept between runs.
+    """
+    wanted = ops.index.filter_from({name: value for name, value in fields.items() if value is not None})
+
+    def look(index: "RequestIndex") -> "tuple[list[Listed], bool]":
+        return index.page(wanted, limit=limit, by_change=True), index.is_whole
+
     async with await where.connect(*READERS) as bus:
-        found, looked_at_all = await ops.requests.recent(
-            bus, limit=limit, status=status, conversation=conversation
+        found, is_whole = await ops.requests.from_index(
+            bus, look, folder=index_folder(Path.cwd()), whole=whole, on_work=_remark_indexing
         )
         await _remark_freeze(bus)
     listing(
@@ -104,8 +119,12 @@ async def ls(
         as_json=as_json,
         spare=("events", "conversation", "last", "text"),
     )
-    if not looked_at_all and len(found) < limit:
-        note("only the newest part of the log was looked through")
+    if not is_whole and len(found) < limit:
+        note("only the newest part of the log is indexed; --all indexes the rest, once")
+
+
+def _remark_indexing(events: int) -> None:
+    note(f"{counted(events, 'event')} of the log to index; the next time takes up from there")
 
 
 async def _remark_freeze(bus: "Bus") -> None:

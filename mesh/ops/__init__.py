@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mesh.ops import delivery as delivery
     from mesh.ops import explain as explain
     from mesh.ops import health as health
+    from mesh.ops import index as index
     from mesh.ops import log as log
     from mesh.ops import memory as memory
     from mesh.ops import prompt as prompt

@@ -83,9 +83,9 @@ class Options(NamedTuple):
     names: tuple[str, ...] = ()
     """Further host names under which browsers reach the page, as behind a proxy."""
     store: Path | None = None
-    """The folder of the projection; None: a temporary one."""
+    """The folder of the index of requests; None: a temporary one."""
     rebuild: bool = False
-    """Make the projection anew from the log."""
+    """Make that index anew from the log."""
     file: "FleetFile | None" = None
     """For doctor, to compare the server with."""
     monitor: str | None = None

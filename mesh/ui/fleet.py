@@ -12,9 +12,9 @@ from mesh.bus.listing import bounds
 from mesh.errors import UsageWrong
 from mesh.ops import control, dead_letters, health, roster
 from mesh.ops.roster import Breaker, Member
+from mesh.ops.rows import EdgeCount
 from mesh.service.logs import get_logger
 from mesh.ui.page import Page, is_piece
-from mesh.ui.projection import EdgeCount
 from protocol.wire.config import Fleet
 from protocol.wire.events import type_of
 from protocol.wire.ids import HUMAN
@@ -29,7 +29,7 @@ def routes(page: Page) -> list[Route]:
         fleet = await roster.fleet_of(page.bus)
         members = await roster.roster(page.bus)
         stands = {each.agent: each for each in await roster.breakers(page.bus)}
-        happened = await asyncio.to_thread(page.feed.projection.edges)
+        happened = await asyncio.to_thread(page.feed.index.edges)
         return page.render(
             request,
             "fleet.html" if is_piece(request) else "agents.html",

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
 from typing import Any, Self
 
 import msgspec
@@ -16,10 +15,10 @@ from mesh.bus.connection import Bus
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
 from mesh.errors import MeshError, UsageWrong
+from mesh.ops.feed import IndexFeed, end
 from mesh.ops.log import checked_id
 from mesh.service.printable import short
 from mesh.ui import Keys, Options
-from mesh.ui.feed import Feed, end
 from mesh.ui.security import Security, Visit
 from mesh.ui.story import environment
 
@@ -51,9 +50,8 @@ class Page:
         """Connect. Raises as `Access.connect`."""
         self.bus = await self._stack.enter_async_context(await self.keys.reader.connect())
         """A viewer's, or an operator's: for everything that is shown."""
-        self.feed = Feed(self.bus, self.options.store)
-        self._stack.callback(self.feed.close)
-        await self.feed.open(anew=self.options.rebuild)
+        feed = IndexFeed(self.bus, self.options.store, anew=self.options.rebuild)
+        self.feed = await self._stack.enter_async_context(feed)
         feeding = asyncio.create_task(self.feed.run())
 
         self._stack.push_async_callback(end, feeding)
@@ -108,7 +106,7 @@ class Page:
         visit: Visit = request.scope["mesh.visit"]
         request.scope["mesh.visit"] = msgspec.structs.replace(visit, told="")  # it is told once
         # A view that has just read the queue has counted it; others go by the feed, which may lag a moment.
-        for_people = self.feed.projection.count("status:human")
+        for_people = self.feed.index.count("status:human")
         made = self._templates.get_template(template).render(
             {"for_people": for_people} | context,
             path=request.url.path,
@@ -179,17 +177,3 @@ def number(said: Mapping[str, str], name: str, otherwise: int | None) -> int | N
     if not (value.isascii() and value.isdecimal()) or len(value) > 16 or int(value) > MOST:
         raise UsageWrong(f"{name} is a whole number, not {value[:40]!r}")
     return int(value)
-
-
-def nano_dollars(said: Mapping[str, str], name: str) -> int | None:
-    """Return an amount of dollars as nano-dollars; None where nothing is said. Raises UsageWrong."""
-    value = said.get(name, "").strip()
-    if not value:
-        return None
-    try:
-        amount = Decimal(value.removeprefix("$"))
-    except InvalidOperation:
-        amount = Decimal(-1)
-    if not (amount.is_finite() and 0 <= amount <= 10**9):
-        raise UsageWrong(f"{name}: {value[:40]!r} is no amount of dollars")
-    return int(amount * 10**9)

@@ -21,8 +21,9 @@ from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 from mesh.bus.connection import Bus
 from mesh.errors import UsageWrong
 from mesh.ops import queue
+from mesh.ops.index import nano_dollars
 from mesh.service.printable import as_json_text, as_text, short
-from mesh.ui.page import Page, nano_dollars, number
+from mesh.ui.page import Page, number
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Budget
 
@@ -106,7 +107,8 @@ async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: 
     if how == "complete" and not answer.strip():
         raise UsageWrong("say the answer")
     kinds = {kind: number(form, kind, None) for kind in ("tokens", "model_calls")}
-    kinds["nano_dollars"] = nano_dollars(form, "dollars")
+    dollars = form.get("dollars", "").strip()
+    kinds["nano_dollars"] = nano_dollars("dollars", dollars) if dollars else None
     granted = {kind: value for kind, value in kinds.items() if value is not None}
     if how == "complete" and granted:
         raise UsageWrong("an answer needs no budget")

@@ -8,8 +8,7 @@ key is at hand.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
-from time import time
+from collections.abc import AsyncGenerator
 from urllib.parse import urlencode
 
 import msgspec
@@ -24,14 +23,14 @@ from mesh.client.follow import Heard
 from mesh.errors import PASSING, MeshError, NotFound, UsageWrong
 from mesh.ops import control, log, queue
 from mesh.ops.explain import VERDICTS, explain, sentences
-from mesh.ops.requests import STATUSES
+from mesh.ops.index import TAGGED, filter_from
+from mesh.ops.rows import STATUSES, Listed
 from mesh.ui.drawing.scene import mermaid, scene
-from mesh.ui.page import Page, is_piece, nano_dollars, number
-from mesh.ui.projection import Filter, Listed
+from mesh.ui.page import Page, is_piece, number
 from mesh.ui.security import Visit
 from mesh.ui.story import Stories, as_html, pictures, standing
 from protocol.wire.events import type_of
-from protocol.wire.ids import is_name, submitter_of
+from protocol.wire.ids import submitter_of
 
 
 def routes(page: Page) -> list[Route]:
@@ -43,20 +42,16 @@ def routes(page: Page) -> list[Route]:
 
 
 PAGE = 50
-MOST_TEXT = 200
-"""Characters that are looked for."""
-STATES = (*STATUSES, "unreadable")
-TAGGED = ("agent", "client", "rule")
-SPANS = {"15m": 900, "1h": 3_600, "1d": 86_400, "7d": 604_800, "30d": 2_592_000}
-"""Ages that can be chosen, in seconds."""
+SPANS = ("15m", "1h", "1d", "7d", "30d")
+"""Ages that can be chosen."""
 
 
 def list_routes(page: Page) -> list[Route]:
     async def many(request: Request) -> Response:
         said = {name: value for name, value in request.query_params.items() if value.strip()}
-        wanted, before = filter_of(said, time()), number(said, "before", None)
-        projection = page.feed.projection
-        found = await asyncio.to_thread(projection.page, wanted, before=before, limit=PAGE + 1)
+        wanted, before = filter_from(said), number(said, "before", None)
+        index = page.feed.index
+        found = await asyncio.to_thread(index.page, wanted, before=before, limit=PAGE + 1)
         rows = found[:PAGE]
         sign = _sign(rows)
         if is_piece(request) and said.get("seen") == sign:
@@ -75,45 +70,15 @@ def list_routes(page: Page) -> list[Route]:
             sign=sign,
             behind=page.feed.behind,
             trouble=page.feed.trouble,
-            choices={"status": STATES, "younger": tuple(SPANS), "older": tuple(SPANS)}
+            choices={"status": STATUSES, "younger": SPANS, "older": SPANS}
             | (
                 {}
                 if is_piece(request)
-                else {kind: await asyncio.to_thread(projection.named, kind) for kind in TAGGED}
+                else {kind: await asyncio.to_thread(index.named, kind) for kind in TAGGED}
             ),
         )
 
     return [Route("/requests", many)]
-
-
-def filter_of(said: Mapping[str, str], now_s: float) -> Filter:
-    """Return which requests a visitor asks for. Raises UsageWrong."""
-    tags = []
-    if "status" in said:
-        tags.append(f"status:{_one_of(said, 'status', STATES)}")
-    for kind in TAGGED:
-        if kind in said:
-            if not is_name(said[kind].replace("_", "-")):
-                raise UsageWrong(f"{kind}: {said[kind][:40]!r} is no name")
-            tags.append(f"{kind}:{said[kind]}")
-    since = int((now_s - SPANS[_one_of(said, "younger", SPANS)]) * 1e6) if "younger" in said else None
-    until = int((now_s - SPANS[_one_of(said, "older", SPANS)]) * 1e6) if "older" in said else None
-    text = said.get("text", "").strip()
-    if len(text) > MOST_TEXT:
-        raise UsageWrong(f"text has {MOST_TEXT} characters at most")
-    return Filter(
-        tags=tuple(tags),
-        text=text,
-        nano_dollars=nano_dollars(said, "cost") or 0,
-        since=since,
-        until=until,
-    )
-
-
-def _one_of(said: Mapping[str, str], name: str, allowed: tuple[str, ...] | Mapping[str, int]) -> str:
-    if said[name] not in allowed:
-        raise UsageWrong(f"{name}: {said[name][:40]!r} is none of {', '.join(allowed)}")
-    return said[name]
 
 
 def _sign(rows: list[Listed]) -> str:

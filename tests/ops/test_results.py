@@ -10,6 +10,8 @@ from mesh.bus.connection import Bus
 from mesh.errors import ControlRefused, NotFound, OutcomeUnknown, UsageWrong
 from mesh.ops import control, health, log, queue, requests, spending
 from mesh.ops.health import CHECKS, Look
+from mesh.ops.index import Filter
+from mesh.ops.rows import Listed
 from protocol.wire import events
 from protocol.wire.commands import Complete, Resolve
 from protocol.wire.config import AgentEntry, Fleet
@@ -24,6 +26,12 @@ NOT_THERE = "c1_01KA0000000000000000000000"
 
 async def op(stage: Stage) -> Bus:
     return await stage.bus("op")
+
+
+async def newest(bus: Bus) -> list[Listed]:
+    return await requests.from_index(
+        bus, lambda index: index.page(Filter(), limit=100, by_change=True), folder=None
+    )
 
 
 async def test_many_requests_are_read_side_by_side_and_ended_ones_left_out_if_asked(
@@ -75,7 +83,7 @@ async def test_an_order_returns_the_event_that_obeyed_it_and_a_late_one_is_refus
 ) -> None:
     request, bus = await office.escalated(), await op(stage)
     is_(await control.freeze(bus, request, by="kim", reason="wait"), events.RequestFrozen)
-    [listed] = [each for each in (await requests.recent(bus, limit=100))[0] if each.request == request]
+    [listed] = [each for each in await newest(bus) if each.request == request]
     assert (listed.status, listed.holder) == ("open", "human")
     assert listed.frozen is not None
     assert (listed.frozen.by, listed.frozen.sender, listed.frozen.reason) == ("kim", "op", "wait")
@@ -176,7 +184,7 @@ async def test_a_list_is_read_again_while_a_busy_bus_does_not_answer(
     monkeypatch.setattr(bus, "request", not_every_one(request))
     monkeypatch.setattr(bus, "collect", not_every_one(collect))
     monkeypatch.setattr(log, "_PAUSE_S", 0.0)
-    listed, _ = await requests.recent(bus, limit=10)
+    listed = await newest(bus)
     assert set(wanted) <= {each.request for each in listed}
     assert set(wanted) <= {each.request for each in (await queue.queue(bus)).waiting}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from mesh.ops.rows import STATUSES
 from mesh.ui import Keys, Options, serving
 from tests.servers import eventually
 from tests.system.office import Office
@@ -58,6 +59,36 @@ async def test_the_list_the_view_and_the_commands_say_one_status_and_one_title(
         assert 'People <span class="badge people">1</span>' in (await browser.get("/agents")).text
 
 
+async def test_list_page_and_view_say_one_status_over_every_kind_of_story(
+    serve: Serve, office: Office
+) -> None:
+    """Questions, doubts, freezes, trees and ends: by the same words and the same filters."""
+    stories = {
+        await office.asked(): {"open", "human"},
+        await office.doubted(): {"open", "human"},
+        await office.delegated(): {"open"},
+        (await office.begun())[0]: {"open"},
+        (frozen := await office.escalated()): {"open", "human", "frozen"},
+        (cancelled := await office.escalated()): {"cancelled"},
+    }
+    await office.mesh("request", "freeze", frozen)
+    await office.mesh("request", "cancel", cancelled)
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        for request in stories:  # the page follows the log, and the commands go up to its end
+            await eventually(shows(browser, request, status=next(iter(stories[request] - {"open"}), "open")))
+        for status in STATUSES:
+            rows = (await office.mesh("request", "ls", "--status", status, "-n", 1000, "--json")).json
+            listed = {row["request"]: row["status"] for row in rows}
+            for request, statuses in stories.items():
+                (said,) = statuses - {"human", "frozen"}
+                assert listed.get(request) == (said if status in statuses else None), (request, status)
+                assert await shows(browser, request, status=status)() is (status in statuses)
+        for request, statuses in stories.items():
+            (said,) = statuses - {"human", "frozen"}
+            assert (await office.mesh("request", "show", request, "-o", "json")).json["status"] == said
+            assert f'<span class="badge {said}">' in (await browser.get(f"/requests/{request}")).text
+
+
 async def test_what_is_not_new_is_not_sent_again(serve: Serve, office: Office) -> None:
     async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
         request = await office.escalated()
@@ -89,7 +120,7 @@ async def test_the_list_goes_on_where_it_stopped(
         await eventually(shows(browser, while_away, status="human"))
         await eventually(shows(browser, before, status="completed"))
     remade: list[bool] = []
-    monkeypatch.setattr("mesh.ui.projection.Projection.remake", _noted(remade))
+    monkeypatch.setattr("mesh.ops.index.RequestIndex.remake", _noted(remade))
     anew = serving(keys, options._replace(rebuild=True))
     async with anew as address, httpx.AsyncClient(base_url=address) as browser:
         await eventually(shows(browser, before, status="completed"))
@@ -97,20 +128,18 @@ async def test_the_list_goes_on_where_it_stopped(
 
 
 def _noted(remade: list[bool]) -> Callable[..., None]:
-    from mesh.ui.projection import Projection
+    from mesh.ops.index import RequestIndex
 
-    remake = Projection.remake
+    remake = RequestIndex.remake
 
-    def noting(projection: Projection) -> None:
+    def noting(index: RequestIndex) -> None:
         remade.append(True)
-        remake(projection)
+        remake(index)
 
     return noting
 
 
-async def test_a_second_page_reads_what_the_first_one_feeds(
-    office: Office, keys: Keys, tmp_path: Path
-) -> None:
+async def test_two_pages_may_feed_one_index(office: Office, keys: Keys, tmp_path: Path) -> None:
     options = Options(store=tmp_path)
     async with serving(keys, options) as one, serving(keys, options) as other:
         request = await office.escalated()

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mesh.ops.rows import EdgeCount
 from mesh.ui.fleet import Cell, handovers
-from mesh.ui.projection import EdgeCount
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
 

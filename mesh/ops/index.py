@@ -1,38 +1,44 @@
-"""The list of all requests in SQLite, projected from the log, so that every page of it is quick.
+"""The index of requests in SQLite, projected from the log, for `mesh request ls` and the page.
 
-It is never a source of truth. It holds how far it has read, and goes on from there; it is made anew from the
+It is never a source of truth. It holds how far it has read, and goes on from there. It is made anew from the
 log where it is missing, damaged, of another form, or of another log. A request's row is a function of its
 events, and what can be filtered by exactly is a tag of the row: `status:open`, `agent:billing`, `cost:7`
-(10^7 nano-dollars or more). Pages are read by keyset, the newest request first: a later page costs what the
-first one does.
+(10^7 nano-dollars or more). Pages are read by keyset: a later page costs what the first one does.
+
+Any number of processes may read and write one file. Rows only become newer, hand-overs are counted by their
+place in the log, and a part of the log is written only where the part before it has been.
 """
 
 import contextlib
 import re
 import sqlite3
 import threading
-import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-_FORM = 5
+from mesh.errors import UsageWrong
+from mesh.ops.roster import Frozen
+from mesh.ops.rows import COSTS, STATUSES, EdgeCount, IndexRow, Listed, words_of
+from protocol.wire.ids import is_name
+
+_FORM = 6
 """The form of the tables. A file of another form is made again."""
 _FEW = 20_000
 """Rows that are looked at one by one where no filter has fewer: tens of milliseconds."""
-COSTS = (0, 6, 7, 8, 9, 10, 11)
-"""Powers of ten, of nano-dollars, that have a tag; 0 is any cost at all."""
-_WORD = re.compile(r"[^\W_]+")
 _PREFIX = 3
 """The least letters that find words by their beginning. Fewer are in most texts."""
 _AN_ID = re.compile(r"[a-z][a-z0-9-]*_[0-9A-Z]{3,26}")
+_FIELDS = tuple(name for name in Listed.__struct_fields__ if name != "id")
 _TABLES = """
-CREATE TABLE place (form INTEGER, log TEXT, seq INTEGER);
+CREATE TABLE place (form INTEGER, log TEXT, since INTEGER, seq INTEGER);
 CREATE TABLE requests (
     id INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, last INTEGER NOT NULL, status TEXT NOT NULL,
-    holder TEXT NOT NULL, client TEXT NOT NULL, frozen INTEGER NOT NULL, conversation TEXT NOT NULL,
+    holder TEXT NOT NULL, client TEXT NOT NULL, frozen BLOB, conversation TEXT NOT NULL,
     opened INTEGER NOT NULL, at INTEGER NOT NULL, events INTEGER NOT NULL, type TEXT NOT NULL,
     nano_dollars INTEGER NOT NULL, tokens INTEGER NOT NULL, model_calls INTEGER NOT NULL,
     refusals INTEGER NOT NULL, rule TEXT NOT NULL, trail TEXT NOT NULL, text TEXT NOT NULL,
@@ -40,74 +46,30 @@ CREATE TABLE requests (
 );
 CREATE INDEX requests_opened ON requests (opened);
 CREATE INDEX requests_last ON requests (last);
+CREATE INDEX requests_conversation ON requests (conversation) WHERE conversation != '';
 CREATE TABLE edges (
     giver TEXT NOT NULL, taker TEXT NOT NULL, passed INTEGER NOT NULL, refused INTEGER NOT NULL,
     PRIMARY KEY (giver, taker)
 ) WITHOUT ROWID;
 CREATE TABLE tags (tag TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (tag, id)) WITHOUT ROWID;
-CREATE VIRTUAL TABLE words USING fts5 (said, content='', prefix='3 4 5');
+CREATE VIRTUAL TABLE words USING fts5 (text, content='', prefix='3 4 5');
 """
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, as the list shows it."""
+# --- which requests are wanted --------------------------------------------------------------------
 
-    request: str
-    last: int
-    """Place in the log of its newest event."""
-    status: str
-    """`open`, how it ended, or `unreadable`."""
-    holder: str
-    client: str
-    frozen: bool
-    conversation: str = ""
-    opened: int
-    """UTC µs of its first event."""
-    at: int
-    """UTC µs of its newest event."""
-    events: int
-    type: str
-    """Of the newest event."""
-    nano_dollars: int = 0
-    tokens: int = 0
-    model_calls: int = 0
-    refusals: int = 0
-    rule: str = ""
-    """By which the newest refusal was."""
-    trail: str = ""
-    """Everybody who held the work, in order; the newest of many."""
-    text: str = ""
-    """What its client wrote; only the beginning of a long text."""
-    words: str = ""
-    """What can be looked for, as `words_of` returns it."""
-    tags: str = ""
-    """Apart by spaces, in order."""
-    id: int = 0
-    """Place in the log of its first event that was read."""
-
-
-def words_of(*texts: str) -> str:
-    """Return the words of texts apart by spaces, without case and accents."""
-    plain = unicodedata.normalize("NFKD", " ".join(texts).casefold())
-    return " ".join(_WORD.findall("".join(char for char in plain if not unicodedata.combining(char))))
-
-
-_FIELDS = tuple(name for name in Listed.__struct_fields__ if name != "id")
-
-
-class EdgeCount(NamedTuple):
-    """How often work passed from one name to another, and how often it was refused."""
-
-    giver: str
-    taker: str
-    passed: int
-    refused: int
+MOST_TEXT = 200
+"""Characters that are looked for."""
+TAGGED = ("agent", "client", "rule")
+_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which requests are wanted: those to which all of it applies."""
 
     tags: tuple[str, ...] = ()
+    conversation: str = ""
     text: str = ""
     """Words that the client wrote (their beginnings will do), or the beginning of an id."""
     nano_dollars: int = 0
@@ -117,14 +79,75 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
 
 
-class Projection:
-    """The tables, in a file. It may be used from any thread."""
+def filter_from(fields: Mapping[str, str], now_s: float | None = None) -> Filter:
+    """Return which requests a person asks for, as the page's address and options of `request ls` say it.
+
+    Args:
+        fields: `status`, `agent`, `client`, `rule`, `conversation`, `text`, `cost` (dollars at least),
+            `younger` and `older` (a span: `15m`, `7d`); each may be left out.
+
+    Raises UsageWrong.
+    """
+    now_s, tags = time.time() if now_s is None else now_s, []
+    if "status" in fields:
+        if fields["status"] not in STATUSES:
+            raise UsageWrong(f"no such status: {fields['status'][:40]!r}; one of {', '.join(STATUSES)}")
+        tags.append(f"status:{fields['status']}")
+    for kind in TAGGED:
+        if kind in fields:
+            if not is_name(fields[kind].replace("_", "-")):
+                raise UsageWrong(f"{kind}: {fields[kind][:40]!r} is no name")
+            tags.append(f"{kind}:{fields[kind]}")
+    text = fields.get("text", "").strip()
+    if len(text) > MOST_TEXT:
+        raise UsageWrong(f"text has {MOST_TEXT} characters at most")
+    return Filter(
+        tags=tuple(tags),
+        conversation=fields.get("conversation", ""),
+        text=text,
+        nano_dollars=nano_dollars("cost", fields["cost"]) if "cost" in fields else 0,
+        since=_ago(fields, "younger", now_s),
+        until=_ago(fields, "older", now_s),
+    )
+
+
+def nano_dollars(name: str, value: str) -> int:
+    """Return an amount of dollars as nano-dollars. Raises UsageWrong."""
+    try:
+        amount = Decimal(value.strip().removeprefix("$"))
+    except InvalidOperation:
+        amount = Decimal(-1)
+    if not (amount.is_finite() and 0 <= amount <= 10**9):
+        raise UsageWrong(f"{name}: {value[:40]!r} is no amount of dollars")
+    return int(amount * 10**9)
+
+
+def _ago(fields: Mapping[str, str], name: str, now_s: float) -> int | None:
+    if name not in fields:
+        return None
+    span = _SPAN.fullmatch(fields[name])
+    if span is None:
+        raise UsageWrong(f"{name}: {fields[name][:40]!r} is no span of time; write 90s, 15m, 2h or 7d")
+    return max(0, int((now_s - int(span[1]) * _UNITS[span[2]]) * 1e6))
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+class Overtaken(Exception):
+    """The index is no longer where the writer left it: another process made it anew."""
+
+
+class RequestIndex:
+    """The tables, in a file. It may be used from any thread, and by several processes at once."""
 
     def __init__(self, path: Path, log: str) -> None:
         """Open the file. It is made again unless it goes on from a place in this very log.
 
         Args:
             log: what tells the log from any other one.
+
+        Raises OSError and sqlite3.Error where no file can be used.
         """
         self._path, self._log = path, log
         self._at_writing, self._at_reading = threading.Lock(), threading.Lock()
@@ -132,16 +155,17 @@ class Projection:
         path.touch(mode=0o600)
         try:
             self._open()
-            fits = self._fits()
+            self._make_unless(self._fits)
+        except sqlite3.OperationalError:
+            self.close()
+            raise
         except sqlite3.DatabaseError:  # it is no database, or a damaged one
             self.close()
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{path}{suffix}").unlink(missing_ok=True)
             path.touch(mode=0o600)
             self._open()
-            fits = False
-        if not fits:
-            self.remake()
+            self._make_unless(self._fits)
 
     def _open(self) -> None:
         self._writing, self._reading = (
@@ -153,21 +177,26 @@ class Projection:
             opened.execute("PRAGMA synchronous = NORMAL")  # what a crash takes from the end is read again
             opened.execute("PRAGMA cache_size = -65536")  # KiB
 
-    def _fits(self) -> bool:
+    def _fits(self, writing: sqlite3.Connection) -> bool:
         try:
-            place = self._writing.execute("SELECT form, log FROM place").fetchone()
+            place = writing.execute("SELECT form, log FROM place").fetchone()
         except sqlite3.OperationalError:
             return False
         return bool(place == (_FORM, self._log))
 
-    def remake(self) -> None:
-        """Throw everything away, and begin at the log's beginning."""
+    def remake(self, since: int = 1) -> None:
+        """Throw everything away, and begin at a place in the log."""
+        self._make_unless(lambda writing: False, since)
+
+    def _make_unless(self, fits: Callable[[sqlite3.Connection], bool], since: int = 1) -> None:
         with self._transaction() as writing:
+            if fits(writing):
+                return
             for table in ("place", "requests", "edges", "tags", "words"):
                 writing.execute(f"DROP TABLE IF EXISTS {table}")
             for statement in _TABLES.split(";\n"):
                 writing.execute(statement)
-            writing.execute("INSERT INTO place VALUES (?, ?, 0)", (_FORM, self._log))
+            writing.execute("INSERT INTO place VALUES (?, ?, ?, ?)", (_FORM, self._log, since, since - 1))
 
     def close(self) -> None:
         """Close the file, once no thread is at it: SQLite crashes when a connection ends under its user."""
@@ -191,48 +220,74 @@ class Projection:
 
     @property
     def seq(self) -> int:
-        """How far in the log everything is in the list."""
+        """Return how far in the log everything is in the index."""
         return int(self._read("SELECT seq FROM place")[0][0])
 
-    def put(self, rows: Iterable[tuple[int, Listed]], seq: int, edges: Iterable[EdgeCount] = ()) -> None:
-        """Write requests as they stand now, each with the place of the event that it may be new by.
+    @property
+    def since(self) -> int:
+        """Return where in the log the index begins: a request without an event from there on is not in it."""
+        return int(self._read("SELECT since FROM place")[0][0])
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if the index begins where the log began."""
+        return self.since == 1
+
+    def put(
+        self,
+        rows: Iterable[tuple[int, IndexRow]],
+        after: int,
+        seq: int,
+        edges: Iterable[tuple[int, EdgeCount]] = (),
+    ) -> None:
+        """Write requests as a part of the log leaves them, each with the place of its first event.
 
         Args:
-            seq: how far in the log everything is in the list then.
-            edges: hand-overs to count, of all events since the last call.
+            after: the place before that part.
+            seq: the last place of that part.
+            edges: hand-overs in that part, each with its place.
+
+        Raises Overtaken if the index does not reach as far as `after`.
         """
         with self._transaction() as writing:
+            reached: int = writing.execute("SELECT seq FROM place").fetchone()[0]
+            if reached < after or not self._fits(writing):
+                raise Overtaken
             writing.executemany(
                 "INSERT INTO edges VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
                 " SET passed = passed + excluded.passed, refused = refused + excluded.refused",
-                edges,
+                [edge for place, edge in edges if place > reached],
             )
             for first, row in rows:
                 self._put(writing, first, row)
-            writing.execute("UPDATE place SET seq = ?", (seq,))
+            writing.execute("UPDATE place SET seq = max(seq, ?)", (seq,))
 
-    def _put(self, writing: sqlite3.Connection, first: int, row: Listed) -> None:
-        known = writing.execute("SELECT id, tags FROM requests WHERE request = ?", (row.request,)).fetchone()
-        values = [getattr(row, name) for name in _FIELDS]
+    def _put(self, writing: sqlite3.Connection, first: int, row: IndexRow) -> None:
+        request = row.listed.request
+        select = "SELECT id, last, tags FROM requests WHERE request = ?"
+        known = writing.execute(select, (request,)).fetchone()
+        fields = {name: getattr(row.listed, name) for name in _FIELDS} | {"tags": " ".join(sorted(row.tags))}
+        fields["conversation"] = row.listed.conversation or ""
+        fields["frozen"] = None if row.listed.frozen is None else msgspec.json.encode(row.listed.frozen)
         if known is None:
             id_, before = first, set[str]()
-            marks = ", ".join("?" * (len(_FIELDS) + 1))
-            writing.execute(
-                f"INSERT INTO requests (id, {', '.join(_FIELDS)}) VALUES ({marks})", (id_, *values)
-            )
-            writing.execute("INSERT INTO words (rowid, said) VALUES (?, ?)", (id_, row.words))
+            fields |= {"id": id_, "words": row.words}
+            marks = ", ".join("?" * len(fields))
+            columns = ", ".join(fields)
+            writing.execute(f"INSERT INTO requests ({columns}) VALUES ({marks})", (*fields.values(),))
+            writing.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id_, row.words))
+        elif known[1] > row.listed.last:
+            return  # another process has read on
         else:
-            id_, before = known[0], set(known[1].split())
-            changed = [name for name in _FIELDS if name not in ("request", "text", "words")]
-            sets = ", ".join(f"{name} = ?" for name in changed)
-            writing.execute(
-                f"UPDATE requests SET {sets} WHERE id = ?", (*(getattr(row, name) for name in changed), id_)
-            )
-        after = set(row.tags.split())
+            id_, before = known[0], set(known[2].split())
+            for fixed in ("request", "text"):
+                del fields[fixed]
+            sets = ", ".join(f"{name} = ?" for name in fields)
+            writing.execute(f"UPDATE requests SET {sets} WHERE id = ?", (*fields.values(), id_))
         writing.executemany(
-            "DELETE FROM tags WHERE tag = ? AND id = ?", [(tag, id_) for tag in before - after]
+            "DELETE FROM tags WHERE tag = ? AND id = ?", [(tag, id_) for tag in before - row.tags]
         )
-        writing.executemany("INSERT INTO tags VALUES (?, ?)", [(tag, id_) for tag in after - before])
+        writing.executemany("INSERT INTO tags VALUES (?, ?)", [(tag, id_) for tag in row.tags - before])
 
     def forget(self, before: int) -> int:
         """Take out the requests whose newest event stood before a place in the log; return how many."""
@@ -245,32 +300,37 @@ class Projection:
                     "DELETE FROM tags WHERE tag = ? AND id = ?", [(tag, id_) for tag in tags.split()]
                 )
                 writing.execute(
-                    "INSERT INTO words (words, rowid, said) VALUES ('delete', ?, ?)", (id_, words)
+                    "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (id_, words)
                 )
                 writing.execute("DELETE FROM requests WHERE id = ?", (id_,))
         return len(gone)
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def page(self, wanted: Filter, *, before: int | None = None, limit: int) -> list[Listed]:
+    def page(
+        self, wanted: Filter, *, before: int | None = None, limit: int, by_change: bool = False
+    ) -> list[Listed]:
         """Return up to `limit` requests, the newest first.
 
         Args:
             before: only those with a smaller id: the last one of the page before.
+            by_change: order by the newest event instead; there are no further pages then.
         """
-        tables, key, clauses, values = self._conditions(wanted)
+        tables, key, clauses, values = self._conditions(wanted, by_change)
         if before is not None:
             clauses.append(f"{key} < ?")
             values.append(before)
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
         columns = ", ".join(f"r.{name}" for name in (*_FIELDS, "id"))
-        select = f"SELECT {columns} FROM {tables} {where} ORDER BY {key} DESC LIMIT ?"
+        order = "r.last" if by_change else key
+        select = f"SELECT {columns} FROM {tables} {where} ORDER BY {order} DESC LIMIT ?"
         return [_row(each) for each in self._read(select, *values, limit)]
 
-    def _conditions(self, wanted: Filter) -> tuple[str, str, list[str], list[Any]]:
+    def _conditions(self, wanted: Filter, by_change: bool) -> tuple[str, str, list[str], list[Any]]:
         """Return tables to read in this order, the column of the order, conditions, and their values.
 
-        It begins with what fewest requests have, and looks at each of these for all else.
+        It begins with what fewest requests have, and looks at each of these for all else. By the newest
+        event it begins with that order where none is rare: then most of what it looks at is wanted.
         """
         is_id = bool(_AN_ID.fullmatch(wanted.text))
         words = [] if is_id else words_of(wanted.text).split()
@@ -286,7 +346,7 @@ class Projection:
             tables, key = "words w CROSS JOIN requests r ON r.id = w.rowid", "w.rowid"
             clauses.append("w.words MATCH ?")
             values.append(match)
-        elif fewest is not None:
+        elif fewest is not None and not (by_change and counted[fewest] == _FEW):
             tables, key = "tags t CROSS JOIN requests r ON r.id = t.id", "t.id"
             clauses.append("t.tag = ?")
             values.append(fewest)
@@ -305,11 +365,17 @@ class Projection:
             values += within
         elif wanted.text and not words:
             clauses.append("0")  # it has no word that could be found
+        if wanted.conversation:
+            clauses.append("r.conversation = ?")
+            values.append(wanted.conversation)
         if wanted.nano_dollars:
             clauses.append("r.nano_dollars >= ?")
             values.append(wanted.nano_dollars)
         for at, is_so, order in ((wanted.since, ">=", "ASC"), (wanted.until, "<=", "DESC")):
-            if at is not None:  # ids grow with the time, so that one bounds the other
+            if at is not None and not self.is_whole:
+                clauses.append(f"r.opened {is_so} ?")
+                values.append(at)
+            elif at is not None:  # ids grow with the time, so that one bounds the other
                 bound = f"SELECT id FROM requests WHERE opened {is_so} ? ORDER BY opened {order} LIMIT 1"
                 clauses.append(f"r.opened {is_so} ? AND {key} {is_so} ({bound})")
                 values += [at, at]
@@ -342,4 +408,6 @@ class Projection:
 
 def _row(values: Sequence[Any]) -> Listed:
     fields = dict(zip((*_FIELDS, "id"), values, strict=True))
-    return Listed(**fields | {"frozen": bool(fields["frozen"])})
+    if fields["frozen"] is not None:
+        fields["frozen"] = msgspec.json.decode(fields["frozen"], type=Frozen)
+    return Listed(**fields | {"conversation": fields["conversation"] or None})

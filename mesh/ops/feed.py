@@ -1,0 +1,225 @@
+"""From the log into the index of requests: each event in its order, over any number of restarts.
+
+Each request that grows is folded. The folds of those that are open are kept at hand; one that is not there
+any more is read again. The page feeds the index for as long as it is there (`run`), the command line
+up to the end of the log (`catch_up`). Any number of processes may feed one file: what another wrote stays.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import sqlite3
+import tempfile
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from mesh.bus.connection import Bus
+from mesh.bus.event_log import JetStreamLog, check_form
+from mesh.bus.listing import bounds, stream_info
+from mesh.bus.reader import StoredMessage
+from mesh.errors import LogCutShort, OldForm
+from mesh.ops.index import Overtaken, RequestIndex
+from mesh.ops.log import glance, patiently, read_each
+from mesh.ops.rows import EdgeCount, FoldedRequest, IndexRow, folded_from, unreadable
+from mesh.service.logs import get_logger
+from mesh.service.printable import one_line
+from protocol.wire import codec
+from protocol.wire.errors import MeshError
+
+_log = get_logger(__name__)
+_KEPT = 2_000
+"""Open requests whose folds are at hand."""
+_AT_ONCE = 500
+"""Events that are written together."""
+NEWEST = 50_000
+"""Events at the end of the log with which an index begins that need not be whole: seconds of reading."""
+_LOOK_S = 1.0
+_TIDY_S = 300.0
+
+
+class IndexFeed:
+    """The index of a log's requests, and what keeps it up to date: `async with IndexFeed(…) as feed`.
+
+    Args:
+        folder: of the file; None, or one that cannot be written: a temporary one.
+        whole: the index begins at the log's beginning. Otherwise a new one begins near the log's end.
+        anew: throw away what is there.
+    """
+
+    def __init__(self, bus: Bus, folder: Path | None, *, whole: bool = True, anew: bool = False) -> None:
+        self._bus, self._folder, self._whole, self._anew = bus, folder, whole, anew
+        self._stack = contextlib.ExitStack()
+        self._folds = OrderedDict[str, FoldedRequest | None]()
+        """None: of a request that cannot be read."""
+        self.trouble = ""
+        """Why the index does not grow; empty if it does."""
+        self.end = 0
+        """Where the log ended when the feeding began."""
+        self._after = 0
+        """How far in the log this feed has read."""
+
+    async def __aenter__(self) -> Self:
+        """Open the index of this log as it was left. Raises BusError."""
+        info = await self._stream()
+        self.end = int(info["state"]["last_seq"])
+        log = str(info["created"])
+        self.index = await asyncio.to_thread(self._open, log)
+        reached = self.index.seq
+        another = reached > self.end and reached > int((await self._stream())["state"]["last_seq"])
+        if another or self._anew:
+            await asyncio.to_thread(self.index.remake)
+        if not self._whole and self.index.seq == 0 and self.end > NEWEST:
+            await asyncio.to_thread(self.index.remake, self.end - NEWEST + 1)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self._stack.close)
+
+    async def _stream(self) -> dict[str, Any]:
+        return await patiently(self._bus, lambda: stream_info(self._bus, "LOG"))
+
+    def _open(self, log: str) -> RequestIndex:
+        name = f"requests-{hashlib.sha256(log.encode()).hexdigest()[:12]}.sqlite3"
+        if self._folder is not None:
+            with contextlib.suppress(OSError, sqlite3.Error):  # a disk that is full or cannot be written
+                return self._stack.enter_context(contextlib.closing(RequestIndex(self._folder / name, log)))
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mesh-index-"))
+        return self._stack.enter_context(contextlib.closing(RequestIndex(Path(folder) / name, log)))
+
+    @property
+    def behind(self) -> int:
+        """Return how many places of the log, as it was in the beginning, are still to be read."""
+        return max(0, self.end - self.index.seq)
+
+    async def catch_up(self) -> None:
+        """Feed the index up to the end that the log has now. Raises OldForm, BusError."""
+        await check_form(self._bus)
+        while True:
+            try:
+                self._after = self.index.seq
+                following = JetStreamLog(self._bus, leader=False).follow(self._after + 1, tail=False)
+                async for part in _parts(following):
+                    await self._take(part)
+                return await self._tidy()
+            except Overtaken:
+                self._folds.clear()
+
+    # --- feeding ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Feed the index until cancelled."""
+        while True:
+            try:
+                await check_form(self._bus)
+                if self._whole and not self.index.is_whole:  # a command line began it
+                    await asyncio.to_thread(self.index.remake)
+                await self._follow()
+            except LogCutShort:
+                await asyncio.to_thread(self.index.remake)
+            except Overtaken:
+                pass
+            except OldForm as old:
+                self.trouble = str(old)
+            except Exception as error:  # any error: the rest of the page stays up
+                self.trouble = one_line(f"{type(error).__name__}: {error}")
+                _log.warning("index_feed_interrupted", reason=self.trouble)
+            self._folds.clear()  # they may be ahead of what was written
+            await asyncio.sleep(_LOOK_S)
+
+    async def _follow(self) -> None:
+        arrived = asyncio.Queue[StoredMessage](2 * _AT_ONCE)
+        self._after = self.index.seq
+
+        async def read() -> None:
+            following = JetStreamLog(self._bus, leader=False).follow(self._after + 1)
+            async with contextlib.aclosing(following) as events_stored:
+                async for stored in events_stored:
+                    await arrived.put(stored)
+
+        reading = asyncio.create_task(read())
+        loop, tidied = asyncio.get_running_loop(), 0.0
+        try:
+            while True:
+                taking = asyncio.create_task(arrived.get())
+                await asyncio.wait({taking, reading}, timeout=_TIDY_S, return_when=asyncio.FIRST_COMPLETED)
+                if taking.done():
+                    part = [taking.result()]
+                    while len(part) < _AT_ONCE and not arrived.empty():
+                        part.append(arrived.get_nowait())
+                    await self._take(part)
+                    self.trouble = ""
+                else:
+                    taking.cancel()
+                if reading.done():
+                    reading.result()
+                if loop.time() - tidied > _TIDY_S:
+                    await self._tidy()
+                    tidied = loop.time()
+        finally:
+            await end(reading)
+
+    async def _take(self, part: Sequence[StoredMessage]) -> None:
+        """Put some events, which follow each other, into the index. Raises Overtaken."""
+        begun, before = set[str](), dict[str, int]()
+        for stored in part:
+            seen = glance(stored.data)
+            if seen is not None and seen.n == 0:
+                begun.add(seen.request)
+            elif seen is not None and seen.request not in begun and seen.request not in self._folds:
+                before.setdefault(seen.request, seen.n)
+        for request, happened in (await read_each(self._bus, before)).items():
+            self._folds[request] = folded_from(None if happened is None else happened[: before[request]])
+        await asyncio.to_thread(self._fold, part)
+
+    def _fold(self, part: Sequence[StoredMessage]) -> None:
+        rows: dict[str, tuple[int, IndexRow]] = {}
+        edges: list[tuple[int, EdgeCount]] = []
+        for stored in part:
+            seen = glance(stored.data)
+            if seen is None:
+                continue
+            folded = FoldedRequest() if seen.n == 0 else self._folds.get(seen.request)
+            if folded is not None:
+                try:
+                    edge = folded.take(codec.decode_event(stored.data))
+                    edges += [] if edge is None else [(stored.seq, edge)]
+                except (MeshError, LookupError, TypeError, AttributeError, ValueError):
+                    folded = None  # doctor and `mesh log verify` tell more; the list says that it is so
+            self._folds[seen.request] = folded
+            self._folds.move_to_end(seen.request)
+            first = rows[seen.request][0] if seen.request in rows else stored.seq
+            rows[seen.request] = (first, unreadable(stored) if folded is None else folded.row(stored.seq))
+            if seen.is_end:
+                del self._folds[seen.request]
+        while len(self._folds) > _KEPT:
+            self._folds.popitem(last=False)
+        self.index.put(rows.values(), self._after, part[-1].seq, edges)
+        self._after = part[-1].seq
+
+    async def _tidy(self) -> None:
+        """Take out what the log holds no longer."""
+        first, _ = await self._bus.retry_unavailable(lambda: bounds(self._bus, "LOG"))
+        while await asyncio.to_thread(self.index.forget, first):
+            pass
+
+
+async def end(feeding: "asyncio.Task[None]") -> None:
+    """Cancel a task until it has ended: what it awaits may answer in the same moment, and it would go on."""
+    while not feeding.done():
+        feeding.cancel()
+        await asyncio.wait({feeding}, timeout=_LOOK_S)
+
+
+async def _parts(stored: AsyncGenerator[StoredMessage]) -> AsyncIterator[list[StoredMessage]]:
+    """Yield messages by the number that is written together."""
+    part = list[StoredMessage]()
+    async with contextlib.aclosing(stored):
+        async for each in stored:
+            part.append(each)
+            if len(part) == _AT_ONCE:
+                yield part
+                part = []
+    if part:
+        yield part

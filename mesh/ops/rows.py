@@ -1,0 +1,219 @@
+"""A request as lists show it: a row that is a function of its events."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.bus.reader import StoredMessage
+from mesh.ops.log import glance
+from mesh.ops.queue import is_for_people
+from mesh.ops.roster import Frozen
+from protocol.domain import budget
+from protocol.domain.ledger import Ledger
+from protocol.wire import events
+from protocol.wire.commands import Transfer
+from protocol.wire.errors import MeshError
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.handoff import TEXT_FACT
+from protocol.wire.ids import HUMAN, submitter_of
+
+TEXT = 1_000
+"""Characters of a text that the index has."""
+_TRAIL = 12
+"""Names of a trail that a list shows, from its end."""
+COSTS = (0, 6, 7, 8, 9, 10, 11)
+"""Powers of ten, of nano-dollars, that have a tag; 0 is any cost at all."""
+_WORD = re.compile(r"[^\W_]+")
+STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled", "unreadable")
+"""How a request can stand, and two kinds of open ones: `human`, which people have to do something about, and
+`frozen`. Those are asked for as a status is; their status is `open` everywhere."""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, as lists show it."""
+
+    request: str
+    status: str
+    """`open`, how it ended, or `unreadable`."""
+    holder: str
+    """Who has to act; empty when nobody has."""
+    type: str
+    """Of the newest event."""
+    at: int
+    """UTC µs of the newest event."""
+    events: int
+    frozen: Frozen | None = None
+    conversation: str | None = None
+    text: str = ""
+    """What its client wrote; only the beginning of a long text."""
+    client: str
+    opened: int
+    """UTC µs of its first event."""
+    nano_dollars: int = 0
+    tokens: int = 0
+    model_calls: int = 0
+    refusals: int = 0
+    rule: str = ""
+    """The rule of the newest refusal."""
+    trail: str = ""
+    """Everybody who held the work, in order; the newest of many."""
+    id: int = 0
+    """Place in the log of its first event."""
+    last: int
+    """Place in the log of its newest event."""
+
+
+class IndexRow(NamedTuple):
+    """A request as it is indexed."""
+
+    listed: Listed
+    tags: frozenset[str]
+    words: str
+    """What can be looked for, as `words_of` returns it."""
+
+
+def words_of(*texts: str) -> str:
+    """Return the words of texts apart by spaces, without case and accents."""
+    plain = unicodedata.normalize("NFKD", " ".join(texts).casefold())
+    return " ".join(_WORD.findall("".join(char for char in plain if not unicodedata.combining(char))))
+
+
+class EdgeCount(NamedTuple):
+    """How often work passed from one name to another, and how often it was refused."""
+
+    giver: str
+    taker: str
+    passed: int
+    refused: int
+
+
+# --- from events to a row ----------------------------------------------------------------------
+
+
+def holder_of(ledger: Ledger) -> str:
+    """Return who has to act; empty when nobody has."""
+    if not ledger.is_open:
+        return ""
+    acting = (turn for turn in ledger.open.values() if turn.state != "delegated")  # not leads that wait
+    holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in acting)
+    return HUMAN if is_for_people(ledger) else ", ".join(map(str, holders))
+
+
+class FoldedRequest:
+    """One request up to an event."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.names = dict[str, None]()
+        self.rules = list[str]()
+        self.trail = list[str]()
+        self.text = ""
+        self.opened = 0
+        self.frozen: Frozen | None = None
+
+    def take(self, event: AnyEvent) -> EdgeCount | None:
+        """Take in the next event; return between whom work passed, or was not to pass. Raises BrokenLog."""
+        self.ledger.apply(event)
+        if event.n == 0:
+            self.opened = event.at
+        if isinstance(event, events.RequestRefused):
+            self.text = event.submit.text
+        elif isinstance(event, events.RequestOpened):
+            fact = self.ledger.carried().facts.get(TEXT_FACT)
+            self.text = "" if fact is None else str(fact.value)
+        elif isinstance(event, events.RequestFrozen):
+            self.frozen = Frozen(by=event.by, sender=event.sender, since=event.at, reason=event.reason)
+        elif isinstance(event, events.RequestThawed):
+            self.frozen = None
+        if event.refusal is not None:
+            self.rules.append(str(event.refusal.rule))
+        if event.opens_turn and event.work is not None:
+            name = str(event.work.handoff.to_agent)
+            self.names[name] = None
+            self.trail = [*self.trail[-_TRAIL:], name]
+        return self._edge(event)
+
+    def _edge(self, event: AnyEvent) -> EdgeCount | None:
+        match event:
+            case events.HandoffAdmitted(work=work):
+                return EdgeCount(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
+            case events.EscalationRaised(turn=turn) if self.ledger.turns[turn].agent != HUMAN:
+                return EdgeCount(self.ledger.turns[turn].agent, HUMAN, 1, 0)
+            case events.TaskOpened(work=work):
+                return EdgeCount(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
+            case events.MoveRefused(turn=turn, move=Transfer(to_agent=taker)):
+                return EdgeCount(self.ledger.turns[turn].agent, taker, 0, 1)
+        return None
+
+    def row(self, last: int) -> IndexRow:
+        """Return it as it is indexed; `last` is the place of its newest event."""
+        ledger, newest = self.ledger, self.ledger.head
+        assert newest is not None
+        spent = budget.NOTHING
+        for turn in ledger.turns.values():
+            spent = budget.plus(spent, turn.report.usage)
+        status = str(ledger.status)
+        conversation = ledger.conversation
+        if isinstance(newest, events.RequestRefused):
+            conversation = newest.submit.conversation
+        is_frozen = ledger.is_open and self.frozen is not None
+        tags = {f"status:{status}", f"client:{ledger.client}"}
+        tags |= {"status:human"} if is_for_people(ledger) else set()
+        tags |= {"status:frozen"} if is_frozen else set()
+        tags |= {f"agent:{name}" for name in self.names} | {f"rule:{rule}" for rule in self.rules}
+        tags |= {f"cost:{power}" for power in COSTS if spent.nano_dollars >= 10**power}
+        cut = "… → " if len(self.trail) > _TRAIL else ""
+        listed = Listed(
+            request=str(ledger.request),
+            last=last,
+            status=status,
+            holder=holder_of(ledger),
+            client=str(ledger.client or ""),
+            frozen=self.frozen if is_frozen else None,
+            conversation=(conversation or "")[:TEXT],
+            opened=self.opened,
+            at=newest.at,
+            events=newest.n + 1,
+            type=type_of(newest),
+            nano_dollars=min(spent.nano_dollars, 2**62),  # SQLite's numbers have 63 bits
+            tokens=min(spent.tokens, 2**62),
+            model_calls=min(spent.model_calls, 2**62),
+            refusals=len(self.rules),
+            rule=self.rules[-1] if self.rules else "",
+            trail=cut + " → ".join(self.trail[-_TRAIL:]),
+            text=self.text[:TEXT],
+        )
+        return IndexRow(listed, frozenset(tags), words_of(listed.text, listed.conversation or ""))
+
+
+def folded_from(happened: Sequence[AnyEvent] | None) -> FoldedRequest | None:
+    """Return a request folded; None if it cannot be."""
+    folded = FoldedRequest()
+    try:
+        for event in happened or ():
+            folded.take(event)
+    except MeshError:
+        return None
+    return folded if happened else None
+
+
+def unreadable(stored: StoredMessage) -> IndexRow:
+    """Return the row of a request that cannot be folded, by its newest event."""
+    seen = glance(stored.data)
+    assert seen is not None
+    client = submitter_of(seen.request)
+    listed = Listed(
+        request=seen.request,
+        last=stored.seq,
+        status="unreadable",
+        holder="",
+        client=client,
+        opened=seen.at,
+        at=seen.at,
+        events=seen.n + 1,
+        type=seen.type,
+    )
+    return IndexRow(listed, frozenset({f"client:{client}", "status:unreadable"}), "")
