@@ -1,42 +1,75 @@
 """The command line: noun, then verb; one file a noun.
 
-A command's file is imported when the command is asked for. A command imports heavy modules inside its own
-body, so that no command pays for another.
+A command's file is imported when the command is asked for, so that no noun pays for another.
 """
 
 import importlib
+from typing import NamedTuple
 
 import click
 
 from mesh.cli.exits import EPILOG, ReportingGroup
 
+
+class Place(NamedTuple):
+    """Where a command is, and its line in the list of all: so that listing them imports none."""
+
+    module: str
+    name: str
+    help: str
+
+
 COMMANDS = {
-    "init": "mesh.cli.files:init",
-    "demo": "mesh.cli.demo:demo",
-    "dev": "mesh.cli.dev:dev",
-    "send": "mesh.cli.send:send",
-    "request": "mesh.cli.request:app",
-    "artifact": "mesh.cli.files:artifact",
-    "why": "mesh.cli.audit:why",
-    "replay": "mesh.cli.audit:replay",
-    "human": "mesh.cli.human:app",
-    "doubt": "mesh.cli.human:doubt",
-    "dead": "mesh.cli.log:dead",
-    "log": "mesh.cli.log:app",
-    "memory": "mesh.cli.log:memory",
-    "agent": "mesh.cli.agent:app",
-    "guard": "mesh.cli.fleet:guard",
-    "freeze": "mesh.cli.fleet:freeze",
-    "thaw": "mesh.cli.fleet:thaw",
-    "setup": "mesh.cli.fleet:setup",
-    "doctor": "mesh.cli.fleet:doctor",
-    "cost": "mesh.cli.audit:cost",
-    "check-agent": "mesh.cli.agent:check_agent",
-    "ui": "mesh.cli.dev:ui",
-    "schema": "mesh.cli.files:schema",
-    "completion": "mesh.cli.files:completion",
+    "init": Place(
+        "files", "init", "Write a starter project: two agents of your own that hand work to each other."
+    ),
+    "demo": Place(
+        "demo",
+        "demo",
+        "Run a server, a guard and a fleet's agents on sample requests; tell what happens, and sum up.",
+    ),
+    "dev": Place("dev", "dev", "Run a server, a guard and the agents on this machine until Ctrl-C."),
+    "send": Place("send", "send", "Submit a request, wait for its end, print the answer."),
+    "request": Place("request", "app", "Requests: submit, list, show, watch, cancel, freeze, thaw, rerun."),
+    "artifact": Place("artifact", "app", "What is too large for a handoff, in the store of the fleet."),
+    "why": Place("audit", "why", "Explain a verdict, and name what would be allowed."),
+    "replay": Place("audit", "replay", "Judge a log again and compare the verdicts."),
+    "human": Place(
+        "human",
+        "app",
+        "The work that waits for people: list, show, resolve, reply, approve, deny, assign, watch.",
+    ),
+    "doubt": Place("doubt", "app", "Effects in doubt: list, settle."),
+    "dead": Place("dead", "app", "Dead letters: list, show, resend."),
+    "log": Place("log", "app", "The log: tail, export, verify, trim-steps."),
+    "memory": Place("memory", "app", "What conversations remember: list, show, forget."),
+    "agent": Place("agent", "app", "Agents: run one, add one, see who is there, show a prompt."),
+    "guard": Place("guard", "app", "The guard, which decides every proposal."),
+    "freeze": Place("fleet", "freeze", "Freeze the whole mesh: guards decide nothing more until the thaw."),
+    "thaw": Place(
+        "fleet",
+        "thaw",
+        "Let the whole mesh go on: guards decide the messages that waited, in the order in which they came.",
+    ),
+    "setup": Place("fleet", "setup", "Make files and bus as the fleet file wants them."),
+    "doctor": Place(
+        "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."
+    ),
+    "cost": Place(
+        "audit",
+        "cost",
+        "Sum up the cost of models: dollars, tokens, and the share of prompts that the vendor had cached.",
+    ),
+    "check-agent": Place(
+        "check_agent", "check_agent", "Check that an agent, in any language, keeps to the protocol."
+    ),
+    "ui": Place(
+        "ui", "ui", "Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."
+    ),
+    "schema": Place("schema", "app", "The schemas of the wire contract."),
+    "completion": Place("files", "completion", "Print the script that completes `mesh` in a shell."),
 }
-"""Where each command is."""
+"""By name, in the order of the list."""
 
 
 class Commands(ReportingGroup):
@@ -48,10 +81,17 @@ class Commands(ReportingGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        found = getattr(importlib.import_module(module), name)
+        place = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(f"mesh.cli.{place.module}"), place.name)
         assert isinstance(found, click.Command)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands as click does, without importing them."""
+        width = formatter.width - 6 - max(map(len, COMMANDS))
+        with formatter.section("Commands"):
+            shown = [click.Command(name, help=place.help) for name, place in COMMANDS.items()]
+            formatter.write_dl([(str(each.name), each.get_short_help_str(width)) for each in shown])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,16 +1,18 @@
-"""`mesh agent …`: run an agent's code, add one to the fleet, see who is there; `mesh check-agent`."""
+"""`mesh agent …`: run an agent's code, add one to the fleet, see who is there, show a prompt."""
 
 import json
-import tempfile
+import sys
 from collections.abc import Mapping
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from mesh import ops
-from mesh.cli.exits import Exit, Leave, ended_by_signals
+from mesh.agent._runtime import Runtime
+from mesh.agent.definition import Agent, key_will_do, load
+from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import (
     A_PATH,
     PEOPLE,
@@ -24,10 +26,10 @@ from mesh.cli.options import (
 from mesh.cli.output import as_json_text, emit, listing, note, report, say
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted
+from mesh.settings import FILE_NAME
+from protocol.wire.ids import NAME_RULE, is_name
 
-if TYPE_CHECKING:
-    from mesh.agent.definition import Agent
-    from mesh.conformance.checks import Finding
+if TYPE_CHECKING:  # not for an agent that runs: pydantic, and what a whole mesh takes
     from mesh.fleet.file import FleetFile
 
 app = click.Group(help="Agents: run one, add one, see who is there, show a prompt.")
@@ -41,8 +43,6 @@ agent_argument = click.argument("name", metavar="NAME", help="The agent's name i
 @framed
 def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
     """Take turns until a signal. SIGTERM finishes the turns that run, and gives the rest back."""
-    from mesh.agent._runtime import Runtime
-    from mesh.agent.definition import key_will_do, load
 
     agent, model = load(reference), ""
     access = where.default_name(agent.name).access("agent")
@@ -110,7 +110,6 @@ def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "Fleet
     """
     from mesh.fleet.file import FleetFileError, parse_fleet
     from mesh.fleet.setup import prepare
-    from protocol.wire.ids import NAME_RULE, is_name
 
     if not is_name(name):
         raise UsageWrong(f"not an agent's name: {name!r}; {NAME_RULE}")
@@ -163,8 +162,6 @@ async def ls(where: Where, *, as_json: bool) -> None:
 @framed
 async def show(where: Where, *, name: str, as_json: bool) -> None:
     """Show one agent: its entry in the fleet file, its card, its instances."""
-    import msgspec
-
     async with await where.connect(*PEOPLE) as bus:
         member = next((each for each in await ops.roster.roster(bus) if each.name == name), None)
     if member is None:
@@ -219,7 +216,7 @@ async def prompt(
 ) -> None:
     """Show the exact prompt that the agent's model got: its own code is run over the turn's journal."""
 
-    def code() -> "Agent":
+    def code() -> Agent:
         return _code_of(name, module, fleet)
 
     async with await where.connect(*READERS) as bus:
@@ -233,13 +230,9 @@ async def prompt(
         raise Leave(Exit.FAILED)
 
 
-def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
+def _code_of(name: str, module: str | None, fleet: str | None) -> Agent:
     """Return the agent's code. Raises UsageWrong, AgentNotFound, FleetFileError."""
-    import sys
-
-    from mesh.agent.definition import load
     from mesh.local.project import find_fleet
-    from mesh.settings import FILE_NAME
 
     if module is None:
         if fleet is None and not Path(FILE_NAME).is_file():
@@ -280,44 +273,3 @@ def _prompt_lines(found: "ops.prompt.Shown", request: str) -> list[str]:
         parts = [part if isinstance(part, str) else as_json_text(part) for part in section.parts]
         lines += [f"=== {section.heading}", *parts, ""]
     return lines[:-1]
-
-
-# --- an agent in any language, held against the protocol -------------------------------------------
-
-
-@click.command()
-@click.argument("name", metavar="NAME", help="The agent's name.")
-@click.option("--run", required=True, metavar="CMD", help="A shell command that runs the agent.")
-@click.option("--kill", help="A command that ends it as a crash would, where SIGKILL to CMD does not.")
-@framed
-async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -> None:
-    """Check that an agent, in any language, keeps to the protocol.
-
-    It starts a scratch mesh with a real guard, and runs CMD with NATS_URL, MESH_NAME and MESH_CREDENTIALS
-    (a seed file). The agent's code follows the fact `do` of a request: docs/wire/agent.md. The agent
-    is refused, killed, frozen, cancelled and sent unknown messages, and all that it says on the bus is
-    read. It takes about a minute. Exit status 1 if something is wrong.
-    """
-    from mesh.conformance import checks
-    from protocol.wire.ids import is_name
-
-    if not is_name(name):
-        raise UsageWrong(f"not a name: {name!r}")
-    found: list[Finding] = []
-    with tempfile.TemporaryDirectory(prefix="mesh-check-") as directory:
-        findings = checks.check_agent(name, run, Path(directory), kill=kill)
-        async with ended_by_signals(), aclosing(findings):
-            async for finding in findings:
-                found.append(finding)
-                if not as_json:
-                    say(_verdict(finding))
-    if as_json:
-        emit([finding._asdict() for finding in found])
-    if not all(finding.ok for finding in found):
-        raise Leave(Exit.FAILED)
-
-
-def _verdict(finding: "Finding") -> str:
-    if finding.ok:
-        return f"ok     {finding.check}"
-    return f"WRONG  {finding.check}: {finding.wrong} (docs/wire/agent.md, {finding.section})"

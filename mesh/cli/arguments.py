@@ -8,16 +8,17 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from decimal import Decimal
+from typing import Any
 
 import click
+import msgspec
 
 from mesh.cli.options import Command, Option, together
 from mesh.errors import UsageWrong
-
-if TYPE_CHECKING:
-    from protocol.wire.commands import Submit
-    from protocol.wire.handoff import Artifact, Budget, Fact
+from protocol.wire.commands import Submit
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from protocol.wire.prices import LARGEST_AMOUNT
 
 _NANO = 9
 """Decimal places of a dollar that can be counted: a nano-dollar is the smallest amount."""
@@ -26,10 +27,8 @@ _NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 
 
-def parse_artifacts(given: Sequence[str]) -> "tuple[Artifact, ...]":
+def parse_artifacts(given: Sequence[str]) -> tuple[Artifact, ...]:
     """Return artifacts, each written `name=uri`. Raises UsageWrong."""
-    from protocol.wire.handoff import Artifact
-
     artifacts: dict[str, Artifact] = {}
     for each in given:
         name, _, uri = each.partition("=")
@@ -41,15 +40,11 @@ def parse_artifacts(given: Sequence[str]) -> "tuple[Artifact, ...]":
     return tuple(artifacts.values())
 
 
-def parse_budget(given: Sequence[str]) -> "Budget | None":
+def parse_budget(given: Sequence[str]) -> Budget | None:
     """Return a budget from `dollars=0.50`, `tokens=20000`, `model_calls=10`; None if nothing is said.
 
     Raises UsageWrong, also for more decimal places of a dollar than can be counted.
     """
-    from decimal import Decimal
-
-    from protocol.wire.handoff import Budget
-    from protocol.wire.prices import LARGEST_AMOUNT
 
     amounts: dict[str, int] = {}
     for each in given:
@@ -73,12 +68,8 @@ def parse_budget(given: Sequence[str]) -> "Budget | None":
     return Budget(**amounts) if amounts else None
 
 
-def parse_facts(given: Sequence[str]) -> "tuple[Fact, ...]":
+def parse_facts(given: Sequence[str]) -> tuple[Fact, ...]:
     """Return facts, each written `key=text` or `key:=json`. Raises UsageWrong."""
-    import msgspec
-
-    from protocol.wire.handoff import Fact
-
     facts: dict[str, Fact] = {}
     for each in given:
         key, equals, value = each.partition("=")
@@ -92,6 +83,14 @@ def parse_facts(given: Sequence[str]) -> "tuple[Fact, ...]":
         except msgspec.DecodeError as wrong:
             raise UsageWrong(f"{key}: not JSON: {value!r}") from wrong
     return tuple(facts.values())
+
+
+def read_json(value: str) -> Any:
+    """Return a value that was given as JSON. Raises UsageWrong."""
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as wrong:
+        raise UsageWrong(f"not JSON: {value!r}") from wrong
 
 
 # --- times ----------------------------------------------------------------------------------------
@@ -212,10 +211,8 @@ def with_submit(command: Command) -> Command:
     return run
 
 
-def _submit(said: dict[str, Any]) -> "Submit":
+def _submit(said: dict[str, Any]) -> Submit:
     """Take the options of a submit out of `said` and return it."""
-    from protocol.wire.commands import Submit
-    from protocol.wire.handoff import Constraints
 
     constraints = Constraints(
         deadline=said.pop("deadline"),

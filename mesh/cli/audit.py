@@ -1,8 +1,9 @@
 """Looking back at a log: `mesh why` a verdict, `mesh replay` it, and `mesh cost`."""
 
 import functools
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,13 +24,12 @@ from mesh.cli.options import (
     source_argument_for,
 )
 from mesh.cli.output import as_json_text, emit, note, paged, read_lines, say, table
+from mesh.client.story import ending, heading
 from mesh.errors import UsageWrong
+from mesh.replay.rejudge import Rejudged, rejudge
 from mesh.service.printable import counted, one_line
 from mesh.settings import index_folder
-
-if TYPE_CHECKING:
-    from mesh.replay.rejudge import Rejudged
-    from protocol.wire.config import Policy
+from protocol.wire.config import DocumentInvalid, Policy, policy_of
 
 # --- why ------------------------------------------------------------------------------------------
 
@@ -52,8 +52,6 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
     Without an id it explains the newest request that is stuck: it waits for a person, its client, a thaw, or
     an agent that nobody serves. If none is, it explains the newest one that was refused or that failed.
     """
-    from mesh.client.story import ending, heading
-
     stuck = None
     if source is None:
         async with await where.connect(*PEOPLE) as bus:
@@ -92,8 +90,6 @@ async def replay(where: Where, *, source: str | Path, policy: Path | None, as_js
 
     With --policy, list the verdicts that would differ. Exit status 1 on any difference.
     """
-    from mesh.replay.rejudge import rejudge
-
     judged_by = None if policy is None else read_policy(policy)
     results = await of_each(where, source, functools.partial(rejudge, policy=judged_by))
     if as_json:
@@ -109,12 +105,8 @@ async def replay(where: Where, *, source: str | Path, policy: Path | None, as_js
         raise Leave(Exit.FAILED)
 
 
-def read_policy(path: Path) -> "Policy":
+def read_policy(path: Path) -> Policy:
     """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
-    import tomllib
-
-    from protocol.wire.config import DocumentInvalid, policy_of
-
     try:
         said: dict[str, Any] = tomllib.loads(path.read_text())
         numbers = said["policies"]["default"] if "policies" in said else said
@@ -126,7 +118,7 @@ def read_policy(path: Path) -> "Policy":
         raise UsageWrong(f"{path} holds no policy: {wrong}") from wrong
 
 
-def _tell(result: "Rejudged", *, changed: bool) -> None:
+def _tell(result: Rejudged, *, changed: bool) -> None:
     for difference in result.differences:
         if changed:
             was, would = _differing(difference.recorded), _differing(difference.rederived)
@@ -146,7 +138,7 @@ def _differing(verdict: dict[str, Any]) -> str:
     return f"{verdict.get('type')} ({extra})" if extra else str(verdict.get("type"))
 
 
-def _as_program_reads(result: "Rejudged") -> dict[str, Any]:
+def _as_program_reads(result: Rejudged) -> dict[str, Any]:
     return {
         "request": result.request,
         "events": result.events,

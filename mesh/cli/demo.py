@@ -1,25 +1,28 @@
 """`mesh demo`: runs a whole mesh and a reference fleet on sample requests."""
 
+import asyncio
 import contextlib
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mesh import ops
-from mesh.cli.dev import drivers, model_option, page_of
+from mesh.bus.connection import Bus
+from mesh.cli.dev import drivers, model_option
 from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.options import A_PATH, framed, run_quietly
 from mesh.cli.output import Line, emit_built, note, say, show_lines
+from mesh.cli.ui import page_of
+from mesh.client.story import Teller, ending, story
 from mesh.errors import UsageWrong
+from mesh.fleet.file import load_fleet
+from mesh.local.fleet import LocalFleet
+from mesh.local.project import data_environment, model_environment, reference_fleet
 from mesh.service.printable import counted
-
-if TYPE_CHECKING:
-    from mesh.bus.connection import Bus
-    from mesh.local.fleet import LocalFleet
 
 WITHIN_S = 60.0
 """How long a sample request may take; one that has not come to rest by then is unfinished."""
@@ -51,9 +54,6 @@ def demo(
 async def _demo(
     fleet: str, requests: Path | None, whole: bool, model: str, keep: Path | None, as_json: bool
 ) -> None:
-    from mesh.fleet.file import load_fleet
-    from mesh.local.fleet import LocalFleet
-    from mesh.local.project import data_environment, model_environment, reference_fleet
 
     home = reference_fleet(fleet)
     samples = ops.rehearsal.read_samples(requests or home / "requests.jsonl")
@@ -95,7 +95,7 @@ async def _demo(
 
 
 async def _what_next(
-    mesh: "LocalFleet", played: "Sequence[ops.rehearsal.Played]", fleet: str, keep: Path | None
+    mesh: LocalFleet, played: "Sequence[ops.rehearsal.Played]", fleet: str, keep: Path | None
 ) -> None:
     """Name commands for a store that stays; at a terminal, serve its page until Ctrl-C."""
     if keep is None:
@@ -111,8 +111,6 @@ async def _what_next(
     if sys.stdout.isatty():
         async with page_of(mesh) as address:
             if address:
-                import asyncio
-
                 say(f"its page is at {address}; Ctrl-C ends it")
                 await asyncio.Event().wait()
 
@@ -120,8 +118,6 @@ async def _what_next(
 @contextlib.contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     """Yield the folder for everything: the one to keep, or one that is thrown away. Raises UsageWrong."""
-    import tempfile
-
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
             yield Path(temporary)
@@ -135,7 +131,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     yield keep
 
 
-def _introduce_demo(mesh: "LocalFleet", words: str, count: int, keep: Path | None) -> None:
+def _introduce_demo(mesh: LocalFleet, words: str, count: int, keep: Path | None) -> None:
     processes = ", ".join(f"{service.identity} ({service.pid})" for service in mesh.services.values())
     say(f"nats-server ({mesh.server.pid}) at {mesh.url}; {processes}")
     say(words, lines=True)
@@ -147,11 +143,11 @@ def _introduce_demo(mesh: "LocalFleet", words: str, count: int, keep: Path | Non
 class _Stage:
     """Plays samples on a running mesh, and tells what comes of them."""
 
-    def __init__(self, mesh: "LocalFleet", model: str, *, quiet: bool) -> None:
+    def __init__(self, mesh: LocalFleet, model: str, *, quiet: bool) -> None:
         self._mesh, self._model, self._quiet = mesh, model, quiet
         self.played: list[ops.rehearsal.Played] = []
 
-    async def _first(self, members: Iterable[str]) -> "Bus":
+    async def _first(self, members: Iterable[str]) -> Bus:
         return await self._mesh.connect_as(next(iter(members)))
 
     async def play(
@@ -173,12 +169,10 @@ class _Stage:
 
     async def tell(self, sample: "ops.rehearsal.Sample") -> None:
         """Play one sample and tell its story as it happens, with what a person decides in the end."""
-        from mesh.client.story import Teller, ending
-
         show_lines(Line((f"■ {sample.story}", "bold")), Line((f"  {sample.text}", "italic")))
         teller, told = Teller(), None
 
-        def on_more(bodies: "Sequence[bytes]") -> None:
+        def on_more(bodies: Sequence[bytes]) -> None:
             nonlocal told
             told, lines = teller.more(ops.log.decoded(bodies))
             show_lines(*lines)
@@ -201,8 +195,6 @@ class _Stage:
 
     def show(self, played: "ops.rehearsal.Played") -> None:
         """Tell a whole request, after it has come to rest."""
-        from mesh.client.story import story
-
         words, style = _verdict(played, self._model)
         sample = played.sample
         title = Line((f"■ {sample.id_hint} ", "bold"), (f"({sample.kind}) ", "dim"), (words, style))

@@ -3,32 +3,35 @@
 While `mesh dev` runs, `.mesh/dev.json` tells other commands in the same folder where bus and keys are.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mesh import ops
+from mesh.bus.credentials import replace_private
 from mesh.cli.exits import Exit, Leave, ended_by_signals
-from mesh.cli.options import A_PATH, PEOPLE, READERS, Option, Where, framed
+from mesh.cli.options import framed, store_option
 from mesh.cli.output import Line, note, say, show_lines
+from mesh.cli.ui import page_of
 from mesh.errors import UsageWrong
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from mesh.fleet.file import FleetFile
-    from mesh.local.fleet import LocalFleet
-    from mesh.local.server import EmbeddedServer
-    from mesh.local.service import Output, Service
-    from mesh.settings import Access
+from mesh.fleet.file import FleetFile, FleetFileError
+from mesh.local.fleet import LocalFleet, store_of
+from mesh.local.project import data_environment, find_fleet, model_environment, port_of, with_client
+from mesh.local.reload import Reload, mistakes_under
+from mesh.local.server import EmbeddedServer, if_free, in_use
+from mesh.local.service import Output, Service, near
+from mesh.model.choice import MODES
+from mesh.service.logs import VALUES
+from mesh.settings import DEV_FILE, STATE, Dev, running_dev
+from protocol.wire.ids import request_id
 
 
 def _modes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from mesh.model.choice import MODES
-
     return [mode for mode in MODES if mode.startswith(incomplete)]
 
 
@@ -43,11 +46,7 @@ model_option = click.option(
 )
 
 
-def _store_option(help: str) -> Option:
-    return click.option("--store", type=A_PATH, default=Path(".mesh"), show_default=True, help=help)
-
-
-async def drivers(mesh: "LocalFleet", model: str, rules: str) -> str:
+async def drivers(mesh: LocalFleet, model: str, rules: str) -> str:
     """Return in words what drives the agents, and which of them have nothing to go by.
 
     Args:
@@ -75,7 +74,7 @@ async def drivers(mesh: "LocalFleet", model: str, rules: str) -> str:
     multiple=True,
     help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; by default ./mesh.toml.",
 )
-@_store_option("The folder of keys, log and data.")
+@store_option("The folder of keys, log and data.")
 @click.option("--port", type=int, help="The bus's port on 127.0.0.1; by default one that is this folder's.")
 @model_option
 @framed
@@ -85,13 +84,6 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: s
     What goes wrong in an agent is shown here, with file and line. Code, prompts, rules and the fleet file are
     taken up as you save them.
     """
-    import asyncio
-
-    from mesh.fleet.file import FleetFileError
-    from mesh.local.fleet import LocalFleet
-    from mesh.local.project import data_environment, find_fleet, model_environment, with_client
-    from mesh.local.reload import mistakes_under
-    from mesh.service.logs import VALUES
 
     _refuse_a_second()
     try:
@@ -139,9 +131,6 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: s
 
 def _refuse_a_second() -> None:
     """Raise UsageWrong if a `mesh dev` runs in this very folder. A dead one holds no lock on its store."""
-    from mesh.local.fleet import store_of
-    from mesh.local.server import in_use
-    from mesh.settings import running_dev
 
     here = Path.cwd()
     dev = running_dev(here)
@@ -152,8 +141,6 @@ def _refuse_a_second() -> None:
 
 def _free_port(port: int) -> int:
     """Return a port that was asked for. Raises UsageWrong if it is taken."""
-    from mesh.local.server import if_free
-
     if port and not if_free(port):
         raise UsageWrong(f"port {port} is taken: name another with --port, or leave --port out")
     return port
@@ -161,8 +148,6 @@ def _free_port(port: int) -> int:
 
 def _own_port(store: Path) -> int:
     """Return the folder's own port if it is free, else 0, so that the system chooses."""
-    from mesh.local.project import port_of
-    from mesh.local.server import if_free
 
     port = port_of(store)
     if if_free(port):
@@ -172,21 +157,19 @@ def _own_port(store: Path) -> int:
 
 
 async def _reload(
-    mesh: "LocalFleet",
+    mesh: LocalFleet,
     fleet: tuple[str, ...],
     search: Sequence[Path],
     announcement: "_Announcement",
-    started: "asyncio.Event",
+    started: asyncio.Event,
 ) -> None:
     """Take up changed files of the project, once the mesh has started."""
-    from mesh.local.project import find_fleet, with_client
-    from mesh.local.reload import Reload
 
     def tell(line: str) -> None:
         note(line)
         announcement.write()
 
-    def read() -> "FleetFile":
+    def read() -> FleetFile:
         return with_client(find_fleet(fleet)[0], runs=mesh.file.clients)
 
     try:
@@ -198,9 +181,7 @@ async def _reload(
 class _Announcement:
     """Tells other commands in this folder of the mesh while it runs."""
 
-    def __init__(self, mesh: "LocalFleet") -> None:
-        from mesh.settings import DEV_FILE, STATE
-
+    def __init__(self, mesh: LocalFleet) -> None:
         self._mesh, self._page = mesh, ""
         self._path = Path.cwd() / STATE / DEV_FILE
 
@@ -216,10 +197,6 @@ class _Announcement:
 
     def write(self) -> None:
         """Write what other commands need to know, as it is now."""
-        import os
-
-        from mesh.bus.credentials import replace_private
-        from mesh.settings import Dev
 
         mesh = self._mesh
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -251,17 +228,11 @@ or with anything that speaks NATS (no credentials needed here; the id is <client
 Ctrl-C stops everything"""
 
 
-def _say_ready(service: "Service | EmbeddedServer") -> None:
-    from mesh.local.service import near
-
+def _say_ready(service: Service | EmbeddedServer) -> None:
     say(f"  {service.identity:<12} process {service.pid}, log {near(service.log)}")
 
 
-def _introduce_dev(mesh: "LocalFleet", words: str, page: str) -> None:
-    import os
-    import time
-
-    from protocol.wire.ids import request_id
+def _introduce_dev(mesh: LocalFleet, words: str, page: str) -> None:
 
     client = next(iter(mesh.file.clients))
     say(f"nats-server at {mesh.url}")
@@ -289,7 +260,7 @@ class ServiceTerminal:
         home: the reader's own project, whose files come first in a traceback.
     """
 
-    def __init__(self, mesh: "LocalFleet", home: Path) -> None:
+    def __init__(self, mesh: LocalFleet, home: Path) -> None:
         self._mesh, self._home = mesh, home
         self._outputs: dict[str, Output] = {}
         log = mesh.server.log
@@ -297,15 +268,11 @@ class ServiceTerminal:
 
     async def run(self) -> None:
         """Show everything as it comes, until this is cancelled."""
-        import asyncio
-
         while True:
             self._look()
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        from mesh.local.service import Output
-
         server = self._mesh.server
         if server.identity not in self._outputs:
             self._outputs[server.identity] = Output(server.log, self._home, self._server_began)
@@ -321,126 +288,3 @@ class ServiceTerminal:
 
 
 # --- the page --------------------------------------------------------------------------------------
-
-
-@click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=int, help="The port to listen on; by default 8420 if it is free.")
-@click.option("--name", "names", multiple=True, help="A further host name under which browsers reach it.")
-@click.option(
-    "--token-file", type=A_PATH, help="A file with the token that visitors show; by default one is made."
-)
-@click.option("--allow-write/--read-only", default=False, help="Let visitors act, with an operator's key.")
-@click.option("--admin-key", type=A_PATH, help="The admin's key, to resend dead letters with.")
-@click.option("--by", "person", default="", help="The name of who acts; by default each visitor says it.")
-@_store_option("The folder of the list that the page keeps of requests.")
-@click.option("--rebuild", is_flag=True, help="Make that list anew from the log.")
-@framed
-async def ui(
-    where: Where,
-    *,
-    host: str,
-    port: int | None,
-    names: tuple[str, ...],
-    token_file: Path | None,
-    allow_write: bool,
-    admin_key: Path | None,
-    person: str,
-    store: Path,
-    rebuild: bool,
-) -> None:
-    """Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."""
-    import asyncio
-
-    from mesh.local.server import if_free
-    from mesh.settings import NoCredentials
-    from mesh.ui import USUAL_PORT, Keys, Options, require_installed, secret, serving
-
-    require_installed()
-    options = Options(
-        host=host,
-        port=if_free(USUAL_PORT, host) if port is None else port,
-        token=_token(token_file),
-        allow_write=allow_write,
-        by=person,
-        names=names,
-        store=store,
-        rebuild=rebuild,
-    )
-
-    told = ""
-    if options.token is None and options.is_loopback:  # elsewhere it is not printed for all who pass by
-        options = options._replace(**secret()._asdict())
-        told = f"/?token={options.token}"
-
-    def access(name: str) -> "Access | None":
-        if name == "admin" and admin_key is not None:
-            return reader._replace(name=name, credentials=admin_key)
-        try:
-            return where.named(name).access()
-        except NoCredentials:
-            return None
-
-    reader = where.access(*(PEOPLE if allow_write else READERS))
-    keys = Keys(reader, access, reader.name if allow_write else None)
-    async with ended_by_signals(), serving(keys, options) as address:
-        say(f"the page is at {address}{told}")
-        note("Ctrl-C ends it" if allow_write else "it only shows: --allow-write lets it act. Ctrl-C ends it")
-        await asyncio.Event().wait()
-
-
-def _token(path: Path | None) -> str | None:
-    """Return the token in a file. Raises UsageWrong."""
-    if path is None:
-        return None
-    try:
-        mode = path.stat().st_mode & 0o777
-        if mode & 0o077:
-            note(f"others could read {path} ({mode:o}); {_closed(path)}")
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise UsageWrong(f"--token-file {path} cannot be read: {wrong}") from wrong
-
-
-def _closed(path: Path) -> str:
-    """Let the owner of a file alone read it; return what came of it."""
-    try:
-        path.chmod(0o600)
-    except OSError as wrong:  # a secret that was mounted, for example
-        return f"its mode cannot be changed to 600: {wrong.strerror}"
-    return "it has mode 600 now"
-
-
-@contextlib.asynccontextmanager
-async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
-    """Serve the page of a mesh while the block runs; give its address, empty without the extra `ui`.
-
-    It acts with an operator's key. Other users of this machine reach the port, too, and have no token.
-    """
-    from mesh.local.project import port_of
-    from mesh.local.server import if_free
-    from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, secret, serving
-
-    people = (*mesh.file.operators, *mesh.file.viewers)
-    try:
-        require_installed()
-    except UiNotInstalled:
-        people = ()
-    if not people:
-        yield ""
-        return
-    operator = next(iter(mesh.file.operators), None)
-    token, session_key = secret(mesh.keys / "page.token")
-    options = Options(
-        port=if_free(port_of(mesh.directory) + 1),
-        token=token,
-        session_key=session_key,
-        ended_sessions=mesh.keys / "page.ended",
-        allow_write=operator is not None,
-        store=mesh.directory,
-        file=mesh.file,
-        monitor=mesh.server.monitor_url,
-    )
-    keys = keys_in(mesh.url, mesh.keys, reader=people[0], operator=operator)
-    async with serving(keys, options) as address:
-        yield f"{address}/?token={token}"

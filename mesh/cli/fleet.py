@@ -1,43 +1,23 @@
-"""The mesh as a whole: `mesh setup`, `doctor`, `freeze` and `thaw`, and `mesh guard run`."""
+"""The mesh as a whole: `mesh setup`, `doctor`, `freeze` and `thaw`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mesh import ops
+from mesh.bus.credentials import seed_file
+from mesh.bus.provision import Change
+from mesh.bus.roles import ADMIN, names
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import A_PATH, PEOPLE, Where, agreed, framed, grace_option, serve, wrong_key
+from mesh.cli.options import A_PATH, PEOPLE, Where, agreed, framed, wrong_key
 from mesh.cli.output import emit, note, remark, report, say
+from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
+from mesh.fleet.file import FleetFile, load_fleet
+from mesh.fleet.leavers import HeldRequest, held_by_leavers
+from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
+from mesh.local.project import with_client
 from mesh.service.printable import counted
-
-if TYPE_CHECKING:
-    from mesh.bus.provision import Change
-    from mesh.fleet.file import FleetFile
-    from mesh.fleet.leavers import HeldRequest
-    from mesh.settings import Access
-
-guard = click.Group(help="The guard, which decides every proposal.")
-
-
-@guard.command("run")
-@click.option("--identity", help="The name of this guard; by default host and process.")
-@grace_option(5.0)
-@framed
-def run(where: Where, *, identity: str | None, grace: float, health: str | None) -> None:
-    """Decide proposals until a signal. SIGTERM finishes the work in hand.
-
-    Any number of guards may run; they share the work and keep no state.
-    """
-    import os
-    import socket
-
-    from mesh.guard import watchdog
-    from mesh.guard.service import Guard
-
-    watchdog.end_with_the_process()
-    called = identity or f"{socket.gethostname()}-{os.getpid()}"
-    serve(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)
+from mesh.settings import DEFAULT_URL, FILE_NAME, Access, NoCredentials, Sources, running_dev
 
 
 @click.command()
@@ -102,8 +82,6 @@ async def setup(
     An agent that the file has no more loses its work at once: people get its open requests. They are listed,
     and you are asked, before anything is written.
     """
-    from mesh.fleet.file import load_fleet
-    from mesh.settings import Sources
 
     fleet, url = load_fleet(file), None
     is_alone = out is not None and Sources(where.flags).url is None
@@ -128,17 +106,15 @@ async def setup(
         emit({"dry_run": dry_run, "bus": url, "changes": made, "held": [each._asdict() for each in held]})
 
 
-def _tell(changes: "list[Change]", as_json: bool) -> None:
+def _tell(changes: list[Change], as_json: bool) -> None:
     for change in changes if not as_json else ():
         say(f"{change.action} {change.what}")
         for line in change.detail:
             say(f"  {line}")
 
 
-async def _held_by_leavers(where: Where, fleet: "FleetFile", out: Path | None) -> "list[HeldRequest]":
+async def _held_by_leavers(where: Where, fleet: FleetFile, out: Path | None) -> list[HeldRequest]:
     """List the open requests of agents that leave; none if no bus can be asked before --out has written."""
-    from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
-    from mesh.fleet.leavers import held_by_leavers
 
     access = _admin(where, out)
     if not access.credentials.exists():
@@ -158,12 +134,8 @@ async def _held_by_leavers(where: Where, fleet: "FleetFile", out: Path | None) -
     return held
 
 
-def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> "list[Change]":
+def _write(fleet: FleetFile, out: Path, dry_run: bool) -> list[Change]:
     """Write the keys that lack and the server's accounts; return what was written, or would be."""
-    from mesh.bus.credentials import seed_file
-    from mesh.bus.provision import Change
-    from mesh.bus.roles import names
-    from mesh.fleet.setup import ACCOUNTS, KEYS, prepare
 
     seeds = [seed_file(out / KEYS, name) for name in names(fleet.fleet) if name not in fleet.given_keys]
     missing = [seed for seed in seeds if not seed.exists()]
@@ -179,11 +151,9 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> "list[Change]":
 
 
 async def _apply(
-    where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool
-) -> "tuple[str, list[Change]] | None":
+    where: Where, fleet: FleetFile, out: Path | None, dry_run: bool
+) -> tuple[str, list[Change]] | None:
     """Return the bus and what was applied to it, or would be; None if it cannot be reached after --out."""
-    from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
-    from mesh.fleet.setup import apply
 
     access = _admin(where, out)
     try:
@@ -201,12 +171,8 @@ async def _apply(
     return access.url, changes
 
 
-def _admin(where: Where, out: Path | None) -> "Access":
+def _admin(where: Where, out: Path | None) -> Access:
     """Return how to get on the bus as the admin, whose key may be the one that was just written."""
-    from mesh.bus.credentials import seed_file
-    from mesh.bus.roles import ADMIN
-    from mesh.fleet.setup import KEYS
-    from mesh.settings import DEFAULT_URL, Access, NoCredentials, Sources
 
     try:
         return where.access("admin")
@@ -235,8 +201,6 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
     The admin's key compares streams and consumers with those of `mesh setup`; an operator's or a viewer's
     key checks that they are there. Only the server's monitoring shows the durability.
     """
-    from mesh.settings import running_dev
-
     dev = running_dev(Path.cwd())
     access = where.access("admin", "operator", "viewer")
     if monitor is None and dev is not None and dev.url == access.url:
@@ -257,19 +221,15 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
         raise Leave(Exit.FAILED)
 
 
-def _as_run_at(url: str, fleet: "FleetFile") -> "FleetFile":
+def _as_run_at(url: str, fleet: FleetFile) -> FleetFile:
     """Return a fleet as the `mesh dev` of this folder runs it, if the bus is its own."""
-    from mesh.local.project import with_client
-    from mesh.settings import running_dev
 
     dev = running_dev(Path.cwd())
     return with_client(fleet, runs=dev.clients) if dev is not None and dev.url == url else fleet
 
 
-def _fleet(named: Path | None) -> "FleetFile | None":
+def _fleet(named: Path | None) -> FleetFile | None:
     """Return the fleet to compare with: of the file that was named, else of the one here, if there is one."""
-    from mesh.fleet.file import load_fleet
-    from mesh.settings import FILE_NAME
 
     if named is None and not Path(FILE_NAME).is_file():
         return None

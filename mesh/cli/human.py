@@ -1,29 +1,29 @@
-"""`mesh human …` and `mesh doubt …`: list what waits for people, and decide it."""
+"""`mesh human …`: list what waits for people, and decide it."""
 
 import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mesh import ops
-from mesh.cli.arguments import budget_option, facts_option, server_time, since_option
+from mesh.bus.connection import Bus
+from mesh.cli.arguments import budget_option, facts_option, read_json, server_time, since_option
 from mesh.cli.exits import ended_by_signals
 from mesh.cli.options import A_PATH, PEOPLE, Where, decided, framed, remark_unreadable, request_argument
 from mesh.cli.output import At, Id, as_json_text, emit, listing, note, paged, read_lines, report, row, say
+from mesh.client.story import story
 from mesh.errors import UsageWrong
 from mesh.service.printable import one_line, short
-
-if TYPE_CHECKING:
-    from mesh.bus.connection import Bus
+from mesh.settings import NoCredentials
+from protocol.wire.events import RequestCompleted
 
 app = click.Group(
     help="The work that waits for people: list, show, resolve, reply, approve, deny, assign, watch."
 )
-doubt = click.Group(help="Effects in doubt: list, settle.")
 
 
 @app.command("ls")
@@ -57,8 +57,6 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
 @framed
 async def show(where: Where, *, request: str, at_event: int | None, as_json: bool) -> None:
     """Show the decision that a request waits for, with everything that led to it."""
-    from mesh.client.story import story
-
     async with await where.connect(*PEOPLE) as bus:
         found = await ops.queue.waiting_at(bus, request, at_event)
     if as_json:
@@ -130,8 +128,6 @@ async def resolve(
     **decision: Any,
 ) -> None:
     """Decide an escalation: to an agent, again, or complete. By default the agent that had it goes on."""
-    from protocol.wire.events import RequestCompleted
-
     complete = complete or decision["answer"] is not None
     if (decision["to"] is not None) + decision["again"] + complete > 1:
         raise UsageWrong("one of --to, --again and --complete")
@@ -158,7 +154,7 @@ async def reply(
     A question to a client takes the client's own key. If the question has a JSON Schema, a reply that does
     not follow it is not sent.
     """
-    said = _read_json(value) if json_value else value
+    said = read_json(value) if json_value else value
     await _reply(
         where,
         request,
@@ -199,9 +195,8 @@ async def _reply(
     reason: str = "",
 ) -> None:
     """Send a reply once `check` lets it pass, and print what came of it."""
-    from mesh.settings import NoCredentials
 
-    async def connect_as(client: str) -> "Bus | None":
+    async def connect_as(client: str) -> Bus | None:
         own = where.default_name(client)
         if own is where:
             return None  # something says already who is asking
@@ -219,16 +214,6 @@ async def _reply(
     else:
         ended = "" if done.ended is None else f"; it has ended since: {done.ended}"
         report(done, f"{request} goes on with the reply{ended}", as_json=as_json)
-
-
-def _read_json(value: str) -> Any:
-    """Return a reply that was given as JSON. Raises UsageWrong."""
-    import msgspec
-
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError as wrong:
-        raise UsageWrong(f"not JSON: {value!r}") from wrong
 
 
 def _check_verdict(schema: Any, said: Any) -> None:
@@ -257,7 +242,7 @@ def _check_reply(text: str | None, schema: Any, said: Any) -> None:
         hint = ""
         if text is not None:
             with contextlib.suppress(UsageWrong, ReplyInvalid):
-                check_reply(schema, _read_json(text))
+                check_reply(schema, read_json(text))
                 hint = "; as JSON it would be allowed: add --json-value"
         asked = as_json_text(schema)
         raise ReplyInvalid(f"not what {asked} asks for: {wrong}{hint}") from None
@@ -374,63 +359,3 @@ def _in_words(alarm: "ops.watch.Alarm") -> tuple[object, ...]:
 
 
 # --- effects in doubt -----------------------------------------------------------------------------
-
-
-@doubt.command("ls")
-@framed
-async def ls_doubts(where: Where, *, as_json: bool) -> None:
-    """List effects in doubt, the most urgent first.
-
-    A process died, or the tool raised, after the intent and before the proof that it was done. Look in the
-    system that the effect was meant for (by the key, if that system knows keys), then settle it.
-    """
-    async with await where.connect(*PEOPLE) as bus:
-        found = await ops.queue.queue(bus, "doubt")
-    remark_unreadable(found.unreadable)
-    listing(
-        found.waiting,
-        {
-            "request": lambda each: Id(each.request),
-            "since": lambda each: At(each.since),
-            "agent": lambda each: each.from_agent,
-            "action": lambda each: each.action,
-            "step": lambda each: each.step,
-            "key": lambda each: each.key,
-            "why": lambda each: short(each.error, 200),
-            "settle it with": lambda each: f"mesh doubt settle {each.request} --done|--not-done",
-        },
-        as_json=as_json,
-        spare=("settle it with", "step", "agent", "why"),
-    )
-
-
-@doubt.command("settle")
-@request_argument
-@click.option("--done", is_flag=True, help="It happened; it is not done again.")
-@click.option("--not-done", is_flag=True, help="It did not; the agent does it now.")
-@click.option("--result", help="With --done: its result. JSON is read as JSON, other text as text.")
-@framed
-async def settle(
-    where: Where,
-    *,
-    request: str,
-    done: bool,
-    not_done: bool,
-    result: str | None,
-    at_event: int | None,
-    by: str,
-    as_json: bool,
-) -> None:
-    """Settle an effect in doubt, so that the turn goes on: it was done, or it was not."""
-    if done is not_done:
-        raise UsageWrong("one of --done and --not-done")
-    if not_done and result is not None:
-        raise UsageWrong("--result goes with --done: what was not done has none")
-    value: Any = result
-    if result is not None:
-        with contextlib.suppress(UsageWrong):
-            value = _read_json(result)
-    async with await where.connect("operator") as bus:
-        event = await ops.queue.settle(bus, request, by=by, done=done, result=value, n=at_event)
-    words = f"is settled as {'done' if done else 'not done'}; {event.to} goes on"
-    decided(event, words, as_json=as_json)

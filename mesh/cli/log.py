@@ -1,21 +1,22 @@
-"""`mesh log …`: follow, export, verify and trim; `mesh dead …`; `mesh memory …`."""
+"""`mesh log …`: follow, export, verify and trim."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from mesh import ops
+from mesh.bus.event_log import JetStreamLog, check_form
+from mesh.bus.listing import bounds
 from mesh.cli.arguments import numbers_in, seconds_in
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import (
     A_PATH,
     READERS,
     Where,
-    decided,
     framed,
     of_each,
     requests_argument,
@@ -26,27 +27,21 @@ from mesh.cli.output import (
     Id,
     emit,
     emit_bytes,
-    emit_raw,
-    listing,
     note,
     raw_out,
     report,
     row,
     say,
-    table,
 )
+from mesh.client.journals import agents_in
 from mesh.errors import NotFound, UsageWrong
-from mesh.service.printable import as_program_reads, as_text, counted, when
+from mesh.service.printable import counted
+from protocol.wire.subjects import parse_evt
 
 if TYPE_CHECKING:
-    from protocol.wire.records import DeadLetter
+    pass
 
 app = click.Group(help="The log: tail, export, verify, trim-steps.")
-dead = click.Group(help="Dead letters: list, show, resend.")
-memory = click.Group(help="What conversations remember: list, show, forget.")
-seq_argument = click.argument(
-    "seq", type=click.IntRange(min=1), metavar="SEQ", help="The letter's number in the list."
-)
 
 
 @app.command("tail")
@@ -59,9 +54,6 @@ seq_argument = click.argument(
 @framed
 async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None:
     """Show the newest events of all requests, then each new one."""
-    from mesh.bus.event_log import JetStreamLog, check_form
-    from mesh.bus.listing import bounds
-    from protocol.wire.subjects import parse_evt
 
     async with await where.connect(*READERS) as bus:
         await check_form(bus)
@@ -107,8 +99,6 @@ async def export(
     the replies of models. With --out, you alone can read the file (mode 600), and --json prints how many
     lines there are.
     """
-    from mesh.client.journals import agents_in
-
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
     if redact and with_steps:
@@ -244,130 +234,4 @@ async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: b
 # --- dead letters ---------------------------------------------------------------------------------
 
 
-@dead.command("ls")
-@framed
-async def ls_letters(where: Where, *, as_json: bool) -> None:
-    """List dead letters, the oldest first."""
-    async with await where.connect(*READERS) as bus:
-        found = [each async for each in ops.dead_letters.letters(bus)]
-    if as_json:
-        emit([_as_program_reads(seq, letter) for seq, letter in found])
-        return
-    table(
-        ("seq", "at", "by", "code", "from", "request", "why"),
-        [
-            (seq, At(letter.at), letter.by, letter.code, letter.sender, Id(letter.request), letter.detail)
-            for seq, letter in found
-        ],
-        spare=("by", "from", "code"),
-    )
-
-
-@dead.command("show")
-@seq_argument
-@click.option("--raw", is_flag=True, help="Print the original bytes, and nothing else.")
-@framed
-async def show_letter(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
-    """Show a dead letter: its reason and its bytes."""
-    async with await where.connect(*READERS) as bus:
-        letter = await ops.dead_letters.letter_at(bus, seq)
-    if raw:
-        emit_raw(letter.original)
-        return
-    if as_json:
-        emit(_as_program_reads(seq, letter))
-        return
-    deliveries = counted(letter.delivered, "delivery", "deliveries")
-    say(f"{letter.code}: {letter.detail}")
-    say(f"at {when(letter.at)}, given up by {letter.by} after {deliveries}")
-    said = f"sender {letter.sender or 'unknown'}, request {letter.request or 'unknown'}"
-    say(f"subject {letter.subject}, {said}")
-    for name, value in letter.headers.items():
-        say(f"{name}: {value}")
-    say("")
-    say(letter.original.decode(errors="backslashreplace") + (" …" if letter.truncated else ""), lines=True)
-
-
-@dead.command("resend")
-@seq_argument
-@framed
-async def resend_letter(where: Where, *, seq: int, as_json: bool) -> None:
-    """Put a message back into its queue, once the cause is mended; print the event that decides it.
-
-    It takes the admin's credentials. Only messages that a guard kept can be put back.
-    """
-    from protocol.wire.events import type_of
-
-    async with await where.connect("admin") as bus:
-        event = await ops.dead_letters.resend(bus, seq)
-    decided(event, f"is decided: {type_of(event)}", as_json=as_json)
-
-
-def _as_program_reads(seq: int, letter: "DeadLetter") -> dict[str, Any]:
-    fields: dict[str, Any] = as_program_reads(letter)
-    return {"seq": seq, **fields, "original": letter.original.decode(errors="replace")}
-
-
 # --- what conversations remember ---------------------------------------------------------------------
-
-client_option = click.option("--client", help="Whose conversations; a client sees its own alone.")
-conversation_argument = click.argument(
-    "conversation", metavar="CONVERSATION", help="The conversation's name."
-)
-_MAY_LOOK = ("operator", "viewer", "client")
-"""Roles that may look, the one that sees and does most first."""
-
-
-@memory.command("ls")
-@client_option
-@framed
-async def ls_conversations(where: Where, *, client: str | None, as_json: bool) -> None:
-    """List the conversations that remember anything, newest fact first."""
-    async with await where.connect(*_MAY_LOOK) as bus:
-        found = await ops.memory.conversations(bus, client)
-    listing(
-        found,
-        {
-            "client": lambda each: each.client,
-            "conversation": lambda each: each.conversation,
-            "remembers": lambda each: ", ".join(each.keys),
-            "at": lambda each: At(each.at),
-        },
-        as_json=as_json,
-    )
-
-
-@memory.command("show")
-@conversation_argument
-@client_option
-@framed
-async def show_conversation(where: Where, *, conversation: str, client: str | None, as_json: bool) -> None:
-    """Show the facts that a conversation remembers, and the requests that ended with them."""
-    async with await where.connect(*_MAY_LOOK) as bus:
-        found = await ops.memory.facts(bus, conversation, client)
-    listing(
-        found,
-        {
-            "key": lambda each: each.key,
-            "value": lambda each: as_text(each.value),
-            "labels": lambda each: ", ".join(each.labels),
-            "at": lambda each: At(each.at),
-            "request": lambda each: Id(each.request),
-        },
-        as_json=as_json,
-    )
-
-
-@memory.command("forget")
-@conversation_argument
-@click.argument("keys", nargs=-1, metavar="[KEY…]", help="Facts to forget; all of them if left out.")
-@client_option
-@framed
-async def forget(
-    where: Where, *, conversation: str, keys: tuple[str, ...], client: str | None, by: str, as_json: bool
-) -> None:
-    """Have a conversation forget facts. The log keeps them: requests that had them stay as they are."""
-    async with await where.connect("operator", "client") as bus:
-        done = await ops.memory.forget(bus, conversation, keys, client, by=by)
-    said = f"{done.client}'s conversation {done.conversation} has forgotten {counted(len(done.keys), 'fact')}"
-    report(done, said, as_json=as_json)

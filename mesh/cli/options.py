@@ -4,9 +4,12 @@
 and the `--tls-…` files, `as_json` for `-o` and `--json`. Nothing heavy is imported before a command runs.
 """
 
+import asyncio
 import functools
+import getpass
 import inspect
 import os
+import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -15,17 +18,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mesh import ops
+from mesh.bus.connection import Bus
+from mesh.bus.credentials import TlsFiles
 from mesh.cli.exits import mesh_errors
 from mesh.cli.output import note, remark, report
+from mesh.client import Client
 from mesh.errors import MeshError, UsageWrong
+from mesh.replay import export
+from mesh.replay.export import load
+from mesh.service import logs
 from mesh.service.printable import counted
+from mesh.settings import Access, Flags, find_access, load_settings, running_dev
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import is_request_id
 
 if TYPE_CHECKING:
-    from mesh.bus.connection import Bus
-    from mesh.client import Client
     from mesh.service.run import Worker
-    from mesh.settings import Access, Flags
-    from protocol.wire.events import AnyEvent
 
 T = TypeVar("T")
 Command = Callable[..., Any]
@@ -43,8 +51,6 @@ def together(*options: Option) -> Option:
 
 
 def _login(context: click.Context, option: click.Parameter, by: str) -> str:
-    import getpass
-
     return by or getpass.getuser()
 
 
@@ -68,8 +74,6 @@ def id_or_prefix(said: str) -> str:
 
 def _id_or_file(context: click.Context, argument: click.Parameter, said: str | None) -> str | Path | None:
     """Return a request's id, a `Prefix`, or any other text as the path of a file, for `file_at`."""
-    from protocol.wire.ids import is_request_id
-
     if said is None or is_request_id(said):
         return said
     return Prefix(said) if ops.log.is_prefix(said) and not Path(said).is_file() else Path(said)
@@ -151,6 +155,11 @@ def grace_option(default_s: float) -> Option:
     )
 
 
+def store_option(help: str) -> Option:
+    """Return the option of the folder that a command keeps its files in."""
+    return click.option("--store", type=A_PATH, default=Path(".mesh"), show_default=True, help=help)
+
+
 def framed(command: Command) -> Command:
     """Give a command the shared options that its parameters name, and run it; it may be a coroutine."""
     names = inspect.signature(command).parameters
@@ -199,7 +208,7 @@ async def _with_whole_ids(command: Command, arguments: dict[str, Any]) -> None:
     await command(**arguments)
 
 
-async def _whole(bus: "Bus", value: Any) -> Any:
+async def _whole(bus: Bus, value: Any) -> Any:
     return await ops.log.whole_id(bus, value) if isinstance(value, Prefix) else value
 
 
@@ -209,7 +218,7 @@ async def _whole(bus: "Bus", value: Any) -> Any:
 class Where:
     """The bus of a command line, and whose credentials it uses there."""
 
-    def __init__(self, flags: "Flags", asked: list[tuple[str, tuple[str, ...]]] | None = None) -> None:
+    def __init__(self, flags: Flags, asked: list[tuple[str, tuple[str, ...]]] | None = None) -> None:
         self.flags = flags
         self.asked = [] if asked is None else asked
         """Whose key was used so far, and for which roles."""
@@ -220,34 +229,28 @@ class Where:
 
     def default_name(self, name: str) -> "Where":
         """Return the same for `name`, unless anything else names somebody."""
-        from mesh.settings import load_settings
-
         settings = load_settings()
         said = self.flags.name or settings.name or settings.credentials or self.flags.context
         return self if said else self.named(name)
 
-    def access(self, *roles: str) -> "Access":
+    def access(self, *roles: str) -> Access:
         """Return how to get on the bus as one of `roles`, the best first.
 
         Raises NoCredentials; of these DevStopped, if a `mesh dev` that has stopped would have had them.
         """
-        from mesh.settings import find_access
-
         access = find_access(roles, self.flags)
         self.asked.append((access.name, roles))
         return access
 
-    async def connect(self, *roles: str) -> "Bus":
+    async def connect(self, *roles: str) -> Bus:
         """Return a connection as one of `roles`.
 
         Raises Unreachable, TlsFailed, AuthenticationFailed, NoCredentials.
         """
         return await self.access(*roles).connect()
 
-    async def client(self) -> "Client":
+    async def client(self) -> Client:
         """Return a client of the mesh. Raises as `connect`."""
-        from mesh.client import Client
-
         access = self.access("client", "operator")
         with access.named_in_errors():
             return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
@@ -255,8 +258,6 @@ class Where:
 
 def _where_of(said: dict[str, Any]) -> Where:
     """Take the options of the bus out of `said`, and return them."""
-    from mesh.bus.credentials import TlsFiles
-    from mesh.settings import Flags
 
     files = TlsFiles(said.pop("tls_ca"), said.pop("tls_cert"), said.pop("tls_key"))
     return Where(Flags(said.pop("url"), said.pop("context"), said.pop("as_"), files))
@@ -268,8 +269,6 @@ async def agreed(question: str, to_go_on: str) -> bool:
     Args:
         to_go_on: what `--yes` is said for.
     """
-    import asyncio
-    import sys
 
     if not sys.stdin.isatty():
         raise UsageWrong(f"nobody can be asked here: say --yes {to_go_on}")
@@ -283,10 +282,6 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
 
     Telemetry is loaded only where a variable of OpenTelemetry's is set.
     """
-    import asyncio
-
-    from mesh.service import logs
-    from mesh.settings import load_settings
 
     with closing(work), ExitStack() as stack:
         settings = load_settings()
@@ -302,11 +297,10 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
 
 
 def serve(
-    access: "Access", make: "Callable[[Bus], Worker]", *, grace_s: float, health: str | None = None
+    access: Access, make: "Callable[[Bus], Worker]", *, grace_s: float, health: str | None = None
 ) -> None:
     """Run a service with these credentials until a signal ends it. Raises as `run_service`."""
     from mesh.service.run import run_service
-    from mesh.settings import load_settings
 
     settings = load_settings()
     run_service(
@@ -320,7 +314,7 @@ def serve(
     )
 
 
-def decided(event: "AnyEvent", words: str, *, as_json: bool) -> None:
+def decided(event: AnyEvent, words: str, *, as_json: bool) -> None:
     """Print the event that obeyed an order: for people, what became of its request."""
     report(ops.control.obeyed(event), f"{event.request} {words} (event {event.n})", as_json=as_json)
 
@@ -355,7 +349,6 @@ def wrong_key(name: str, wanted: Sequence[str], denied: MeshError | None = None)
 def _role_of(name: str) -> str | None:
     """Return the role of a name in a running `mesh dev` or in the fleet file here; None if neither has it."""
     from mesh.fleet.file import load_fleet
-    from mesh.settings import running_dev
 
     here = Path.cwd()
     fleets: list[object] = [running_dev(here)]
@@ -379,8 +372,6 @@ def file_at(path: Path) -> Path:
 
 async def bodies_of(where: Where, source: str | Path) -> dict[str, list[bytes]]:
     """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
-    from mesh.replay.export import load
-
     if isinstance(source, Path):
         return load(file_at(source))
     return {source: await _stored_bodies(where, source)}
@@ -388,8 +379,6 @@ async def bodies_of(where: Where, source: str | Path) -> dict[str, list[bytes]]:
 
 async def of_each(where: Where, source: str | Path, work: Callable[[list[bytes]], T]) -> list[T]:
     """Return the result of `work` on the stored events of each request in a source. Raises as `bodies_of`."""
-    from mesh.replay import export
-
     if isinstance(source, Path):
         return await export.of_each(file_at(source), work)
     return [work(await _stored_bodies(where, source))]

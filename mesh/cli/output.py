@@ -15,9 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 
 import click
+import msgspec
 
 from mesh.service.printable import Line as Line
 from mesh.service.printable import as_json_text as as_json_text
@@ -25,8 +26,6 @@ from mesh.service.printable import as_program_reads, clock, one_line, printable,
 from mesh.service.printable import as_text as as_text
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
     from rich.console import Console, RenderableType
     from rich.text import Text
 
@@ -53,7 +52,7 @@ def note(text: str) -> None:
     remark(f"mesh: {text}")
 
 
-def _write(stream: "TextIO", text: str) -> None:
+def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:  # a terminal whose encoding lacks a character
@@ -69,8 +68,6 @@ def emit(value: Any) -> None:
 
 def emit_built(value: Any) -> None:
     """Print as JSON what is made for programs already: plain values, and stored JSON as it is."""
-    import msgspec
-
     encoded = msgspec.json.encode(value)
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
@@ -103,7 +100,7 @@ def emit_raw(body: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def raw_out() -> "Iterator[BinaryIO]":
+def raw_out() -> Iterator[BinaryIO]:
     """Yield where bytes of any length are written exactly; on a terminal they are shown as printable text."""
     if sys.stdout.isatty():
         shown = BytesIO()
@@ -151,7 +148,7 @@ _HANG = 2
 class _Page(StringIO):
     """What a command writes, kept until it is known if the terminal has room for it."""
 
-    def __init__(self, terminal: "TextIO") -> None:
+    def __init__(self, terminal: TextIO) -> None:
         super().__init__()
         self._terminal = terminal
 

@@ -1,6 +1,7 @@
 """`mesh request …`: submit, list, show, watch; cancel, freeze, thaw, rerun."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh import ops
+from mesh.bus.connection import Bus
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import Exit, Leave, leave
 from mesh.cli.options import (
@@ -37,18 +39,20 @@ from mesh.cli.output import (
     say,
     show_lines,
 )
+from mesh.cli.waiting import INDENT, step_in_words
+from mesh.client import Client
+from mesh.client.journals import Step
+from mesh.client.story import Teller, ending, story
 from mesh.errors import MeshError, NotFound, UsageWrong
 from mesh.service.printable import counted, one_line, short, when
 from mesh.settings import index_folder
+from mesh.ui import require_installed
+from protocol.views.timeline import timeline
+from protocol.wire.commands import Submit
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mesh.bus.connection import Bus
-    from mesh.client.journals import Step
+if TYPE_CHECKING:  # SQLite, which no other command of this noun needs
     from mesh.ops.index import RequestIndex
     from mesh.ops.rows import Listed
-    from protocol.wire.commands import Submit
 
 app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.")
 
@@ -57,7 +61,7 @@ app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, tha
 @with_submit
 @click.option("--id", "request", help="An id that you made; the same id again is the same request.")
 @framed
-async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json: bool) -> None:
+async def submit(where: Where, *, wanted: Submit, request: str | None, as_json: bool) -> None:
     """Submit a request and print its id.
 
     Once the id is printed, the request will be decided, even if this machine dies.
@@ -127,7 +131,7 @@ def _remark_indexing(events: int) -> None:
     note(f"{counted(events, 'event')} of the log to index; the next time takes up from there")
 
 
-async def _remark_freeze(bus: "Bus") -> None:
+async def _remark_freeze(bus: Bus) -> None:
     stands = await ops.log.patiently(bus, lambda: ops.roster.mesh_freeze(bus))
     if stands.frozen:
         note(f"{stands.notice}")
@@ -147,9 +151,6 @@ async def show(where: Where, *, source: str | Path, at: int | None, steps: bool,
     step before, outcome, and the cost of a model's reply; no arguments and no results. JSON and HTML always
     have them.
     """
-    from mesh.client.story import story
-    from mesh.ui import require_installed
-    from protocol.views.timeline import timeline
 
     if form == "html":
         require_installed("jinja2")
@@ -206,14 +207,12 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
     with … when it begins) and the replies of models. Only the request's own client hears a model while it
     speaks: mesh send --follow.
     """
-    from mesh.cli.waiting import INDENT, step_in_words
-    from mesh.client.story import Teller, ending
 
     if follow and as_json:
         raise UsageWrong("one of --follow and --json: mesh request show --json has the steps, too")
     teller, shown, told = Teller(), 0, None
 
-    def draw(step: "Step") -> None:
+    def draw(step: Step) -> None:
         if words := step_in_words(step.record):
             say(f"{INDENT}{step.agent}: {words}")
 
@@ -284,8 +283,6 @@ async def rerun(
     all that had been handed to it. Its effects get new keys, so that they happen again: the effects of the
     old request are listed first.
     """
-    from mesh.client import Client
-
     async with await where.connect("operator") as bus:
         happened = ops.log.decoded(await ops.log.request_bodies(bus, request))
         again = ops.rerun.rerun_of(happened, to=to, text=text)

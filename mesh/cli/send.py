@@ -1,24 +1,25 @@
 """`mesh send`: submit a request, wait for its end, print the answer."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
 import click
 
 from mesh import ops
+from mesh.bus.connection import Bus
+from mesh.bus.event_log import JetStreamLog
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import leave
 from mesh.cli.options import Where, framed
 from mesh.cli.output import as_text, emit, note, say
+from mesh.cli.waiting import QuestionPrompts, Shown, asked_in_a_line, tell_trouble
+from mesh.client import Client, Outcome
 from mesh.errors import MeshError
 from mesh.service.printable import one_line, short
-
-if TYPE_CHECKING:
-    from mesh.bus.connection import Bus
-    from mesh.client import Client, Outcome
-    from protocol.wire.commands import Submit
-    from protocol.wire.ids import RequestId
+from protocol.wire.commands import Submit
+from protocol.wire.ids import RequestId
 
 _SUMMARY_CHARS = 160
 _LAST_LINES_S = 6.0
@@ -37,16 +38,12 @@ _LAST_LINES_S = 6.0
 )
 @click.option("--follow", is_flag=True, help="Show each event on standard error as it happens.")
 @framed
-async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, as_json: bool) -> None:
+async def send(where: Where, *, wanted: Submit, wait_s: float, follow: bool, as_json: bool) -> None:
     """Submit a request, wait for its end, print the answer.
 
     An agent's questions are put to you at this terminal. Without a terminal the command that replies is
     printed.
     """
-    import asyncio
-
-    from mesh.cli.waiting import QuestionPrompts
-
     questions, stored, outcome = QuestionPrompts(where), False, None
     async with await where.client() as client:
         request = client.new_id()
@@ -81,17 +78,11 @@ def _left_alone(request: str, stored: bool) -> str:
 
 
 @asynccontextmanager
-async def _followed(
-    where: Where, client: "Client", request: "RequestId", wanted: bool
-) -> AsyncIterator[None]:
+async def _followed(where: Where, client: Client, request: RequestId, wanted: bool) -> AsyncIterator[None]:
     """Show what happens while the block runs: everything if `wanted`, else what holds the request up.
 
     A viewer's key, if there is one, shows the log too.
     """
-    import asyncio
-
-    from mesh.cli.waiting import Shown, tell_trouble
-
     if not wanted:
         telling = asyncio.create_task(tell_trouble(client, request, lambda: _viewer(where, client)))
         try:
@@ -116,15 +107,11 @@ async def _followed(
             await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _what_now(where: Where, client: "Client", request: "RequestId") -> str:
+async def _what_now(where: Where, client: Client, request: RequestId) -> str:
     """Return what a request waits for, as these credentials, or a viewer's beside them, show it.
 
     A client hears nothing of an escalation, nor of a reply that was given elsewhere: only the log has it.
     """
-    import contextlib
-
-    from mesh.cli.waiting import asked_in_a_line
-
     waits = ""
     with contextlib.suppress(MeshError, TimeoutError):
         if asked := await client.questions(request):
@@ -138,10 +125,8 @@ async def _what_now(where: Where, client: "Client", request: "RequestId") -> str
     return waits or f"it goes on: mesh request show {request}"
 
 
-async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
+async def _somebody(viewer: Bus, request: str, where: Where, own: str) -> str:
     """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
-    from mesh.bus.event_log import JetStreamLog
-    from mesh.cli.waiting import asked_in_a_line
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
     happened = ops.log.decoded(each.data for each in stored)
@@ -159,7 +144,7 @@ async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
     return ""
 
 
-async def _viewer(where: Where, client: "Client") -> "Bus | None":
+async def _viewer(where: Where, client: Client) -> Bus | None:
     """Return a viewer's connection; None where there are no other credentials than the client's."""
     try:
         bus = await where.named(None).connect("viewer")
@@ -174,7 +159,7 @@ async def _viewer(where: Where, client: "Client") -> "Bus | None":
 # --- how it ended ---------------------------------------------------------------------------------
 
 
-def conclude(outcome: "Outcome") -> None:
+def conclude(outcome: Outcome) -> None:
     """Say how a request ended, and end the command with the status for it."""
     if outcome.status == "completed":
         say(as_text(outcome.answer), lines=True)

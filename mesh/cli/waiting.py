@@ -10,31 +10,30 @@ import os
 import shlex
 import sys
 import termios
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
 
 from mesh import ops
+from mesh.bus.connection import Bus
 from mesh.cli.options import Where
 from mesh.cli.output import as_json_text, note, remark
+from mesh.client import Client, Question
+from mesh.client.follow import Following, Happened, Heard, Journaled
+from mesh.client.story import Teller
 from mesh.errors import MeshError
 from mesh.service.printable import short
 from protocol.wire import events
-from protocol.wire.ids import HUMAN
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from mesh.bus.connection import Bus
-    from mesh.client import Client, Question
-    from mesh.client.follow import Following
-    from protocol.wire.events import AnyEvent
-    from protocol.wire.ids import RequestId
-    from protocol.wire.records import LiveNote, Record
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN, RequestId
+from protocol.wire.records import LiveNote, Record
 
 INDENT = "       "
 _FOLLOWED_CHARS = 400
 
 
-def step_in_words(made: "Record") -> str:
+def step_in_words(made: Record) -> str:
     """Return what a journaled step shows of itself while it is followed; empty for nothing."""
     if made.kind == "model":
         said = made.value.get("text", "") if isinstance(made.value, dict) else ""
@@ -56,8 +55,6 @@ class Shown:
     """
 
     def __init__(self, *, told: bool) -> None:
-        from mesh.client.story import Teller
-
         self._told = told
         self._teller = Teller()
         self._happened: list[Any] = []
@@ -70,10 +67,8 @@ class Shown:
         self._journaled: set[tuple[str, int]] = set()
         """Rounds whose beginning was told by their journal."""
 
-    async def until_the_end(self, feed: "Following") -> None:
+    async def until_the_end(self, feed: Following) -> None:
         """Show everything that comes. Raises what following raises."""
-        from mesh.client.follow import Happened, Heard, Journaled
-
         try:
             async for item in feed:
                 match item:
@@ -92,7 +87,7 @@ class Shown:
         finally:
             self._end_line()
 
-    def _note(self, agent: str, note: "LiveNote") -> None:
+    def _note(self, agent: str, note: LiveNote) -> None:
         if note.kind == "text":
             if note.again:
                 self._end_line(" (begins again)")
@@ -112,7 +107,7 @@ class Shown:
                 words = f"proposes {note.move} {note.to}".rstrip()
         self._say(agent, short(words, _FOLLOWED_CHARS))
 
-    def _mark_gap(self, agent: str, note: "LiveNote") -> None:
+    def _mark_gap(self, agent: str, note: LiveNote) -> None:
         """Show that notes were lost before this one; a round that runs again counts from 0."""
         run = (agent, note.turn, note.round)
         begins = run not in self._next and (agent, note.round) in self._journaled
@@ -157,7 +152,7 @@ _TROUBLE_CHARS = 400
 
 
 async def tell_trouble(
-    client: "Client", request: "RequestId", find_viewer: "Callable[[], Awaitable[Bus | None]]"
+    client: Client, request: RequestId, find_viewer: Callable[[], Awaitable[Bus | None]]
 ) -> None:
     """Write a line on standard error for each trouble of a request, until it ends or this is cancelled.
 
@@ -165,8 +160,6 @@ async def tell_trouble(
         find_viewer: returns a connection that may read the log. Without one, only rounds that stopped are
             known, by the live notes to the client.
     """
-    from mesh.client.follow import Happened, Heard
-
     await asyncio.sleep(UNDISTURBED_S)
     with contextlib.suppress(MeshError):  # waiting for the answer goes on without this
         async with contextlib.AsyncExitStack() as stack:
@@ -193,7 +186,7 @@ class Trouble:
         self._holders: dict[str, str] = {}
         """By turn: a turn that ran out of time did not send the event that says so."""
 
-    def in_words(self, event: "AnyEvent") -> str:
+    def in_words(self, event: AnyEvent) -> str:
         """Return what the request's next event means; empty if nothing."""
         work = getattr(event, "work", None)
         if work is not None:
@@ -235,7 +228,7 @@ class QuestionPrompts:
         self._open = set[int]()
         """Those that wait for a reply, by the number of the event that asked."""
 
-    async def put(self, question: "Question") -> Any:
+    async def put(self, question: Question) -> Any:
         """Return the reply. Without one it never ends: somebody may give it elsewhere."""
         self._open.add(question.n)
         try:
@@ -262,7 +255,7 @@ class QuestionPrompts:
         finally:
             self._open.discard(question.n)
 
-    async def _ask(self, question: "Question", typed: "Typed") -> Any:
+    async def _ask(self, question: Question, typed: "Typed") -> Any:
         try:
             return await _ask(question, typed)
         except asyncio.CancelledError:
@@ -283,13 +276,11 @@ def _how_to_reply(where: Where, request: str, schema: Any, n: int | None = None)
     return f"it goes on with a reply{wanted}: {ops.queue.reply_command(request, schema, options, n=n)}"
 
 
-async def _ask(question: "Question", typed: "Typed") -> Any:
+async def _ask(question: Question, typed: "Typed") -> Any:
     """Put an agent's question at the terminal, until the reply is as the question wants it.
 
     Raises EOFError when nobody will say anything.
     """
-    import msgspec
-
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 
     remark(question.question, lines=True)

@@ -95,7 +95,7 @@ class IndexFeed:
 
     async def catch_up(self) -> None:
         """Feed the index up to the end that the log has now. Raises OldForm, BusError."""
-        await check_form(self._bus)
+        await patiently(self._bus, lambda: check_form(self._bus))
         while True:
             try:
                 self._after = self.index.seq

@@ -1,6 +1,6 @@
 """docs/web-ui.md: every option of `mesh ui` has its place there, and its numbers are those of the code."""
 
-from mesh.cli.dev import ui
+from mesh.cli.ui import ui
 from mesh.ops.index import _PREFIX
 from mesh.ops.rows import TEXT
 from mesh.ui import LEAST_TOKEN, USUAL_PORT

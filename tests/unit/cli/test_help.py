@@ -1,5 +1,6 @@
 """What every command says of itself, and what saying it costs."""
 
+import ast
 import importlib
 import inspect
 import os
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from mesh import errors
 from mesh.bus.credentials import new_key, write_key
-from mesh.cli import app, exits
+from mesh.cli import COMMANDS, app, exits
 from mesh.cli.exits import EPILOG, Exit, ReportingGroup, status_of
 from mesh.client import SubmitRejected
 from protocol.wire.errors import MeshError
@@ -51,14 +52,51 @@ def loaded_by(arguments: list[str], status: Exit, folder: Path = ROOT) -> tuple[
     return set(loaded.split()), said
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["request"], ["agent", "run"], ["demo"], ["human", "watch"]], ids=" ".join
-)
-def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
-    loaded, said = loaded_by([*arguments, "--help"], Exit.DONE)
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    loaded, said = loaded_by(["--help"], Exit.DONE)
     assert "Usage: mesh" in said
     assert "click" in loaded
     assert not loaded & HEAVY
+
+
+def test_the_list_says_of_each_command_what_its_own_help_says(mesh: Mesh) -> None:
+    for name, command in commands_of(app).items():
+        assert command.help is not None
+        assert " ".join(command.help.partition("\n\n")[0].split()) == COMMANDS[name].help
+
+
+@pytest.mark.parametrize("noun", ["request", "human", "doubt", "dead", "log", "memory"])
+def test_help_of_a_noun_loads_what_its_commands_share_and_nothing_else(noun: str) -> None:
+    loaded, said = loaded_by([noun, "--help"], Exit.DONE)
+    assert f"Usage: mesh {noun}" in said
+    assert not loaded & {*UNUSED, "sqlite3"}
+
+
+WITHIN = {
+    "asyncio",  # by `mesh --help`
+    "mesh.agent._reply_schema",  # JSON Schema, once somebody replies
+    "mesh.cli",  # completion lists all commands
+    "mesh.fleet.file",  # pydantic: an agent that runs has no use for it, nor has a command of operators
+    "mesh.fleet.setup",
+    "mesh.local.project",
+    "mesh.model.choice",  # an agent without a model loads nothing of models
+    "mesh.service.run",  # services log
+    "mesh.service.telemetry",
+    "mesh.ui.drawing.scene",  # the extra `ui`
+    "mesh.ui.story",
+    "rich",  # a terminal's tables
+}
+"""What a command imports within its body, and why it is not on top."""
+
+
+def test_imports_stand_on_top_of_a_nouns_file() -> None:
+    for path in sorted((ROOT / "mesh" / "cli").glob("*.py")):
+        tree = ast.parse(path.read_text())
+        bodies = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for node in {each for body in bodies for each in ast.walk(body)}:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                name = node.names[0].name if isinstance(node, ast.Import) else str(node.module)
+                assert WITHIN & {name, name.partition(".")[0]}, f"{path.name}: {name} in a function"
 
 
 UNUSED = {"anthropic", "jsonschema", "mcp", "opentelemetry", "pydantic", "rich", "structlog"}

@@ -1,0 +1,91 @@
+"""`mesh dead …`: dead letters."""
+
+from typing import Any
+
+import click
+
+from mesh import ops
+from mesh.cli.options import (
+    READERS,
+    Where,
+    decided,
+    framed,
+)
+from mesh.cli.output import (
+    At,
+    Id,
+    emit,
+    emit_raw,
+    say,
+    table,
+)
+from mesh.service.printable import as_program_reads, counted, when
+from protocol.wire.events import type_of
+from protocol.wire.records import DeadLetter
+
+app = click.Group(help="Dead letters: list, show, resend.")
+seq_argument = click.argument(
+    "seq", type=click.IntRange(min=1), metavar="SEQ", help="The letter's number in the list."
+)
+
+
+@app.command("ls")
+@framed
+async def ls(where: Where, *, as_json: bool) -> None:
+    """List dead letters, the oldest first."""
+    async with await where.connect(*READERS) as bus:
+        found = [each async for each in ops.dead_letters.letters(bus)]
+    if as_json:
+        emit([_as_program_reads(seq, letter) for seq, letter in found])
+        return
+    table(
+        ("seq", "at", "by", "code", "from", "request", "why"),
+        [
+            (seq, At(letter.at), letter.by, letter.code, letter.sender, Id(letter.request), letter.detail)
+            for seq, letter in found
+        ],
+        spare=("by", "from", "code"),
+    )
+
+
+@app.command("show")
+@seq_argument
+@click.option("--raw", is_flag=True, help="Print the original bytes, and nothing else.")
+@framed
+async def show(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
+    """Show a dead letter: its reason and its bytes."""
+    async with await where.connect(*READERS) as bus:
+        letter = await ops.dead_letters.letter_at(bus, seq)
+    if raw:
+        emit_raw(letter.original)
+        return
+    if as_json:
+        emit(_as_program_reads(seq, letter))
+        return
+    deliveries = counted(letter.delivered, "delivery", "deliveries")
+    say(f"{letter.code}: {letter.detail}")
+    say(f"at {when(letter.at)}, given up by {letter.by} after {deliveries}")
+    said = f"sender {letter.sender or 'unknown'}, request {letter.request or 'unknown'}"
+    say(f"subject {letter.subject}, {said}")
+    for name, value in letter.headers.items():
+        say(f"{name}: {value}")
+    say("")
+    say(letter.original.decode(errors="backslashreplace") + (" …" if letter.truncated else ""), lines=True)
+
+
+@app.command("resend")
+@seq_argument
+@framed
+async def resend(where: Where, *, seq: int, as_json: bool) -> None:
+    """Put a message back into its queue, once the cause is mended; print the event that decides it.
+
+    It takes the admin's credentials. Only messages that a guard kept can be put back.
+    """
+    async with await where.connect("admin") as bus:
+        event = await ops.dead_letters.resend(bus, seq)
+    decided(event, f"is decided: {type_of(event)}", as_json=as_json)
+
+
+def _as_program_reads(seq: int, letter: DeadLetter) -> dict[str, Any]:
+    fields: dict[str, Any] = as_program_reads(letter)
+    return {"seq": seq, **fields, "original": letter.original.decode(errors="replace")}

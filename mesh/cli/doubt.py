@@ -1,0 +1,79 @@
+"""`mesh doubt …`: effects of which nobody knows if they happened."""
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mesh import ops
+from mesh.cli.arguments import read_json
+from mesh.cli.options import PEOPLE, Where, decided, framed, remark_unreadable, request_argument
+from mesh.cli.output import At, Id, listing
+from mesh.errors import UsageWrong
+from mesh.service.printable import short
+
+if TYPE_CHECKING:
+    pass
+
+
+app = click.Group(help="Effects in doubt: list, settle.")
+
+
+@app.command("ls")
+@framed
+async def ls(where: Where, *, as_json: bool) -> None:
+    """List effects in doubt, the most urgent first.
+
+    A process died, or the tool raised, after the intent and before the proof that it was done. Look in the
+    system that the effect was meant for (by the key, if that system knows keys), then settle it.
+    """
+    async with await where.connect(*PEOPLE) as bus:
+        found = await ops.queue.queue(bus, "doubt")
+    remark_unreadable(found.unreadable)
+    listing(
+        found.waiting,
+        {
+            "request": lambda each: Id(each.request),
+            "since": lambda each: At(each.since),
+            "agent": lambda each: each.from_agent,
+            "action": lambda each: each.action,
+            "step": lambda each: each.step,
+            "key": lambda each: each.key,
+            "why": lambda each: short(each.error, 200),
+            "settle it with": lambda each: f"mesh doubt settle {each.request} --done|--not-done",
+        },
+        as_json=as_json,
+        spare=("settle it with", "step", "agent", "why"),
+    )
+
+
+@app.command("settle")
+@request_argument
+@click.option("--done", is_flag=True, help="It happened; it is not done again.")
+@click.option("--not-done", is_flag=True, help="It did not; the agent does it now.")
+@click.option("--result", help="With --done: its result. JSON is read as JSON, other text as text.")
+@framed
+async def settle(
+    where: Where,
+    *,
+    request: str,
+    done: bool,
+    not_done: bool,
+    result: str | None,
+    at_event: int | None,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Settle an effect in doubt, so that the turn goes on: it was done, or it was not."""
+    if done is not_done:
+        raise UsageWrong("one of --done and --not-done")
+    if not_done and result is not None:
+        raise UsageWrong("--result goes with --done: what was not done has none")
+    value: Any = result
+    if result is not None:
+        with contextlib.suppress(UsageWrong):
+            value = read_json(result)
+    async with await where.connect("operator") as bus:
+        event = await ops.queue.settle(bus, request, by=by, done=done, result=value, n=at_event)
+    words = f"is settled as {'done' if done else 'not done'}; {event.to} goes on"
+    decided(event, words, as_json=as_json)
