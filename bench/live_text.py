@@ -16,7 +16,7 @@ from bench.figures import Figure, Target, percentile, spread
 from bench.place import AGENTS, site
 from mesh.agent import Agent, Move, Turn
 from mesh.client import Client
-from mesh.client.follow import Heard
+from mesh.client.follow import AgentNote
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
 
@@ -74,7 +74,7 @@ async def _followed(client: Client) -> _Heard:
         await client.submit("Speak.", to=AGENT, request=request)
         async for item in feed:
             now_ns = time.time_ns()
-            if isinstance(item, Heard) and item.note.kind == "text":
+            if isinstance(item, AgentNote) and item.note.kind == "text":
                 first_ns = first_ns or now_ns
                 notes += 1
                 took_ms += [(now_ns - int(said)) / 1e6 for said in item.note.text.split()]

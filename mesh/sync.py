@@ -15,12 +15,11 @@ from typing import Any, Self, TypeVar, overload
 
 from mesh.client import Client as AsyncClient
 from mesh.client import Outcome, Question
-from mesh.client.follow import Heard
-from mesh.client.outcome import Requested
+from mesh.client.follow import AgentNote, Requested
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import RequestId
 
-__all__ = ["Client", "Heard", "Outcome", "Question"]
+__all__ = ["AgentNote", "Client", "Outcome", "Question"]
 
 T = TypeVar("T")
 _END = object()
@@ -104,7 +103,7 @@ class Client:
         asked = None if on_question is None else answer
         return self._run(self._client.wait(request, timeout_s=timeout_s, on_question=asked))
 
-    def follow(self, request: str) -> Iterator[Heard | Question | Outcome]:
+    def follow(self, request: str) -> Iterator[AgentNote | Question | Outcome]:
         """Yield what happens in a request as it happens, its `Outcome` last."""
 
         async def items() -> AsyncIterator[Any]:

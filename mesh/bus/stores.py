@@ -6,13 +6,14 @@ compare-and-set, a step once and for all.
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.reader import StoredMessage, get, last
+from mesh.bus.reader import StoredMessage, every, get, last
 from mesh.bus.streams import steps_of
 from mesh.errors import PASSING, BusError, MeshError, SequenceConflict, StreamFull, SubjectTaken
 from mesh.service import tracing
@@ -20,7 +21,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid
-from protocol.wire.records import Questions, dead_letter
+from protocol.wire.records import Questions, Record, dead_letter, place_of
 from protocol.wire.subjects import step, timer_at, timer_fire
 
 if TYPE_CHECKING:
@@ -169,6 +170,85 @@ class JetStreamSteps:
             raise
         except SubjectTaken:
             raise StepTaken(name) from None
+
+
+# --- journals, as viewers and operators read them ---------------------------------------------------
+# Each agent's journals are a stream of their own, and an agent may write anything into its own. Steps are
+# named as `mesh.agent._journal` does: `<round>-<n>`, and `<round>-<n>d` for an effect's result. What lies
+# there under another name (an attempt's mark) is no step.
+
+_STEP_SUBJECT = re.compile(r"mesh\.step\.(?P<agent>[^.]+)\.[^.]+\.(?P<turn>[^.]+)\.(?P<name>[^.]+)")
+_STEP_NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
+_LATEST_AT = 253_402_300_799_999_000
+"""The end of the year 9999, UTC µs: the last millisecond that can be written as a date."""
+
+
+class JournaledStep(NamedTuple):
+    """One step, as it is stored."""
+
+    agent: str
+    journal: str
+    """The turn under whose id it is; a continued turn's steps are under the first one's."""
+    round: int
+    name: str
+    record: Record
+    body: bytes
+
+
+async def stored_steps(
+    bus: Bus, request: str | None, agents: Iterable[str], journal: str | None = None
+) -> AsyncIterator[StoredMessage]:
+    """Yield what these agents stored as steps of a request (None: of all), in one journal if asked.
+
+    Raises BusError.
+    """
+    for agent in sorted(set(agents)):
+        async for stored in every(bus, steps_of(agent), subjects.journals(request, agent, journal)):
+            yield stored
+
+
+async def journaled(
+    bus: Bus,
+    request: str,
+    agents: Iterable[str],
+    journal: str | None = None,
+    *,
+    passed_over: set[str] | None = None,
+) -> list[JournaledStep]:
+    """Return the steps of these agents in a request, in one journal if asked, as they were made in time.
+
+    Args:
+        passed_over: gets the subjects of steps that cannot be read, or cannot be true.
+
+    Raises BusError.
+    """
+    stored = stored_steps(bus, request, agents, journal)
+    return read_steps([(each.subject, each.data) async for each in stored], passed_over)
+
+
+def read_steps(
+    stored: Iterable[tuple[str, bytes]], passed_over: set[str] | None = None
+) -> list[JournaledStep]:
+    """Return stored steps, each given with its subject, as they were made in time.
+
+    Args:
+        passed_over: gets the subjects of steps that cannot be read, or cannot be true.
+    """
+    found: list[JournaledStep] = []
+    for subject, data in stored:
+        address = _STEP_SUBJECT.fullmatch(subject)
+        fits = None if address is None else _STEP_NAME.fullmatch(address["name"])
+        if address is None or fits is None:
+            continue
+        record = codec.readable(data, Record)
+        if record is not None and 0 <= record.at <= _LATEST_AT:
+            made = JournaledStep(
+                address["agent"], address["turn"], int(fits["round"]), address["name"], record, data
+            )
+            found.append(made)
+        elif passed_over is not None:
+            passed_over.add(subject)
+    return sorted(found, key=lambda step: (step.record.at, place_of(step.name)))
 
 
 # --- dead letters -----------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from mesh.cli.options import (
     source_argument_for,
 )
 from mesh.cli.output import as_json_text, emit, note, paged, read_lines, say, table
-from mesh.client.story import ending, heading
 from mesh.errors import UsageWrong
+from mesh.ops.words import ending, heading
 from mesh.replay.rejudge import Rejudged, rejudge
 from mesh.service.printable import counted, one_line
 from mesh.settings import index_folder

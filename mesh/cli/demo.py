@@ -17,11 +17,11 @@ from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.options import A_PATH, framed, run_quietly
 from mesh.cli.output import Line, emit_built, note, say, show_lines
 from mesh.cli.ui import page_of
-from mesh.client.story import Teller, ending, story
 from mesh.errors import UsageWrong
 from mesh.fleet.file import load_fleet
 from mesh.local.fleet import LocalFleet
 from mesh.local.project import data_environment, model_environment, reference_fleet
+from mesh.ops.words import Teller, ending, story
 from mesh.service.printable import counted
 
 WITHIN_S = 60.0

@@ -15,8 +15,8 @@ from mesh.cli.arguments import budget_option, facts_option, read_json, server_ti
 from mesh.cli.exits import ended_by_signals
 from mesh.cli.options import A_PATH, PEOPLE, Where, decided, framed, remark_unreadable, request_argument
 from mesh.cli.output import At, Id, as_json_text, emit, listing, note, paged, read_lines, report, row, say
-from mesh.client.story import story
 from mesh.errors import UsageWrong
+from mesh.ops.words import story
 from mesh.service.printable import one_line, short
 from mesh.settings import NoCredentials
 from protocol.wire.events import RequestCompleted

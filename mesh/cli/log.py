@@ -33,7 +33,6 @@ from mesh.cli.output import (
     row,
     say,
 )
-from mesh.client.journals import agents_in
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted
 from protocol.wire.subjects import parse_evt
@@ -62,7 +61,7 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
             if as_json:
                 emit_bytes(stored.data)
                 continue
-            event, to = ops.log.glance(stored.data), f"→ {parse_evt(stored.subject).to}"
+            event, to = ops.log.header_of(stored.data), f"→ {parse_evt(stored.subject).to}"
             if event is None:
                 row(f"{stored.seq:>6}", "cannot be read", to)
                 continue
@@ -112,9 +111,9 @@ async def export(
                 file.write((ops.log.redacted_if(is_redacted, body) if redact else body) + b"\n")
                 events += 1
                 if with_steps:
-                    agents.update(agents_in(body))
+                    agents.update(ops.journals.agents_in(body))
             if with_steps:
-                async for line in ops.log.step_lines(bus, requests, agents):
+                async for line in ops.journals.step_lines(bus, requests, agents):
                     file.write(line + b"\n")
                     steps += 1
     if out is not None and as_json:

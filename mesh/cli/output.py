@@ -18,7 +18,6 @@ from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 
 import click
-import msgspec
 
 from mesh.service.printable import Line as Line
 from mesh.service.printable import as_json_text as as_json_text
@@ -68,6 +67,8 @@ def emit(value: Any) -> None:
 
 def emit_built(value: Any) -> None:
     """Print as JSON what is made for programs already: plain values, and stored JSON as it is."""
+    import msgspec
+
     encoded = msgspec.json.encode(value)
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)

@@ -10,6 +10,7 @@ import click
 
 from mesh import ops
 from mesh.bus.connection import Bus
+from mesh.bus.stores import JournaledStep
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import Exit, Leave, leave
 from mesh.cli.options import (
@@ -39,11 +40,10 @@ from mesh.cli.output import (
     say,
     show_lines,
 )
-from mesh.cli.waiting import INDENT, step_in_words
+from mesh.cli.waiting import INDENT
 from mesh.client import Client
-from mesh.client.journals import Step
-from mesh.client.story import Teller, ending, story
 from mesh.errors import MeshError, NotFound, UsageWrong
+from mesh.ops.words import Teller, ending, step_in_words, story
 from mesh.service.printable import counted, one_line, short, when
 from mesh.settings import index_folder
 from mesh.ui import require_installed
@@ -163,10 +163,10 @@ async def show(where: Where, *, source: str | Path, at: int | None, steps: bool,
     if steps or form in ("json", "html"):
         until = None if at is None else happened[-1].at
         if isinstance(source, Path):
-            found = ops.log.journals_in(source, happened, until)
+            found = ops.journals.journals_in_file(source, happened, until)
         else:
             async with await where.connect(*READERS) as bus:
-                found = await ops.log.journals_of(bus, happened, until)
+                found = await ops.journals.journals_of(bus, happened, until)
         journals = found.steps
         remark_passed_over(found.passed_over)
         if steps and not journals and isinstance(source, Path):
@@ -212,7 +212,7 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
         raise UsageWrong("one of --follow and --json: mesh request show --json has the steps, too")
     teller, shown, told = Teller(), 0, None
 
-    def draw(step: Step) -> None:
+    def draw(step: JournaledStep) -> None:
         if words := step_in_words(step.record):
             say(f"{INDENT}{step.agent}: {words}")
 

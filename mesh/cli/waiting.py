@@ -20,29 +20,14 @@ from mesh.bus.connection import Bus
 from mesh.cli.options import Where
 from mesh.cli.output import as_json_text, note, remark
 from mesh.client import Client, Question
-from mesh.client.follow import Following, Happened, Heard, Journaled
-from mesh.client.story import Teller
+from mesh.client.follow import AgentNote, Following, JournalStep, LogEvent
 from mesh.errors import MeshError
+from mesh.ops.words import FOLLOWED_CHARS, Teller, Trouble, step_in_words
 from mesh.service.printable import short
-from protocol.wire import events
-from protocol.wire.events import AnyEvent
-from protocol.wire.ids import HUMAN, RequestId
-from protocol.wire.records import LiveNote, Record
+from protocol.wire.ids import RequestId
+from protocol.wire.records import LiveNote
 
 INDENT = "       "
-_FOLLOWED_CHARS = 400
-
-
-def step_in_words(made: Record) -> str:
-    """Return what a journaled step shows of itself while it is followed; empty for nothing."""
-    if made.kind == "model":
-        said = made.value.get("text", "") if isinstance(made.value, dict) else ""
-        return short(str(said), _FOLLOWED_CHARS)
-    if made.kind == "intent":
-        return f"[{short(made.name, _FOLLOWED_CHARS)} …]"
-    if made.kind in ("call", "effect"):
-        return f"[{short(made.name, _FOLLOWED_CHARS)}{' failed' if made.error is not None else ''}]"
-    return ""
 
 
 class Shown:
@@ -72,18 +57,18 @@ class Shown:
         try:
             async for item in feed:
                 match item:
-                    case Happened(event=event):
+                    case LogEvent(event=event):
                         self._end_line()
                         self._happened.append(event)
                         for line in self._teller.more(self._happened)[1]:
                             remark(line.plain)
-                    case Journaled(agent=agent, round=round_, step=step):
+                    case JournalStep(agent=agent, round=round_, step=step):
                         self._journaled.add((agent, round_))
                         if step.kind != "intent":  # its note was heard already
                             self._say(agent, step_in_words(step))
-                    case Heard(agent=agent, note=note):
+                    case AgentNote(agent=agent, note=note):
                         self._mark_gap(agent, note)
-                        self._note(short(agent, _FOLLOWED_CHARS), note)
+                        self._note(short(agent, FOLLOWED_CHARS), note)
         finally:
             self._end_line()
 
@@ -105,7 +90,7 @@ class Shown:
                 words = f"[stopped: {note.failed}]"
             case "ended", _, _ if not self._told:
                 words = f"proposes {note.move} {note.to}".rstrip()
-        self._say(agent, short(words, _FOLLOWED_CHARS))
+        self._say(agent, short(words, FOLLOWED_CHARS))
 
     def _mark_gap(self, agent: str, note: LiveNote) -> None:
         """Show that notes were lost before this one; a round that runs again counts from 0."""
@@ -170,42 +155,11 @@ async def tell_trouble(
             trouble = Trouble()
             async for item in feed:
                 match item:
-                    case Happened(event=event):
+                    case LogEvent(event=event):
                         if said := trouble.in_words(event):
                             note(short(said, _TROUBLE_CHARS))
-                    case Heard(agent=agent, note=heard) if viewer is None and heard.failed:
+                    case AgentNote(agent=agent, note=heard) if viewer is None and heard.failed:
                         note(short(f"{agent}'s turn broke: {heard.failed}", _TROUBLE_CHARS))
-
-
-class Trouble:
-    """What a request's events mean to a submitter who waits."""
-
-    def __init__(self) -> None:
-        self._failure = ""
-        """What the newest turn that failed said of itself."""
-        self._holders: dict[str, str] = {}
-        """By turn: a turn that ran out of time did not send the event that says so."""
-
-    def in_words(self, event: AnyEvent) -> str:
-        """Return what the request's next event means; empty if nothing."""
-        work = getattr(event, "work", None)
-        if work is not None:
-            self._holders[work.turn] = event.to
-        match event:
-            case events.TurnFailed(turn=turn, error=error, retry_at=retry_at):
-                self._failure = error.message
-                then = "it is not tried again" if retry_at is None else "it is tried again"
-                holder = event.sender or self._holders.get(turn, "somebody")
-                return f"{holder}'s turn broke: {error.message or error.code}; {then}"
-            case events.EscalationRaised(reason=reason, work=work):
-                why = work.handoff.summary if reason == "asked" else self._failure or reason
-                return f"a person has it ({why}): mesh human show {event.request}"
-            case events.TurnSuspended(ask=ask) if ask.to_agent == HUMAN:
-                return f"a person was asked: {ask.question}"
-            case events.EffectDoubted(effect=effect):
-                why = f" ({effect.message})" if effect.message else ""
-                return f"nobody knows if {effect.action} happened{why}: mesh doubt ls"
-        return ""
 
 
 # --- what an agent asks the client -----------------------------------------------------------------

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from mesh.agent.values import Facts, Unfit, facts_of, read_as
 from mesh.bus.connection import Bus, connect
@@ -19,8 +19,17 @@ from mesh.bus.lane import Lane
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
 from mesh.bus.stores import read_questions
-from mesh.client.outcome import AnswerInvalid, Outcome, Requested, outcome_of
-from mesh.client.questions import ClientView, Question, Replying, questions_in
+from mesh.client.follow import (
+    AnswerInvalid,
+    ClientView,
+    Following,
+    Outcome,
+    Question,
+    Replying,
+    Requested,
+    outcome_of,
+    questions_in,
+)
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import tracing
 from mesh.service.alarms import Alarms
@@ -30,9 +39,6 @@ from protocol.wire.commands import Cancel, Control, Reply, Submit, asked_for
 from protocol.wire.handoff import Artifact, Constraints
 from protocol.wire.ids import AgentName, RequestId, request_id
 from protocol.wire.records import Notice
-
-if TYPE_CHECKING:
-    from mesh.client.follow import Following
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -370,15 +376,13 @@ class Client:
         finally:
             poll.cancel()
 
-    def follow(self, request: str, *, viewer: Bus | None = None) -> "Following":
+    def follow(self, request: str, *, viewer: Bus | None = None) -> Following:
         """Return what happens in a request as it happens, its `Outcome` last.
 
         It begins with what is known: the events addressed to this client; with a viewer's connection, every
-        event and the steps that a running turn has journaled. Then follow the live notes of turns (`Heard`),
-        which may be lost.
+        event and the steps that a running turn has journaled. Then the live notes of turns follow
+        (`AgentNote`), which may be lost.
         """
-        from mesh.client.follow import Following
-
         return Following(self, self._bus, request, viewer)
 
     def as_asked(self, outcome: Outcome) -> Outcome:

@@ -1,4 +1,4 @@
-"""Following a request: its history so far, each new event and live note, and its end.
+"""What a request tells its client: its questions, its outcome, and all that happens as it happens.
 
 A client may know the events addressed to it, and hear the live notes of turns. With a viewer's
 connection beside its own it reads the log and the journals, too. Events and live notes travel on different
@@ -8,23 +8,31 @@ has its time (`at`), by which a reader can sort them. The end is always the last
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import batch
-from mesh.client.journals import journaled
-from mesh.errors import BusError
+from mesh.bus.stores import journaled
+from mesh.errors import BusError, MeshError
+from protocol.views.timeline import named
 from protocol.wire import codec, events, subjects
-from protocol.wire.records import LiveNote, Record
+from protocol.wire.ids import RequestId
+from protocol.wire.records import LiveNote, OpenQuestion, Questions, Record
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from mesh.client.client import Client
-    from mesh.client.outcome import Outcome
-    from mesh.client.questions import Question
+
+    A = TypeVar("A", default=Any)  # so that `Outcome` alone is one of any answer
+else:
+    from typing import TypeVar
+
+    A = TypeVar("A")
 
 MOST_WAITING = 1_000
 """Items that wait to be taken; live notes beyond them are dropped."""
@@ -37,20 +45,161 @@ LAST_WORDS_S = 1.0
 _BATCH = 256
 
 
-class Heard(NamedTuple):
+# --- how it ended ---------------------------------------------------------------------------------
+
+
+class Requested(str, Generic[A]):
+    """For type checkers: the id of a request whose answer is an `A`. It is a `RequestId` when it runs."""
+
+
+class Outcome(NamedTuple, Generic[A]):
+    """How a request ended."""
+
+    request: RequestId
+    status: str
+    """`completed`, `refused`, `failed`, `expired` or `cancelled`."""
+    event: events.AnyEvent
+    """The last event."""
+    answer: A = None  # type: ignore[assignment]  # so that a completed request's needs no check for None
+    """The answer of a completed request, as the type that was asked for; None for every other end."""
+
+    @property
+    def reason(self) -> str:
+        """Why a request has no answer, in one line; empty if it has an answer."""
+        match self.event:
+            case events.RequestRefused(refusal=refusal):
+                return f"{refusal.rule}: {refusal.detail}"
+            case events.RequestFailed(code=code, reason=reason):
+                return f"{code}: {reason}" if reason else code
+            case events.RequestCancelled(by=by, sender=sender, reason=reason):
+                return f"cancelled by {named(by, sender)}" + (f": {reason}" if reason else "")
+            case events.RequestExpired():
+                return "the request's deadline passed"
+        return ""
+
+
+class AnswerInvalid(MeshError, code="client.answer_invalid"):
+    """A completed request's answer is not of its `answer_type`; `outcome` has it as it is."""
+
+    def __init__(self, outcome: Outcome, mistakes: tuple[str, ...]) -> None:
+        super().__init__(f"{outcome.request}: the answer does not fit: {'; '.join(mistakes)}")
+        self.outcome, self.mistakes = outcome, mistakes
+
+
+def outcome_of(event: events.Ended) -> Outcome:
+    """Return what a request's last event says."""
+    answer = event.answer if isinstance(event, events.RequestCompleted) else None
+    return Outcome(event.request, events.type_of(event).partition(".")[2], event, answer)
+
+
+# --- what it asks ---------------------------------------------------------------------------------
+# Tasks of a tree may ask at the same time. So questions stand side by side: each is heard once, answered by
+# its own turn and round, and dropped once guards say that it is over.
+
+
+class Question(NamedTuple):
+    """An ask that waits for this client's reply."""
+
+    request: RequestId
+    turn: str
+    round: int
+    question: str
+    schema: Mapping[str, Any] | None
+    expires_at: int
+    """UTC µs."""
+    agent: str
+    """Who asks."""
+    n: int
+    """Number of the event that asked. It tells questions of one request apart."""
+
+
+class ClientView(NamedTuple):
+    """What a request has told its client so far."""
+
+    event: events.AnyEvent
+    """The newest event that is addressed to it."""
+    questions: tuple[Question, ...]
+    """Those that wait for its reply, the oldest first."""
+
+
+def questions_in(request: RequestId, kept: Questions | None) -> tuple[Question, ...]:
+    """Return what waits for a client's reply, by the list that guards keep (None: they have none)."""
+    return () if kept is None else tuple(_question(request, each) for each in kept.open)
+
+
+def _question(request: RequestId, kept: OpenQuestion) -> Question:
+    ask = kept.ask
+    return Question(
+        request, kept.turn, kept.round, ask.question, ask.schema, kept.expires_at, kept.agent, kept.n
+    )
+
+
+class Replying:
+    """Replies to questions as they are asked, each in a task of its own.
+
+    Args:
+        on_question: returns the reply. It is cancelled once its question is over.
+    """
+
+    def __init__(self, client: "Client", on_question: Callable[[Question], Awaitable[Any]] | None) -> None:
+        self._client, self._on_question = client, on_question
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """By the number of the event that asked. Those that are done stay: each question is heard once."""
+
+    async def __aenter__(self) -> "Replying":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._drop(self._tasks.values())
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Those that are at work."""
+        return [task for task in self._tasks.values() if not task.done()]
+
+    async def take(self, questions: Collection[Question]) -> None:
+        """Hear the new ones of these questions, and drop those that are no longer among them."""
+        if self._on_question is None:
+            return
+        still = {question.n for question in questions}
+        await self._drop([task for n, task in self._tasks.items() if n not in still])
+        for question in questions:
+            if question.n not in self._tasks:
+                self._tasks[question.n] = asyncio.create_task(self._reply(question, self._on_question))
+
+    def raise_failed(self) -> None:
+        """Raise what kept a reply from being given."""
+        for task in self._tasks.values():
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _reply(self, question: Question, on_question: Callable[[Question], Awaitable[Any]]) -> None:
+        await self._client.reply(question, await on_question(question))
+
+    async def _drop(self, tasks: Collection[asyncio.Task[None]]) -> None:
+        running = [task for task in tasks if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+# --- what happens ---------------------------------------------------------------------------------
+
+
+class AgentNote(NamedTuple):
     """A live note."""
 
     agent: str
     note: LiveNote
 
 
-class Happened(NamedTuple):
+class LogEvent(NamedTuple):
     """An event of the log; a viewer's to see."""
 
     event: events.AnyEvent
 
 
-class Journaled(NamedTuple):
+class JournalStep(NamedTuple):
     """A step that stood in a running turn's journal when the following began; a viewer's to see."""
 
     agent: str
@@ -68,11 +217,11 @@ class Following:
 
     def __init__(self, client: "Client", bus: Bus, request: str, viewer: Bus | None) -> None:
         self._client, self._bus, self._request, self._viewer = client, bus, request, viewer
-        self._items: asyncio.Queue[Heard | Happened | Journaled | Question | Outcome | Exception | None] = (
-            asyncio.Queue()
-        )
+        self._items: asyncio.Queue[
+            AgentNote | LogEvent | JournalStep | Question | Outcome | Exception | None
+        ] = asyncio.Queue()
         """None ends the iteration."""
-        self._early: list[Heard] | None = None if viewer is None else []
+        self._early: list[AgentNote] | None = None if viewer is None else []
         """Notes that came while the log up to now was read; None once that is done."""
         self._subscription: Subscription | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,10 +237,8 @@ class Following:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> "Heard | Happened | Journaled | Question | Outcome":
+    async def __anext__(self) -> AgentNote | LogEvent | JournalStep | Question | Outcome:
         """Return what comes next. Raises SubmitRejected, AnswerInvalid; BusError if a viewer cannot read."""
-        from mesh.client.outcome import Outcome
-
         await self.start()
         if self._over and self._items.empty():
             raise StopAsyncIteration
@@ -149,7 +296,7 @@ class Following:
         waiting = self._items.qsize() + len(self._early or ())
         if waiting >= MOST_WAITING and note.kind != "ended":
             return
-        heard = Heard(parts[4], note)
+        heard = AgentNote(parts[4], note)
         if self._early is None:
             self._items.put_nowait(heard)
         else:
@@ -157,8 +304,6 @@ class Following:
 
     async def _wait(self, reading: asyncio.Task[None] | None) -> None:
         """Give out the events addressed to the client: questions, and the end."""
-        from mesh.client.outcome import outcome_of
-
         heard = set[int]()
         async with aclosing(self._client.addressed(self._request)) as addressed:
             async for event, questions in addressed:
@@ -188,7 +333,7 @@ class Following:
                 seq = stored.seq + 1
                 event = codec.decode_event(stored.data)
                 running.take(event)
-                self._items.put_nowait(Happened(event))
+                self._items.put_nowait(LogEvent(event))
                 if isinstance(event, events.Ended):
                     self._let_out({})
                     return
@@ -200,7 +345,7 @@ class Following:
         last: dict[tuple[str, int], int] = {}
         for journal, turn in running.journals.items():
             for step in await journaled(viewer, self._request, (running.agent,), journal):
-                self._items.put_nowait(Journaled(step.agent, journal, step.round, step.record))
+                self._items.put_nowait(JournalStep(step.agent, journal, step.round, step.record))
                 last[turn, step.round] = max(step.record.at, last.get((turn, step.round), 0))
         self._let_out(last)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mesh.ops import explain as explain
     from mesh.ops import health as health
     from mesh.ops import index as index
+    from mesh.ops import journals as journals
     from mesh.ops import log as log
     from mesh.ops import memory as memory
     from mesh.ops import prompt as prompt
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mesh.ops import roster as roster
     from mesh.ops import spending as spending
     from mesh.ops import watch as watch
+    from mesh.ops import words as words
 else:
 
     def __getattr__(name):

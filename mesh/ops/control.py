@@ -17,8 +17,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
 from mesh.client import Client
-from mesh.client.outcome import outcome_of
-from mesh.client.questions import Question
+from mesh.client.follow import Question, outcome_of
 from mesh.errors import ControlRefused, Denied, Impossible, NotFound, UsageWrong
 from mesh.ops.log import checked_id
 from mesh.ops.roster import MeshFreeze, mesh_freeze

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from mesh.client.story import channel, waits
 from mesh.errors import NotFound
+from mesh.ops.words import channel, waits
 from mesh.service.printable import counted, one_line, when
 from protocol.domain.ledger import fold
 from protocol.domain.rules import RULES_FOR

@@ -21,7 +21,7 @@ from mesh.bus.listing import bounds, stream_info
 from mesh.bus.reader import StoredMessage
 from mesh.errors import LogCutShort, OldForm
 from mesh.ops.index import Overtaken, RequestIndex
-from mesh.ops.log import glance, patiently, read_each
+from mesh.ops.log import header_of, patiently, read_each
 from mesh.ops.rows import EdgeCount, FoldedRequest, IndexRow, folded_from, unreadable
 from mesh.service.logs import get_logger
 from mesh.service.printable import one_line
@@ -164,7 +164,7 @@ class IndexFeed:
         """Put some events, which follow each other, into the index. Raises Overtaken."""
         begun, before = set[str](), dict[str, int]()
         for stored in part:
-            seen = glance(stored.data)
+            seen = header_of(stored.data)
             if seen is not None and seen.n == 0:
                 begun.add(seen.request)
             elif seen is not None and seen.request not in begun and seen.request not in self._folds:
@@ -177,7 +177,7 @@ class IndexFeed:
         rows: dict[str, tuple[int, IndexRow]] = {}
         edges: list[tuple[int, EdgeCount]] = []
         for stored in part:
-            seen = glance(stored.data)
+            seen = header_of(stored.data)
             if seen is None:
                 continue
             folded = FoldedRequest() if seen.n == 0 else self._folds.get(seen.request)

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -19,8 +18,6 @@ from mesh.bus.event_log import JetStreamLog, check_form
 from mesh.bus.listing import bounds
 from mesh.bus.provision import standing_journals
 from mesh.bus.reader import batch, every, first_since
-from mesh.client import journals
-from mesh.client.journals import Step
 from mesh.errors import (
     Denied,
     Impossible,
@@ -32,13 +29,12 @@ from mesh.errors import (
     ProtocolError,
     UsageWrong,
 )
-from mesh.ops.roster import fleet_of, mesh_freeze
-from mesh.replay.export import StoredStep, step_line, steps_in
+from mesh.ops.roster import mesh_freeze
 from mesh.service.printable import as_program_reads
 from protocol.domain.hash_chain import Break, Chain, link_of, redacted
 from protocol.domain.ledger import Ledger
 from protocol.domain.submit import AHEAD_S
-from protocol.views.timeline import StepEntry, Timeline, prices_in
+from protocol.views.timeline import Timeline
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import RequestId, is_request_id, submitted_ms
@@ -58,7 +54,7 @@ _PATIENCE_S = 30.0
 _PAUSE_S = 0.1
 
 
-class Glance(msgspec.Struct, frozen=True):
+class EventHeader(msgspec.Struct, frozen=True):
     """What any event says of itself, whatever its version."""
 
     request: str
@@ -72,14 +68,14 @@ class Glance(msgspec.Struct, frozen=True):
         return self.type in ENDS
 
 
-def glance(body: bytes) -> Glance | None:
+def header_of(body: bytes) -> EventHeader | None:
     """Return an event's envelope; None if the bytes are no event of any version."""
-    return codec.readable(body, Glance)
+    return codec.readable(body, EventHeader)
 
 
 def has_ended(body: bytes) -> bool:
     """Return True if this is a request's last event."""
-    event = glance(body)
+    event = header_of(body)
     return event is not None and event.is_end
 
 
@@ -143,7 +139,7 @@ async def whole_id(bus: Bus, prefix: str) -> RequestId:
         looked = 0
         while from_seq and looked < _MOST_LOOKED_AT and len(found) <= _SHOWN:
             part = await batch(bus, "LOG", None, from_seq)
-            events = [event for each in part if (event := glance(each.data)) is not None]
+            events = [event for each in part if (event := header_of(each.data)) is not None]
             found |= dict.fromkeys(each.request for each in events if each.request.startswith(prefix))
             if not part or (found and part[-1].at > (last_ms / 1000 + _LATE_S) * 1e6):
                 break
@@ -208,7 +204,7 @@ async def whole_request(bus: Bus, request: str) -> list[bytes]:
 def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
     """Raise Impossible unless events are numbered from `first` on without a gap: the others tell nothing."""
     for expected, body in enumerate(bodies, first):
-        event = glance(body)
+        event = header_of(body)
         if event is None:
             return  # decoding it tells more
         if event.n != expected:
@@ -253,49 +249,6 @@ async def not_there(bus: Bus, request: str) -> str:
     return f"there is no request {request} in the log{waits}"
 
 
-# --- the journals of its turns --------------------------------------------------------------------
-
-
-class Journals(NamedTuple):
-    """What a request's journals hold, as a timeline tells it."""
-
-    steps: dict[str, tuple[StepEntry, ...]]
-    """By journal."""
-    passed_over: set[str]
-    """Steps that cannot be read, cannot be true, or are not by the agent whose turn it is."""
-
-
-async def journals_of(bus: Bus, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
-    """Return the journals of the request whose events these are, from the first on. Raises BusError.
-
-    Args:
-        until: leave out what was journaled later (UTC µs).
-    """
-    passed_over = set[str]()
-    agents = journals.journals_in(happened).values()
-    found = await journals.journaled(bus, happened[0].request, agents, passed_over=passed_over)
-    return _told(found, passed_over, happened, until)
-
-
-def journals_in(path: Path, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
-    """Return the same of a request that was exported to a file."""
-    passed_over = set[str]()
-    return _told(journals.read(steps_in(path), passed_over), passed_over, happened, until)
-
-
-def _told(
-    found: Sequence[Step], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
-) -> Journals:
-    whose = journals.journals_in(happened)
-    steps = []
-    for step in found:
-        if step.agent != whose.get(step.journal, step.agent):  # anybody may write under any turn's id
-            passed_over.add(f"{step.agent} {step.journal} {step.name}")
-        elif until is None or step.record.at <= until:
-            steps.append(step)
-    return Journals(journals.told(steps, prices_in(happened)), passed_over)
-
-
 def documented(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
     """Return the documented form of a request: its timeline, and the stored events as they are.
 
@@ -325,15 +278,6 @@ async def stored_bodies(bus: Bus, requests: Sequence[str] = ()) -> AsyncIterator
 def redacted_if(is_redacted: Callable[[int], bool], body: bytes) -> bytes:
     """Return an event as it is exported: its envelope alone if it is redacted. Raises Malformed."""
     return redacted(body) if is_redacted(link_of(body).n) else body
-
-
-async def step_lines(bus: Bus, requests: Sequence[str], agents: set[str]) -> AsyncIterator[bytes]:
-    """Yield the steps that agents journaled for requests, as lines of an export; all where none is named."""
-    if not requests:  # a journal may outlast the event that opened it
-        agents = agents | set((await fleet_of(bus)).agents)
-    for request in requests or (None,):
-        async for stored in journals.stored_steps(bus, request, agents):
-            yield step_line(StoredStep(stored.subject, stored.data))
 
 
 # --- hash chains ----------------------------------------------------------------------------------
@@ -453,7 +397,7 @@ async def _is_over(log: JetStreamLog, request: str, before_ms: int) -> bool:
     head = await log.head(request)
     if head is None:
         return not before_ms < submitted_ms(request) <= (time.time() + AHEAD_S) * 1000
-    event = glance(head.data)
+    event = header_of(head.data)
     return event is not None and event.is_end and event.at // 1000 < before_ms
 
 

@@ -17,7 +17,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import TurnError
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
-from mesh.client.journals import journaled
+from mesh.bus.stores import journaled
 from mesh.errors import NotFound, UsageWrong
 from mesh.model.choice import instead, made
 from mesh.model.port import Model, Prompt

@@ -12,7 +12,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import batch
-from mesh.client.questions import Question
+from mesh.client.follow import Question
 from mesh.errors import Denied, NotFound, UsageWrong
 from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, one_of, order_id, reply_as_client
 from mesh.ops.explain import explain, last_trouble, sentences

@@ -10,10 +10,11 @@ from typing import TypeVar
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import up_to
+from mesh.bus.stores import JournaledStep, read_steps
 from mesh.bus.streams import steps_of
-from mesh.client.journals import Step, journals_in, read
 from mesh.ops.feed import IndexFeed
 from mesh.ops.index import Filter, RequestIndex
+from mesh.ops.journals import owners_of
 from mesh.ops.log import check_numbers, has_ended, not_there, read_each
 from mesh.ops.roster import mesh_freeze, with_served
 from mesh.ops.rows import Listed
@@ -104,11 +105,11 @@ class Steps:
         show: takes the next step.
     """
 
-    def __init__(self, bus: Bus, request: str, show: Callable[[Step], None]) -> None:
+    def __init__(self, bus: Bus, request: str, show: Callable[[JournaledStep], None]) -> None:
         self._bus, self._request, self._show = bus, request, show
         self._from_seq: dict[str, int] = {}
         """By agent that had a turn."""
-        self._waiting: list[Step] = []
+        self._waiting: list[JournaledStep] = []
         """Read, and not shown."""
         self._whose: dict[str, str] = {}
         """By journal: the agent whose it is, once the event that opened it was shown."""
@@ -122,12 +123,12 @@ class Steps:
 
         Raises BusError.
         """
-        for agent in journals_in(happened).values():
+        for agent in owners_of(happened).values():
             self._from_seq.setdefault(agent, 1)
         for agent, from_seq in self._from_seq.items():
             subject = subjects.journals(self._request, agent)
             if part := await up_to(self._bus, steps_of(agent), subject, from_seq):
-                self._waiting += read([(each.subject, each.data) for each in part], self.passed_over)
+                self._waiting += read_steps([(each.subject, each.data) for each in part], self.passed_over)
                 self._from_seq[agent] = part[-1].seq + 1
 
     def show_until(self, event: AnyEvent | None = None) -> None:
@@ -143,7 +144,7 @@ class Steps:
                 self.passed_over.add(f"{step.agent} {step.journal} {step.name}")
         self._waiting = left
         if event is not None:
-            self._whose |= journals_in((event,))
+            self._whose |= owners_of((event,))
 
 
 async def story_so_far(

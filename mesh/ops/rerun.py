@@ -11,8 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
-from mesh.client.journals import journals_in, stored_steps
+from mesh.bus.stores import stored_steps
 from mesh.errors import Impossible, UsageWrong
+from mesh.ops.journals import owners_of
 from mesh.ops.queue import waiting_in
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger, fold
@@ -202,7 +203,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
     """Return the effects in the journals of a request, given its events, in the order of their beginning."""
     found: dict[tuple[str, str, str], Effect] = {}
-    agents = journals_in(happened).values()
+    agents = owners_of(happened).values()
     async for kept in stored_steps(bus, happened[0].request, agents):
         _, _, agent, _, turn, name = kept.subject.split(".")
         record, step = codec.readable(kept.data, Record), name.removesuffix(DONE)

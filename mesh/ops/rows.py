@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.reader import StoredMessage
-from mesh.ops.log import glance
+from mesh.ops.log import header_of
 from mesh.ops.queue import is_for_people
 from mesh.ops.roster import Frozen
 from protocol.domain import budget
@@ -202,7 +202,7 @@ def folded_from(happened: Sequence[AnyEvent] | None) -> FoldedRequest | None:
 
 def unreadable(stored: StoredMessage) -> IndexRow:
     """Return the row of a request that cannot be folded, by its newest event."""
-    seen = glance(stored.data)
+    seen = header_of(stored.data)
     assert seen is not None
     client = submitter_of(seen.request)
     listed = Listed(

@@ -12,7 +12,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import every
-from mesh.client.journals import journaled
+from mesh.bus.stores import journaled
 from mesh.errors import MeshError, OldForm
 from mesh.ops.log import request_bodies
 from mesh.replay.export import load

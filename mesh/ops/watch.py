@@ -17,7 +17,7 @@ from mesh.bus.listing import bounds
 from mesh.bus.reader import StoredMessage, first_since
 from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import dead_letters
-from mesh.ops.log import Glance, decoded, glance
+from mesh.ops.log import EventHeader, decoded, header_of
 from mesh.ops.queue import Waiting, What, people_of, queue, waiting_in
 from protocol.wire import events, subjects
 from protocol.wire.ids import HUMAN
@@ -191,7 +191,7 @@ class Watch:
                 if event is not None and (event.request, event.n) not in self._told:
                     yield stored.seq, await self._looked_into(event)
 
-    async def _looked_into(self, event: Glance) -> Alarm:
+    async def _looked_into(self, event: EventHeader) -> Alarm:
         """Return the alarm that an event raises, with what its request was like then."""
         try:
             stored = await self._bus.retry_unavailable(lambda: self._log.read(event.request))
@@ -251,8 +251,8 @@ class Watch:
         )
 
 
-def _of_interest(stored: StoredMessage) -> Glance | None:
-    event = glance(stored.data)
+def _of_interest(stored: StoredMessage) -> EventHeader | None:
+    event = header_of(stored.data)
     if event is None or event.type not in _INTERESTING:
         return None
     is_for_people = subjects.parse_evt(stored.subject).to == HUMAN

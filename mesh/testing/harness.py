@@ -32,9 +32,9 @@ from mesh.agent.values import Facts, facts_of
 from mesh.artifacts import ArtifactStore
 from mesh.artifacts.store import Folder
 from mesh.bus.stores import StepTaken
-from mesh.client.story import story
 from mesh.local.mesh import fleet_of
 from mesh.model.choice import ModelUnavailable
+from mesh.ops.words import story
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.tasks import busy_with, lists
 from protocol.domain.turns import TurnState

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client
-from mesh.client.follow import Heard
+from mesh.client.follow import AgentNote
 from mesh.errors import PASSING, MeshError, NotFound, UsageWrong
 from mesh.ops import control, log, queue
 from mesh.ops.explain import VERDICTS, explain, sentences
@@ -269,7 +269,7 @@ async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> N
     while True:
         with contextlib.suppress(*PASSING):
             head = await events.head(request)
-            seen = None if head is None else log.glance(head.data)
+            seen = None if head is None else log.header_of(head.data)
             if seen is not None and seen.n != known:
                 known = seen.n
                 waiting.put_nowait(_event("grown", {"n": known}))
@@ -283,7 +283,7 @@ async def _noted(client: Client, request: str, waiting: asyncio.Queue[bytes]) ->
     """Pass on what the running turn shows of itself."""
     async with client.follow(request) as feed:
         async for item in feed:
-            if isinstance(item, Heard) and waiting.qsize() < MOST_WAITING:
+            if isinstance(item, AgentNote) and waiting.qsize() < MOST_WAITING:
                 note = msgspec.to_builtins(item.note)
                 waiting.put_nowait(_event("note", {"agent": item.agent, **note}))
 

@@ -14,10 +14,11 @@ from markupsafe import Markup
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.client.story import channel, numbered, waits
 from mesh.errors import NotFound
 from mesh.ops import log
+from mesh.ops.journals import journals_of
 from mesh.ops.roster import with_served
+from mesh.ops.words import channel, details, numbered, waits
 from mesh.service.printable import as_text, printable, printable_json, short, when
 from mesh.ui.drawing.request import course, parts, sequence, strip
 from mesh.ui.drawing.scene import scene
@@ -161,7 +162,7 @@ class Stories:
         """Return the timeline up to event `n`, or of all, with the steps of its turns. Raises as `read`."""
         happened = story.until(n)
         until = None if n is None or n + 1 == len(story.happened) else story.happened[n + 1].at
-        told = timeline(happened, (await log.journals_of(self._bus, happened, until)).steps)
+        told = timeline(happened, (await journals_of(self._bus, happened, until)).steps)
         return told if until is not None else await with_served(self._bus, told)
 
 
@@ -214,7 +215,7 @@ def environment() -> Environment:
     )
     filters = (when, short, money, pretty, shown, clock, day, lasting, unquoted)
     made.filters |= {each.__name__: each for each in filters}
-    told = (numbered, firsts, closing, flat, waits, channel)
+    told = (numbered, details, firsts, closing, flat, waits, channel)
     made.globals |= {"parts": named_parts} | {each.__name__: each for each in told}
     return made
 

@@ -12,7 +12,7 @@ import mesh.sync
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.client import AnswerInvalid, Client, Question
-from mesh.client.follow import Heard
+from mesh.client.follow import AgentNote
 from mesh.errors import Unreachable
 from mesh.settings import NoCredentials
 from protocol.wire import events
@@ -131,7 +131,7 @@ async def test_a_script_follows_replies_and_cancels(environment: Stage) -> None:
             seen = []
             request = client.submit("bill it", facts=ORDER | {"ask": True})
             for item in client.follow(request):
-                if not isinstance(item, Heard):
+                if not isinstance(item, AgentNote):
                     seen.append(type(item).__name__)
                 if isinstance(item, Question):
                     client.reply(item, 5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh.client import Client, Question
-from mesh.client.questions import Replying
+from mesh.client.follow import Replying
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops import queue
 from protocol.wire.commands import Ask, Complete, Delegate, Deliver, Reply, Task

@@ -19,9 +19,9 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import standing_queues
 from mesh.bus.reader import every
 from mesh.bus.roles import ADMIN
+from mesh.bus.stores import stored_steps
 from mesh.bus.streams import TIMERS
 from mesh.client import Client
-from mesh.client.journals import stored_steps
 from mesh.errors import BusError, Denied, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply

@@ -15,7 +15,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import StoredMessage
 from mesh.client import Client, Outcome, Question
 from mesh.client import follow as following
-from mesh.client.follow import Following, Happened, Heard, Journaled
+from mesh.client.follow import AgentNote, Following, JournalStep, LogEvent
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
 from protocol.wire import subjects
@@ -46,7 +46,7 @@ class Speaker(Model):
         self.speaks = asyncio.Event()
 
     def go_on_when_heard(self, item: Any) -> None:
-        if isinstance(item, Heard):
+        if isinstance(item, AgentNote):
             self.go_on.set()
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
@@ -89,7 +89,7 @@ def heard(items: list[Any]) -> list[tuple[str, ...]]:
     """Return the live notes, without what differs from run to run; text put together."""
     told: list[tuple[str, ...]] = []
     for item in items:
-        if isinstance(item, Heard):
+        if isinstance(item, AgentNote):
             note = item.note
             if note.kind == "text" and told and told[-1][0] == "text":
                 told[-1] = ("text", told[-1][1] + note.text)
@@ -108,7 +108,7 @@ async def test_steps_and_words_come_while_the_turn_runs_and_the_end_comes_last(
 
     def go_on(item: Any) -> None:
         """Only what is shown *before* the turn's end lets the turn come to it."""
-        if isinstance(item, Heard) and (item.note.what, item.note.state) == ("tool", "returned"):
+        if isinstance(item, AgentNote) and (item.note.what, item.note.state) == ("tool", "returned"):
             speaker.go_on.set()
 
     async with client.follow(request) as feed:
@@ -171,21 +171,21 @@ async def test_a_viewer_that_comes_late_gets_the_journal_first_and_then_the_rest
 
     def go_on(item: Any) -> None:
         nonlocal steps
-        steps += isinstance(item, Journaled)
+        steps += isinstance(item, JournalStep)
         if steps == 2:
             speaker.go_on.set()
 
     items = await everything(late, go_on)
     kinds = [type(item).__name__ for item in items]
-    assert kinds[:3] == ["Happened", "Journaled", "Journaled"]
-    journaled = [item.step for item in items if isinstance(item, Journaled)]
+    assert kinds[:3] == ["LogEvent", "JournalStep", "JournalStep"]
+    journaled = [item.step for item in items if isinstance(item, JournalStep)]
     assert [(step.kind, step.name) for step in journaled] == [("model", "speaker"), ("call", "find")]
     assert heard(items) == [
         ("text", ANSWER),
         ("step", "model", "speaker", "returned"),
         ("ended", "complete"),
     ], "nothing is told twice"
-    assert [type_of(item.event) for item in items if isinstance(item, Happened)] == [
+    assert [type_of(item.event) for item in items if isinstance(item, LogEvent)] == [
         "request.opened",
         "facts.withheld",  # what the end rests on: it is not for the client
         "request.completed",
@@ -212,7 +212,7 @@ async def test_what_is_heard_while_the_journal_is_read_comes_after_it_and_once(
         may_read.set()
         items = await everything(feed, speaker.go_on_when_heard)
     kinds = [type(item).__name__ for item in items]
-    assert kinds[:3] == ["Happened", "Journaled", "Journaled"]
+    assert kinds[:3] == ["LogEvent", "JournalStep", "JournalStep"]
     assert heard(items) == [
         ("step", "model", "speaker", "called"),
         ("text", ANSWER),
@@ -242,11 +242,11 @@ async def test_by_time_a_rounds_notes_stand_between_what_opened_it_and_what_it_l
             await client.submit("Where is it?", request=request)
             items = await everything(feed)
         items[:-1] = sorted(
-            items[:-1], key=lambda item: item.event.at if isinstance(item, Happened) else item.note.at
+            items[:-1], key=lambda item: item.event.at if isinstance(item, LogEvent) else item.note.at
         )
         told = [
             type_of(item.event)
-            if isinstance(item, Happened)
+            if isinstance(item, LogEvent)
             else (item.agent, item.note.round, item.note.kind, item.note.state)
             for item in items[:-1]
         ]
@@ -333,7 +333,7 @@ async def test_what_any_agent_may_put_there_does_no_harm(
         speaker.go_on.set()
         await client.submit("Where is it?", request=request)
         items = await everything(feed)
-    assert {item.agent for item in items if isinstance(item, Heard)} == {"a"}
+    assert {item.agent for item in items if isinstance(item, AgentNote)} == {"a"}
 
 
 async def test_a_failed_round_says_its_code_and_the_next_one_begins(stage: Stage) -> None:
@@ -349,7 +349,7 @@ async def test_a_failed_round_says_its_code_and_the_next_one_begins(stage: Stage
         await client.submit("hello", request=request, policy="eager")
         items = await everything(feed)
     assert heard(items)[:2] == [("began",), ("ended", "bug")]
-    assert [item.note.round for item in items if isinstance(item, Heard)][:2] == [0, 0]
+    assert [item.note.round for item in items if isinstance(item, AgentNote)][:2] == [0, 0]
 
 
 async def test_leaving_early_leaves_nothing_behind(stage: Stage, client: Client, speaker: Speaker) -> None:

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from mesh.cli.exits import Exit
 from mesh.client import Outcome
-from mesh.client.follow import Heard
+from mesh.client.follow import AgentNote
 from mesh.model import ROUTING, WORK
 from mesh.model import choice as driven
 from protocol.domain.ledger import Ledger
@@ -144,7 +144,7 @@ async def test_a_turn_on_openais_api_is_followed_answered_and_shown_to_the_lette
         async with client.follow(request) as feed:
             await client.submit("Where is Ada?", request=request)
             async for item in feed:
-                if isinstance(item, Heard):
+                if isinstance(item, AgentNote):
                     heard.append(item.note.text)
                 if isinstance(item, Outcome):
                     assert item.answer == "She is in the attic."

@@ -6,16 +6,16 @@ from typing import Any, cast
 import pytest
 
 from mesh.cli.waiting import Shown
-from mesh.client.follow import Following, Heard, Journaled
+from mesh.client.follow import AgentNote, Following, JournalStep
 from protocol.wire.records import LiveNote, Record
 
 
-def said(n: int, text: str, *, agent: str = "a", turn: str = "t", round_: int = 0) -> Heard:
-    return Heard(agent, LiveNote(v=1, turn=turn, round=round_, n=n, at=n, kind="text", text=text))
+def said(n: int, text: str, *, agent: str = "a", turn: str = "t", round_: int = 0) -> AgentNote:
+    return AgentNote(agent, LiveNote(v=1, turn=turn, round=round_, n=n, at=n, kind="text", text=text))
 
 
-def journaled(text: str) -> Journaled:
-    return Journaled("a", "t", 0, Record(kind="model", name="m", at=1, nonce="n", value={"text": text}))
+def journaled(text: str) -> JournalStep:
+    return JournalStep("a", "t", 0, Record(kind="model", name="m", at=1, nonce="n", value={"text": text}))
 
 
 async def shown(capsys: pytest.CaptureFixture[str], *items: object) -> list[str]:

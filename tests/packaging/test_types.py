@@ -95,5 +95,5 @@ def test_a_users_mistakes_are_found(checker: str, tmp_path: Path) -> None:
 
 
 def test_the_names_of_the_client_without_async_are_listed() -> None:
-    assert sync.__all__ == ["Client", "Heard", "Outcome", "Question"]
+    assert sync.__all__ == ["Client", "AgentNote", "Outcome", "Question"]
     assert all(hasattr(sync, name) for name in sync.__all__)

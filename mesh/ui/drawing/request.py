@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from mesh.client.story import numbered
+from mesh.ops.words import numbered, tone_of
 from mesh.service.printable import counted, short, when
 from mesh.ui.drawing import add, box, fitting, hues, name_of, number, picture, written
 from mesh.ui.drawing.scene import Scene, SceneRow
@@ -111,7 +111,12 @@ def _middle(row: SceneRow) -> float:
 
 def _row(root: Element, row: SceneRow, shown: Scene, x: dict[str, float], top: float, link: str) -> None:
     """Draw one row as a link to its event: time, picture, words."""
-    drawn = add(root, "a", href=f"{link}{row.seq}", class_=f"row {row.form} {_tone(row)}")
+    drawn = add(
+        root,
+        "a",
+        href=f"{link}{row.seq}",
+        class_=f"row {row.form} {tone_of(row.move, refused=row.form == 'broken')}",
+    )
     add(drawn, "title", _in_words(row))
     width = _TIME + _LANE * len(shown.lanes)
     box(drawn, "ground", 0, top, width + _WORDS, _ROW, rx=6)
@@ -173,38 +178,6 @@ def _beside(drawn: Element, text: str, x: float, y: float, way: float) -> None:
 
 def _centred(drawn: Element, text: str, x: float, y: float, width: float) -> None:
     add(drawn, "text", fitting(text, width), x=x, y=y, class_="label", text_anchor="middle")
-
-
-def _tone(row: SceneRow) -> str:
-    """Return the class of what a row means to a reader."""
-    if row.form == "broken":
-        return "bad"
-    tones = {
-        "turn_failed": "bad",
-        "fail": "bad",
-        "expire": "bad",
-        "cancel": "bad",
-        "hand_back": "back",
-        "ask": "asks",
-        "doubt": "asks",
-        "reply": "replies",
-        "approve": "replies",
-        "deny": "bad",
-        "settle": "replies",
-        "escalate": "people",
-        "resolve": "people",
-        "assign": "people",
-        "delegate": "asks",
-        "deliver": "replies",
-        "join": "replies",
-        "task_failed": "bad",
-        "task_cancelled": "bad",
-        "complete": "good",
-        "freeze": "cold",
-        "proposal": "cold",
-        "thaw": "cold",
-    }
-    return tones.get(row.move, "plain")
 
 
 def _words(row: SceneRow) -> tuple[str, str]:

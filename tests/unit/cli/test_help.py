@@ -84,6 +84,7 @@ WITHIN = {
     "mesh.service.telemetry",
     "mesh.ui.drawing.scene",  # the extra `ui`
     "mesh.ui.story",
+    "msgspec",  # `mesh --help` writes no JSON
     "rich",  # a terminal's tables
 }
 """What a command imports within its body, and why it is not on top."""

@@ -7,10 +7,10 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.cli.send import conclude
-from mesh.client.outcome import outcome_of
-from mesh.client.story import ending, story
+from mesh.client.follow import outcome_of
 from mesh.ops.explain import explain, sentences
 from mesh.ops.log import decoded
+from mesh.ops.words import ending, story
 from mesh.replay.export import load
 from mesh.service.printable import counted
 from mesh.testing import InMemoryGuard, fleet_of

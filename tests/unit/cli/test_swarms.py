@@ -2,8 +2,8 @@
 
 import pytest
 
-from mesh.client.story import story
 from mesh.ops.explain import explain, sentences
+from mesh.ops.words import story
 from mesh.testing import InMemoryGuard, fleet_of
 from mesh.ui.drawing.scene import mermaid, scene
 from protocol.views.timeline import timeline

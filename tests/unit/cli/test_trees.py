@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.client.story import WIDTH, story
+from mesh.ops.words import WIDTH, story
 from protocol.views.timeline import timeline
 from tests.mermaid import read
 from tests.tree_story import TreeStory

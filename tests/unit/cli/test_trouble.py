@@ -1,6 +1,6 @@
 """What a submitter who waits is told of a request that is held up."""
 
-from mesh.cli.waiting import Trouble
+from mesh.ops.words import Trouble
 from protocol.wire.handoff import Constraints
 from tests.unit.protocol.trees import task, tree
 

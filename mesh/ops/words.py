@@ -1,18 +1,22 @@
-"""Events as text for people: who held the request, what was handed over, every verdict with its rule.
+"""What happened, in words: a sentence and a tone for each entry of a log, for terminal, page, `why` and logs.
 
-The words come from `protocol.views.timeline` alone, so that a person and a program read the same. Text of a
-model, an agent, a client or a person stays within its line. It cannot look like a line of ours.
+Who held the request, what was handed over, every verdict with its rule. The facts come from
+`protocol.views.timeline` alone, so that a person and a program read the same. Text of a model, an agent, a
+client or a person stays within its line. It cannot look like a line of ours.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from mesh.service.printable import Line, as_text, clock, counted, one_line, short
 from protocol.views.spending import Cost
 from protocol.views.timeline import StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
 from protocol.views.tree import ErrorLevel, TreeNode, flat
+from protocol.wire import events
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
+from protocol.wire.records import Record
 
 ASKED = "a question waits for its reply"
 """Why a request waits, as `protocol.views.timeline` says it of one that has asked somebody."""
@@ -22,6 +26,7 @@ WIDTH = 80
 """Columns that no line of a tree exceeds: a tree is read on a terminal at night."""
 _NAME_COLUMNS = 44
 _STATUS_COLUMNS = 11
+FOLLOWED_CHARS = 400
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128
@@ -118,6 +123,71 @@ def _spent(cost: Cost) -> str:
     return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f}{'?' if cost.unpriced else ''} dollars"
 
 
+# --- one entry ------------------------------------------------------------------------------------
+
+Tone = Literal["plain", "good", "bad", "asks", "replies", "people", "cold", "back"]
+"""What an entry means to a reader; terminal and page give it a colour."""
+_TONES: dict[str, Tone] = {
+    "turn_failed": "bad",
+    "fail": "bad",
+    "expire": "bad",
+    "cancel": "bad",
+    "hand_back": "back",
+    "ask": "asks",
+    "doubt": "asks",
+    "reply": "replies",
+    "approve": "replies",
+    "deny": "bad",
+    "settle": "replies",
+    "escalate": "people",
+    "resolve": "people",
+    "assign": "people",
+    "delegate": "asks",
+    "deliver": "replies",
+    "join": "replies",
+    "task_failed": "bad",
+    "task_cancelled": "bad",
+    "complete": "good",
+    "freeze": "cold",
+    "proposal": "cold",
+    "thaw": "cold",
+}
+
+
+def tone_of(move: str, *, refused: bool) -> Tone:
+    """Return what an entry means to a reader."""
+    return "bad" if refused else _TONES.get(move, "plain")
+
+
+class Detail(NamedTuple):
+    """A line beneath an entry."""
+
+    label: str
+    """`task`, `why`, `instead`, `facts`, `dropped`, `withheld`, or where remembered facts come from."""
+    text: str
+    is_failure: bool = False
+
+
+def details(move: TimelineEntry) -> Iterator[Detail]:
+    """Yield what stands beneath an entry: why, what instead, and what was handed over."""
+    if move.detail:
+        failed = move.verdict == "refused" or move.move in ("turn_failed", "task_failed")
+        yield Detail("task" if move.move in OF_TASKS else "why", move.detail, failed)
+    if move.hint:
+        yield Detail("instead", move.hint)
+    if move.facts:
+        yield Detail("facts", ", ".join(_fact(fact) for fact in move.facts))
+    if move.remembered:
+        of = "from the conversation" if move.move == "submit" else "remembered from now on"
+        yield Detail(of, ", ".join(move.remembered))
+    if move.dropped:
+        yield Detail("dropped", ", ".join(move.dropped))
+    if move.withheld is not None:
+        counts = ((move.withheld.facts, "fact"), (move.withheld.artifacts, "artifact"))
+        hidden = " and ".join(counted(number, what) for number, what in counts if number)
+        yield Detail("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
+
+
 def numbered(first: int, last: int) -> str:
     """Return the numbers of the events that one entry tells of: `4`, or `3-4`."""
     return str(last) if first == last else f"{first}-{last}"
@@ -142,21 +212,8 @@ def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
     if move.summary:
         line.append(f"  {short(move.summary, _SUMMARY_CHARS)}")
     yield line
-    if move.detail:
-        yield _beneath("task" if move.move in OF_TASKS else "why", move.detail)
-    if move.hint:
-        yield _beneath("instead", move.hint)
-    if move.facts:
-        yield _beneath("facts", ", ".join(_fact(fact) for fact in move.facts))
-    if move.remembered:
-        of = "from the conversation" if move.move == "submit" else "remembered from now on"
-        yield _beneath(of, ", ".join(move.remembered))
-    if move.dropped:
-        yield _beneath("dropped", ", ".join(move.dropped))
-    if move.withheld is not None:
-        counts = ((move.withheld.facts, "fact"), (move.withheld.artifacts, "artifact"))
-        hidden = " and ".join(counted(number, what) for number, what in counts if number)
-        yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
+    for each in details(move):
+        yield _beneath(each.label, each.text)
 
 
 def _step(made: StepEntry, turn: TurnEntry) -> Line:
@@ -207,6 +264,52 @@ class Teller:
                 fresh += entry(move, self._told)
                 self._told = move.seq
         return told, fresh
+
+
+# --- while it goes on -----------------------------------------------------------------------------
+
+
+def step_in_words(made: Record) -> str:
+    """Return what a journaled step shows of itself while it is followed; empty for nothing."""
+    if made.kind == "model":
+        said = made.value.get("text", "") if isinstance(made.value, dict) else ""
+        return short(str(said), FOLLOWED_CHARS)
+    if made.kind == "intent":
+        return f"[{short(made.name, FOLLOWED_CHARS)} …]"
+    if made.kind in ("call", "effect"):
+        return f"[{short(made.name, FOLLOWED_CHARS)}{' failed' if made.error is not None else ''}]"
+    return ""
+
+
+class Trouble:
+    """What a request's events mean to a submitter who waits."""
+
+    def __init__(self) -> None:
+        self._failure = ""
+        """What the newest turn that failed said of itself."""
+        self._holders: dict[str, str] = {}
+        """By turn: a turn that ran out of time did not send the event that says so."""
+
+    def in_words(self, event: AnyEvent) -> str:
+        """Return what the request's next event means; empty if nothing."""
+        work = getattr(event, "work", None)
+        if work is not None:
+            self._holders[work.turn] = event.to
+        match event:
+            case events.TurnFailed(turn=turn, error=error, retry_at=retry_at):
+                self._failure = error.message
+                then = "it is not tried again" if retry_at is None else "it is tried again"
+                holder = event.sender or self._holders.get(turn, "somebody")
+                return f"{holder}'s turn broke: {error.message or error.code}; {then}"
+            case events.EscalationRaised(reason=reason, work=work):
+                why = work.handoff.summary if reason == "asked" else self._failure or reason
+                return f"a person has it ({why}): mesh human show {event.request}"
+            case events.TurnSuspended(ask=ask) if ask.to_agent == HUMAN:
+                return f"a person was asked: {ask.question}"
+            case events.EffectDoubted(effect=effect):
+                why = f" ({effect.message})" if effect.message else ""
+                return f"nobody knows if {effect.action} happened{why}: mesh doubt ls"
+        return ""
 
 
 # --- the tree of its tasks ---------------------------------------------------------------------------

@@ -1,0 +1,119 @@
+"""Journals of turns for viewers and operators: what was done, step by step.
+
+A request's events tell which agents had a turn in it, and so whose journals hold its steps. A step that
+cannot be read, cannot be true, or is not by the agent whose turn it is, is passed over, and the caller learns
+which.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mesh.bus.connection import Bus
+from mesh.bus.stores import JournaledStep, journaled, read_steps, stored_steps
+from mesh.ops.roster import fleet_of
+from mesh.replay.export import StoredStep, step_line, steps_in
+from protocol.views.spending import cost_of
+from protocol.views.timeline import StepEntry, prices_in
+from protocol.wire import codec
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN
+from protocol.wire.prices import Price
+from protocol.wire.records import DONE, FENCE, place_of
+
+
+def owners_of(happened: Iterable[AnyEvent]) -> dict[str, str]:
+    """Return the agent of each journal that these events open, by the journal's id."""
+    return {
+        work.journal_id: work.handoff.to_agent
+        for event in happened
+        if (work := event.work) is not None and work.handoff.to_agent != HUMAN
+    }
+
+
+def agents_in(body: bytes) -> set[str]:
+    """Return the agent to which a stored event of any version gives a turn; else nobody."""
+    opening = codec.readable(body, dict[str, Any]) or {}
+    try:
+        return {str(opening["work"]["handoff"]["to_agent"])} - {HUMAN}
+    except (KeyError, TypeError):
+        return set()
+
+
+def step_entries(
+    steps: list[JournaledStep], prices: Mapping[str, Price] | None = None
+) -> dict[str, tuple[StepEntry, ...]]:
+    """Return steps as a timeline shows them, by journal: an effect once, as an intent while it has no result.
+
+    Args:
+        prices: the request's.
+    """
+    done = {(step.journal, step.name) for step in steps if step.name.endswith(DONE)}
+    found: dict[str, list[StepEntry]] = {}
+    for step in steps:
+        record = step.record
+        if record.kind == FENCE or (step.journal, f"{step.name}{DONE}") in done:
+            continue
+        usage = record.usage
+        found.setdefault(step.journal, []).append(
+            StepEntry(
+                round=step.round,
+                n=place_of(step.name),
+                kind=record.kind,
+                name=record.name,
+                at=record.at,
+                version=record.version,
+                error=None if record.error is None else record.error.code,
+                usage=None if usage is None else cost_of(usage, prices or {}),
+            )
+        )
+    return {journal: tuple(each) for journal, each in found.items()}
+
+
+class Journals(NamedTuple):
+    """What a request's journals hold, as a timeline tells it."""
+
+    steps: dict[str, tuple[StepEntry, ...]]
+    """By journal."""
+    passed_over: set[str]
+    """Steps that cannot be read, cannot be true, or are not by the agent whose turn it is."""
+
+
+async def journals_of(bus: Bus, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
+    """Return the journals of the request whose events these are, from the first on. Raises BusError.
+
+    Args:
+        until: leave out what was journaled later (UTC µs).
+    """
+    passed_over = set[str]()
+    agents = owners_of(happened).values()
+    found = await journaled(bus, happened[0].request, agents, passed_over=passed_over)
+    return _attributed(found, passed_over, happened, until)
+
+
+def journals_in_file(path: Path, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
+    """Return the same of a request that was exported to a file."""
+    passed_over = set[str]()
+    return _attributed(read_steps(steps_in(path), passed_over), passed_over, happened, until)
+
+
+def _attributed(
+    found: Sequence[JournaledStep], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
+) -> Journals:
+    whose = owners_of(happened)
+    steps = []
+    for step in found:
+        if step.agent != whose.get(step.journal, step.agent):  # anybody may write under any turn's id
+            passed_over.add(f"{step.agent} {step.journal} {step.name}")
+        elif until is None or step.record.at <= until:
+            steps.append(step)
+    return Journals(step_entries(steps, prices_in(happened)), passed_over)
+
+
+async def step_lines(bus: Bus, requests: Sequence[str], agents: set[str]) -> AsyncIterator[bytes]:
+    """Yield the steps that agents journaled for requests, as lines of an export; all where none is named."""
+    if not requests:  # a journal may outlast the event that opened it
+        agents = agents | set((await fleet_of(bus)).agents)
+    for request in requests or (None,):
+        async for stored in stored_steps(bus, request, agents):
+            yield step_line(StoredStep(stored.subject, stored.data))
