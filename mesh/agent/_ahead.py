@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from mesh.service.eager import eager
+from mesh.tasks import eager
 
 # --- steps on their way ----------------------------------------------------------------------------
 

@@ -32,11 +32,11 @@ from mesh.bus.lane import Lane
 from mesh.bus.reader import get
 from mesh.bus.stores import JetStreamSteps
 from mesh.errors import ApiCode, ApiError, Malformed, MeshError, TooLarge
-from mesh.service import tracing
-from mesh.service.alarms import Alarms
 from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
+from mesh.tasks import Alarms
+from mesh.telemetry import tracing
 from protocol.domain.turns import outline
 from protocol.wire import codec, subjects
 from protocol.wire.commands import (

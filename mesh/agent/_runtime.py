@@ -21,8 +21,8 @@ from mesh.bus.consumer import Message, Puller, spread
 from mesh.bus.stores import store_dead_letter
 from mesh.bus.streams import inbox_consumer, offers_to
 from mesh.errors import BusError, Malformed, MeshError, UnknownEvent
-from mesh.service import tracing
 from mesh.service.logs import bind, get_logger
+from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
 from protocol.wire.event_parts import Assignment
 from protocol.wire.events import TaskOffered, type_of

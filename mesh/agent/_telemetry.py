@@ -17,9 +17,10 @@ import msgspec
 from opentelemetry.trace import Span, get_current_span
 
 from mesh.agent._steps import RoundKey
-from mesh.service import telemetry, tracing
-from mesh.service.alarms import Alarms, ArmedAlarm
 from mesh.service.logs import get_logger
+from mesh.tasks import Alarms, ArmedAlarm
+from mesh.telemetry import export as telemetry
+from mesh.telemetry import tracing
 from protocol.wire.commands import (
     Ask,
     Escalate,

@@ -22,9 +22,10 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
 from mesh.errors import PASSING, MeshError
-from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
+from mesh.telemetry import export as telemetry
+from mesh.telemetry import tracing
 
 _log = get_logger(__name__)
 

@@ -16,9 +16,9 @@ from mesh.bus.connection import TIMEOUT_S, Bus
 from mesh.bus.reader import StoredMessage, every, get, last
 from mesh.bus.streams import steps_of
 from mesh.errors import PASSING, BusError, MeshError, SequenceConflict, StreamFull, SubjectTaken
-from mesh.service import tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
+from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid
 from protocol.wire.records import Questions, Record, dead_letter, place_of
@@ -297,7 +297,7 @@ async def store_dead_letter(
         if not isinstance(error, PASSING):  # the connection says what passes by itself
             _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
         return None
-    from mesh.service import telemetry  # OpenTelemetry: a command that reads needs none of it
+    from mesh.telemetry import export as telemetry  # a command that reads needs no OpenTelemetry
 
     telemetry.dead_letters.add(1, {tracing.CODE: code, tracing.BY: by})
     return ack.seq

@@ -290,7 +290,7 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
         else:
             logs.configure_logging(settings.log_format, settings.log_level)
         if any(name.startswith("OTEL_") for name in os.environ):
-            from mesh.service.telemetry import configure_telemetry
+            from mesh.telemetry.export import configure_telemetry
 
             stack.enter_context(configure_telemetry("mesh-cli"))
         asyncio.run(work)

@@ -31,9 +31,9 @@ from mesh.client.follow import (
     questions_in,
 )
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
-from mesh.service import tracing
-from mesh.service.alarms import Alarms
 from mesh.service.logs import get_logger
+from mesh.tasks import Alarms
+from mesh.telemetry import tracing
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit, asked_for
 from protocol.wire.handoff import Artifact, Constraints

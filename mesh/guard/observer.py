@@ -11,8 +11,9 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 from opentelemetry.trace import Span
 
-from mesh.service import telemetry, tracing
 from mesh.service.logs import get_logger
+from mesh.telemetry import export as telemetry
+from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger

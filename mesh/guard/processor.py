@@ -33,9 +33,9 @@ from mesh.guard.cache import Cache, CachedRequest, Timer
 from mesh.guard.context import DecisionContext
 from mesh.guard.unheard import unheard
 from mesh.guard.watchdog import VERDICT_S, VerdictTooLong, VerdictWatchdog
-from mesh.service import tracing
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
+from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import RequestDecider
 from protocol.domain.envelope import World

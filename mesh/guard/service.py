@@ -30,9 +30,10 @@ from mesh.guard.presence import GuardPresence
 from mesh.guard.processor import Contended, Frozen, GuardFailed, RequestProcessor
 from mesh.guard.queues import Queues
 from mesh.guard.watchdog import VERDICT_S
-from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger, place_of
+from mesh.telemetry import export as telemetry
+from mesh.telemetry import tracing
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import Decided, Outcome

@@ -11,8 +11,9 @@ from opentelemetry.trace import Span
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
 from mesh.model.port import Hear, Model, Prompt, Reply
-from mesh.service import telemetry, tracing
 from mesh.service.logs import get_logger
+from mesh.telemetry import export as telemetry
+from mesh.telemetry import tracing
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Price, cost, metered, price_of
 

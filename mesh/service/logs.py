@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mesh.service import tracing
 from mesh.service.printable import printable
+from mesh.telemetry import tracing
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, ExcInfo, Processor

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from mesh.errors import BusError
 from mesh.service.conditions import Conditions, Probes, Reason
 from mesh.service.logs import configure_logging
-from mesh.service.telemetry import configure_telemetry
+from mesh.telemetry.export import configure_telemetry
 
 _LAST_WORDS_S = 2.0
 _RARELY = (50_000, 20, 100)

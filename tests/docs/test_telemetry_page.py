@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-from mesh.service import telemetry, tracing
+from mesh.telemetry import export as telemetry
+from mesh.telemetry import tracing
 from tests.docs.pages import codes, read, section, table
 
 PAGE = read("telemetry.md")

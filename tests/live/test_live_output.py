@@ -21,7 +21,7 @@ from mesh.agent._telemetry import (
     LiveOutput,
     SecondCount,
 )
-from mesh.service.alarms import Alarms
+from mesh.tasks import Alarms
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Failure, Move, MoveProposed, ReportFailure, Transfer, UnknownMove
 from protocol.wire.ids import AgentName, TurnId

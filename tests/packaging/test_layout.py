@@ -104,6 +104,7 @@ SKELETON = {
     "mesh/model/vendors/claude.py": "import anthropic",
     "mesh/model/vendors/openai.py": "import openai",
     "mesh/service/__init__.py": "",
+    "mesh/telemetry/__init__.py": "",
     "mesh/ops/__init__.py": "import mesh.bus",
     "mesh/testing/__init__.py": "import mesh.bus",
     "mesh/ui/__init__.py": "import jinja2, markupsafe, mesh.ops, starlette, uvicorn",

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mesh.service import tracing
+from mesh.telemetry import tracing
 from mesh.testing import LocalBus
 from tests.guard.stage import Stage, furnished_mesh, staged
 from tests.telemetry.seen import Readings, Seen

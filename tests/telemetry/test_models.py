@@ -12,7 +12,7 @@ from mesh.model.port import Model, Prompt, Reply
 from mesh.model.vendor import ModelUnreadable
 from mesh.model.vendors.claude import ClaudeModel
 from mesh.replay.rejudge import rejudge
-from mesh.service import tracing
+from mesh.telemetry import tracing
 from mesh.testing.harness import REQUEST, turn
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Usage

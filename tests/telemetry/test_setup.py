@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from mesh.service import telemetry as setup
-from mesh.service.telemetry import TelemetryUnavailable, configure_telemetry
+from mesh.telemetry import export as setup
+from mesh.telemetry.export import TelemetryUnavailable, configure_telemetry
 from tests.servers import PATIENCE_S, ROOT
 
 BOTH = ("TRACES", "METRICS")
@@ -59,8 +59,8 @@ def test_a_page_without_the_extra_is_none(monkeypatch: pytest.MonkeyPatch) -> No
 
 _OFF = """
 import sys
-from mesh.service import tracing
-from mesh.service.telemetry import configure_telemetry
+from mesh.telemetry import tracing
+from mesh.telemetry.export import configure_telemetry
 with configure_telemetry("mesh-guard") as page:
     assert page is None and not tracing.traced()
     with tracing.span("x", parent="rubbish", attributes={}) as span:

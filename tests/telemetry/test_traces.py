@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from mesh.agent import Turn, agent, tool
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Permanent, ToolError
-from mesh.service import tracing
+from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer
 from protocol.wire.events import type_of

@@ -23,7 +23,7 @@ import msgspec
 from mesh.model import parts
 from mesh.model.port import Prompt, Reply, Said, ToolCall
 from mesh.model.vendor import Section, VendorModel
-from mesh.service import tracing
+from mesh.telemetry import tracing
 from protocol.wire import codec
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens

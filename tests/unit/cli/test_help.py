@@ -81,7 +81,7 @@ WITHIN = {
     "mesh.local.project",
     "mesh.model.choice",  # an agent without a model loads nothing of models
     "mesh.service.run",  # services log
-    "mesh.service.telemetry",
+    "mesh.telemetry.export",
     "mesh.ui.drawing.scene",  # the extra `ui`
     "mesh.ui.story",
     "msgspec",  # `mesh --help` writes no JSON
@@ -249,7 +249,7 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.fleet.file",
         "mesh.model.choice",
         "mesh.service.conditions",
-        "mesh.service.telemetry",
+        "mesh.telemetry.export",
         "mesh.ui",
     )
     codes = {"agent.not_found"}

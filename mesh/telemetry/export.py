@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import metrics, trace
 
 from mesh.errors import MeshError
-from mesh.service import tracing
 from mesh.service.conditions import ProbeAnswer, Show
 from mesh.service.logs import get_logger
+from mesh.telemetry import tracing
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from mesh.service.alarms import Alarms
+from mesh.tasks import Alarms
 from tests.servers import until
 
 

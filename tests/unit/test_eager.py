@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mesh.service.eager import eager
+from mesh.tasks import eager
 
 
 class Work:
