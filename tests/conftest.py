@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.connection import Bus
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.config import Fleet
 from tests.guard.stage import Stage, furnished_mesh, staged
 from tests.leftovers import children
@@ -146,23 +146,23 @@ def fleet() -> Fleet:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     """A fresh server with `FLEET` provisioned, shared by one module's tests: use ids of your own."""
-    async with LocalBus(FLEET, tmp_path_factory.mktemp("mesh"), anonymous="c2") as mesh:
+    async with EmbeddedBus(FLEET, tmp_path_factory.mktemp("mesh"), anonymous="c2") as mesh:
         yield mesh
         await mesh.server.kill()  # a clean end takes half a second, and nobody looks at this store again
 
 
 @pytest_asyncio.fixture
-async def own_server(tmp_path: Path) -> AsyncIterator[LocalBus]:
+async def own_server(tmp_path: Path) -> AsyncIterator[EmbeddedBus]:
     """A server for one test alone: to be killed, filled or provisioned anew."""
-    async with LocalBus(FLEET, tmp_path) as mesh:
+    async with EmbeddedBus(FLEET, tmp_path) as mesh:
         yield mesh
         await mesh.server.kill()
 
 
 @pytest_asyncio.fixture
-async def connect_as(server: LocalBus) -> AsyncIterator[ConnectAs]:
+async def connect_as(server: EmbeddedBus) -> AsyncIterator[ConnectAs]:
     """Connect to the module's server by name; every connection is closed after the test."""
     async with contextlib.AsyncExitStack() as stack:
 
@@ -173,14 +173,14 @@ async def connect_as(server: LocalBus) -> AsyncIterator[ConnectAs]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     """A server with streams, the stage's fleet and its policies, shared by one module's tests."""
     async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     """A stage with one guard; every log that the test leaves behind is judged again when it ends."""
     async with staged(furnished, guards=1) as own:
         yield own

@@ -50,8 +50,8 @@ def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:
     )
 
 
-class LocalBus(Lifecycle):
-    """`async with LocalBus(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
+class EmbeddedBus(Lifecycle):
+    """`async with EmbeddedBus(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
 
     The server runs under the very configuration that a deployment gets.
 
@@ -136,7 +136,7 @@ class LocalMesh:
             self.fleet = msgspec.structs.replace(self.fleet, artifacts=str(directory / "artifacts"))
         self.store = ArtifactStore.at(self.fleet.artifacts)
         """Where the agents save artifacts."""
-        self.bus = LocalBus(self.fleet, directory)
+        self.bus = EmbeddedBus(self.fleet, directory)
         """The server, and everybody's credentials."""
         self._policies = dict(policies or {"default": Policy()})
         self._prices = dict(prices or {})

@@ -1,6 +1,6 @@
 """Doubles and servers for the tests of this project, and of every fleet built with it (docs/testing.md)."""
 
-from mesh.local.mesh import LocalBus, LocalMesh, fleet_of
+from mesh.local.mesh import EmbeddedBus, LocalMesh, fleet_of
 from mesh.testing.harness import (
     JOINED,
     FleetHarness,
@@ -17,9 +17,9 @@ from mesh.testing.models import StrictModel, calls, driven_by, says
 __all__ = [
     "JOINED",
     "Conversations",
+    "EmbeddedBus",
     "FleetHarness",
     "InMemoryGuard",
-    "LocalBus",
     "LocalMesh",
     "MemorySteps",
     "NotDecided",

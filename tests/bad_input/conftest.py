@@ -11,7 +11,7 @@ from mesh.agent import _runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.guard import service
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.commands import Move
 from tests.bad_input.scene import FLEET, Scene
 from tests.guard.stage import furnish
@@ -38,7 +38,7 @@ async def answers(turn: Turn) -> Move:
 
 @pytest_asyncio.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    async with LocalBus(FLEET, tmp_path / "mesh") as mesh:
+    async with EmbeddedBus(FLEET, tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Scene(mesh)
         await own.open()

@@ -15,7 +15,7 @@ from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.logs import configure_logging
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.servers import until
 
 FLEET = parse_fleet("""
@@ -45,7 +45,7 @@ class Mesh:
     """A server and a guard, either of which may be ended and started again."""
 
     def __init__(self, directory: Path) -> None:
-        self._bus = LocalBus(FLEET.fleet, directory, anonymous="app")
+        self._bus = EmbeddedBus(FLEET.fleet, directory, anonymous="app")
         self._working = contextlib.AsyncExitStack()
         """What the guard is made of."""
         self._did = {

@@ -10,7 +10,7 @@ import pytest_asyncio
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import StoredMessage
 from mesh.errors import LogUnreadable, Malformed, SequenceConflict
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.ids import RequestId
 from protocol.wire.subjects import evt
 from tests.certain import known
@@ -26,7 +26,7 @@ class Bodies:
 
 
 @pytest_asyncio.fixture(params=["leader", "any-replica"])
-async def log(request: pytest.FixtureRequest, server: LocalBus) -> AsyncIterator[Bodies]:
+async def log(request: pytest.FixtureRequest, server: EmbeddedBus) -> AsyncIterator[Bodies]:
     async with server.connected_as("guard") as guard, server.connected_as("audit") as viewer:
         reader = JetStreamLog(viewer, leader=request.param == "leader")
         yield Bodies(JetStreamLog(guard), reader)

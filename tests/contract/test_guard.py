@@ -16,7 +16,7 @@ import pytest_asyncio
 from mesh.bus.lane import Lane
 from mesh.bus.reader import get
 from mesh.guard.service import Guard
-from mesh.testing import InMemoryGuard, LocalBus
+from mesh.testing import EmbeddedBus, InMemoryGuard
 from protocol.domain.steps import Outcome
 from protocol.wire import events, subjects
 from protocol.wire.commands import Command, Freeze, Thaw
@@ -117,9 +117,9 @@ class Rehearsed:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     with plain_logs():
-        async with LocalBus(BOTH_WAYS, tmp_path_factory.mktemp("mesh")) as bus:
+        async with EmbeddedBus(BOTH_WAYS, tmp_path_factory.mktemp("mesh")) as bus:
             async with bus.connected_as("admin") as admin:
                 for name, policy in POLICIES.items():
                     await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
@@ -132,7 +132,7 @@ async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     "scenario", [*SCENARIOS, *TREES, *SWARMS], ids=lambda scenario: scenario.play.__name__
 )
 async def test_a_real_guard_writes_what_the_guard_in_memory_does(
-    contract_bus: LocalBus, scenario: Scenario, lane: bool
+    contract_bus: EmbeddedBus, scenario: Scenario, lane: bool
 ) -> None:
     now = time.time_ns() // 1000 + AHEAD_US
     async with contract_bus.connected_as("admin") as admin:

@@ -14,7 +14,7 @@ import pytest_asyncio
 from mesh.cli.exits import Exit
 from mesh.fleet.file import parse_fleet
 from mesh.ops.dead_letters import STREAM
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
 from protocol.wire.commands import Ask, Complete, Doubt, Escalate, Freeze, Move, ReportInDoubt, Thaw, Transfer
 from protocol.wire.config import Policy
@@ -102,7 +102,7 @@ async def night(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Night
         (folder / name).write_text('#!/bin/sh\necho "$@" >> paged\n')
         (folder / name).chmod(0o755)
     with plain_logs(logging.CRITICAL):
-        async with LocalBus(FLEET.fleet, tmp_path_factory.mktemp("mesh")) as mesh:
+        async with EmbeddedBus(FLEET.fleet, tmp_path_factory.mktemp("mesh")) as mesh:
             async with mesh.connected_as("admin") as admin:
                 policy = Policy(escalation_sla_s=3600.0)
                 await admin.publish_durable(subjects.policy(policy.name), msgspec.json.encode(policy))

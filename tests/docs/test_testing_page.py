@@ -9,7 +9,7 @@ import pytest
 import mesh.testing
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
-from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
+from mesh.testing import EmbeddedBus, StrictModel, driven_by, fleet_of, says, turn
 from tests.docs.pages import blocks, codes, read, section, table, tables
 
 PAGE = read("testing.md")
@@ -31,7 +31,7 @@ def test_every_example_does_what_the_page_says(tmp_path: Path, monkeypatch: pyte
 
 def test_the_bus_of_the_last_example_is_there(tmp_path: Path) -> None:
     (block,) = [block for block in BLOCKS if block.kind == 'title="bus"']
-    names = {"LocalBus": LocalBus, "fleet": fleet_of("front", "greeter")}
+    names = {"EmbeddedBus": EmbeddedBus, "fleet": fleet_of("front", "greeter")}
     exec(compile(block.text, "testing.md", "exec"), names)
     assert asyncio.run(names["on_a_bus"](tmp_path))  # type: ignore[operator]
 

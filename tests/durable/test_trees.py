@@ -15,7 +15,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
-from mesh.testing import LocalBus, fleet_of
+from mesh.testing import EmbeddedBus, fleet_of
 from protocol.wire import codec, events
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent
@@ -38,7 +38,7 @@ WORKER = (
 class Trees:
     """A mesh with one guard, and a lead and a worker that are started anew whenever they die."""
 
-    def __init__(self, mesh: LocalBus, folder: Path, names: tuple[str, ...]) -> None:
+    def __init__(self, mesh: EmbeddedBus, folder: Path, names: tuple[str, ...]) -> None:
         self.mesh, self.ledger = mesh, folder / "ledger"
         self.armed = {name: folder / name for name in names}
         for directory in self.armed.values():
@@ -93,7 +93,7 @@ async def trees_of(
         for at, name in enumerate(agents)
     ]
     fleet = msgspec.structs.replace(fleet_of(*entries), lease_s=LEASE_S, swarms=topology == "swarm")
-    async with LocalBus(fleet, folder / "mesh") as mesh:
+    async with EmbeddedBus(fleet, folder / "mesh") as mesh:
         async with mesh.connected_as("admin") as admin:
             ours = Policy(topology=topology, claim_within_s=PATIENCE_S)
             await admin.publish_durable(policy("default"), codec.encode(ours))

@@ -19,7 +19,7 @@ from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.service.failpoints import VARIABLE
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.domain.ledger import fold
 from protocol.wire import codec, events
 from protocol.wire.commands import Reply, Settle, Usage
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 class Stage:
     """A mesh with one guard and one agent that is started anew whenever it dies."""
 
-    def __init__(self, mesh: LocalBus, ledger: Path) -> None:
+    def __init__(self, mesh: EmbeddedBus, ledger: Path) -> None:
         self.mesh, self.ledger = mesh, ledger
         self.version = "1"
         self.started = 0
@@ -119,7 +119,7 @@ class Stage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def played(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     directory = tmp_path_factory.mktemp("durable")
-    async with LocalBus(msgspec.structs.replace(FLEET, lease_s=LEASE_S), directory) as mesh:
+    async with EmbeddedBus(msgspec.structs.replace(FLEET, lease_s=LEASE_S), directory) as mesh:
         async with mesh.connected_as("admin") as admin:
             await admin.publish_durable(policy("default"), codec.encode(Policy()))
         made = Stage(mesh, directory / "ledger")

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.guard import availability
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
 from tests.servers import PATIENCE_S
 
@@ -22,7 +22,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def furnished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[LocalBus]:
+) -> AsyncIterator[EmbeddedBus]:
     """A server for one module's tests, with the fleet that it calls `FURNISHED`, or the stage's."""
     fleet = getattr(request.module, "FURNISHED", FLEET)
     async with furnished_mesh(tmp_path_factory.mktemp("mesh"), fleet) as mesh:
@@ -30,7 +30,7 @@ async def furnished(
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     """An empty stage; every log that the test leaves behind is judged again when it ends."""
     async with staged(furnished) as own:
         yield own

@@ -27,7 +27,7 @@ from mesh.guard.processor import RequestProcessor
 from mesh.guard.service import Guard
 from mesh.guard.watchdog import VERDICT_S
 from mesh.replay.rejudge import rejudge
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, submit_id
 from protocol.wire.config import AgentEntry, BreakerRules, Fleet, Policy
@@ -99,7 +99,7 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-async def furnish(mesh: LocalBus) -> None:
+async def furnish(mesh: EmbeddedBus) -> None:
     """Write the policies, as `mesh setup` does."""
     async with mesh.connected_as("admin") as admin:
         for name, policy in POLICIES.items():
@@ -109,7 +109,7 @@ async def furnish(mesh: LocalBus) -> None:
 class Stage:
     """Everything that one test starts; `close` ends it all and judges what it left behind."""
 
-    def __init__(self, mesh: LocalBus) -> None:
+    def __init__(self, mesh: EmbeddedBus) -> None:
         self.mesh = mesh
         self.spoiled: set[str] = set()
         """Requests whose logs the test itself made unreadable."""
@@ -381,7 +381,7 @@ class _Scheduled(msgspec.Struct):
     data: bytes
 
 
-def seed_directory(mesh: LocalBus) -> Path:
+def seed_directory(mesh: EmbeddedBus) -> Path:
     """Return where the seeds of a mesh lie: in `keys`, beside the store."""
     return mesh.server.store.parent / "keys"
 
@@ -391,16 +391,16 @@ HASTY = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
 
 
 @contextlib.asynccontextmanager
-async def furnished_mesh(directory: Path, fleet: Fleet = FLEET) -> AsyncIterator[LocalBus]:
+async def furnished_mesh(directory: Path, fleet: Fleet = FLEET) -> AsyncIterator[EmbeddedBus]:
     """Give a server with streams, fleet and policies, and kill it: nobody looks at its store again."""
-    async with LocalBus(fleet, directory) as mesh:
+    async with EmbeddedBus(fleet, directory) as mesh:
         await furnish(mesh)
         yield mesh
         await mesh.server.kill()
 
 
 @contextlib.asynccontextmanager
-async def staged(mesh: LocalBus, *, guards: int = 0) -> AsyncIterator[Stage]:
+async def staged(mesh: EmbeddedBus, *, guards: int = 0) -> AsyncIterator[Stage]:
     """Give a stage with so many guards; every log that is left behind is judged again when it ends."""
     own = Stage(mesh)
     await own.open()

@@ -6,7 +6,7 @@ from mesh.agent.turn import Turn
 from mesh.bus.streams import inbox_consumer
 from mesh.guard import availability
 from mesh.guard.availability import AttendanceWatch, Queue
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move
 from protocol.wire.events import RequestOpened
@@ -31,7 +31,7 @@ class Clock:
         return self.now
 
 
-async def seen_by(mesh: LocalBus, stage: Stage, clock: Clock) -> AttendanceWatch:
+async def seen_by(mesh: EmbeddedBus, stage: Stage, clock: Clock) -> AttendanceWatch:
     return AttendanceWatch(await stage.bus("guard", "looker"), lambda: ("a",), clock)
 
 
@@ -41,7 +41,7 @@ async def seen(looker: AttendanceWatch, seq: int = 1) -> tuple[bool, int]:
 
 
 async def test_a_span_begins_at_the_first_look_that_finds_it_and_lasts_while_looks_find_the_same(
-    furnished: LocalBus, stage: Stage
+    furnished: EmbeddedBus, stage: Stage
 ) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
@@ -56,7 +56,7 @@ async def test_a_span_begins_at_the_first_look_that_finds_it_and_lasts_while_loo
     assert await seen(looker) == (True, back)
 
 
-async def test_a_gap_in_the_looks_begins_every_span_anew(furnished: LocalBus, stage: Stage) -> None:
+async def test_a_gap_in_the_looks_begins_every_span_anew(furnished: EmbeddedBus, stage: Stage) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
     assert await seen(looker) == (False, clock.now)
@@ -88,7 +88,7 @@ async def test_a_time_without_guards_ends_no_round(stage: Stage) -> None:
 
 
 async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_queue(
-    furnished: LocalBus, stage: Stage
+    furnished: EmbeddedBus, stage: Stage
 ) -> None:
     await stage.guard()
     client, clock = await stage.client(), Clock()
@@ -107,7 +107,7 @@ async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_que
     await client.wait(request, timeout_s=PATIENCE_S)
 
 
-async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalBus, stage: Stage) -> None:
+async def test_an_agent_without_an_inbox_is_only_not_served(furnished: EmbeddedBus, stage: Stage) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
     admin = await stage.bus("admin")
@@ -116,7 +116,7 @@ async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalBus,
 
 
 async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_proof_too(
-    furnished: LocalBus, stage: Stage
+    furnished: EmbeddedBus, stage: Stage
 ) -> None:
     await stage.guard()
     client = await stage.client()
@@ -170,7 +170,7 @@ def test_a_long_record_of_a_queue_grows_coarser_and_errs_to_later_times() -> Non
 
 
 async def test_who_is_served_is_what_the_last_look_found_and_nobody_is_looked_for_again(
-    furnished: LocalBus, stage: Stage
+    furnished: EmbeddedBus, stage: Stage
 ) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)

@@ -11,7 +11,7 @@ from mesh.bus.provision import provision
 from mesh.client import SubmitRejected
 from mesh.guard import context, service
 from mesh.ops.roster import mesh_freeze
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, Thaw, Transfer
 from protocol.wire.config import Policy
@@ -134,7 +134,7 @@ async def test_a_guard_without_a_fleet_waits_for_one(own_stage: Stage) -> None:
 
 
 async def test_a_guard_on_a_server_without_streams_waits_for_them(tmp_path: Path) -> None:
-    mesh = LocalBus(FLEET, tmp_path)
+    mesh = EmbeddedBus(FLEET, tmp_path)
     await mesh.server.start()
     try:
         own = Stage(mesh)

@@ -16,7 +16,7 @@ from mesh.bus.provision import provision
 from mesh.bus.reader import get
 from mesh.bus.streams import Limits, Storage, controls_of, proposals_of, steps_of
 from mesh.errors import PublishRefused, StreamFull
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Freeze, Move, Resolve, Thaw
 from protocol.wire.config import AgentEntry
@@ -74,7 +74,7 @@ async def test_a_sender_fills_its_own_queue_and_no_other(tmp_path_factory: pytes
     limits_of = {"c2": Limits(messages=5, bytes=1 << 20), "b": Limits(steps=9)}
     storage = Storage(limits=Limits(messages=20, steps=5), limits_of=limits_of)
     async with (
-        LocalBus(FLEET, tmp_path_factory.mktemp("mesh"), storage=storage) as mesh,
+        EmbeddedBus(FLEET, tmp_path_factory.mktemp("mesh"), storage=storage) as mesh,
         mesh.connected_as("c1") as c1,
         mesh.connected_as("c2") as c2,
         mesh.connected_as("a") as agent,

@@ -9,7 +9,7 @@ import msgspec
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.streams import stream_table
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.subjects import evt
 from tests.servers import FLEET, fresh
 
@@ -37,7 +37,7 @@ async def forgetful(admin: Bus) -> None:
 
 
 @contextlib.asynccontextmanager
-async def slow_link(mesh: LocalBus, bytes_a_second: int) -> AsyncIterator[Bus]:
+async def slow_link(mesh: EmbeddedBus, bytes_a_second: int) -> AsyncIterator[Bus]:
     """Give a viewer's connection over a link that brings no more than so much."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

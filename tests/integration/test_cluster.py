@@ -28,7 +28,7 @@ from mesh.local.server import EmbeddedServer
 from mesh.ops.health import Finding, Look, examine, run
 from mesh.ops.servers import varz_of
 from mesh.settings import Access
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.config import AgentEntry
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import card, evt, live, note, prop
@@ -258,7 +258,7 @@ async def last_of(viewer: Bus) -> StoredMessage:
     return found[-1]
 
 
-async def reload(mesh: LocalBus) -> None:
+async def reload(mesh: EmbeddedBus) -> None:
     """Let the server read its configuration again, and wait until it has."""
     done = b"Reloaded server configuration"
     before = mesh.server.log.read_bytes().count(done)
@@ -338,7 +338,7 @@ async def _take(cluster: Cluster, requests: Set[str]) -> None:
             await each.close()
 
 
-async def test_an_agent_joins_while_the_others_work(own_server: LocalBus) -> None:
+async def test_an_agent_joins_while_the_others_work(own_server: EmbeddedBus) -> None:
     mesh = own_server
     client, guard, agent = [await mesh.connect_as(name) for name in ("c1", "guard", "a")]
     got: asyncio.Queue[Message] = asyncio.Queue()

@@ -6,7 +6,7 @@ import pytest
 
 from mesh.bus.connection import connect
 from mesh.errors import Denied, Unreachable
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.servers import PATIENCE_S, until
 
 GREETING = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n'
@@ -48,13 +48,13 @@ async def test_one_that_ends_before_it_is_confirmed_is_not_made_again_behind_the
         assert not [task for task in asyncio.all_tasks() - before if "Client." in repr(task)]
 
 
-async def test_one_that_is_refused_its_inbox_is_closed(furnished: LocalBus) -> None:
+async def test_one_that_is_refused_its_inbox_is_closed(furnished: EmbeddedBus) -> None:
     before = asyncio.all_tasks()
     with pytest.raises(Denied):
         await connect(furnished.url, name="b", seed=furnished.keys["a"].seed)
     await until(lambda: asyncio.all_tasks() == before)
 
 
-async def test_one_that_is_made_is_not_touched(furnished: LocalBus) -> None:
+async def test_one_that_is_made_is_not_touched(furnished: EmbeddedBus) -> None:
     async with furnished.connected_as("c1") as bus:
         assert bus.connected

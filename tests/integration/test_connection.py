@@ -25,20 +25,22 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.local.server import EmbeddedServer
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.subjects import prop, step
 from tests.integration.test_reading import through_a_proxy
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S, ConnectAs, fresh, until
 
 
-async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wait(server: LocalBus) -> None:
+async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wait(
+    server: EmbeddedBus,
+) -> None:
     for wait in (False, True):
         with pytest.raises(AuthenticationFailed):
             await connect(server.url, name="a", seed=credentials.new_key().seed, wait=wait)
 
 
-async def test_a_connection_without_credentials_is_the_anonymous_client(server: LocalBus) -> None:
+async def test_a_connection_without_credentials_is_the_anonymous_client(server: EmbeddedBus) -> None:
     async with await connect(server.url, name="anonymous") as bus:
         assert (await bus.publish_durable(prop("c2", fresh("c2")), b"{}")).stream == "PROP-c2"
         with pytest.raises(Denied):

@@ -12,7 +12,7 @@ from mesh.bus.connection import connect
 from mesh.errors import ServerFailed, ServerMisconfigured, ServerMissing, StoreInUse, Unreachable
 from mesh.local import server as embedded
 from mesh.local.server import EmbeddedServer, Guard
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.servers import FLEET, alive, child, until
 
 
@@ -122,7 +122,7 @@ async def test_a_missing_binary_names_the_extra_to_install(
 async def test_a_mesh_that_is_started_again_finds_its_keys_and_its_data(tmp_path: Path) -> None:
     seeds = []
     for _ in range(2):
-        async with LocalBus(FLEET, tmp_path) as mesh, mesh.connected_as("c1") as client:
+        async with EmbeddedBus(FLEET, tmp_path) as mesh, mesh.connected_as("c1") as client:
             await client.publish_durable("mesh.prop.c1.c1_x", b"{}")
             seeds.append(mesh.keys["c1"].seed)
             async with mesh.connected_as("admin") as admin:

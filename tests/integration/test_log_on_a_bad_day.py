@@ -12,7 +12,7 @@ from mesh.bus.provision import provision
 from mesh.bus.reader import StoredMessage
 from mesh.bus.streams import stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.certain import known
 from tests.servers import FLEET, eventually, fresh, until
 
@@ -21,7 +21,7 @@ def body(n: int, padding: int = 0) -> bytes:
     return msgspec.json.encode({"n": n, "x": "x" * padding})
 
 
-async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalBus) -> None:
+async def test_after_an_unknown_outcome_the_head_tells(own_server: EmbeddedBus) -> None:
     """Appends run while the server is killed: each is stored, or not, and reading says which."""
     requests = [fresh() for _ in range(200)]
     async with own_server.connected_as("guard") as guard:
@@ -47,7 +47,7 @@ async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalBus) -> 
                     await log.append("a", request, body(0), after=0)
 
 
-async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: LocalBus) -> None:
+async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log, seen = JetStreamLog(guard), list[StoredMessage]()
 
@@ -68,7 +68,7 @@ async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: Loc
         assert [stored.seq for stored in seen] == list(range(1, 901))
 
 
-async def test_readers_under_one_name_are_not_in_each_others_way(own_server: LocalBus) -> None:
+async def test_readers_under_one_name_are_not_in_each_others_way(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
         await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(2000)))
@@ -90,7 +90,7 @@ async def test_readers_under_one_name_are_not_in_each_others_way(own_server: Loc
         assert reads == [list(range(1, 2001))] * 6
 
 
-async def test_large_events_are_followed_in_order_and_whole(own_server: LocalBus) -> None:
+async def test_large_events_are_followed_in_order_and_whole(own_server: EmbeddedBus) -> None:
     """Batches end early then: what was asked for beyond is asked for again, and nothing comes twice."""
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
@@ -105,7 +105,7 @@ async def test_large_events_are_followed_in_order_and_whole(own_server: LocalBus
         assert sorted(len(stored.data) for stored in seen[: len(sizes)])[0] < 900_000
 
 
-async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: LocalBus) -> None:
+async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
         await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(5000)))
@@ -116,7 +116,7 @@ async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: LocalBus)
         assert asyncio.all_tasks() == before
 
 
-async def test_what_has_expired_is_no_gap(own_server: LocalBus) -> None:
+async def test_what_has_expired_is_no_gap(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await admin.api("STREAM.DELETE.LOG")
         table = stream_table(msgspec.structs.replace(FLEET, log_max_age_s=0.3))
@@ -134,7 +134,7 @@ async def test_what_has_expired_is_no_gap(own_server: LocalBus) -> None:
         assert seen in ([last], [])  # it may have expired meanwhile
 
 
-async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalBus) -> None:
+async def test_a_full_log_refuses_and_forgets_nothing(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("guard") as guard:
         config = (await admin.api("STREAM.INFO.LOG"))["config"]
         await admin.api("STREAM.UPDATE.LOG", {**config, "max_bytes": 200_000})
@@ -151,7 +151,7 @@ async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalBus) -> N
         assert await log.append("a", request, body(len(events)), after=head)
 
 
-async def test_a_long_history_of_large_events_is_read_whole(own_server: LocalBus) -> None:
+async def test_a_long_history_of_large_events_is_read_whole(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("guard") as guard:
         log, request, head = JetStreamLog(guard), fresh(), 0
         for n in range(150):

@@ -7,7 +7,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message, spread
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import provision
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.subjects import evt, intent_inbox
 from tests.integration.test_provisioning import taking
 from tests.servers import ConnectAs, fresh, until
@@ -102,7 +102,9 @@ async def test_two_offers_that_are_given_back_in_step_come_to_others_in_the_end(
         await each.drain()
 
 
-async def test_pulling_follows_what_an_agent_lists_and_what_is_in_hand_goes_on(own_server: LocalBus) -> None:
+async def test_pulling_follows_what_an_agent_lists_and_what_is_in_hand_goes_on(
+    own_server: EmbeddedBus,
+) -> None:
     async with (
         own_server.connected_as("admin") as admin,
         own_server.connected_as("guard") as guard,

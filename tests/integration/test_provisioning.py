@@ -14,7 +14,7 @@ from mesh.bus.streams import SCHEMA, Limits, Storage, consumer_table, steps_of, 
 from mesh.errors import ApiError, NewerSchema, OtherPartitions, StoreTooSmall, UnsafeChange
 from mesh.fleet.file import FleetFile, parse_fleet
 from mesh.fleet.setup import apply
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import RequestOpened
@@ -57,14 +57,14 @@ async def updated(admin: Bus, stream: str, **fields: object) -> AsyncIterator[No
         await admin.api(f"STREAM.UPDATE.{stream}", config)
 
 
-async def test_a_second_run_finds_nothing_to_do_and_changes_nothing(server: LocalBus) -> None:
+async def test_a_second_run_finds_nothing_to_do_and_changes_nothing(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin:
         before = await state(admin)
         assert await provision(admin, FLEET) == []
         assert await state(admin) == before
 
 
-async def test_everything_in_the_table_is_there(server: LocalBus) -> None:
+async def test_everything_in_the_table_is_there(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin:
         for name, wanted in stream_table(FLEET).items():
             stands = (await admin.api(f"STREAM.INFO.{name}"))["config"]
@@ -77,7 +77,7 @@ async def test_everything_in_the_table_is_there(server: LocalBus) -> None:
             await admin.api(f"CONSUMER.INFO.{stream}.{name}")
 
 
-async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: LocalBus) -> None:
+async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: EmbeddedBus) -> None:
     grown = {**FLEET.agents, "new": AgentEntry(name=AgentName("new"))}
     fleet = msgspec.structs.replace(FLEET, agents=grown, log_max_age_s=FLEET.log_max_age_s * 2)
     async with own_server.connected_as("admin") as admin:
@@ -95,14 +95,14 @@ async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: Loca
 
 
 async def test_on_an_empty_server_a_dry_run_names_all_of_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    mesh = LocalBus(FLEET, tmp_path_factory.mktemp("empty"))
+    mesh = EmbeddedBus(FLEET, tmp_path_factory.mktemp("empty"))
     async with mesh.server, mesh.connected_as("admin") as admin:
         planned = await provision(admin, FLEET, dry_run=True)
         assert len(planned) == len(stream_table(FLEET)) + len(tuple(consumer_table(FLEET))) + 1
         assert (await admin.api("INFO"))["streams"] == 0
 
 
-async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: LocalBus) -> None:
+async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin:
         last = (await admin.api("STREAM.INFO.CONF"))["state"]["last_seq"]
         await provision(admin, msgspec.structs.replace(FLEET, revision=last))  # as it was read back
@@ -126,7 +126,7 @@ async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: Lo
     ],
 )
 async def test_an_unsafe_change_is_refused_and_nothing_is_written(
-    server: LocalBus, stream: str, fields: dict[str, object], fleet_age: float, named: str
+    server: EmbeddedBus, stream: str, fields: dict[str, object], fleet_age: float, named: str
 ) -> None:
     new = AgentEntry(name=AgentName("new"))  # something else there is to do
     age = FLEET.log_max_age_s * fleet_age
@@ -139,7 +139,7 @@ async def test_an_unsafe_change_is_refused_and_nothing_is_written(
         assert await state(admin) == before
 
 
-async def test_what_could_erase_others_writes_is_switched_off_again(server: LocalBus) -> None:
+async def test_what_could_erase_others_writes_is_switched_off_again(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin:
         before = await state(admin)
         async with updated(admin, "PROP-a", allow_rollup_hdrs=True, duplicate_window=120 * 10**9):
@@ -147,7 +147,7 @@ async def test_what_could_erase_others_writes_is_switched_off_again(server: Loca
             assert await state(admin) == before
 
 
-async def test_a_consumer_whose_lease_was_changed_is_put_right(server: LocalBus) -> None:
+async def test_a_consumer_whose_lease_was_changed_is_put_right(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin:
         stands = (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]
         body = {"stream_name": "LOG", "config": {**stands, "ack_wait": 60 * 10**9}, "action": "update"}
@@ -157,7 +157,7 @@ async def test_a_consumer_whose_lease_was_changed_is_put_right(server: LocalBus)
 
 
 async def test_the_consumer_of_an_intent_comes_with_the_first_agent_that_lists_it_and_goes_with_the_last(
-    own_server: LocalBus,
+    own_server: EmbeddedBus,
 ) -> None:
     async def listed(admin: Bus) -> dict[str, str]:
         consumers = (await admin.api("CONSUMER.LIST.LOG"))["consumers"]
@@ -180,7 +180,7 @@ async def test_the_consumer_of_an_intent_comes_with_the_first_agent_that_lists_i
         assert await provision(admin, fleet) == []
 
 
-async def test_leases_are_the_fleets_and_follow_it(own_server: LocalBus) -> None:
+async def test_leases_are_the_fleets_and_follow_it(own_server: EmbeddedBus) -> None:
     fleet = msgspec.structs.replace(FLEET, lease_s=30.0, guard_lease_s=1.5)
     async with own_server.connected_as("admin") as admin:
         done = {change.what for change in await provision(admin, fleet)}
@@ -191,32 +191,32 @@ async def test_leases_are_the_fleets_and_follow_it(own_server: LocalBus) -> None
         assert await provision(admin, fleet) == []
 
 
-async def test_streams_of_a_newer_version_are_left_alone(server: LocalBus) -> None:
+async def test_streams_of_a_newer_version_are_left_alone(server: EmbeddedBus) -> None:
     newer = {"mesh.schema": str(SCHEMA + 1)}
     async with server.connected_as("admin") as admin, updated(admin, "DEAD", metadata=newer):
         with pytest.raises(NewerSchema):
             await provision(admin, FLEET)
 
 
-async def test_only_the_admin_provisions(server: LocalBus) -> None:
+async def test_only_the_admin_provisions(server: EmbeddedBus) -> None:
     async with server.connected_as("guard") as guard:
         with pytest.raises(Exception, match="not allowed"):
             await provision(guard, FLEET)
 
 
-async def test_names_that_clash_are_refused_before_anything_is_written(server: LocalBus) -> None:
+async def test_names_that_clash_are_refused_before_anything_is_written(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin:
         with pytest.raises(ValueError, match="named 'a'"):
             await provision(admin, msgspec.structs.replace(FLEET, clients=(AgentName("a"),)))
 
 
-async def test_more_replicas_than_servers_is_the_servers_refusal(server: LocalBus) -> None:
+async def test_more_replicas_than_servers_is_the_servers_refusal(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin:
         with pytest.raises(ApiError):
             await provision(admin, FLEET, Storage(replicas=3))
 
 
-async def test_limits_beyond_the_store_are_refused_and_say_what_to_do(own_server: LocalBus) -> None:
+async def test_limits_beyond_the_store_are_refused_and_say_what_to_do(own_server: EmbeddedBus) -> None:
     """The server sets room aside for each limit: a stream below its own never finds the store full."""
     beyond = Limits(step_bytes=1 << 60)
     grown = {**FLEET.agents, "new": AgentEntry(name=AgentName("new"))}
@@ -233,7 +233,7 @@ async def test_a_message_is_stored_in_the_partition_that_the_protocol_computes(
     tmp_path: Path, partitions: int
 ) -> None:
     requests = [fresh() for _ in range(100)]
-    mesh = LocalBus(msgspec.structs.replace(FLEET, partitions=partitions), tmp_path)
+    mesh = EmbeddedBus(msgspec.structs.replace(FLEET, partitions=partitions), tmp_path)
     async with mesh, mesh.connected_as("c1") as client, mesh.connected_as("admin") as admin:
         for request in requests:
             await client.publish_durable(prop("c1", request), b"{}")
@@ -249,7 +249,7 @@ async def test_a_message_is_stored_in_the_partition_that_the_protocol_computes(
 
 
 @pytest.mark.parametrize("lost", [(), ("TIMER",), ("CONF",)])
-async def test_a_mesh_keeps_its_number_of_partitions(own_server: LocalBus, lost: tuple[str, ...]) -> None:
+async def test_a_mesh_keeps_its_number_of_partitions(own_server: EmbeddedBus, lost: tuple[str, ...]) -> None:
     async with own_server.connected_as("admin") as admin:
         for stream in lost:
             await admin.api(f"STREAM.DELETE.{stream}")
@@ -273,7 +273,7 @@ def said(prices: str) -> FleetFile:
 
 async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Path) -> None:
     priced, bare = said("[prices]\nm = {input = 1, output = 2}\n"), said("")
-    async with LocalBus(bare.fleet, tmp_path / "mesh") as mesh:
+    async with EmbeddedBus(bare.fleet, tmp_path / "mesh") as mesh:
         stage = Stage(mesh)
         await stage.open()
         admin, guard = await stage.bus("admin"), await stage.guard()
@@ -304,7 +304,7 @@ async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Pa
 async def test_setup_writes_anew_what_guards_cannot_read(tmp_path: Path) -> None:
     file = said("[prices]\nm = {input = 1, output = 2}\n[policies.strict]\nmax_depth = 2\n")
     documents = (subjects.FLEET, subjects.PRICES, subjects.policy("strict"), subjects.policy("default"))
-    async with LocalBus(file.fleet, tmp_path / "mesh") as mesh:
+    async with EmbeddedBus(file.fleet, tmp_path / "mesh") as mesh:
         stage = Stage(mesh)
         await stage.open()
         admin, guard = await stage.bus("admin"), await stage.guard()

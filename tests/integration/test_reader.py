@@ -15,7 +15,7 @@ from mesh.bus.roles import GET
 from mesh.client import Client
 from mesh.errors import ApiError, Denied, Disconnected, LogCutShort, Unreachable
 from mesh.ops.watch import Watch
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.subjects import card, step
 from tests.drill import watch as drill
 from tests.integration.filled_log import fill, forgetful
@@ -58,7 +58,7 @@ async def test_a_refusal_is_an_error_and_not_an_empty_answer(connect_as: Connect
         await viewer.collect(GET + "LOG", b"no request for a batch")
 
 
-async def test_the_first_since_a_time(own_server: LocalBus) -> None:
+async def test_the_first_since_a_time(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         assert await first_since(viewer, "LOG", "mesh.evt.>", "2000-01-01T00:00:00Z") is None
         await fill(admin, 3)
@@ -85,7 +85,7 @@ def test_a_stamp_has_any_number_of_decimals(stamp: str, wanted: int) -> None:
 
 
 async def test_without_a_tail_it_ends_where_the_log_ended_though_more_is_appended(
-    own_server: LocalBus,
+    own_server: EmbeddedBus,
 ) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 5000)
@@ -100,7 +100,7 @@ async def test_without_a_tail_it_ends_where_the_log_ended_though_more_is_appende
 
 @pytest.mark.parametrize("first", [12_001, 19_501, 20_001], ids=["some", "nearly all", "all"])
 async def test_what_expires_while_it_is_read_is_left_out_and_nothing_comes_twice(
-    own_server: LocalBus, first: int
+    own_server: EmbeddedBus, first: int
 ) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await forgetful(admin)
@@ -128,7 +128,7 @@ async def _all(items: AsyncIterator[object]) -> None:
 
 
 @pytest.mark.parametrize("tails", [False, True], ids=["reading", "tailing"])
-async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalBus, tails: bool) -> None:
+async def test_a_reader_whose_connection_is_closed_says_so(own_server: EmbeddedBus, tails: bool) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 8000)
         async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow()) as events:
@@ -139,7 +139,7 @@ async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalBus,
                 await _all(events)
 
 
-async def test_who_may_not_read_hears_it_at_once(server: LocalBus) -> None:
+async def test_who_may_not_read_hears_it_at_once(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin, server.connected_as("c1") as client:
         await fill(admin, 3)
         async with asyncio.timeout(PATIENCE_S):
@@ -151,7 +151,7 @@ async def test_who_may_not_read_hears_it_at_once(server: LocalBus) -> None:
 
 
 async def test_who_may_no_longer_get_hears_it_while_reading(
-    server: LocalBus, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`bounds` may be allowed where the gets are not: that too comes out, and is not tried for ever."""
 
@@ -166,7 +166,7 @@ async def test_who_may_no_longer_get_hears_it_while_reading(
 
 
 @pytest.mark.parametrize("who", ["the log", "dead letters", "drill", "client"])
-async def test_whoever_reads_on_hears_that_the_connection_is_closed(server: LocalBus, who: str) -> None:
+async def test_whoever_reads_on_hears_that_the_connection_is_closed(server: EmbeddedBus, who: str) -> None:
     async with server.connected_as("audit") as viewer, server.connected_as("c1") as bus:
         watch, client = Watch(viewer, server.url), await Client.on(bus, "c1")
         work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
@@ -186,14 +186,14 @@ async def test_whoever_reads_on_hears_that_the_connection_is_closed(server: Loca
             await reading
 
 
-async def test_who_may_not_read_dead_letters_hears_it(server: LocalBus) -> None:
+async def test_who_may_not_read_dead_letters_hears_it(server: EmbeddedBus) -> None:
     async with server.connected_as("c1") as client:
         with pytest.raises(Denied):
             async with asyncio.timeout(PATIENCE_S):
                 await anext(aiter(Watch(client, server.url)._buried(1)))
 
 
-async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalBus) -> None:
+async def test_readers_that_are_cancelled_disturb_nobody(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 10_000, 200)
         before = asyncio.all_tasks()
@@ -217,7 +217,7 @@ async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalBus) -
 
 @pytest.mark.parametrize("back_first", [False, True], ids=["while it looks", "before it looks"])
 async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(
-    own_server: LocalBus, back_first: bool
+    own_server: EmbeddedBus, back_first: bool
 ) -> None:
     """Else a tail would be silent until the new log has grown past where the old one was."""
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
@@ -237,7 +237,7 @@ async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(
                     await anext(events)
 
 
-async def test_a_log_that_is_wiped_while_it_is_read_is_not_taken_for_read(own_server: LocalBus) -> None:
+async def test_a_log_that_is_wiped_while_it_is_read_is_not_taken_for_read(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 9000, 100)
         async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:

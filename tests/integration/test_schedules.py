@@ -10,7 +10,7 @@ from mesh.bus.stores import arm_schedule, due_of, rfc3339
 from mesh.bus.stores import standing_schedule as standing
 from mesh.bus.streams import GUARD_GROUP, queue_consumer
 from mesh.errors import Denied, SequenceConflict
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.subjects import parse_fire, partition
 from tests.servers import FLEET, ConnectAs, eventually, fresh, until
 
@@ -97,7 +97,7 @@ async def test_of_two_guards_that_arm_at_once_one_is_told(connect_as: ConnectAs)
     assert await arm(guard, request, now_us() + HOUR_US) > seq  # None replaces whatever stands
 
 
-async def test_it_survives_a_crash_of_the_server(own_server: LocalBus) -> None:
+async def test_it_survives_a_crash_of_the_server(own_server: EmbeddedBus) -> None:
     late, soon, request_due_while_down, request_later = (
         now_us() + HOUR_US,
         now_us() + 50_000,

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import batch, every, up_to
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.subjects import evt_of
 from tests.integration.filled_log import LARGE, body, fill, slow_link
 from tests.servers import PATIENCE_S, fresh, until
@@ -19,7 +19,7 @@ from tests.servers import PATIENCE_S, fresh, until
 
 @pytest.mark.parametrize(("count", "size"), [(2000, 3000), (12, 500_000)], ids=["many", "large"])
 async def test_a_slow_link_slows_a_reader_down_and_no_more(
-    own_server: LocalBus, count: int, size: int
+    own_server: EmbeddedBus, count: int, size: int
 ) -> None:
     """What comes slowly is not asked for again and again: nothing would ever be there in time."""
     async with own_server.connected_as("admin") as admin, slow_link(own_server, 1_500_000) as viewer:
@@ -31,7 +31,7 @@ async def test_a_slow_link_slows_a_reader_down_and_no_more(
         assert viewer.counters.disconnects == 0
 
 
-async def test_a_tail_catches_up_over_a_slow_link(own_server: LocalBus) -> None:
+async def test_a_tail_catches_up_over_a_slow_link(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, slow_link(own_server, 1_500_000) as viewer:
         seen = list[int]()
 
@@ -48,7 +48,9 @@ async def test_a_tail_catches_up_over_a_slow_link(own_server: LocalBus) -> None:
         assert seen == list(range(1, 14))
 
 
-async def test_readers_of_large_events_do_not_break_the_connection_they_share(own_server: LocalBus) -> None:
+async def test_readers_of_large_events_do_not_break_the_connection_they_share(
+    own_server: EmbeddedBus,
+) -> None:
     """The server drops a connection to which it owes too much, and with it whatever else is awaited there."""
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 60, LARGE)
@@ -60,7 +62,7 @@ async def test_readers_of_large_events_do_not_break_the_connection_they_share(ow
         assert viewer.counters.disconnects == 0
 
 
-async def test_a_large_batch_ends_early_and_whoever_reads_goes_on(own_server: LocalBus) -> None:
+async def test_a_large_batch_ends_early_and_whoever_reads_goes_on(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log, request, head = JetStreamLog(guard), fresh(), 0
         for n in range(22):
@@ -77,7 +79,7 @@ async def test_a_large_batch_ends_early_and_whoever_reads_goes_on(own_server: Lo
 # --- servers that stop, readers that dawdle -------------------------------------------------------
 
 
-async def test_a_server_that_stands_still_costs_a_reader_time_alone(own_server: LocalBus) -> None:
+async def test_a_server_that_stands_still_costs_a_reader_time_alone(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 20_000)
         seen = list[int]()
@@ -90,7 +92,7 @@ async def test_a_server_that_stands_still_costs_a_reader_time_alone(own_server: 
         assert seen == list(range(1, 20_001))
 
 
-async def test_a_reader_may_take_longer_than_an_answer(own_server: LocalBus) -> None:
+async def test_a_reader_may_take_longer_than_an_answer(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 9000)
         seen = list[int]()
@@ -102,7 +104,7 @@ async def test_a_reader_may_take_longer_than_an_answer(own_server: LocalBus) -> 
         assert seen == list(range(1, 9001))
 
 
-async def test_a_server_killed_at_any_stage_of_a_read_costs_nothing(own_server: LocalBus) -> None:
+async def test_a_server_killed_at_any_stage_of_a_read_costs_nothing(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 10_000, 100)
         for kill_at in (0, 1, 4001):
@@ -125,7 +127,7 @@ async def test_a_server_killed_at_any_stage_of_a_read_costs_nothing(own_server: 
 # --- silence --------------------------------------------------------------------------------------
 
 
-async def test_a_tail_asks_seldom_in_silence(own_server: LocalBus) -> None:
+async def test_a_tail_asks_seldom_in_silence(own_server: EmbeddedBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         seen = list[int]()
         loop = asyncio.get_running_loop()

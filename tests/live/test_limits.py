@@ -11,7 +11,7 @@ import pytest
 
 from mesh.model import ROUTING
 from mesh.model import choice as driven
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import events
 from protocol.wire.config import BreakerRules, Fleet, ModelLimits
 from tests.guard.stage import FLEET, Stage, furnish
@@ -31,7 +31,7 @@ async def furnished(
     directory: Path, fleet: Fleet, answer: Script, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Stage]:
     """Yield a stage of its own, where the agent `a` asks a stand-in; the audit ends it."""
-    async with LocalBus(fleet, directory / "mesh") as mesh, StubClaude(answer) as stub:
+    async with EmbeddedBus(fleet, directory / "mesh") as mesh, StubClaude(answer) as stub:
         ask_at(stub.url, monkeypatch)
         await furnish(mesh)
         stage = Stage(mesh)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.guard.stage import Stage, staged
 from tests.system.office import Office
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     async with staged(furnished, guards=1) as own:
         yield own
 

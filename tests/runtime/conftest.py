@@ -10,7 +10,7 @@ import pytest_asyncio
 from mesh.agent import _runtime
 from mesh.bus.connection import Bus
 from mesh.bus.streams import CONTROLS, LOG, PROPOSALS, TIMERS, consumer_table
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
 from tests.servers import queues
 
@@ -27,13 +27,13 @@ def short_leases() -> Iterator[None]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     async with furnished_mesh(tmp_path_factory.mktemp("mesh"), SHORT) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     """A stage with a guard, on its module's server: what earlier tests left waits for nobody any more."""
     async with furnished.connected_as("admin") as admin:
         await forget_work(admin)

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.connection import Bus
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.security.attacks import Tried, tried
 from tests.security.scenes import LooseMesh, Scene
 from tests.servers import FLEET
@@ -14,33 +14,33 @@ from tests.ui.conftest import keys, office, serve, stage  # noqa: F401 - fixture
 
 
 @pytest_asyncio.fixture
-async def shipped(server: LocalBus) -> AsyncIterator[Scene]:
+async def shipped(server: EmbeddedBus) -> AsyncIterator[Scene]:
     """The mesh as it ships."""
     async with Scene(server, shipped=True) as scene:
         yield scene
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def _without_walls(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+async def _without_walls(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     async with LooseMesh(FLEET, tmp_path_factory.mktemp("walls"), permissions=True) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def without_walls(_without_walls: LocalBus) -> AsyncIterator[Scene]:
+async def without_walls(_without_walls: EmbeddedBus) -> AsyncIterator[Scene]:
     """Everybody in one account, with the very permissions that ship."""
     async with Scene(_without_walls, shipped=False) as scene:
         yield scene
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def _without_permissions(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+async def _without_permissions(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     async with LooseMesh(FLEET, tmp_path_factory.mktemp("permissions"), permissions=False) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def without_permissions(_without_permissions: LocalBus) -> AsyncIterator[Scene]:
+async def without_permissions(_without_permissions: EmbeddedBus) -> AsyncIterator[Scene]:
     """Everybody in one account, and everybody may do everything."""
     async with Scene(_without_permissions, shipped=False) as scene:
         yield scene
@@ -53,8 +53,8 @@ async def loosen(admin: Bus, stream: str, **fields: object) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def _loose_streams(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    async with LocalBus(FLEET, tmp_path_factory.mktemp("streams")) as mesh:
+async def _loose_streams(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
+    async with EmbeddedBus(FLEET, tmp_path_factory.mktemp("streams")) as mesh:
         async with mesh.connected_as("admin") as admin:
             for stream in ("DEAD", "CTL"):
                 await loosen(admin, stream, duplicate_window=120 * 10**9)
@@ -66,7 +66,7 @@ async def _loose_streams(tmp_path_factory: pytest.TempPathFactory) -> AsyncItera
 
 
 @pytest_asyncio.fixture
-async def loose_streams(_loose_streams: LocalBus) -> AsyncIterator[Scene]:
+async def loose_streams(_loose_streams: EmbeddedBus) -> AsyncIterator[Scene]:
     """The accounts that ship, over streams that take deduplication, rollups, TTLs and schedules."""
     async with Scene(_loose_streams, shipped=False) as scene:
         yield scene

@@ -14,7 +14,7 @@ from mesh.bus import roles
 from mesh.bus.connection import Bus
 from mesh.bus.streams import is_journal_stream, kind_of, offers_to, stream_table
 from mesh.errors import ApiCode, ApiError, BusError
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.config import Fleet
 
 KEPT = ("LOG", "PROP", "CTL", "STEPS", "ENDS", "DEAD")
@@ -25,7 +25,7 @@ def kind(stream: str) -> str:
     return "STEPS" if is_journal_stream(stream) else kind_of(stream) or stream
 
 
-def one_account(mesh: LocalBus, *, permissions: bool) -> str:
+def one_account(mesh: EmbeddedBus, *, permissions: bool) -> str:
     """Return a configuration without the walls between accounts, and if asked without permissions too."""
     everybody = roles.Grants(roles.CORE, None, None)
     users = []
@@ -41,7 +41,7 @@ def one_account(mesh: LocalBus, *, permissions: bool) -> str:
     )
 
 
-class LooseMesh(LocalBus):
+class LooseMesh(EmbeddedBus):
     """A mesh with other accounts than the shipped ones."""
 
     def __init__(self, fleet: Fleet, directory: Path, *, permissions: bool) -> None:
@@ -52,7 +52,7 @@ class LooseMesh(LocalBus):
 class Scene:
     """One mesh, with a way to see everything that was stored in it."""
 
-    def __init__(self, mesh: LocalBus, *, shipped: bool) -> None:
+    def __init__(self, mesh: EmbeddedBus, *, shipped: bool) -> None:
         self.mesh = mesh
         self.shipped = shipped
         self.expected: set[tuple[str, str]] = set()

@@ -15,7 +15,7 @@ from mesh.agent import Turn, agent
 from mesh.agent.definition import Agent
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.streams import inbox_consumer
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
 from protocol.wire.commands import Complete, Delegate, Move, Task
 from protocol.wire.config import AgentEntry, Fleet, Policy
@@ -65,7 +65,7 @@ LIARS = pytest.mark.parametrize(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     async with furnished_mesh(tmp_path_factory.mktemp("mesh"), FLEET) as mesh:
         async with mesh.connected_as("admin") as admin:
             await admin.publish_durable(subjects.policy(SOON.name), msgspec.json.encode(SOON))
@@ -73,7 +73,7 @@ async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[L
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     async with staged(furnished) as own:
         yield own
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.guard.stage import Stage, furnished_mesh, staged
 from tests.logs import plain_logs
 from tests.system.office import Office
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     """A stage with one guard; every log that the test leaves behind is judged again when it ends."""
     with plain_logs(logging.CRITICAL):  # what this process logs would mix with what commands print
         async with staged(furnished, guards=1) as own:

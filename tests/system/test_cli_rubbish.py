@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.nats_protocol import Incoming
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
 from protocol.wire.ids import request_id
 from protocol.wire.records import Card, Record, dead_letter
@@ -85,7 +85,9 @@ class Littered:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def littered(furnished: LocalBus, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Littered]:
+async def littered(
+    furnished: EmbeddedBus, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Littered]:
     with plain_logs(logging.CRITICAL):
         async with staged(furnished, guards=1) as stage:
             yield await _littered(stage, tmp_path_factory.mktemp("office"))

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mesh.telemetry import tracing
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.guard.stage import Stage, furnished_mesh, staged
 from tests.telemetry.seen import Readings, Seen
 
@@ -43,7 +43,7 @@ def readings() -> Iterator[Readings]:
 
 
 @pytest_asyncio.fixture
-async def untraced_stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def untraced_stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     """A stage with a guard in a process that traces nothing."""
     async with staged(furnished, guards=1) as own:
         yield own
@@ -57,6 +57,6 @@ async def stage(seen: Seen, readings: Readings, untraced_stage: Stage) -> Stage:
 
 
 @pytest_asyncio.fixture
-async def own_mesh(tmp_path: Path) -> AsyncIterator[LocalBus]:
+async def own_mesh(tmp_path: Path) -> AsyncIterator[EmbeddedBus]:
     async with furnished_mesh(tmp_path / "mesh") as mesh:
         yield mesh

@@ -16,7 +16,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from mesh.bus.credentials import seed_file
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from tests.docs.pages import DOCS, commands
 from tests.docs.reader import require_installed
 from tests.servers import PATIENCE_S, ROOT, until
@@ -43,7 +43,7 @@ def test_what_the_page_installs_is_what_the_suite_runs_with() -> None:
 
 @pytest_asyncio.fixture
 async def crew(tmp_path: Path) -> AsyncIterator[Crew]:
-    async with LocalBus(STEADY, tmp_path / "mesh") as mesh:
+    async with EmbeddedBus(STEADY, tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Crew(mesh, tmp_path)
         yield own

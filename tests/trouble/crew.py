@@ -21,7 +21,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.streams import DEFAULT_STORAGE, Storage
 from mesh.client import Client, Outcome
 from mesh.guard import context, service
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.ids import AgentName, RequestId
@@ -126,7 +126,7 @@ class Service:
 class Crew:
     """Everybody who works on one server."""
 
-    def __init__(self, mesh: LocalBus, directory: Path) -> None:
+    def __init__(self, mesh: EmbeddedBus, directory: Path) -> None:
         self.mesh = mesh
         self.directory = directory
         self.ledger = directory / "ledger"
@@ -305,7 +305,7 @@ async def crew(
     sync_always: bool = False,
 ) -> AsyncIterator[Crew]:
     """Give an empty crew on a server of its own; one that is to be killed needs `sync_always`."""
-    mesh = LocalBus(fleet, directory / "mesh", storage=storage, sync_always=sync_always)
+    mesh = EmbeddedBus(fleet, directory / "mesh", storage=storage, sync_always=sync_always)
     if provision:
         await mesh.start()
         await furnish(mesh)
@@ -316,7 +316,7 @@ async def crew(
         await own.close()
 
 
-async def furnish(mesh: LocalBus) -> None:
+async def furnish(mesh: EmbeddedBus) -> None:
     """Write the policy that requests name when they name none."""
     async with mesh.connected_as("admin") as admin:
         await admin.publish_durable(subjects.policy("default"), msgspec.json.encode(Policy()))

@@ -12,7 +12,7 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire.commands import Move
 from tests.guard.stage import check
 from tests.servers import PATIENCE_S, until
@@ -24,7 +24,7 @@ S = TypeVar("S", Guard, Runtime)
 class Wired:
     """Services of one mesh. Agent `a` pays and hands to `b`, which ships and completes."""
 
-    def __init__(self, mesh: LocalBus) -> None:
+    def __init__(self, mesh: EmbeddedBus) -> None:
         self.mesh = mesh
         self.wires: dict[str, Proxy] = {}
         self.deeds: list[tuple[str, str]] = []

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from mesh.ui import Keys, Options, keys_in, serving
 from tests.guard.stage import Stage, seed_directory, staged
 from tests.logs import plain_logs
@@ -28,7 +28,7 @@ Serve = Callable[..., AbstractAsyncContextManager[str]]
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
     """A stage with one guard; every log that the test leaves behind is judged again when it ends."""
     with plain_logs(logging.CRITICAL):
         async with staged(furnished, guards=1) as own:
@@ -42,7 +42,7 @@ def office(stage: Stage, tmp_path: Path) -> Office:
 
 
 @pytest.fixture
-def keys(furnished: LocalBus) -> Keys:
+def keys(furnished: EmbeddedBus) -> Keys:
     return keys_in(furnished.url, seed_directory(furnished), reader="op", operator="op")
 
 

@@ -13,7 +13,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
-from mesh.testing import LocalBus
+from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
 from protocol.wire.commands import (
     Ask,
@@ -91,7 +91,7 @@ payments = Agent("payments", _pays, tools=(find_charge, pay_back), version="3.2.
 @contextlib.asynccontextmanager
 async def open_shop(directory: Path) -> AsyncIterator["Shop"]:
     """Give a mesh in which every request has happened."""
-    async with LocalBus(FLEET, directory) as mesh:
+    async with EmbeddedBus(FLEET, directory) as mesh:
         async with mesh.connected_as("admin") as admin:
             for policy in POLICIES:
                 await admin.publish_durable(subjects.policy(policy.name), msgspec.json.encode(policy))
