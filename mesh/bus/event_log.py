@@ -14,8 +14,7 @@ from contextlib import aclosing
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.listing import bounds, listing
-from mesh.bus.reader import StoredMessage, ahead, batch, last, up_to
+from mesh.bus.reader import StoredMessage, ahead, batch, bounds, last, listing, up_to
 from mesh.errors import LogCutShort, LogUnreadable, Malformed
 from protocol.wire import codec
 from protocol.wire.subjects import EVENTS, evt, evt_of

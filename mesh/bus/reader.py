@@ -1,4 +1,4 @@
-"""Reading streams by single gets, which leave no state on the server.
+"""Reading streams by single gets, which leave no state on the server; and what the server knows of them.
 
 No consumer is made or moved, so any number of readers can work under one name. Any replica may answer a
 direct get, and it may lag behind the leader. Use it to show something; to decide, ask the leader (`last`).
@@ -9,16 +9,16 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.listing import bounds
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.request_mux import ApiFailure
 from mesh.bus.roles import GET
-from mesh.errors import PASSING, ApiCode, ApiError, LogCutShort
+from mesh.errors import PASSING, ApiCode, ApiError, LogCutShort, NoResponders
+from protocol.wire.subjects import STORED_IN
 
 BATCH = 1000
 """Messages in one batch by default."""
@@ -257,3 +257,68 @@ def stored_message(message: Incoming) -> StoredMessage:
         )
     subject, seq, stamp = place.groups()
     return StoredMessage(int(seq), subject.decode("utf-8", "backslashreplace"), message.data, stamp.decode())
+
+
+# --- configuration, state and replicas of streams ---------------------------------------------------
+# `STREAM.INFO` has the same as `STREAM.LIST` and, when asked, every subject of a stream: seconds of the
+# server's work for a few bytes. Permissions cannot tell the two apart, so viewers and operators list alone.
+
+_LIST = "STREAM.LIST"
+_LIST_S = 10.0
+"""The servers of a cluster wait 4 s for a stream without a leader before they answer."""
+
+
+class Listing(NamedTuple):
+    """Streams by name, and the names of those without a leader, of which nothing is known."""
+
+    streams: dict[str, dict[str, Any]]
+    leaderless: frozenset[str]
+
+    def info(self, stream: str) -> dict[str, Any]:
+        """Return what is known of a stream.
+
+        Raises NoResponders if it has no leader, and ApiError if it is not there.
+        """
+        if stream in self.streams:
+            return self.streams[stream]
+        if stream in self.leaderless:
+            raise NoResponders(f"the stream {stream} has no leader at the moment")
+        raise ApiError(_LIST, ApiCode.STREAM_NOT_FOUND, f"stream {stream} not found")
+
+
+async def listing(bus: Bus, subject: str | None = None) -> Listing:
+    """Return all streams; with `subject` those that store it. Raises BusError."""
+    streams, leaderless = dict[str, dict[str, Any]](), set[str]()
+    asked: dict[str, Any] = {} if subject is None else {"subject": subject}
+    offset, total = 0, 1
+    while offset < total:
+        page = await _page(bus, {**asked, "offset": offset})
+        found, missing = page.get("streams") or [], page.get("missing") or []
+        streams |= {each["config"]["name"]: each for each in found}
+        leaderless |= set(missing)
+        offset, total = offset + len(found) + len(missing), int(page["total"]) if found or missing else 0
+    return Listing(streams, frozenset(leaderless - streams.keys()))
+
+
+async def _page(bus: Bus, asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return await bus.api(_LIST, asked, timeout_s=_LIST_S)
+    except ApiError as error:
+        if error.err_code != ApiCode.CLUSTER_NOT_AVAILABLE:
+            raise
+        raise NoResponders("the servers of the bus have no leader at the moment") from None
+
+
+async def stream_info(bus: Bus, stream: str) -> dict[str, Any]:
+    """Return what is known of one stream. Raises as `Listing.info`, and BusError."""
+    subjects = STORED_IN.get(stream)
+    return (await listing(bus, subjects[0] if subjects else None)).info(stream)
+
+
+async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
+    """Return the first and the last sequence number of a stream; the first is the larger when it is empty.
+
+    Raises as `stream_info`.
+    """
+    state = (await stream_info(bus, stream))["state"]
+    return max(1, int(state["first_seq"])), int(state["last_seq"])  # the server says 0 before anything came

@@ -10,7 +10,7 @@ import click
 
 from mesh import ops
 from mesh.bus.event_log import JetStreamLog, check_form
-from mesh.bus.listing import bounds
+from mesh.bus.reader import bounds
 from mesh.cli.arguments import numbers_in, seconds_in
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import (

@@ -15,8 +15,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.listing import bounds
-from mesh.bus.reader import StoredMessage, every, get_seq
+from mesh.bus.reader import StoredMessage, bounds, every, get_seq
 from mesh.bus.roles import GUARD
 from mesh.errors import ControlRefused, Impossible, NotFound
 from mesh.guard.parsing import is_submit

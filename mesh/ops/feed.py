@@ -17,8 +17,7 @@ from typing import Any, Self
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog, check_form
-from mesh.bus.listing import bounds, stream_info
-from mesh.bus.reader import StoredMessage
+from mesh.bus.reader import StoredMessage, bounds, stream_info
 from mesh.errors import LogCutShort, OldForm
 from mesh.ops.index import Overtaken, RequestIndex
 from mesh.ops.log import header_of, patiently, read_each

@@ -14,8 +14,7 @@ import msgspec
 from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import check_form
-from mesh.bus.listing import listing, stream_info
-from mesh.bus.reader import every, get, up_to
+from mesh.bus.reader import every, get, listing, stream_info, up_to
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
 from mesh.errors import (

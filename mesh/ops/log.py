@@ -15,9 +15,8 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog, check_form
-from mesh.bus.listing import bounds
 from mesh.bus.provision import standing_journals
-from mesh.bus.reader import batch, every, first_since
+from mesh.bus.reader import batch, bounds, every, first_since
 from mesh.errors import (
     Denied,
     Impossible,

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.listing import bounds
-from mesh.bus.reader import StoredMessage, batch
+from mesh.bus.reader import StoredMessage, batch, bounds
 from mesh.ops.servers import Results
 from protocol.wire import codec, subjects
 from protocol.wire.ids import submitter_of

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus
-from mesh.bus.listing import listing
+from mesh.bus.reader import listing
 from mesh.bus.streams import stream_table
 from mesh.errors import NoResponders, UsageWrong
 from mesh.ops.roster import fleet_of

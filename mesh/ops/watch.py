@@ -13,8 +13,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.listing import bounds
-from mesh.bus.reader import StoredMessage, first_since
+from mesh.bus.reader import StoredMessage, bounds, first_since
 from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import dead_letters
 from mesh.ops.log import EventHeader, decoded, header_of

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mesh.bus.listing import bounds
+from mesh.bus.reader import bounds
 from mesh.errors import UsageWrong
 from mesh.ops import control, dead_letters, health, roster
 from mesh.ops.roster import Breaker, Member

@@ -12,8 +12,8 @@ from mesh.bus import credentials, roles
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.listing import listing, stream_info
 from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import listing, stream_info
 from mesh.bus.roles import CORE, Role, accounts_config, grants, members, server_config
 from mesh.bus.streams import GUARD_GROUP, inbox_consumer, offers_to, queue_consumer, stream_table
 from mesh.local.server import server_binary
