@@ -45,9 +45,12 @@ from protocol.domain.steps import (
     NeedCandidates,
     NeedReaders,
     NeedVerdictContext,
+    OfferedTask,
     Reader,
+    ReadersSeen,
     VerdictContext,
 )
+from protocol.domain.swarm import readers_seen
 from protocol.wire import config, subjects
 from protocol.wire.commands import Control, Freeze, Submit, Thaw
 from protocol.wire.config import Fleet, Policy
@@ -304,16 +307,20 @@ class DecisionContext:
         ]
         return tuple(map(AgentStanding, uses, served))
 
-    async def readers(self, need: NeedReaders, placed: Sequence[int]) -> tuple[Reader, ...]:
-        """Return how those are seen who may claim an offer. Raises BusError.
+    async def readers(self, need: NeedReaders, placed: Sequence[int]) -> tuple[ReadersSeen, ...]:
+        """Return how those are seen who may claim each offer. Raises BusError.
 
         Args:
             placed: where in the log each event of the request lies.
         """
-        copies = {name: placed[n] for name, n in need.copies.items()}
-        seen = await self.attendance.readers({name: copies.get(name) for name in need.agents})
-        states = map(self.breakers.state, need.agents)
-        return tuple(one._replace(breaker=state) for one, state in zip(seen, states, strict=True))
+        return tuple([readers_seen(offer, await self._readers(offer, placed)) for offer in need.offers])
+
+    async def _readers(self, offer: OfferedTask, placed: Sequence[int]) -> list[Reader]:
+        names = [entry.name for entry in offer.entries]
+        copies = {name: placed[n] for name, n in offer.task.copies.items()}
+        seen = await self.attendance.readers({name: copies.get(name) for name in names})
+        states = map(self.breakers.state, names)
+        return [one._replace(breaker=state) for one, state in zip(seen, states, strict=True)]
 
 
 # --- the freeze of the whole mesh -----------------------------------------------------------------

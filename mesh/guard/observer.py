@@ -4,9 +4,9 @@ Names, ids and codes alone go into it: of a move its kind, of a refusal its rule
 span's code runs.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Final
 
 from msgspec.structs import replace
 from opentelemetry.trace import Span
@@ -15,16 +15,25 @@ from mesh.service.logs import get_logger
 from mesh.telemetry import export as telemetry
 from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
+from protocol.domain.decider import Decision
 from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger
-from protocol.domain.steps import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
+from protocol.domain.steps import (
+    Append,
+    Appended,
+    Decided,
+    MeshFrozen,
+    NeedVerdictContext,
+    Outcome,
+    Settled,
+    Step,
+)
 from protocol.wire import events
 from protocol.wire.commands import Command, Control, asked_for, is_control
 from protocol.wire.events import AnyEvent, FactsWithheld, MoveRefused, RequestOpened, RequestRefused, type_of
 
 _log = get_logger(__name__)
 
-T = TypeVar("T")
 Ruled = AnyEvent | Late | Rejected
 _ENDED = {kind: type_of(kind).partition(".")[2] for kind in events.Ended.__args__}
 _VERDICTS: Mapping[type, str] = {
@@ -56,43 +65,68 @@ _TEMPLATES = {
 # --- spans ----------------------------------------------------------------------------------------
 
 
-def traced(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]:
-    """Pass all steps on: each verdict and each consequence is a span of its request's trace.
+class TracedDecision:
+    """A decision that is watched: each verdict and each consequence is a span of its request's trace.
 
     Args:
-        ledger: what the steps decide on.
-        handled: the command that they handle; None if a timer fired.
+        ledger: what is decided on.
+        handled: the command that is decided; None if a timer fired.
+        spans: holds the span that is open.
     """
-    said: Any = None
-    span: Span | None = None
-    about: Command | None = None
-    """What the span is about: a command, or None for a consequence."""
-    plan = ""
-    """`traceparent` of the plan that is being carried out: its tasks are its children, not each other's."""
-    with ExitStack() as spans:
-        while True:
-            try:
-                step = steps.send(said)
-            except StopIteration as done:
-                if isinstance(done.value, Late | Rejected) and handled is not None:
-                    _tell(span or spans.enter_context(_span(handled, ledger)), done.value)
-                return done.value  # type: ignore[no-any-return]
-            if isinstance(step, Append | NeedVerdictContext) and (span is None or about is not step.command):
-                spans.pop_all().close()
-                about = step.command
+
+    def __init__(self, decision: Decision, ledger: Ledger, handled: Command | None, spans: ExitStack) -> None:
+        self._decision, self._ledger, self._handled = decision, ledger, handled
+        self._spans = spans
+        self._span: Span | None = None
+        self._about: Command | None = None
+        """What the span is about: a command, or None for a consequence."""
+        self._plan = ""
+        """`traceparent` of the plan in hand: its tasks are its children, not each other's."""
+
+    @property
+    def admitting(self) -> bool:
+        return self._decision.admitting
+
+    def next(self) -> Step:
+        """Return the decision's next step. An event to be stored gets the `traceparent` of its span."""
+        step = self._decision.next()
+        if isinstance(step, Append | NeedVerdictContext):
+            if self._span is None or self._about is not step.command:
                 opens_task = isinstance(step, Append) and isinstance(step.event, _OF_PLANS)
-                span = spans.enter_context(_span(about, ledger, plan if opens_task else ""))
-            if isinstance(step, Append):  # the current span is what brings the event about
-                event = replace(step.event, trace=tracing.current(step.event.trace))
-                step = step._replace(event=event)
-            said = yield step
-            if isinstance(step, Appended) and span is not None:
-                _tell_event(span, step)
-                if isinstance(step.event, events.TurnDelegated):
-                    plan = step.event.trace
-                if not isinstance(step.event, FactsWithheld):  # one span is its and the next event's
-                    spans.pop_all().close()
-                    span = None
+                self._begin(step.command, self._plan if opens_task else "")
+            if isinstance(step, Append):
+                step.event = replace(step.event, trace=tracing.current(step.event.trace))
+        elif isinstance(step, Appended):
+            self._tell(step)
+        elif isinstance(step, Settled) and self._handled and isinstance(step.outcome, Late | Rejected):
+            _tell(self._span or self._begin(self._handled), step.outcome)
+        return step
+
+    def _begin(self, about: Command | None, plan: str = "") -> Span:
+        self._end()
+        self._about = about
+        self._span = self._spans.enter_context(_span(about, self._ledger, plan))
+        return self._span
+
+    def _end(self) -> None:
+        self._spans.pop_all().close()
+        self._span = None
+
+    def _tell(self, step: Appended) -> None:
+        if self._span is None:
+            return
+        _tell_event(self._span, step)
+        if isinstance(step.event, events.TurnDelegated):
+            self._plan = step.event.trace
+        if not isinstance(step.event, FactsWithheld):  # one span is its and the next event's
+            self._end()
+
+
+@contextmanager
+def traced(decision: Decision, ledger: Ledger, handled: Command | None) -> Iterator[TracedDecision]:
+    """Watch a decision. The arguments are those of `TracedDecision`."""
+    with ExitStack() as spans:
+        yield TracedDecision(decision, ledger, handled, spans)
 
 
 _OF_PLANS = (events.TaskOpened, events.TaskOffered, FactsWithheld)

@@ -10,6 +10,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from random import uniform
+from typing import assert_never
 
 import msgspec
 
@@ -37,28 +38,28 @@ from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import RequestDecider
+from protocol.domain.decider import Decision
 from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed
 from protocol.domain.steps import (
+    NOT_STORED,
     Append,
     Appended,
     Attendance,
     MeshFrozen,
     NeedAttendance,
     NeedCandidates,
-    NeedMoment,
     NeedPeers,
     NeedReaders,
     NeedUnheard,
     NeedVerdictContext,
+    NotStored,
     Outcome,
+    Settled,
     ShowQuestions,
     Step,
-    Steps,
     Stored,
     TurnOver,
-    WakeAt,
 )
 from protocol.domain.turns import TurnState
 from protocol.wire import codec, events, subjects
@@ -73,11 +74,13 @@ ATTEMPTS = 12
 MOST_EVENTS, MOST_STEPS = 20_000, 10_000
 """How many events one message may bring about, and how many steps may pass between two of them.
 
-A thousand tasks, as many as a policy allows, that are due at once take about 4,000 events. Each may ask for
-everybody's attendance: a thousand steps.
+A thousand tasks, as many as a policy allows, that are due at once take about 4,000 events. An event that ends
+a request tells everybody whose turn it ended: a thousand steps.
 """
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
+_SEEN_AT_ONCE = 16
+"""Of how many rounds the agents are looked at side by side."""
 _CROWDED_MAX_S = 0.2
 """The longest wait after a race that was lost over a tree: all of them together are shorter than a lease."""
 
@@ -241,20 +244,16 @@ class RequestProcessor:
             self._watchdog.end()
         return cached
 
-    def _next(
-        self, decider: RequestDecider, request: str, steps: Steps[Outcome | None], said: object
-    ) -> Step:
-        """Return the decider's next step. Raises GuardFailed for what it raises itself."""
+    def _next(self, decision: Decision | observer.TracedDecision, request: str) -> Step:
+        """Return the decision's next step. Raises GuardFailed for what it raises itself."""
         try:
             self._watchdog.begin()
             try:
-                return steps.send(said)
+                return decision.next()
             finally:
                 self._watchdog.end()
-        except StopIteration:
-            raise
         except Exception as error:
-            raise GuardFailed(request, ends_request=not decider.admitting) from error
+            raise GuardFailed(request, ends_request=not decision.admitting) from error
 
     async def _session(
         self, cached: CachedRequest, request: str, command: Command | None, stored_us: int
@@ -264,69 +263,77 @@ class RequestProcessor:
         Args:
             stored_us: when the bus stored the command or the fired timer, UTC µs.
         """
-        context, breakers = self._context, self._context.breakers
-        fleet, frozen = context.fleet, context.frozen.is_set()
+        context = self._context
+        fleet, frozen, moment = context.fleet, context.frozen.is_set(), context.moment(stored_us)
         cached.ledger.mesh_thawed = context.spans
-        steps: Steps[Outcome | None]
         if command is None:
-            steps = cached.decider.wake(fleet, mesh_frozen=frozen)
+            decision = cached.decider.wake(fleet, moment, mesh_frozen=frozen)
         else:
-            steps = cached.decider.handle(command, fleet, mesh_frozen=frozen)
+            decision = cached.decider.handle(command, fleet, moment, mesh_frozen=frozen)
         if tracing.traced():
-            steps = observer.traced(steps, cached.ledger, command)
-        said: object = None
-        taken = stored = 0
-        try:
-            while taken < MOST_STEPS and stored < MOST_EVENTS:
-                taken += 1
-                # By exact type, the usual steps first: every decision comes through here.
-                step, said = self._next(cached.decider, request, steps, said), None
-                if type(step) is NeedMoment:
-                    said = context.moment(stored_us)
-                elif type(step) is NeedVerdictContext:
-                    said = context.known_context(step) or await context.verdict_context(step)
-                elif type(step) is Append:
-                    said = await self._append(cached, step)
-                    taken, stored = 0, stored + 1
-                elif type(step) is Appended:
-                    for count in step.counts:
-                        if breakers.is_touched(count):
-                            await breakers.count(count)
-                    _mark(step)
-                    observer.count_event(step, command)
-                elif type(step) is WakeAt:
-                    if not cached.wakes(step.at, context.now()):
-                        await arm_timer(self._bus, cached, request, step.at, context.now(), fleet.partitions)
-                elif isinstance(step, NeedCandidates):
-                    said = await context.standings(step)
-                elif isinstance(step, NeedPeers):
-                    said = breakers.not_open(step.agents)
-                elif isinstance(step, NeedAttendance):
-                    said = await self._attendance(cached, request, step.turn)
-                elif isinstance(step, NeedReaders):
-                    said = await context.readers(step, cached.placed)
-                elif isinstance(step, NeedUnheard):
-                    said = self._waits(request, step, command) or await unheard(
-                        self._bus, request, step, command, fleet.partitions
-                    )
-                elif isinstance(step, TurnOver):
-                    await self._end(step.event, step.turn)
-                elif isinstance(step, ShowQuestions):
-                    failpoint("guard.asks")
-                    await stores.show_questions(self._bus, step.reader, step.request, step.questions)
-            try:  # in there, so that the traceback says where it was
-                steps.throw(VerdictTooLong("it comes to no end"))
-            except VerdictTooLong as endless:
-                raise GuardFailed(request, ends_request=not cached.decider.admitting) from endless
-        except StopIteration as done:
-            outcome: Outcome | None = done.value
-        except BaseException as error:
-            steps.throw(error)  # it raises the error again
-            raise
-        if isinstance(outcome, MeshFrozen):
+            with observer.traced(decision, cached.ledger, command) as observed:
+                settled = await self._steps(cached, observed, request, command, stored_us)
+        else:
+            settled = await self._steps(cached, decision, request, command, stored_us)
+        if isinstance(settled.outcome, MeshFrozen):
             raise Frozen("the mesh is frozen")
+        if settled.wake_at is not None and not cached.wakes(settled.wake_at, context.now()):
+            await arm_timer(self._bus, cached, request, settled.wake_at, context.now(), fleet.partitions)
         failpoint("guard.armed")
-        return outcome
+        return settled.outcome
+
+    async def _steps(
+        self,
+        cached: CachedRequest,
+        decision: Decision | observer.TracedDecision,
+        request: str,
+        command: Command | None,
+        stored_us: int,
+    ) -> Settled:
+        """Take every step of a decision. Raises GuardFailed for one that comes to no end."""
+        context, breakers = self._context, self._context.breakers
+        taken = stored = 0
+        while taken < MOST_STEPS and stored < MOST_EVENTS:
+            taken += 1
+            # By exact type, the usual steps first: every decision comes through here.
+            step = self._next(decision, request)
+            if type(step) is NeedVerdictContext:
+                step.supply(context.known_context(step) or await context.verdict_context(step))
+            elif type(step) is Append:
+                step.supply(await self._append(cached, step, stored_us))
+                taken, stored = 0, stored + 1
+            elif type(step) is Appended:
+                for count in step.counts:
+                    if breakers.is_touched(count):
+                        await breakers.count(count)
+                _mark(step)
+                observer.count_event(step, command)
+            elif type(step) is Settled:
+                return step
+            elif type(step) is NeedCandidates:
+                step.supply(await context.standings(step))
+            elif type(step) is NeedPeers:
+                step.supply(breakers.not_open(step.agents))
+            elif type(step) is NeedAttendance:
+                step.supply(await self._attendance(cached, request, step))
+            elif type(step) is NeedReaders:
+                step.supply(await context.readers(step, cached.placed))
+            elif type(step) is NeedUnheard:
+                waits = self._waits(request, step, command)
+                step.supply(
+                    waits or await unheard(self._bus, request, step, command, context.fleet.partitions)
+                )
+            elif type(step) is TurnOver:
+                await self._end(step.event, step.turn)
+            elif type(step) is ShowQuestions:
+                failpoint("guard.asks")
+                await stores.show_questions(self._bus, step.reader, step.request, step.questions)
+            else:
+                assert_never(step)
+        try:
+            raise VerdictTooLong(f"it comes to no end: {type(step).__name__} again and again")
+        except VerdictTooLong as endless:
+            raise GuardFailed(request, ends_request=not decision.admitting) from endless
 
     def _waits(self, request: str, need: NeedUnheard, command: Command | None) -> bool:
         """Return True if a message about the request that came in time waits here for its turn."""
@@ -335,11 +342,20 @@ class RequestProcessor:
             others.remove(command.stored)
         return any(came < need.before for came in others)
 
-    async def _attendance(self, cached: CachedRequest, request: str, turn: TurnState) -> Attendance:
-        first = subjects.step(turn.agent, request, turn.work.journal_id, f"{turn.round}-0")
-        return await self._context.attendance.of(turn.agent, cached.placed[turn.round_n], first)
+    async def _attendance(
+        self, cached: CachedRequest, request: str, need: NeedAttendance
+    ) -> tuple[Attendance, ...]:
+        watch = self._context.attendance
+        seen: list[Attendance] = []
+        for start in range(0, len(need.turns), _SEEN_AT_ONCE):
+            looks = [
+                watch.of(turn.agent, cached.placed[turn.round_n], _first_step(request, turn))
+                for turn in need.turns[start : start + _SEEN_AT_ONCE]
+            ]
+            seen += await asyncio.gather(*looks)
+        return tuple(seen)
 
-    async def _append(self, cached: CachedRequest, step: Append) -> Stored | None:
+    async def _append(self, cached: CachedRequest, step: Append, stored_us: int) -> Stored | NotStored:
         event = step.event
         if step.command is None:
             failpoint("guard.due")
@@ -350,12 +366,12 @@ class RequestProcessor:
             if step.command is None:
                 said = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
                 _log.error("event_too_large", request=event.request, **said)
-            return None
+            return NOT_STORED
         cached.stored(event, body, seq)
         self._context.memory.stored(event, seq)
         self._context.quotas.stored(event, len(body))
         observer.log_event(event, seq)
-        return Stored(event, body)
+        return Stored(event, body, self._context.moment(stored_us))
 
     async def _store(self, event: AnyEvent, body: bytes, after: int) -> int:
         headers = {"Mesh-Type": type_of(event), "Mesh-Id": event.id}
@@ -385,6 +401,11 @@ def _ends_of(request: str, stored: Sequence[StoredMessage]) -> tuple[events.Requ
         return None if opened is None else (opened, codec.decode_event(stored[-1].data))
     except Malformed as broken:
         raise LogUnreadable(request, "its first event or its newest cannot be read") from broken
+
+
+def _first_step(request: str, turn: TurnState) -> str:
+    """Return the subject of the first step that a turn's round would journal."""
+    return subjects.step(turn.agent, request, turn.work.journal_id, f"{turn.round}-0")
 
 
 def _mark(step: Appended) -> None:

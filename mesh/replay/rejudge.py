@@ -1,11 +1,11 @@
-"""Rejudging: the guard's code derives each recorded event anew from the events before it.
+"""Rejudging: the guards' decider decides each recorded message again, and appends again what fell due.
 
-With the recorded policy and the recorded world an event must come out the same to the letter, id, number
-and chain included. With another policy only verdicts are compared: which would have been others, each judged
-on the events that really happened before it.
+It is handed what the log recorded and answered with what the log recorded. With the recorded policy an event
+must come out the same to the letter, id, number and chain included. With another policy only verdicts are
+compared: which would have been others, each judged on the events that really happened before it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -13,34 +13,22 @@ import msgspec
 from msgspec.structs import replace
 
 from mesh.errors import MeshError, OldForm
+from mesh.replay.answers import RecordedAnswers
 from protocol.domain import hash_chain
-from protocol.domain.breaker import Use
-from protocol.domain.decider import RequestDecider
+from protocol.domain.decider import Decision, RequestDecider
 from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed, is_guard_failed
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
-from protocol.domain.memory import recalled_for
 from protocol.domain.recorded import message_of
-from protocol.domain.steps import (
-    AgentStanding,
-    Append,
-    Moment,
-    NeedCandidates,
-    NeedMoment,
-    NeedPeers,
-    NeedVerdictContext,
-    Step,
-    VerdictContext,
-)
-from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
+from protocol.domain.steps import NOT_STORED, Append, Appended, Moment, Settled, ShowQuestions, TurnOver
+from protocol.domain.timers import EVENT_TOO_LARGE
 from protocol.wire import codec, events
-from protocol.wire.commands import Command, is_control
-from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.commands import is_control
+from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.event_parts import Grounds
-from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.ids import AgentName
+from protocol.wire.events import AnyEvent, FactsWithheld, type_of
+from protocol.wire.ids import TurnId
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
 """Errors of the rules on events that no guard could have written one after the other."""
@@ -124,105 +112,90 @@ def _derive(
 
     What was withheld for a verdict is none itself: with another policy it is not compared.
     """
-    event = happened[index]
+    event = verdict = happened[index]
     if is_guard_failed(event):
         return _guard_failed(ledger, happened, event)
-    belongs_to, before = event, ledger
-    if isinstance(event, events.FactsWithheld):
-        if policy is not None:
-            return event
+    before = ledger
+    if isinstance(event, FactsWithheld):
         following = happened[index + 1] if index + 1 < len(happened) else None
-        if following is None or following.cause != event.cause or not _is_withheld_for(following):
-            return (
-                event  # its own verdict was never given, or became another: there is nothing to judge it by
-            )
-        belongs_to = following
-        before = _with(ledger, event)
-    command = message_of(before, belongs_to)
-    world = World(
-        now=event.at,
-        salt=event.salt,
-        grounds=before.grounds_of(belongs_to) or Grounds(),
-        trace=event.trace,
-    )
-    if isinstance(belongs_to, events.RequestOpened | events.RequestRefused):
-        named = belongs_to.policy  # None: there was none of the name, and no other policy makes one
-        prices = belongs_to.prices if isinstance(belongs_to, events.RequestOpened) else None
-        memory = recalled_for(belongs_to, before.kept_back(belongs_to.cause))
-        world = replace(world, policy=named and (policy or named), prices=prices, memory=memory)
+        if policy is not None or following is None or not _is_for(event, following):
+            return event  # its own verdict was never given, or became another: nothing to judge it by
+        verdict, before = following, _with(ledger, event)
     if policy is not None:
         ledger = copy(ledger)
         ledger.policy = policy
-    if command is None:
-        return _consequence(ledger, event, belongs_to, policy, world)
-    derived = _decided(ledger, command, world)
-    if policy is not None and isinstance(derived, events.FactsWithheld):
-        return _decided(_with(ledger, derived), command, world)
+    derived = _decided(ledger, before, event, verdict, policy)
+    if policy is not None and isinstance(derived, FactsWithheld):
+        return _decided(_with(ledger, derived), before, event, verdict, policy)
     return derived
 
 
-def _decided(ledger: Ledger, command: Command, world: World) -> AnyEvent | None:
-    """Return what the guards' decider appends for a message; None if it is late or rejected.
+def _decided(
+    ledger: Ledger, before: Ledger, event: AnyEvent, verdict: AnyEvent, policy: Policy | None
+) -> AnyEvent | None:
+    """Return what the guards' decider appends first; None if that is nothing.
 
-    The decider is answered with what the log recorded. What fell due by time has events of its own; of a
-    message stored at the beginning of time, the decider finds none of that before it.
+    Args:
+        before: what the recorded message is read by: the ledger, and what was withheld for the verdict.
+        event: what it has to be.
+        verdict: the event that says what was known then: `event`, or the one that it belongs to.
     """
-    frozen = is_control(command.what)  # it brings about its own event alone
-    command = replace(command, stored=command.stored if frozen else 1)
-    steps = RequestDecider(ledger).handle(command, _fleet(ledger, world.grounds), mesh_frozen=frozen)
-    said: Any = None
-    try:
-        while not isinstance(step := steps.send(said), Append):
-            said = _answer(step, world)
-    except StopIteration:
-        return None
-    finally:
-        steps.close()
-    event = step.event  # whoever stores it says in which span
-    return event if event.trace == world.trace else replace(event, trace=world.trace)
+    command = message_of(before, verdict)
+    recorded = RecordedAnswers(before, verdict, policy)
+    decider, moment = RequestDecider(ledger), Moment(event.at, event.salt)
+    if command is None:
+        gone = recorded.removed
+        in_hand = None if gone is None else _in_hand(ledger, gone)
+        decision = decider.wake(recorded.fleet, moment, deciding=in_hand)
+    else:
+        # An order of a person brings about its own event alone, if the whole mesh was frozen. What fell due
+        # by time before a message has events of its own: as if it was stored at the beginning of time.
+        alone = is_control(command.what)
+        command = command if alone else replace(command, stored=1)
+        decision = decider.handle(command, recorded.fleet, moment, mesh_frozen=alone)
+    derived = _first_event(decision, recorded, verdict)
+    if derived is None or derived.trace == event.trace:
+        return derived
+    return replace(derived, trace=event.trace)  # whoever stores it says in which span
 
 
-def _answer(step: Step, world: World) -> Any:
-    """Return the answer to a decider's need by what an event rested on."""
-    grounds = world.grounds
-    match step:
-        case NeedMoment():
-            return Moment(world.now, world.salt)
-        case NeedVerdictContext():
-            use = Use(grounds.breaker, grounds.breaker_since, grounds.breaker_until)
-            return VerdictContext(use, world.policy, world.prices, world.memory)
-        case NeedPeers():
-            return grounds.peers
-        case NeedCandidates(agents=names):
-            known = {one.entry.name: one for one in grounds.candidates}
-            found = [known[name] for name in names]
-            return tuple(AgentStanding(Use(one.breaker, one.since, one.until), one.served) for one in found)
-        case _:
-            return None
+def _first_event(decision: Decision, recorded: RecordedAnswers, verdict: AnyEvent) -> AnyEvent | None:
+    """Return the first event of a decision that was stored; None if it has none.
+
+    Where the log says that what was due was too large to store, it was not stored.
+    """
+    too_large = _code_of(verdict) == EVENT_TOO_LARGE
+    while not isinstance(step := decision.next(), Settled):
+        if isinstance(step, Append):
+            if not too_large or step.event.cause == verdict.cause:
+                return step.event
+            step.supply(NOT_STORED)
+            too_large = False
+        elif not isinstance(step, Appended | TurnOver | ShowQuestions):
+            recorded.supply(step)
+    return None
 
 
-class _Recorded(dict[str, AgentEntry]):
-    """The agents that an event recorded. Who holds a turn is in the fleet, too; more is not known of them."""
-
-    def __init__(self, entries: Iterable[AgentEntry | None], ledger: Ledger) -> None:
-        super().__init__((entry.name, entry) for entry in entries if entry is not None)
-        self._ledger = ledger
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or any(turn.agent == name for turn in self._ledger.open.values())
+def _code_of(event: AnyEvent) -> str:
+    if isinstance(event, events.RequestFailed):
+        return event.code
+    return event.error.code if isinstance(event, events.TaskFailed) else ""
 
 
-def _fleet(ledger: Ledger, grounds: Grounds) -> Fleet:
-    """Return the fleet as far as an event recorded it. That an agent left it has an event of its own."""
-    entries = (*(one.entry for one in grounds.candidates), grounds.sender, grounds.target)
-    return Fleet(
-        name="recorded",
-        entry=AgentName("") if grounds.target is None else grounds.target.name,
-        agents=_Recorded(entries, ledger),
-        human=grounds.human,
-        revision=grounds.fleet,
-        log_max_age_s=2 * (grounds.longest_s or 0),
-    )
+def _in_hand(ledger: Ledger, gone: TurnId) -> tuple[str, int] | None:
+    """Return the round that was passed over when that of `gone` ended, since its agent is not in the fleet.
+
+    The same agent had it, and it would have ended first: its proposal was in the guard's hand.
+    """
+    agent = ledger.turns[gone].agent
+    rounds = (turn for turn in ledger.open.values() if turn.agent == agent and turn.state == "working")
+    first = next(rounds, None)
+    return None if first is None or first.id == gone else (first.id, first.round)
+
+
+def _is_for(withheld: FactsWithheld, following: AnyEvent) -> bool:
+    """Return True if `following` is the verdict that something was withheld for: its reader gets it."""
+    return following.cause == withheld.cause and following.to == withheld.target
 
 
 def _guard_failed(ledger: Ledger, happened: Sequence[AnyEvent], event: AnyEvent) -> AnyEvent | None:
@@ -237,7 +210,7 @@ def _guard_failed(ledger: Ledger, happened: Sequence[AnyEvent], event: AnyEvent)
     return guard_failed(opened, ledger.head, ledger.prev, world)
 
 
-def _with(ledger: Ledger, withheld: events.FactsWithheld) -> Ledger:
+def _with(ledger: Ledger, withheld: FactsWithheld) -> Ledger:
     """Return the ledger as it is judged by once something is withheld for the next event."""
     after = copy(ledger)
     after.pending = withheld
@@ -247,42 +220,6 @@ def _with(ledger: Ledger, withheld: events.FactsWithheld) -> Ledger:
 def _letters(value: Any) -> bytes:
     """Return a value as it is written: Python takes `True` for `1`, a log does not."""
     return msgspec.json.encode(value)
-
-
-def _is_withheld_for(event: AnyEvent) -> bool:
-    """Return True if something may be withheld from its reader: it opens a turn, or a client reads it."""
-    read = events.RequestRefused | events.TurnSuspended | events.RequestCompleted | events.RequestFailed
-    return isinstance(event, read) or event.opens_turn
-
-
-def _consequence(
-    ledger: Ledger, event: AnyEvent, belongs_to: AnyEvent, policy: Policy | None, world: World
-) -> AnyEvent | None:
-    """Return the event that is due, also where a round's timeout had to wait for its proposal's verdict.
-
-    A request that ended because what followed was too large ended by that very consequence.
-    """
-    ended_by_size = (
-        belongs_to.code
-        if isinstance(belongs_to, events.RequestFailed)
-        else isinstance(belongs_to, events.TaskFailed) and belongs_to.error.code
-    ) == EVENT_TOO_LARGE
-    about = belongs_to.offer.turn if isinstance(belongs_to, events.TaskOffered) else belongs_to.turn
-    looks = {} if belongs_to.grounds is None else {about: belongs_to.grounds}
-    deciding = [None, *((turn.id, turn.round) for turn in ledger.open.values())]
-    first: AnyEvent | None = None
-    for round_ in deciding:
-        follows = due(ledger, world, round_, looks)
-        if ended_by_size and follows is not None:
-            follows = too_large(ledger, world, follows)
-        if policy is not None and isinstance(follows, events.FactsWithheld):
-            follows = due(_with(ledger, follows), world, round_, looks)
-        if isinstance(follows, Command):
-            continue
-        if _letters(follows) == _letters(event):
-            return follows
-        first = first or follows
-    return first
 
 
 def _verdict(event: AnyEvent | None) -> dict[str, str]:

@@ -21,6 +21,7 @@ from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import MemoryEntry, left_by, living, recalled
+from protocol.domain.swarm import readers_seen
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
@@ -264,7 +265,7 @@ class InMemoryGuard:
         self.now += round(seconds * 1e6)
         self._look()
         before = self._events_before = len(self.events)
-        drive(self._decider.wake(self.fleet, mesh_frozen=self.mesh_frozen), self._answer)
+        drive(self._decider.wake(self.fleet, self._moment(), mesh_frozen=self.mesh_frozen), self._take)
         return self.events[before:]
 
     # --- as a guard does --------------------------------------------------------------------------
@@ -273,40 +274,51 @@ class InMemoryGuard:
         """Decide one message; append the consequences before and after it, too."""
         self._look()
         self._events_before = len(self.events)
-        outcome = drive(self._decider.handle(command, self.fleet, mesh_frozen=self.mesh_frozen), self._answer)
+        begun = self._decider.handle(command, self.fleet, self._moment(), mesh_frozen=self.mesh_frozen)
+        outcome = drive(begun, self._take).outcome
+        assert outcome is not None
         self._look()
         return outcome
 
-    def _answer(self, step: steps.Step) -> object:
+    def _moment(self) -> steps.Moment:
+        return steps.Moment(self.now, salt=f"{len(self.events):016x}")
+
+    def _take(self, step: steps.Step) -> None:
         match step:
-            case steps.NeedMoment():
-                return steps.Moment(self.now, salt=f"{len(self.events):016x}")
             case steps.NeedVerdictContext():
-                return self._verdict_context(step)
+                step.supply(self._verdict_context(step))
             case steps.NeedPeers(agents):
-                return tuple(name for name in agents if self._breaker(name).state == "closed")
+                step.supply(tuple(name for name in agents if self._breaker(name).state == "closed"))
             case steps.NeedCandidates(agents, trial):
-                return tuple(
-                    steps.AgentStanding(self._asked(name, trial), self._served(name)) for name in agents
+                step.supply(
+                    tuple(
+                        steps.AgentStanding(self._asked(name, trial), self._served(name)) for name in agents
+                    )
                 )
-            case steps.NeedAttendance(turn):
+            case steps.NeedAttendance(turns):
                 self._look()
-                served, since = self._seen[turn.agent]
-                begun = self.events[turn.round_n].at
-                if served:
-                    return steps.Attendance(served, max(since, begun), unbegun=False)
-                return steps.Attendance(served, since, unbegun=since <= begun)
-            case steps.NeedReaders(agents, copies):
+                step.supply(tuple(map(self._attendance, turns)))
+            case steps.NeedReaders(offers):
                 self._look()
-                return tuple(self._reader(name, has_a_copy=name in copies) for name in agents)
+                step.supply(tuple(readers_seen(offer, self._readers(offer)) for offer in offers))
+            case steps.NeedUnheard():
+                step.supply(False)  # what was said is decided at once
             case steps.Append(event):
-                return self._store(event)
+                step.supply(self._store(event))
             case steps.Appended(counts=counts):
                 for count in counts:
                     rules = self.fleet.breaker_of(count.agent)
                     changed = breaker.counted(self._breaker(count.agent), rules, count, self.now)
                     self.breakers[count.agent] = changed or self._breaker(count.agent)
-        return None
+            case _:
+                pass  # nobody is told: whoever drives this guard reads its events
+
+    def _attendance(self, turn: TurnState) -> steps.Attendance:
+        served, since = self._seen[turn.agent]
+        begun = self.events[turn.round_n].at
+        if served:
+            return steps.Attendance(served, max(since, begun), unbegun=False)
+        return steps.Attendance(served, since, unbegun=since <= begun)
 
     def _verdict_context(self, need: steps.NeedVerdictContext) -> steps.VerdictContext:
         use, what = Use("closed"), need.command.what
@@ -327,26 +339,29 @@ class InMemoryGuard:
             self.breakers[agent] = use.write
         return use
 
-    def _reader(self, name: AgentName, *, has_a_copy: bool) -> steps.Reader:
-        took = has_a_copy and name in self.takers
-        return steps.Reader(*self._seen[name], self._breaker(name).state, took)
+    def _readers(self, offer: steps.OfferedTask) -> list[steps.Reader]:
+        found = []
+        for entry in offer.entries:
+            took = entry.name in offer.task.copies and entry.name in self.takers
+            found.append(steps.Reader(*self._seen[entry.name], self._breaker(entry.name).state, took))
+        return found
 
     def _breaker(self, agent: str) -> BreakerEntry:
         return self.breakers.get(agent, CLOSED)
 
-    def _store(self, event: AnyEvent) -> steps.Stored | None:
+    def _store(self, event: AnyEvent) -> steps.Stored | steps.NotStored:
         if len(self.events) - self._events_before >= _MOST_AT_ONCE:
             last = [type(each).__name__ for each in self.events[-5:]]
             raise NotDecided(f"what is due comes to no end: {last}")
         body = codec.encode(event)
         if len(body) > _MOST_EVENT_BYTES:
-            return None
+            return steps.NOT_STORED
         kept = self.ledger.kept_back(event.cause)
         if isinstance(event, RequestCompleted) and kept is not None:
             self.memory.answered(event, kept)
         self.events.append(event)
         self.bodies.append(body)
-        return steps.Stored(event, body)
+        return steps.Stored(event, body, self._moment())
 
     def _look(self) -> None:
         """Note which agents are served, and since when, as a real guard does all the time."""

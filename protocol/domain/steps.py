@@ -1,32 +1,29 @@
-"""The steps of a decision: what the decider needs, what it appends, and the outcome of a command.
+"""The steps of a decision: what it needs, what it appends, whom to tell, and what came of it.
 
-Each step is answered by its caller, as its docstring says. `Steps` is the decider's side of it.
+A decision says in plain values what is next (`Decision.next`). A step that is a `Need` gets its answer by
+`supply`, of the type that it names; then the decision goes on.
 """
 
-from collections.abc import Collection, Generator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from msgspec.structs import replace
 
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import Count, Use
+from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import Command
-from protocol.wire.config import BreakerState, Policy, Quota
-from protocol.wire.event_parts import Grounds
+from protocol.wire.config import AgentEntry, BreakerState, Policy, Quota
+from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, Cause
 from protocol.wire.records import Questions
 
-T = TypeVar("T")
+A = TypeVar("A")
 _CLOSED = Use("closed")
-
-# --- what it needs --------------------------------------------------------------------------------
-
-
-class NeedMoment(NamedTuple):
-    """Answered by a `Moment`."""
 
 
 class Moment(NamedTuple):
@@ -38,14 +35,17 @@ class Moment(NamedTuple):
     """96 random bits as text, fresh for every event."""
 
 
-class NeedVerdictContext(NamedTuple):
-    """What a verdict needs besides the ledger and the fleet. Answered by a `VerdictContext`."""
+# --- what it needs --------------------------------------------------------------------------------
 
-    command: Command
-    target: AgentName | None
-    """The agent whose breaker counts; None if the command gives no agent of the fleet any work."""
-    may_try: bool
-    """True if the command may take the trial of a breaker that is open."""
+
+@dataclass(slots=True, eq=False)
+class Need(Generic[A]):
+    """Something that a decision cannot know by itself. It goes on once this has an answer."""
+
+    answer: A | None = field(default=None, init=False)
+
+    def supply(self, answer: A) -> None:
+        self.answer = answer
 
 
 class ClientUse(NamedTuple):
@@ -58,6 +58,8 @@ class ClientUse(NamedTuple):
 
 
 class VerdictContext(NamedTuple):
+    """What a verdict rests on besides the ledger and the fleet."""
+
     breaker: Use = _CLOSED
     """Of the target."""
     policy: Policy | None = None
@@ -70,18 +72,24 @@ class VerdictContext(NamedTuple):
     """For a submit: what its sender has of the log; None if nobody counts."""
 
 
-class NeedPeers(NamedTuple):
-    """Answered by those of `agents` whose breakers are closed, as a tuple in the same order."""
+@final
+@dataclass(slots=True, eq=False)
+class NeedVerdictContext(Need[VerdictContext]):
+    """Asks what the verdict on a command rests on."""
+
+    command: Command
+    target: AgentName | None
+    """The agent whose breaker counts; None if the command gives no agent of the fleet any work."""
+    may_try: bool
+    """True if the command may take the trial of a breaker that is open."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class NeedPeers(Need[tuple[AgentName, ...]]):
+    """Asks which of `agents` have a closed breaker, in the same order."""
 
     agents: tuple[AgentName, ...]
-
-
-class NeedCandidates(NamedTuple):
-    """Who could have a plan's tasks. Answered by an `AgentStanding` for each of `agents`, in that order."""
-
-    agents: tuple[AgentName, ...]
-    trial: Cause
-    """The cause that a trial of a breaker goes by: the plan's tasks are opened by it."""
 
 
 class AgentStanding(NamedTuple):
@@ -92,19 +100,14 @@ class AgentStanding(NamedTuple):
     served: bool = True
 
 
-class NeedAttendance(NamedTuple):
-    """Answered by an `Attendance`: the time of this turn's round may be up."""
-
-    turn: TurnState
-
-
-class NeedReaders(NamedTuple):
-    """The time to claim an offer may be up. Answered by a `Reader` for each of `agents`, in that order."""
+@final
+@dataclass(slots=True, eq=False)
+class NeedCandidates(Need[tuple[AgentStanding, ...]]):
+    """Asks how each of `agents` stands, in the same order: they could have a plan's tasks."""
 
     agents: tuple[AgentName, ...]
-    """Those that may claim it, one at least."""
-    copies: Mapping[AgentName, int]
-    """Who has the offer in its own inbox, by the number of the event."""
+    trial: Cause
+    """The cause that a trial of a breaker goes by: the plan's tasks are opened by it."""
 
 
 class Reader(NamedTuple):
@@ -139,13 +142,48 @@ class Attendance(NamedTuple):
         return cls(bool(since), min(since) if since else max(one.since for one in seen), unbegun=False)
 
     def within(self, grounds: Grounds, *, removed: bool) -> Grounds:
-        """Return the grounds with what a look found of one agent."""
+        """Return the grounds with what was seen of one agent."""
         served, since, unbegun = self
         return replace(grounds, served=served, served_since=since, unbegun=unbegun, removed=removed)
 
 
-class NeedUnheard(NamedTuple):
-    """Answered by True if a message about the request that was stored before `before` is still to be decided.
+@final
+@dataclass(slots=True, eq=False)
+class NeedAttendance(Need[tuple[Attendance, ...]]):
+    """Asks how the agent of each of `turns` is served, in the same order: the time of its round may be up."""
+
+    turns: tuple[TurnState, ...]
+
+
+class OfferedTask(NamedTuple):
+    """An offer whose time may be up."""
+
+    task: TaskState
+    entries: tuple[AgentEntry, ...]
+    """Who may claim it, as the fleet file has them; empty if nobody may."""
+
+
+class ReadersSeen(NamedTuple):
+    """How those were seen who may claim an offer. `swarm.readers_seen` makes it."""
+
+    attendance: Attendance | None
+    """Of any of them; None if nobody may claim it."""
+    to_ask: tuple[Candidate, ...] = ()
+    """To whom the offer goes again, or went."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class NeedReaders(Need[tuple[ReadersSeen, ...]]):
+    """Asks how those are seen who may claim each of `offers`, in the same order."""
+
+    offers: tuple[OfferedTask, ...]
+
+
+@final
+@dataclass(slots=True, eq=False)
+class NeedUnheard(Need[bool]):
+    """Asks whether a message about the request that was stored before `before` is still to be decided.
 
     Somebody's time was up then, and what they said in time counts.
     """
@@ -158,30 +196,37 @@ class NeedUnheard(NamedTuple):
     """Those who may have sent control messages, operators left out: each of them may."""
 
 
-NeedContext = (
-    NeedMoment | NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance | NeedReaders | NeedUnheard
-)
-
-
 # --- what follows ---------------------------------------------------------------------------------
-
-
-class Append(NamedTuple):
-    """Store this event behind the head. Answered by `Stored`, or None if the event is too large to store."""
-
-    event: AnyEvent
-    command: Command | None
-    """The command that the event decides; None for a consequence."""
 
 
 class Stored(NamedTuple):
     event: AnyEvent
     body: bytes
     """Made from `event`."""
+    moment: Moment
+    """When the next event is written."""
 
 
+class NotStored(NamedTuple):
+    """The event is too large to store."""
+
+
+NOT_STORED: Final = NotStored()
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Append(Need[Stored | NotStored]):
+    """Asks to store this event behind the head."""
+
+    event: AnyEvent
+    command: Command | None
+    """The command that the event decides; None for a consequence."""
+
+
+@final
 class Appended(NamedTuple):
-    """The event is in the ledger now. Answered by nothing."""
+    """The event is in the ledger now."""
 
     event: AnyEvent
     counts: tuple[Count, ...]
@@ -190,33 +235,25 @@ class Appended(NamedTuple):
     """As in `Append`."""
 
 
+@final
 class TurnOver(NamedTuple):
-    """Tell the turn's agent that `event` ended its turn; its own proposal did not. Answered by nothing."""
+    """Tell the turn's agent that `event` ended its turn; its own proposal did not."""
 
     event: AnyEvent
     turn: TurnState
 
 
+@final
 class ShowQuestions(NamedTuple):
-    """Show a client what waits for its reply. Answered by nothing.
+    """Show a client what waits for its reply.
 
-    It may come more than once: it is yielded again wherever the guard before may have died. A list that is
-    known up to a later event stands.
+    It may come more than once: wherever the guard before may have died. A list that is known up to a later
+    event is the current one.
     """
 
     request: str
     reader: AgentName
     questions: Questions
-
-
-class WakeAt(NamedTuple):
-    """Wake the request at this time at the latest. Answered by nothing."""
-
-    at: int
-    """UTC µs."""
-
-
-Step = NeedContext | Append | Appended | TurnOver | ShowQuestions | WakeAt
 
 
 # --- what comes of a command ----------------------------------------------------------------------
@@ -233,5 +270,17 @@ class MeshFrozen(NamedTuple):
 
 
 Outcome = Decided | Late | Rejected | MeshFrozen
-Steps = Generator[Step, Any, T]
-NEED_MOMENT: Final = NeedMoment()
+
+
+@final
+class Settled(NamedTuple):
+    """The decision is over, and nothing more is due."""
+
+    outcome: Outcome | None
+    """What came of the command; None if there was none."""
+    wake_at: int | None = None
+    """When the request has to be woken at the latest, UTC µs; None if no timer is needed."""
+
+
+Asks = NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance | NeedReaders | NeedUnheard
+Step = Asks | Append | Appended | TurnOver | ShowQuestions | Settled

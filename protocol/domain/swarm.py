@@ -5,7 +5,7 @@ more. Whose claim is admitted gets the task as it may see it, in its own inbox. 
 read: what writes is the root's turn, and there is one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import json
@@ -16,6 +16,7 @@ from protocol.domain.envelope import Draft, World, due_draft, show
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import given, never_opened, opening, task_work
 from protocol.domain.rules import breaker_open
+from protocol.domain.steps import Attendance, OfferedTask, Reader, ReadersSeen
 from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
@@ -81,10 +82,10 @@ def _offer(
     return draft.event(events.TaskOffered, inbox, claim_by=min([until, *ends]), **said)
 
 
-def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentName, ...]:
+def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentEntry, ...]:
     """Return who may have an offered task, in the fleet's order."""
     return tuple(
-        entry.name
+        entry
         for entry in fleet.agents.values()
         if entry.name not in task.agents and _capable(ledger, task, entry.name, entry) is None
     )
@@ -100,6 +101,19 @@ def to_ask(task: TaskState, readers: Iterable[Candidate]) -> tuple[Candidate, ..
         return tuple(one for one in readers if one.entry.name in task.copies)
     could = [one for one in readers if one.served and one.breaker == "closed"]
     return tuple(sorted(could, key=lambda one: draw(task.turn, one.entry.name))[:MOST_ASKED])
+
+
+def readers_seen(offer: OfferedTask, readers: Sequence[Reader]) -> ReadersSeen:
+    """Return what an offer's guard goes by.
+
+    Args:
+        readers: how each of those who may claim it was seen, in their order.
+    """
+    could = [
+        Candidate(entry=entry, breaker=one.breaker, served=one.served, took=one.took)
+        for entry, one in zip(offer.entries, readers, strict=True)
+    ]
+    return ReadersSeen(Attendance.of_any(readers) if readers else None, to_ask(offer.task, could))
 
 
 def unclaimed(

@@ -187,12 +187,13 @@ def removed(ledger: Ledger, fleet: Fleet, deciding: tuple[str, int] | None = Non
     """
     if fleet.revision < ledger.fleet:
         return _NOBODY
+    turns = [turn for turn in ledger.open.values() if turn.agent not in fleet.agents]
+    if not turns or not ledger.is_open or ledger.frozen_at is not None:
+        return _NOBODY
     return frozenset(
-        wait.turn.id
-        for wait in _removals(ledger)
-        if wait.turn is not None
-        and wait.turn.agent not in fleet.agents
-        and deciding != (wait.turn.id, wait.turn.round)
+        turn.id
+        for turn in turns
+        if turn.state == "working" and turn.agent != HUMAN and deciding != (turn.id, turn.round)
     )
 
 

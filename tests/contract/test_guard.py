@@ -73,9 +73,9 @@ class Rehearsed:
         processor.process = at_once  # type: ignore[method-assign]
 
     def salt(self) -> str:
-        """Return the number of the event, as the guard in memory does."""
+        """Return the number of the next event, as the guard in memory does."""
         known = self.guard._processor._cache.get(self.request)
-        return f"{0 if known is None else known.ledger.n:016x}"
+        return f"{0 if known is None else len(known.placed):016x}"
 
     async def take(self, happened: Message | Pause | Frozen | Deaf) -> None:
         match happened:

@@ -11,9 +11,9 @@ from mesh.client import SubmitRejected
 from mesh.guard import processor, service
 from protocol.domain import admission, decider, ledger, plans, rules
 from protocol.domain.case import Case
-from protocol.domain.decider import RequestDecider
+from protocol.domain.decider import Decision
 from protocol.domain.guard_failed import GUARD_FAILED
-from protocol.domain.steps import NEED_MOMENT
+from protocol.domain.steps import NeedPeers
 from protocol.domain.timers import consequence
 from protocol.wire import codec, events
 from protocol.wire.commands import (
@@ -149,25 +149,24 @@ async def test_a_decision_that_asks_without_an_end_ends_the_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step takes the watchdog's time, however long all of them take."""
-    moment = RequestDecider._moment
+    judge = Decision._judge
 
-    def planted(decider: RequestDecider) -> Any:
-        head = decider.ledger.head
-        while head is not None and head.request == request:
-            yield NEED_MOMENT
-        return (yield from moment(decider))
+    def planted(decision: Decision) -> Any:
+        head = decision._ledger.head
+        return judge(decision) if head is None or head.request != request else NeedPeers(())
 
     guard = await stage.guard()
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")
     work = await a.work(request)
-    monkeypatch.setattr(RequestDecider, "_moment", planted)
+    monkeypatch.setattr(Decision, "_judge", planted)
     with captured_logs() as lines:
         await a.propose(request, work, TO_B)
         await failed(stage, request)
         await said(lines, "guard_failed")
     [line] = [line for line in lines if line["event"] == "guard_failed"]
-    assert "in planted" in line["place"]
+    assert "in _steps" in line["place"]
+    assert "NeedPeers again and again" in str(line)
     await goes_on(stage)
     assert stage.alive(guard)
 
@@ -178,20 +177,20 @@ async def test_consequences_that_come_to_no_end_end_the_request(
     """A request that is frozen and thawed by itself, again and again."""
     monkeypatch.setattr(processor, "MOST_EVENTS", 50)
 
-    def planted(decider: RequestDecider, fleet: Any, *rest: Any, **more: Any) -> Any:
-        ledger = decider.ledger
-        while ledger.head is not None and ledger.request == request:
-            order = (Freeze if ledger.frozen_at is None else Thaw)(id=f"n{ledger.n}")
-            cause = control_cause(request, "op", order.id)
-            yield from decider._verdict(Command(request, AgentName("op"), order, cause, "operator"), fleet)
-        return (yield from consequences(decider, fleet, *rest, **more))
+    def planted(decision: Decision) -> Any:
+        ledger = decision._ledger
+        if not ledger.is_open or ledger.request != request:
+            return next_due(decision)
+        order = (Freeze if ledger.frozen_at is None else Thaw)(id=f"n{ledger.n}")
+        cause = control_cause(request, "op", order.id)
+        return decision._verdict(Command(request, AgentName("op"), order, cause, "operator"))
 
-    consequences = RequestDecider._consequences
+    next_due = Decision._next_due
     guard = await stage.guard()
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")
     work = await a.work(request)
-    monkeypatch.setattr(RequestDecider, "_consequences", planted)
+    monkeypatch.setattr(Decision, "_next_due", planted)
     await a.propose(request, work, TO_B)
     await failed(stage, request)
     assert 50 <= len(await stage.types(request)) < 60

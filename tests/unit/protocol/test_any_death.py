@@ -17,7 +17,7 @@ from mesh.replay.rejudge import rejudge
 from protocol.domain.breaker import Use
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import fold_bodies
-from protocol.domain.steps import NeedVerdictContext, Step, Stored
+from protocol.domain.steps import NeedVerdictContext, Stored, VerdictContext
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
 from protocol.wire import commands
@@ -156,11 +156,11 @@ class Story(Play):
     def whole_fleet(self) -> Fleet:
         return replace(super().whole_fleet, labels=self.labels)
 
-    def answer(self, step: Step) -> object:
-        said: Any = super().answer(step)
-        if isinstance(step, NeedVerdictContext) and isinstance(step.command.what, Submit):
-            return said._replace(memory=self.memory if step.command.what.conversation else ())
-        return said
+    def verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
+        context = super().verdict_context(need)
+        if isinstance(need.command.what, Submit) and need.command.what.conversation:
+            return context._replace(memory=self.memory)
+        return context
 
     # --- what may happen ------------------------------------------------------------------------------
 

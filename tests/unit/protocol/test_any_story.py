@@ -25,7 +25,6 @@ from protocol.domain.admission import Late
 from protocol.domain.envelope import World
 from protocol.domain.hash_chain import GENESIS, breaks
 from protocol.domain.ledger import fold_bodies
-from protocol.domain.steps import Append
 from protocol.domain.timers import due
 from protocol.domain.waits import next_due
 from protocol.views.timeline import timeline
@@ -160,11 +159,9 @@ class Story(RuleBasedStateMachine):
             return
         proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
         command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal, turn.agent)), "agent")
-        steps, said = play.decider.handle(command, play.whole_fleet), None
-        while not isinstance(step := steps.send(said), Append):
-            said = play.answer(step)
-        if isinstance(step.event, FactsWithheld):
-            play.append(step.event)
+        event = play.first_event(command)
+        if isinstance(event, FactsWithheld):
+            play.append(event)
             self.unfinished[turn.id, turn.round] = proposal
 
     @precondition(works)

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
-from protocol.domain import decider, plans, swarm, tasks
+from protocol.domain import plans, swarm, tasks
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Attendance, Decided, Outcome
 from protocol.domain.turns import TurnState
@@ -354,8 +354,8 @@ def test_the_stories_come_to_everything_that_can_be_told_of_a_claim() -> None:
         (swarm, "common_clearance", lambda readers: frozenset({"pii", "vip"})),
         (tasks.TaskState, "may_be_offered_again", False),
         (tasks.TaskState, "may_be_claimed", lambda task, offer: True),
-        (decider, "to_ask", lambda task, readers: tuple(readers)),
-        (decider, "to_ask", lambda task, readers: ()),
+        (swarm, "to_ask", lambda task, readers: tuple(readers)),
+        (swarm, "to_ask", lambda task, readers: ()),
         (tasks.TaskState, "next_asked", None),
         (swarm, "MOST_ASKED", 1),
         (plans, "untold", lambda known: tuple(one for one in known if not one.is_open)),

@@ -8,7 +8,6 @@ import pytest
 
 from protocol.domain import budget, ledger, plans, rules, task_rules, tasks
 from protocol.domain.ledger import Ledger
-from protocol.domain.steps import Append
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
     Command,
@@ -69,14 +68,7 @@ def verdict(play: Play, who: str, move: Delegate) -> tuple[MoveProposed, AnyEven
     turn = play.holder if who == "" else worker(play, who)
     said = MoveProposed(turn=turn.id, round=turn.round, move=move)
     command = Command(REQUEST, turn.agent, said, Cause(id_of(REQUEST, said, turn.agent)), "agent")
-    steps = play.decider.handle(command, play.whole_fleet)
-    answer: object = None
-    while True:
-        step = steps.send(answer)
-        if isinstance(step, Append):
-            steps.close()
-            return said, step.event
-        answer = play.answer(step)
+    return said, play.first_event(command)
 
 
 @pytest.mark.parametrize("world", ["fresh", "going", "below", "deepest"])

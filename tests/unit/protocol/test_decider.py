@@ -1,21 +1,31 @@
 """The steps of a decision: what a decider asks for, what it counts, and whom it tells that a turn is over."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import pytest
 
 from protocol.domain.admission import Late
 from protocol.domain.breaker import Count
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import Ledger
-from protocol.domain.steps import Append, Appended, NeedMoment, NeedPeers, Step, TurnOver
-from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
-from protocol.wire.events import RequestCancelled, RequestCompleted
-from protocol.wire.ids import AgentName, TurnId
+from protocol.domain.steps import (
+    Append,
+    Appended,
+    NeedAttendance,
+    NeedPeers,
+    NeedReaders,
+    NeedVerdictContext,
+    Settled,
+    Step,
+    TurnOver,
+)
+from protocol.wire.commands import Cancel, Command, Freeze, MoveProposed, Resolve, Thaw, id_of
+from protocol.wire.config import Policy
+from protocol.wire.events import RequestCancelled, RequestCompleted, TaskFailed
+from protocol.wire.ids import AgentName, Cause, TurnId
 from tests.certain import is_
 from tests.unit.protocol.happened import refused
+from tests.unit.protocol.trees import delegate, task
 from tests.unit.protocol.worlds import (
+    REQUEST,
     Play,
     agent,
     agents,
@@ -34,9 +44,9 @@ class Watched(Play):
 
     steps: list[Step] = field(default_factory=list)
 
-    def answer(self, step: Step) -> object:
+    def take(self, step: Step) -> None:
         self.steps.append(step)
-        return super().answer(step)
+        super().take(step)
 
     def take_up(self) -> None:
         """Let another guard go on: it knows the log and nothing else."""
@@ -165,21 +175,18 @@ def test_a_proposal_that_is_no_move_yet_counts_for_nobody() -> None:
     assert play.counted() == []
 
 
-Act = Callable[[Watched], object]
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        pytest.param(lambda play: play.move(transfer("b")), id="transfer"),
-        pytest.param(lambda play: play.move(transfer("nobody")), id="refused"),
-        pytest.param(lambda play: play.control(Cancel), id="control"),
-    ],
-)
-def test_a_command_that_takes_one_event_asks_for_one_moment(act: Act) -> None:
+def test_a_need_without_an_answer_is_asked_again_and_changes_nothing() -> None:
     play = begun()
-    act(play)
-    assert sum(isinstance(step, NeedMoment) for step in play.steps) == 1
+    proposal = MoveProposed(turn=play.turn, round=0, move=transfer("b"))
+    cause = Cause(id_of(REQUEST, proposal, "a"))
+    command = Command(REQUEST, AgentName("a"), proposal, cause, "agent")
+    decision = play.decider.handle(command, play.whole_fleet, play.moment())
+    asked = is_(decision.next(), NeedVerdictContext)
+    assert decision.next() is asked
+    play.take(asked)
+    append = is_(decision.next(), Append)
+    assert decision.next() is append
+    assert play.ledger.n == len(play.events) == 1
 
 
 def test_each_event_has_a_salt_of_its_own() -> None:
@@ -197,3 +204,47 @@ def test_an_event_is_never_before_its_head_though_a_clock_runs_back() -> None:
     play.now -= 5_000_000
     assert play.move(transfer("b")).at == opened_at
     assert play.move(complete()).at == opened_at
+
+
+# --- what falls due together ------------------------------------------------------------------------
+
+
+def test_rounds_that_fall_due_together_are_asked_about_once_each() -> None:
+    """Not once for each event: 500 tasks would ask 125,000 times."""
+    many = [task(f"t{n}", "bcd"[n % 3]) for n in range(50)]
+    policy = Policy(name="supervised", topology="supervised", max_open_tasks=50, max_retries=0)
+    play = Watched(policy=policy, fleet=agents("abcd"))
+    play.submit()
+    play.move(delegate(*many))
+    play.steps.clear()
+    play.wait(policy.turn_timeout_s)
+    assert sum(isinstance(event, TaskFailed) for event in play.events) == 50
+    asked = [turn.id for step in play.steps if isinstance(step, NeedAttendance) for turn in step.turns]
+    assert len(asked) == len(set(asked)) == 50
+
+
+def test_offers_that_fall_due_together_are_asked_about_once_each() -> None:
+    policy = Policy(name="swarm", topology="swarm", max_open_tasks=50)
+    play = Watched(policy=policy, fleet={"a": agent("a"), "b": agent("b", intents=("read",))}, served=False)
+    play.submit()
+    play.move(delegate(*(task(f"t{n}", None, intent="read") for n in range(50))))
+    play.steps.clear()
+    play.wait(policy.unattended_after_s or 0)
+    assert sum(isinstance(event, TaskFailed) for event in play.events) == 50
+    asked = [offer.task.turn for step in play.steps if isinstance(step, NeedReaders) for offer in step.offers]
+    assert len(asked) == len(set(asked)) == 50
+
+
+def test_what_was_seen_more_than_a_second_ago_is_asked_about_again() -> None:
+    """One decision may take long: an agent may come or go meanwhile."""
+    policy = Policy(name="supervised", topology="supervised", max_retries=0)
+    play = Watched(policy=policy, fleet=agents("abc"))
+    play.submit()
+    play.move(delegate(*(task(name, name) for name in "bc")))
+    play.now += round(policy.turn_timeout_s * 1e6)
+    decision = play.decider.wake(play.whole_fleet, play.moment())
+    while not isinstance(step := decision.next(), Settled):
+        play.now += 600_000 * isinstance(step, Append)
+        play.take(step)
+    asked = [turn.agent for step in play.steps if isinstance(step, NeedAttendance) for turn in step.turns]
+    assert asked == ["b", "c", "c"]

@@ -222,13 +222,13 @@ def test_the_oracle_complains_of_a_wrong_sum(
 
 
 def test_the_oracle_complains_of_a_charge_for_what_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Play.answer
+    take = Play.take
 
-    def charging(play: Play, step: Step) -> object:
+    def charging(play: Play, step: Step) -> None:
         if isinstance(step, Appended):
             for turn in play.ledger.turns.values():
                 turn.unaccounted = True
-        return answer(play, step)
+        take(play, step)
 
-    monkeypatch.setattr(Play, "answer", charging)
+    monkeypatch.setattr(Play, "take", charging)
     assert complaints_of(is_never_taken_up)

@@ -4,8 +4,7 @@ from msgspec.structs import replace
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
-from protocol.domain.decider import drive
-from protocol.domain.steps import NeedMoment
+from protocol.domain.steps import Settled
 from protocol.wire.commands import Ask, Delegate, Freeze, Task, Thaw
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.events import (
@@ -193,13 +192,8 @@ def test_an_offer_whose_only_readers_leave_fails_its_task_when_its_time_is_up() 
     play.same()
 
 
-def test_a_look_asks_once_for_the_time() -> None:
-    """An agent of the fleet costs no more than before: nothing is looked at until its time has come."""
-    guard, asked = opened(), list[object]()
-
-    def answer(step: object) -> object:
-        asked.append(step)
-        return guard._answer(step)  # type: ignore[arg-type]
-
-    drive(guard._decider.wake(guard.fleet), answer)
-    assert asked.count(NeedMoment()) == 1
+def test_nothing_is_asked_until_the_time_of_something_has_come() -> None:
+    """An agent of the fleet costs no more than before."""
+    guard = opened()
+    decision = guard._decider.wake(guard.fleet, guard._moment())
+    assert is_(decision.next(), Settled).wake_at == guard.ledger.policy.turn_timeout_s * 1e6 + guard.now

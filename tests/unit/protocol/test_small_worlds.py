@@ -16,7 +16,6 @@ from protocol.domain.carried import NOTHING
 from protocol.domain.case import Case
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import fold
-from protocol.domain.steps import Append
 from protocol.domain.turns import Segment
 from protocol.wire import codec
 from protocol.wire.commands import Command, HandBack, Move, MoveProposed, Transfer, id_of
@@ -59,12 +58,9 @@ def judge(play: Play, move: Move) -> tuple[MoveProposed, AnyEvent]:
     turn = play.holder
     proposal = MoveProposed(turn=turn.id, round=turn.round, move=move)
     command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal, turn.agent)), "agent")
-    steps = play.decider.handle(command, play.whole_fleet)
-    step = next(steps)
-    while not isinstance(step, Append):
-        step = steps.send(play.answer(step))
-    assert codec.decode_event(codec.encode(step.event)) == step.event
-    return proposal, step.event
+    event = play.first_event(command)
+    assert codec.decode_event(codec.encode(event)) == event
+    return proposal, event
 
 
 class SmallWorlds:

@@ -36,10 +36,10 @@ pytestmark = pytest.mark.usefixtures("judged_again")
 class Watched(Play):
     """A play that notes whom it tells that their turn is over."""
 
-    def answer(self, step: Step) -> object:
+    def take(self, step: Step) -> None:
         if isinstance(step, TurnOver):
             self.__dict__.setdefault("over", []).append((step.turn.agent, type(step.event).__name__))
-        return super().answer(step)
+        super().take(step)
 
 
 def over(play: Play) -> list[tuple[str, str]]:

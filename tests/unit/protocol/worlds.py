@@ -14,6 +14,7 @@ from protocol.domain.breaker import Use
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
+    NOT_STORED,
     AgentStanding,
     Append,
     Attendance,
@@ -22,16 +23,18 @@ from protocol.domain.steps import (
     Moment,
     NeedAttendance,
     NeedCandidates,
-    NeedMoment,
     NeedPeers,
     NeedReaders,
+    NeedUnheard,
     NeedVerdictContext,
+    OfferedTask,
     Reader,
+    Settled,
     Step,
     Stored,
     VerdictContext,
-    WakeAt,
 )
+from protocol.domain.swarm import readers_seen
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
@@ -221,44 +224,66 @@ class Play:
 
     def process(self, command: Command) -> AnyEvent | Late | Rejected:
         self.look()
-        self.next_due = None
-        outcome = drive(self.decider.handle(command, self.whole_fleet), self.answer)
+        settled = drive(self.decider.handle(command, self.whole_fleet, self.moment()), self.take)
+        self.next_due, outcome = settled.wake_at, settled.outcome
+        assert outcome is not None
         assert not isinstance(outcome, MeshFrozen)
         return outcome.event if isinstance(outcome, Decided) else outcome
 
     def finish(self) -> list[AnyEvent]:
         """Append what is due; return it."""
-        before, self.next_due = len(self.events), None
-        drive(self.decider.wake(self.whole_fleet), self.answer)
+        before = len(self.events)
+        self.next_due = drive(self.decider.wake(self.whole_fleet, self.moment()), self.take).wake_at
         return self.events[before:]
 
-    def answer(self, step: Step) -> object:
+    def take(self, step: Step) -> None:
         match step:
-            case NeedMoment():
-                return Moment(self.now, self.salt)
-            case NeedVerdictContext(command=command, target=target):
-                submit = isinstance(command.what, Submit)
-                policy, prices = (self.policy, self.prices) if submit else (None, None)
-                return VerdictContext(self.breaker(target or ""), policy, prices)
+            case NeedVerdictContext():
+                step.supply(self.verdict_context(step))
             case NeedPeers(agents=names):
-                return tuple(name for name in names if self.breaker(name).state == "closed")
+                step.supply(tuple(name for name in names if self.breaker(name).state == "closed"))
             case NeedCandidates(agents=names):
-                return tuple(AgentStanding(self.breaker(name), name not in self.unserved) for name in names)
-            case NeedAttendance():
-                self.look()
-                return Attendance(self.served, self.served_since, not self.begun)
-            case NeedReaders(agents=names):
-                self.look()
-                return tuple(
-                    Reader(self.served, self.served_since, self.breaker(name).state) for name in names
+                step.supply(
+                    tuple(AgentStanding(self.breaker(name), name not in self.unserved) for name in names)
                 )
+            case NeedAttendance(turns=turns):
+                self.look()
+                step.supply(tuple(self.attendance(turn) for turn in turns))
+            case NeedReaders(offers=offers):
+                self.look()
+                step.supply(tuple(readers_seen(offer, self.readers(offer)) for offer in offers))
+            case NeedUnheard():
+                step.supply(False)
             case Append(event, command):
                 if command is not None and isinstance(command.what, MoveProposed):
                     self.heard[command.cause] = command.what
-                return None if type(event) in self.too_large else self.store(event)
-            case WakeAt(at):
-                self.next_due = at
-        return None
+                step.supply(NOT_STORED if type(event) in self.too_large else self.store(event))
+            case _:
+                pass
+
+    def first_event(self, command: Command) -> AnyEvent:
+        """Return the first event that a command would bring about, which is not appended."""
+        decision = self.decider.handle(command, self.whole_fleet, self.moment())
+        while not isinstance(step := decision.next(), Append):
+            assert not isinstance(step, Settled)
+            self.take(step)
+        return step.event
+
+    def moment(self) -> Moment:
+        return Moment(self.now, self.salt)
+
+    def verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
+        submit = isinstance(need.command.what, Submit)
+        policy, prices = (self.policy, self.prices) if submit else (None, None)
+        return VerdictContext(self.breaker(need.target or ""), policy, prices)
+
+    def attendance(self, turn: TurnState) -> Attendance:
+        return Attendance(self.served, self.served_since, not self.begun)
+
+    def readers(self, offer: OfferedTask) -> list[Reader]:
+        return [
+            Reader(self.served, self.served_since, self.breaker(entry.name).state) for entry in offer.entries
+        ]
 
     def breaker(self, agent: str) -> Use:
         found = self.breakers.get(agent, "closed")
@@ -272,11 +297,12 @@ class Play:
         assert codec.decode_event(body) == event
         self.events.append(event)
         self.bodies.append(body)
-        return Stored(event, body)
+        return Stored(event, body, self.moment())
 
     def append(self, event: AnyEvent) -> None:
         """Append an event behind the decider's back."""
-        self.ledger.apply(*self.store(event))
+        stored = self.store(event)
+        self.ledger.apply(stored.event, stored.body)
 
     @property
     def ledger(self) -> Ledger:

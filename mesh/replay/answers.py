@@ -1,0 +1,127 @@
+"""What a log records of the world: the answers that a guard had when it wrote an event."""
+
+from collections.abc import Iterable
+
+from protocol.domain.breaker import Use
+from protocol.domain.ledger import Ledger
+from protocol.domain.memory import recalled_for
+from protocol.domain.steps import (
+    AgentStanding,
+    Asks,
+    Attendance,
+    NeedAttendance,
+    NeedCandidates,
+    NeedPeers,
+    NeedReaders,
+    NeedUnheard,
+    NeedVerdictContext,
+    ReadersSeen,
+    VerdictContext,
+)
+from protocol.wire import events
+from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.event_parts import Grounds
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import AgentName, TurnId
+
+_NOTHING = Grounds()
+
+
+class RecordedAnswers:
+    """Answers a decision's needs by what one event rested on.
+
+    Of any other turn or offer it says what makes nothing due: its agents are served since just now.
+
+    Args:
+        ledger: the request before the event, what was withheld for it included.
+        policy: the one that a submit is judged by, instead of the recorded one.
+    """
+
+    def __init__(self, ledger: Ledger, event: AnyEvent, policy: Policy | None = None) -> None:
+        self._ledger, self._event, self._policy = ledger, event, policy
+        self._grounds = ledger.grounds_of(event) or _NOTHING
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet, as far as the event recorded it."""
+        grounds = self._grounds
+        entries = (*(one.entry for one in grounds.candidates), grounds.sender, grounds.target)
+        return Fleet(
+            name="recorded",
+            entry=AgentName("") if grounds.target is None else grounds.target.name,
+            agents=_Recorded(entries, self._ledger, self.removed),
+            human=grounds.human,
+            revision=grounds.fleet,
+            log_max_age_s=2 * (grounds.longest_s or 0),
+        )
+
+    @property
+    def removed(self) -> TurnId | None:
+        """The turn whose round ended since its agent was not in the fleet; None if none did."""
+        turn = self._event.turn
+        return turn if self._grounds.removed and turn in self._ledger.turns else None
+
+    def supply(self, need: Asks) -> None:
+        grounds = self._grounds
+        if isinstance(need, NeedVerdictContext):
+            need.supply(self._verdict_context())
+        elif isinstance(need, NeedPeers):
+            need.supply(grounds.peers)
+        elif isinstance(need, NeedCandidates):
+            known = {one.entry.name: one for one in grounds.candidates}
+            found = [known[name] for name in need.agents]
+            need.supply(
+                tuple(AgentStanding(Use(one.breaker, one.since, one.until), one.served) for one in found)
+            )
+        elif isinstance(need, NeedAttendance):
+            need.supply(tuple(self._attendance(turn.id) for turn in need.turns))
+        elif isinstance(need, NeedReaders):
+            need.supply(tuple(self._readers(offer.task.turn) for offer in need.offers))
+        elif isinstance(need, NeedUnheard):
+            need.supply(False)  # else nothing would have been appended
+
+    def _verdict_context(self) -> VerdictContext:
+        grounds, event = self._grounds, self._event
+        use = Use(grounds.breaker, grounds.breaker_since, grounds.breaker_until)
+        if not isinstance(event, events.RequestOpened | events.RequestRefused):
+            return VerdictContext(use)
+        named = event.policy  # None: there was none of the name, and no other policy makes one
+        prices = event.prices if isinstance(event, events.RequestOpened) else None
+        memory = recalled_for(event, self._ledger.kept_back(event.cause))
+        return VerdictContext(use, named and (self._policy or named), prices, memory)
+
+    @property
+    def _about(self) -> TurnId:
+        """The turn or offer that the event speaks of."""
+        event = self._event
+        return event.offer.turn if isinstance(event, events.TaskOffered) else event.turn
+
+    def _attendance(self, turn: TurnId) -> Attendance:
+        grounds = self._grounds
+        if turn != self._about or grounds.served is None:
+            return Attendance(served=True, since=self._event.at, unbegun=False)
+        return Attendance(grounds.served, grounds.served_since or 0, grounds.unbegun)
+
+    def _readers(self, offer: TurnId) -> ReadersSeen:
+        if offer == self._about and self._grounds.removed:
+            return ReadersSeen(None)
+        about = offer == self._about
+        return ReadersSeen(self._attendance(offer), self._grounds.candidates if about else ())
+
+
+class _Recorded(dict[str, AgentEntry]):
+    """The agents that an event recorded. Who holds a turn is in the fleet, too; more is not known of them.
+
+    Args:
+        removed: the turn whose agent is in the fleet no more.
+    """
+
+    def __init__(self, entries: Iterable[AgentEntry | None], ledger: Ledger, removed: TurnId | None) -> None:
+        super().__init__((entry.name, entry) for entry in entries if entry is not None)
+        self._ledger, self._removed = ledger, removed
+
+    def __contains__(self, name: object) -> bool:
+        turns = self._ledger.turns
+        if self._removed is not None and turns[self._removed].agent == name:
+            return False
+        return super().__contains__(name) or any(turn.agent == name for turn in self._ledger.open.values())

@@ -1,0 +1,140 @@
+"""An inquiry: what is asked before one event is written, and what the event then rests on."""
+
+from typing import Final
+
+from protocol.domain.control import resolves_to
+from protocol.domain.envelope import World, trace_of
+from protocol.domain.ledger import Ledger
+from protocol.domain.moves import target_of
+from protocol.domain.plans import candidates_of, fallbacks
+from protocol.domain.steps import Moment, NeedCandidates, NeedPeers, NeedVerdictContext
+from protocol.domain.tasks import opening_cause
+from protocol.wire import commands
+from protocol.wire.commands import Command, Move, MoveProposed, Submit
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.event_parts import Candidate, Grounds
+from protocol.wire.ids import AgentName, TurnId
+
+_GIVES_WORK: Final = frozenset({Submit, commands.Transfer, commands.HandBack, commands.OfferClaimed})
+_ASKS_WHO_COULD: Final = frozenset({commands.Delegate, commands.Fail})
+
+
+class Inquiry:
+    """Asks for what one event rests on: each thing once, in order.
+
+    Every question is a need. Whoever is given one comes again once it has its answer.
+    """
+
+    __slots__ = ("_candidates", "_context", "_fleet", "_ledger", "_peers")
+
+    def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
+        self._ledger, self._fleet = ledger, fleet
+        self._context: NeedVerdictContext | None = None
+        self._peers: NeedPeers | None = None
+        self._candidates: NeedCandidates | None = None
+
+    def world(
+        self, command: Command, moment: Moment
+    ) -> World | NeedVerdictContext | NeedPeers | NeedCandidates:
+        """Return what the verdict on a command rests on, or what has to be asked first."""
+        what, ledger, fleet = command.what, self._ledger, self._fleet
+        entry = fleet.agents.get(self._target(command) or "")
+        target = None if entry is None else entry.name
+        move = what.move if type(what) is MoveProposed else None
+        asked = self._context
+        if asked is None:
+            may_try = type(move or what) in _GIVES_WORK and ledger.frozen_at is None
+            asked = self._context = NeedVerdictContext(command, target, may_try)
+        context = asked.answer
+        if context is None:
+            return asked
+        use, sender = context.breaker, fleet.agents.get(command.sender)
+        peers: tuple[AgentName, ...] = ()
+        if use.state == "open" and sender is not None and isinstance(move, commands.Transfer):
+            others = self._who_else(move, sender, target)
+            if isinstance(others, NeedPeers):
+                return others
+            peers = others
+        candidates: tuple[Candidate, ...] = ()
+        if type(what) is MoveProposed and type(move) in _ASKS_WHO_COULD:
+            could = self.candidates(what.turn, what.move, sender)
+            if isinstance(could, NeedCandidates):
+                return could
+            candidates = could
+        grounds = Grounds(
+            fleet=fleet.revision,
+            sender=sender,
+            target=entry,
+            human=fleet.human,
+            breaker=use.state,
+            breaker_since=use.since,
+            breaker_until=use.until,
+            peers=peers,
+            longest_s=fleet.log_max_age_s / 2 if type(what) is Submit else None,
+            candidates=candidates,
+        )
+        return World(
+            now=moment.now,
+            salt=moment.salt,
+            grounds=grounds,
+            policy=context.policy,
+            prices=context.prices,
+            memory=context.memory,
+            use=context.use,
+            trace=trace_of(ledger.trace, command.trace),
+        )
+
+    def candidates(
+        self, turn: TurnId, move: Move | None = None, sender: AgentEntry | None = None
+    ) -> tuple[Candidate, ...] | NeedCandidates:
+        """Return who could have a plan's tasks, or the task of `turn` if it fails and falls back."""
+        ledger, fleet, asked = self._ledger, self._fleet, self._candidates
+        if asked is None:
+            lead = turn
+            if isinstance(move, commands.Delegate):
+                names = candidates_of(move, fleet, sender, ledger.policy.topology)
+            else:
+                task = ledger.task_of(turn)
+                if task is None:
+                    return ()
+                lead, names = task.lead, fallbacks(task, ledger.turns[task.lead], fleet)
+            if not names:
+                return ()
+            trial = opening_cause(str(ledger.request), lead, ledger.n)
+            asked = self._candidates = NeedCandidates(names, trial)
+        if asked.answer is None:
+            return asked
+        return tuple(
+            Candidate(
+                entry=fleet.agents[name],
+                breaker=one.breaker.state,
+                since=one.breaker.since,
+                until=one.breaker.until,
+                served=one.served,
+            )
+            for name, one in zip(asked.agents, asked.answer, strict=True)
+        )
+
+    def _who_else(
+        self, move: commands.Transfer, sender: AgentEntry, target: AgentName | None
+    ) -> tuple[AgentName, ...] | NeedPeers:
+        """Return who else takes what a breaker keeps from its target."""
+        fleet, asked = self._fleet, self._peers
+        if asked is None:
+            allowed = fleet.agents if sender.to is None else sender.to
+            asked = self._peers = NeedPeers(
+                tuple(
+                    peer.name
+                    for name, peer in sorted(fleet.agents.items())
+                    if name in allowed and name not in (target, sender.name) and peer.takes(move.intent)
+                )
+            )
+        return asked if asked.answer is None else asked.answer
+
+    def _target(self, command: Command) -> AgentName | None:
+        what = command.what
+        if type(what) is Submit:
+            return what.to or self._fleet.entry
+        if type(what) is commands.Resolve:
+            return resolves_to(self._ledger, what)
+        return target_of(self._ledger, command)
