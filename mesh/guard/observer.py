@@ -15,7 +15,7 @@ from mesh.service.logs import get_logger
 from mesh.telemetry import export as telemetry
 from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import Decision
+from protocol.domain.decider import OpenDecision
 from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
@@ -74,7 +74,9 @@ class TracedDecision:
         spans: holds the span that is open.
     """
 
-    def __init__(self, decision: Decision, ledger: Ledger, handled: Command | None, spans: ExitStack) -> None:
+    def __init__(
+        self, decision: OpenDecision, ledger: Ledger, handled: Command | None, spans: ExitStack
+    ) -> None:
         self._decision, self._ledger, self._handled = decision, ledger, handled
         self._spans = spans
         self._span: Span | None = None
@@ -123,7 +125,7 @@ class TracedDecision:
 
 
 @contextmanager
-def traced(decision: Decision, ledger: Ledger, handled: Command | None) -> Iterator[TracedDecision]:
+def traced(decision: OpenDecision, ledger: Ledger, handled: Command | None) -> Iterator[TracedDecision]:
     """Watch a decision. The arguments are those of `TracedDecision`."""
     with ExitStack() as spans:
         yield TracedDecision(decision, ledger, handled, spans)

@@ -38,7 +38,7 @@ from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import Decision
+from protocol.domain.decider import OpenDecision
 from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed
 from protocol.domain.steps import (
@@ -244,7 +244,7 @@ class RequestProcessor:
             self._watchdog.end()
         return cached
 
-    def _next(self, decision: Decision | observer.TracedDecision, request: str) -> Step:
+    def _next(self, decision: OpenDecision | observer.TracedDecision, request: str) -> Step:
         """Return the decision's next step. Raises GuardFailed for what it raises itself."""
         try:
             self._watchdog.begin()
@@ -285,7 +285,7 @@ class RequestProcessor:
     async def _steps(
         self,
         cached: CachedRequest,
-        decision: Decision | observer.TracedDecision,
+        decision: OpenDecision | observer.TracedDecision,
         request: str,
         command: Command | None,
         stored_us: int,

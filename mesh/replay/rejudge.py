@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mesh.errors import MeshError, OldForm
 from mesh.replay.answers import RecordedAnswers
 from protocol.domain import hash_chain
-from protocol.domain.decider import Decision, RequestDecider
+from protocol.domain.decider import OpenDecision, RequestDecider
 from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed, is_guard_failed
 from protocol.domain.hash_chain import Break
@@ -159,7 +159,7 @@ def _decided(
     return replace(derived, trace=event.trace)  # whoever stores it says in which span
 
 
-def _first_event(decision: Decision, recorded: RecordedAnswers, verdict: AnyEvent) -> AnyEvent | None:
+def _first_event(decision: OpenDecision, recorded: RecordedAnswers, verdict: AnyEvent) -> AnyEvent | None:
     """Return the first event of a decision that was stored; None if it has none.
 
     Where the log says that what was due was too large to store, it was not stored.

@@ -22,7 +22,7 @@ from protocol.domain.inquiry import Inquiry
 from protocol.domain.labels import labelled
 from protocol.domain.ledger import Ledger
 from protocol.domain.moves import decide
-from protocol.domain.probes import Probes
+from protocol.domain.probes import AttendanceProbes
 from protocol.domain.questions import listed, questions_to
 from protocol.domain.steps import (
     NOT_STORED,
@@ -88,7 +88,7 @@ class RequestDecider:
 
     def handle(
         self, command: Command, fleet: Fleet, moment: Moment, *, mesh_frozen: bool = False
-    ) -> "Decision":
+    ) -> "OpenDecision":
         """Begin to decide a command.
 
         While the whole mesh is frozen, a control message appends only its own event. What is due is left to
@@ -97,7 +97,7 @@ class RequestDecider:
         Args:
             moment: when the next event is written.
         """
-        return Decision(self, command, fleet, moment, mesh_frozen=mesh_frozen)
+        return OpenDecision(self, command, fleet, moment, mesh_frozen=mesh_frozen)
 
     def wake(
         self,
@@ -106,14 +106,14 @@ class RequestDecider:
         *,
         mesh_frozen: bool = False,
         deciding: tuple[str, int] | None = None,
-    ) -> "Decision":
+    ) -> "OpenDecision":
         """Begin to append everything that is due.
 
         Args:
             moment: when the next event is written.
             deciding: the (turn, round) whose proposal is known to be in somebody's hand.
         """
-        return Decision(self, None, fleet, moment, mesh_frozen=mesh_frozen, deciding=deciding)
+        return OpenDecision(self, None, fleet, moment, mesh_frozen=mesh_frozen, deciding=deciding)
 
     # --- what an event brings about ---------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class RequestDecider:
 _Stage = Literal["begin", "before", "verdict", "after", "over"]
 
 
-class Decision:
+class OpenDecision:
     """A command that is being decided, or what is due that is being appended.
 
     A caller asks for the `next` step until that is `Settled`. It may drop the decision at any step.
@@ -191,7 +191,7 @@ class Decision:
         self._append: Append | None = None
         """What is to be stored now."""
         self._inquiry = Inquiry(self._ledger, fleet)
-        self._probes: Probes | None = None
+        self._probes: AttendanceProbes | None = None
         self._due: Due | None = None
         self._unheard: NeedUnheard | None = None
         self._half: tuple[Command, World] | None = None
@@ -353,7 +353,7 @@ class Decision:
             self._rest(at)
             return None
         grounds = Grounds(fleet=fleet.revision, human=fleet.human)
-        probes = self._probes = self._probes or Probes()
+        probes = self._probes = self._probes or AttendanceProbes()
         looks = probes.seen(ledger, fleet, grounds, now, by, deciding, gone)
         if isinstance(looks, NeedAttendance | NeedReaders):
             return looks
@@ -423,7 +423,7 @@ def _resting_on(found: Due, grounds: Grounds) -> Due:
     return found._replace(world=replace(found.world, grounds=grounds))
 
 
-def drive(decision: Decision, take: Callable[[Step], None]) -> Settled:
+def drive(decision: OpenDecision, take: Callable[[Step], None]) -> Settled:
     """Have every step taken by `take`, which supplies what a need asks for; return what came of it."""
     while not isinstance(step := decision.next(), Settled):
         take(step)

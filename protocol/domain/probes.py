@@ -21,7 +21,7 @@ _Offer = tuple[TurnId, int, tuple[AgentName, ...]]
 """The offer, to how many it went again, and who may claim it."""
 
 
-class Probes:
+class AttendanceProbes:
     """What one decision was told of the agents that its request waits for."""
 
     __slots__ = ("_asked", "_at", "_offers", "_rounds")

@@ -1,6 +1,6 @@
 """The steps of a decision: what it needs, what it appends, whom to tell, and what came of it.
 
-A decision says in plain values what is next (`Decision.next`). A step that is a `Need` gets its answer by
+A decision says in plain values what is next (`OpenDecision.next`). A step that is a `Need` gets its answer by
 `supply`, of the type that it names; then the decision goes on.
 """
 

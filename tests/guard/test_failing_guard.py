@@ -11,7 +11,7 @@ from mesh.client import SubmitRejected
 from mesh.guard import processor, service
 from protocol.domain import admission, decider, ledger, plans, rules
 from protocol.domain.case import Case
-from protocol.domain.decider import Decision
+from protocol.domain.decider import OpenDecision
 from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import NeedPeers
 from protocol.domain.timers import consequence
@@ -149,9 +149,9 @@ async def test_a_decision_that_asks_without_an_end_ends_the_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step takes the watchdog's time, however long all of them take."""
-    judge = Decision._judge
+    judge = OpenDecision._judge
 
-    def planted(decision: Decision) -> Any:
+    def planted(decision: OpenDecision) -> Any:
         head = decision._ledger.head
         return judge(decision) if head is None or head.request != request else NeedPeers(())
 
@@ -159,7 +159,7 @@ async def test_a_decision_that_asks_without_an_end_ends_the_request(
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")
     work = await a.work(request)
-    monkeypatch.setattr(Decision, "_judge", planted)
+    monkeypatch.setattr(OpenDecision, "_judge", planted)
     with captured_logs() as lines:
         await a.propose(request, work, TO_B)
         await failed(stage, request)
@@ -177,7 +177,7 @@ async def test_consequences_that_come_to_no_end_end_the_request(
     """A request that is frozen and thawed by itself, again and again."""
     monkeypatch.setattr(processor, "MOST_EVENTS", 50)
 
-    def planted(decision: Decision) -> Any:
+    def planted(decision: OpenDecision) -> Any:
         ledger = decision._ledger
         if not ledger.is_open or ledger.request != request:
             return next_due(decision)
@@ -185,12 +185,12 @@ async def test_consequences_that_come_to_no_end_end_the_request(
         cause = control_cause(request, "op", order.id)
         return decision._verdict(Command(request, AgentName("op"), order, cause, "operator"))
 
-    next_due = Decision._next_due
+    next_due = OpenDecision._next_due
     guard = await stage.guard()
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")
     work = await a.work(request)
-    monkeypatch.setattr(Decision, "_next_due", planted)
+    monkeypatch.setattr(OpenDecision, "_next_due", planted)
     await a.propose(request, work, TO_B)
     await failed(stage, request)
     assert 50 <= len(await stage.types(request)) < 60
