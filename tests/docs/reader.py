@@ -174,7 +174,7 @@ def _free_port() -> str:
 
 def require_installed(wanted: list[str]) -> None:
     """AssertionError unless this environment is one that `pip install` with these requirements makes."""
-    for each in map(Requirement, wanted):
+    for each in (Requirement(word.replace(".[", "handoff-mesh[", 1)) for word in wanted):
         found = distribution(each.name)
         assert each.specifier.contains(found.version, prereleases=True), each
         assert each.extras <= set(found.metadata.get_all("Provides-Extra") or ()), f"no such extra: {each}"

@@ -16,10 +16,8 @@ PICTURE = "it is a picture made of signs, and nothing can be done with it"
 RUN: dict[str, dict[str, str]] = {
     "CONTRIBUTING.md": {"sh": "docs/test_contributing.py"},
     "README.md": {
-        "console": "docs/test_readme.py",  # the first of them: packaging/test_wheel.py
-        "markdown title": "docs/test_readme.py",
-        "python title": "docs/test_readme.py",
-        "toml title": "docs/test_readme.py",
+        "console": "docs/test_readme.py",  # and packaging/test_wheel.py
+        "python": "docs/test_readme.py",
     },
     "agents/README.md": {"console": "system/test_demo_trees.py"},
     "clients/node/README.md": {"console": NODE, "js title": NODE},
@@ -37,6 +35,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/howto/approval-by-chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/fastapi.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/own-model.md": dict.fromkeys(("python", "python title"), SITE),
+    "docs/index.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/mcp.md": {"python title": "docs/test_mcp_page.py"},
     "docs/models.md": {
         "console": "live/test_prompt.py",

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.docs.reader import Reader
 from tests.servers import ROOT
 
 PAGES = {
+    "index.md": (3, 0),
     "tutorial.md": (13, 0),
     "howto/approval-by-chat.md": (5, 0),
     "howto/fastapi.md": (3, 0),
@@ -21,7 +23,14 @@ PAGES = {
     "running.md": (9, 0),
 }
 """Pages that are done as they say: how many commands and blocks of Python each has."""
-TOLD = ("concepts.md", "index.md", "is-it-for-me.md", "reference.md")
+REFERENCE = {
+    name: import_module(f"mesh.{name}")
+    for name in ("agent", "artifacts", "client", "mcp", "model", "testing")
+}
+"""The pages of the Python reference, and the module that each is of."""
+IN_MODEL = {"ContextWindow", "Flaw", "Supervisor", "Swarm"}
+"""Which `mesh.agent` exports too."""
+TOLD = ("concepts.md", "is-it-for-me.md", *(f"reference/{name}.md" for name in REFERENCE))
 """Pages of the site without any."""
 
 
@@ -87,15 +96,28 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text()), sheet
 
 
-def test_the_reference_has_what_an_author_imports(site: Path) -> None:
-    page = (site / "reference" / "index.html").read_text()
-    for name in (
-        "mesh.agent.Turn.transfer",
-        "mesh.agent.tool",
-        "mesh.model.agent.ClaudeAgent",
-        "mesh.sync.Client",
-    ):
-        assert f'id="{name}"' in page, name
+@pytest.mark.parametrize("name", REFERENCE)
+def test_a_page_of_the_reference_has_all_that_its_module_makes_public(name: str, site: Path) -> None:
+    page = (site / "reference" / name / "index.html").read_text()
+    module = "mesh" if name == "client" else f"mesh.{name}"
+    shown = re.findall(rf'id="{module}\.(\w+)"', page)
+    assert set(shown) >= {each for each in REFERENCE[name].__all__ if name != "agent" or each not in IN_MODEL}
+
+
+def test_the_reference_begins_with_what_an_author_types(site: Path) -> None:
+    page = (site / "reference" / "agent" / "index.html").read_text()
+    assert re.findall(r'<h2 id="(mesh[.\w]+)"', page)[:2] == ["mesh.agent.agent", "mesh.agent.Turn"]
+    assert 'id="mesh.agent.Turn.transfer"' in page
+    assert 'id="mesh.sync.Client"' in (site / "reference" / "client" / "index.html").read_text()
+
+
+def test_a_model_that_reads_the_site_is_told_every_page(site: Path) -> None:
+    told = (site / "llms.txt").read_text()
+    assert told.startswith("# Handoff Mesh\n\n> ")
+    listed = re.findall(r"^- \[.+\]\((.+?)\): \S", told, re.MULTILINE)
+    assert [target for target in listed if not (site / target).exists()] == []
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if "adr" not in page.parts}
+    assert written <= {target if target.endswith(".md") else f"{target.rstrip('/')}.md" for target in listed}
 
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.mmd")), ids=lambda path: path.stem)

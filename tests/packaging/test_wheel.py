@@ -27,8 +27,8 @@ INSTALLED_S = 5 * PATIENCE_S
 """The limit of one step: on a busy machine an installation takes minutes."""
 
 ROOT = Path(__file__).parents[2]
-_PIP, _DEMO, _INIT, _CD, _DEV, _PYTEST = START
-"""What the README types first."""
+_PIP, _INIT, _CD, _DEV, _PYTEST = START
+"""What the README types to start a project."""
 OPENAI_AGENTS = "openai-agents>=0.24,<0.25"
 
 UV = Path(sys.executable).parent / "uv"
@@ -105,8 +105,9 @@ def installed(folder: Path, wheel: Path) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     uv = (UV, TRUSTING, "--cache-dir", folder / "uv", "pip")
     here = ("--python", environment / "bin" / "python")
-    first = [word.replace("handoff-mesh", str(wheel)) for word in _PIP[2:]]
-    assert first[0].startswith(f"{wheel}[")
+    checkout, *more = _PIP[2:]
+    assert checkout.startswith(".[")
+    first = [f"{wheel}{checkout[1:]}", *more]
     wanted = (*first, OPENAI_AGENTS)
     run(*uv, "install", "--quiet", *here, *wanted, cwd=folder)
     run(*uv, "check", *here, cwd=folder)
@@ -179,7 +180,7 @@ def test_uvx_runs_the_wheel_without_an_installation(wheel: Path, folder: Path) -
 
 
 def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
-    said = run(installed / _DEMO[0], *_DEMO[1:], cwd=tmp_path)
+    said = run(installed / "mesh", "demo", cwd=tmp_path)
     assert "A loop that the guard stops" in said
     assert "not covered by the rules (needs a model)" in said
     assert list(tmp_path.iterdir()) == []
