@@ -58,7 +58,7 @@ def step_line(stored: StoredStep) -> bytes:
     """Return a step as one line of an export, from which `steps_in` reads the very bytes again."""
     named = b'{"step":' + msgspec.json.encode(stored.subject)
     line = named + b',"body":' + stored.data + b"}"
-    if not _stands_alone(line) or _LINE.decode(line).body != stored.data:
+    if not _stands_alone(line) or bytes(_LINE.decode(line).body) != stored.data:
         line = named + b',"base64":"' + base64.b64encode(stored.data) + b'"}'
     return line
 

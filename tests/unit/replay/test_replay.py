@@ -1,5 +1,6 @@
 """Judging a log again: exact for what was recorded, honest about what was changed."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,11 @@ def test_events_that_follow_from_nothing_are_said_to() -> None:
 
 
 SUBJECT = "mesh.step.a.c1_01.t.0-1"
+
+
+def test_a_step_that_is_json_is_exported_as_json(tmp_path: Path) -> None:
+    line = json.loads(step_line(StoredStep(SUBJECT, b'{"kind":"call","arguments":{"order":7}}')))
+    assert line == {"step": SUBJECT, "body": {"kind": "call", "arguments": {"order": 7}}}
 
 
 @pytest.mark.parametrize(
