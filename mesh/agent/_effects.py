@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent._journal import Journal, Place, Produce
-from mesh.agent._steps import Call, Named, Recorded, as_json, giving, plain, value_of
+from mesh.agent._steps import NOTHING_GIVEN, Call, Given, Named, Recorded, as_json, giving, plain, value_of
 from mesh.agent.errors import ApprovalNeeded, EffectUnknown, Fenced, InDoubt, TurnError, effect_broke
 from mesh.agent.tools import NOT_DONE, Tool
 from mesh.service.failpoints import failpoint
@@ -46,6 +46,7 @@ async def bring_about(
     key: str,
     produce: Produce,
     *,
+    given: Given = NOTHING_GIVEN,
     again: Produce | None,
     allow: Callable[[], None] = _anyway,
 ) -> Any:
@@ -53,6 +54,7 @@ async def bring_about(
 
     Args:
         key: the effect's own, the same in every round.
+        given: what the tool is called with.
         again: called for an intent without a result: it runs the effect again, or reconciles. None: the
             effect is in doubt, and a person has to settle it.
         allow: called before the effect is begun for the first time. It raises a `Recorded` no, which is
@@ -74,11 +76,11 @@ async def bring_about(
         attempt = produce
         if doubtful is not None:
             attempt = _settling(journal, call, key, place, doubtful, before, produce, again)
-        elif (refused := _refused(journal, call, key, allow)) is not None:
+        elif (refused := _refused(journal, call, given, key, allow)) is not None:
             return value_of(await journal.write(place.name, refused, nth))
-        await _intend(journal, call, key, place, nth)
+        await _intend(journal, call, given, key, place, nth)
         try:
-            record = await journal.produced(call, attempt, key=key)
+            record = await journal.produced(call, attempt, given, key=key)
         except Exception as broken:  # like a crash: nobody knows how far it came
             error = effect_broke(call[1], broken)
             if again is None:
@@ -114,7 +116,7 @@ def _settling(
     return _to_an_end(call[1], again)
 
 
-async def _intend(journal: Journal, call: Call, key: str, place: Place, nth: int) -> None:
+async def _intend(journal: Journal, call: Call, given: Given, key: str, place: Place, nth: int) -> None:
     """Record the intent unless it stands, and look if this round may still do it. Raises Fenced, Superseded.
 
     The intent is stored. If it was stored before a later round's fence, that round reads it; if after, the
@@ -122,7 +124,7 @@ async def _intend(journal: Journal, call: Call, key: str, place: Place, nth: int
     """
     began = time.monotonic()
     if place.intent is None:
-        await journal.write(place.name, journal.steps.record("intent", call, key=key), nth)
+        await journal.write(place.name, journal.steps.record("intent", call, given, key=key), nth)
         failpoint("effect.intended")
     journal.with_effect = True
     for free in journal.places.free_beneath(place.n):
@@ -132,12 +134,14 @@ async def _intend(journal: Journal, call: Call, key: str, place: Place, nth: int
     await journal.require_held(began)
 
 
-def _refused(journal: Journal, call: Call, key: str, allow: Callable[[], None]) -> Record | None:
+def _refused(
+    journal: Journal, call: Call, given: Given, key: str, allow: Callable[[], None]
+) -> Record | None:
     """Return the recorded no to an effect that may not begin; None for one that may."""
     try:
         allow()
     except Recorded as no:
-        return journal.refused(call, no, key=key)
+        return journal.refused(call, given, no, key=key)
     except TurnError as error:
         raise journal.stop(error) from None
     return None
@@ -210,7 +214,10 @@ def require_approval(
             why = ended.refusal
             said = f"{why.rule}: {why.detail}" if isinstance(why, Refusal) else "the guard refused it"
             raise Recorded("not_approved", f"nobody could be asked to approve {tool.name}: {said}")
-    whole = {name: arguments.get(name, value) for name, value in tool.check(arguments).items()}
+    whole = {
+        name: "(secret)" if name in tool.secret else arguments.get(name, value)
+        for name, value in tool.check(arguments).items()
+    }
     shown = msgspec.json.encode(whole, enc_hook=as_json).decode()
     if len(shown) > SHOWN_CHARS:
         shown = f"{shown[:SHOWN_CHARS]}… (cut: {len(shown)} characters in all)"

@@ -17,7 +17,7 @@ import msgspec
 from mesh.agent._ahead import EndWatch
 from mesh.agent._effects import another_try, bring_about, require_approval
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
-from mesh.agent._steps import Recorded, RoundKey, digest_of, giving, plain
+from mesh.agent._steps import Recorded, RoundKey, digest_of, given, giving, plain, text_of
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
 from mesh.agent.errors import (
@@ -32,6 +32,7 @@ from mesh.agent.errors import (
     ToolError,
     ToolRefused,
     failure_of,
+    raised,
 )
 from mesh.agent.tools import Tool
 from mesh.errors import MeshError
@@ -53,6 +54,7 @@ from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Artifact, Budget
 from protocol.wire.ids import derive
 from protocol.wire.prices import price_list
+from protocol.wire.records import RAISED
 
 if TYPE_CHECKING:
     from mesh.artifacts.store import ArtifactStore, Data
@@ -156,14 +158,19 @@ class Execution:
                 require_approval(self.work, self.request, tool, arguments, key)
 
         call = ("call" if tool.effect is None else "effect", tool.name, digest)
-        run = partial(self._run, tool, arguments, key, told, for_model)
+        shown = given(arguments, tool.secret)
+        caught: list[Exception] = []
+        run = partial(self._run, tool, arguments, key, told, for_model, caught)
         try:
             if tool.effect is None:
-                return await self.journal.step(call, run, refusals=for_model, ahead=for_model)
+                return await self.journal.step(call, run, given=shown, refusals=for_model, ahead=for_model)
             await self.require_open()
             again = None if told else another_try(self.journal, tool, key, run, lease_s=self.fleet.lease_s)
-            return await bring_about(self.journal, call, key, run, again=again, allow=allow)
+            return await bring_about(self.journal, call, key, run, given=shown, again=again, allow=allow)
         except Recorded as no:
+            for error in (*caught, no.raised):
+                if error is not None:
+                    raise error from error.__cause__
             raise ToolRefused(no.reason, str(no)) from None
 
     def forbids(self, tool: Tool) -> str:
@@ -184,12 +191,19 @@ class Execution:
         return derive(self.request, self.work.journal_id, tool, digest, ordinal)
 
     async def _run(
-        self, tool: Tool, arguments: Mapping[str, Any], key: str, told: str, for_model: bool
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        key: str,
+        told: str,
+        for_model: bool,
+        caught: list[Exception],
     ) -> Any:
-        """Run a tool. Its refusal is recorded as an outcome.
+        """Run a tool. Its refusal is recorded as an outcome, and so is what a reading tool raises.
 
         Args:
             told: why it may not be called; empty if it may.
+            caught: gets the exception of a reading tool that is raised on once it is recorded.
         """
         if told:
             raise Recorded(ActionNotAllowed.code, told, begun=False)
@@ -202,8 +216,12 @@ class Execution:
         except ToolError as no:
             raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
         except Exception as broken:
-            if isinstance(broken, MeshError) or not reads_for_model:
+            if tool.effect is not None or self.journal.broken is not None:
                 raise
+            if isinstance(broken, MeshError) or not for_model:
+                caught.append(broken)
+                said = text_of(broken, otherwise=raised(tool.name, broken), is_secret=bool(tool.secret))
+                raise Recorded(RAISED, said, raised=broken) from broken
             _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
             raise Recorded("tool.broke", f"{tool.name} broke: {type(broken).__name__}") from broken
         if reads_for_model and (size := len(msgspec.json.encode(value))) > MAX_RESULT_BYTES:

@@ -20,14 +20,17 @@ import msgspec
 from mesh.agent._ahead import Writes
 from mesh.agent._steps import (
     MAX_STEPS,
+    NOTHING_GIVEN,
     WINDOW,
     Call,
     Earlier,
+    Given,
     Named,
     Recorded,
     RoundKey,
     StoredSteps,
     Tally,
+    type_of,
     value_of,
 )
 from mesh.agent._telemetry import replayed
@@ -36,7 +39,7 @@ from mesh.bus.stores import StepStore
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import RoundOutcome
-from protocol.wire.records import DONE, FENCE, Record, Refused, place_of
+from protocol.wire.records import DONE, FENCE, MOST_ARGUMENTS_BYTES, Record, Refused, place_of
 
 MAX_STEP_BYTES = 512 * 1024
 _ROUNDS_AT_ONCE = 8
@@ -86,12 +89,6 @@ class Places:
         """Take note of a step that was stored just now."""
         self._free.discard(place_of(name))
         self._highest = max(self._highest, place_of(name))
-
-    @property
-    def version(self) -> str | None:
-        """The agent's version that recorded the first step; None if there was none to begin with."""
-        first = self.stored.get(f"{self._round}-0")
-        return None if first is None else first.version
 
     def holds(self, call: Call) -> bool:
         """Return True if an equal step is recorded that the code has not come to again."""
@@ -261,7 +258,8 @@ class Journal:
     @property
     def version(self) -> str | None:
         """The agent's version that began this round's journal; None if there is none yet."""
-        return self.places.version
+        first = self.places.stored.get(f"{self._round}-0")
+        return None if first is None else first.version
 
     def holds(self, call: Call) -> bool:
         """Return True if an equal step is recorded that the code has not come to; asked after `begun`."""
@@ -333,18 +331,20 @@ class Journal:
         cost: Callable[[Any], Usage] | None = None,
         on_reuse: Callable[[], None] | None = None,
         began: Any = None,
+        given: Given = NOTHING_GIVEN,
         refusals: bool = False,
         ahead: bool = False,
     ) -> Any:
         """Return a step's value: as recorded, or freshly produced and recorded.
 
-        An error of `produce` is not recorded, unless it is a `Recorded` refusal.
+        An error of `produce` is not recorded, unless it is `Recorded`.
 
         Args:
             cost: returns the cost of a fresh value. It is recorded too, and counts again when this round runs
                 again. In a later round it does not: the report held it.
             on_reuse: called when the value is an earlier round's: it was reported then.
             began: recorded with a fresh value, for `begun`.
+            given: what a tool is called with.
             refusals: True if an earlier round's refusal is taken over like a value; else it is tried anew.
             ahead: True for a caller that only computes with the value until its next step, or `settled`. It
                 has the value while its record is on its way.
@@ -359,7 +359,7 @@ class Journal:
         if place.record is not None:
             return self.come_to(place.name, place.record, nth)
         try:
-            record = await self.produced(call, produce, cost=cost, began=began)
+            record = await self.produced(call, produce, given, cost=cost, began=began)
             failpoint("step.ran")
             if ahead:
                 self.places.goes_on()
@@ -402,6 +402,7 @@ class Journal:
         self,
         call: Call,
         produce: Produce,
+        given: Given = NOTHING_GIVEN,
         key: str = "",
         cost: Callable[[Any], Usage] | None = None,
         began: Any = None,
@@ -410,18 +411,20 @@ class Journal:
         try:
             value = await produce()
         except Recorded as no:
-            return self.refused(call, no, key=key)
+            return self.refused(call, given, no, key=key)
         usage = None if cost is None else cost(value)
-        return self.steps.record(call[0], call, key=key, value=value, usage=usage, began=began)
+        return self.steps.record(call[0], call, given, key=key, value=value, usage=usage, began=began)
 
-    def refused(self, call: Call, no: Recorded, *, key: str = "") -> Record:
-        """Return the record of a no."""
-        return self.steps.record(call[0], call, key=key, error=Refused(code=no.reason, message=str(no)))
+    def refused(self, call: Call, given: Given, no: Recorded, *, key: str = "") -> Record:
+        """Return the record of a no, or of an exception."""
+        kind = "" if no.raised is None else type_of(no.raised)
+        refused = Refused(code=no.reason, message=str(no), type=kind)
+        return self.steps.record(call[0], call, given, key=key, error=refused)
 
     async def write(self, name: str, record: Record, nth: int) -> Record:
         """Store a step of this round, and return it. Raises Fenced when somebody else has it."""
         body = msgspec.json.encode(record)
-        if len(body) > MAX_STEP_BYTES:
+        if len(body) > MAX_STEP_BYTES + MOST_ARGUMENTS_BYTES:
             raise self.stop(JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}"))
         if not await self.steps.put(name, body):
             raise self.stop(Fenced(f"another instance wrote step {name}"))

@@ -10,9 +10,10 @@ import contextlib
 import hashlib
 import inspect
 import itertools
+import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,7 +25,17 @@ from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import Assignment, RoundOutcome
-from protocol.wire.records import DONE, FENCE, Record, decode_record, place_of
+from protocol.wire.records import (
+    DONE,
+    FENCE,
+    HEAD_BYTES,
+    MOST_ARGUMENTS_BYTES,
+    RAISED,
+    Cut,
+    Record,
+    decode_record,
+    place_of,
+)
 
 Call = tuple[str, str, str]
 """(kind, name, digest of the arguments): two steps are equal if these are."""
@@ -53,6 +64,9 @@ def key_of(agent: str, request: str, work: Assignment) -> RoundKey:
     return RoundKey(agent, request, work.turn, work.round, work.journal_id)
 
 
+_TEXT_CHARS = 2_000
+"""Of an exception's text, in a step."""
+
 # --- values ---------------------------------------------------------------------------------------
 
 
@@ -61,18 +75,80 @@ class Recorded(Exception):
 
     Args:
         begun: True if it is the tool's own no. If nothing was run, it says nothing of an earlier attempt.
+        raised: the exception of a reading tool, which its code may catch.
     """
 
-    def __init__(self, reason: str, message: str, *, begun: bool = True) -> None:
+    def __init__(
+        self, reason: str, message: str, *, begun: bool = True, raised: Exception | None = None
+    ) -> None:
         super().__init__(message)
-        self.reason, self.begun = reason, begun
+        self.reason, self.begun, self.raised = reason, begun, raised
 
 
 def value_of(record: Record) -> Any:
-    """Return what a step came to. Raises Recorded where that was a no."""
-    if record.error is not None:
-        raise Recorded(record.error.code, record.error.message)
+    """Return what a step came to. Raises Recorded where that was a no, or an exception."""
+    if (error := record.error) is not None:
+        raised = raised_again(error.type, error.message) if error.code == RAISED else None
+        raise Recorded(error.code, error.message, raised=raised)
     return record.value
+
+
+def raised_again(kind: str, message: str) -> Exception:
+    """Return an exception like a recorded one: of its type, where that is loaded, with the recorded text."""
+    module, _, name = kind.rpartition(".")
+    found = getattr(sys.modules.get(module or "builtins"), name, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        with contextlib.suppress(TypeError):  # it is made of more than a text
+            return found.__new__(found, message)
+    return RuntimeError(message)
+
+
+def text_of(error: Exception, *, otherwise: str, is_secret: bool) -> str:
+    """Return the text by which an exception is made again, or what stands in for it.
+
+    Args:
+        is_secret: True if the text may tell what the tool keeps out.
+    """
+    text = ""
+    with contextlib.suppress(Exception):  # an author's `__str__` may raise, too
+        text = error.args[0] if len(error.args) == 1 and isinstance(error.args[0], str) else str(error)
+    return otherwise if is_secret or not text else text[:_TEXT_CHARS]
+
+
+def type_of(error: Exception) -> str:
+    """Return the name by which `raised_again` finds an exception's type."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+class Given(NamedTuple):
+    """What a tool is called with, as its step records it."""
+
+    arguments: msgspec.Raw | None = None
+    secret: tuple[str, ...] = ()
+    cut: Cut | None = None
+
+
+NOTHING_GIVEN = Given()
+
+
+def given(arguments: Mapping[str, Any], secret: Iterable[str] = ()) -> Given:
+    """Return arguments as a step records them.
+
+    Args:
+        secret: names of those that are kept out.
+    """
+    kept_out = tuple(name for name in secret if name in arguments)
+    shown = {name: value for name, value in arguments.items() if name not in kept_out}
+    body = msgspec.json.encode(shown, enc_hook=_argument)
+    if len(body) <= MOST_ARGUMENTS_BYTES:
+        return Given(msgspec.Raw(body), kept_out)
+    return Given(None, kept_out, Cut(bytes=len(body), head=body[:HEAD_BYTES].decode(errors="ignore")))
+
+
+def _argument(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # a pydantic model
+    return str(value) if dump is None else dump(mode="json")
 
 
 def giving(value: Any) -> Callable[[], Awaitable[Any]]:
@@ -122,7 +198,7 @@ class StoredSteps:
         self._request, self._turn = key.request, key.journal_id
         self._nonce, self._version = nonce, version
 
-    def record(self, kind: str, call: Call, **known: Any) -> Record:
+    def record(self, kind: str, call: Call, given: Given = NOTHING_GIVEN, **known: Any) -> Record:
         """Return a step of ours, as of now."""
         return Record(
             kind=kind,
@@ -131,6 +207,9 @@ class StoredSteps:
             version=self._version,
             nonce=self._nonce,
             at=time.time_ns() // 1000,
+            arguments=given.arguments,
+            secret=given.secret,
+            cut=given.cut,
             **known,
         )
 
@@ -238,7 +317,7 @@ class Earlier:
         """
         kept = self._steps.get(call, ())
         for at, (name, record) in enumerate(kept):
-            if refusals or record.error is None:
+            if record.error is None or (refusals and record.error.code != RAISED):
                 del self._steps[call][at]
                 return name, record
         return None

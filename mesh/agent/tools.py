@@ -96,6 +96,8 @@ class Tool(Generic[P, R, C]):
     """After how long no word is a no; None: as long as the request's deadline lets it."""
     timeout_s: float | None = None
     """How long one call may take; None: as long as the round."""
+    secret: tuple[str, ...] = ()
+    """Names of arguments that no record and no question for an approval shows."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.fn(*args, **kwargs)
@@ -305,6 +307,7 @@ def tool(
     approve: Approver | None = None,
     approve_within_s: float | None = None,
     timeout_s: float | None = None,
+    secret: Sequence[str] = (),
     name: str | None = None,
     description: str | None = None,
 ) -> _Making: ...
@@ -319,6 +322,7 @@ def tool(
     approve: Approver | None = None,
     approve_within_s: float | None = None,
     timeout_s: float | None = None,
+    secret: Sequence[str] = (),
     name: str | None = None,
     description: str | None = None,
 ) -> Any:
@@ -334,6 +338,7 @@ def tool(
         approve_within_s: after how long no word is a no; as long as the request's deadline lets it if None.
         timeout_s: how long one call may take. A tool that only reads is then told to have failed; of an
             effect nobody knows what came of it, as after a crash.
+        secret: names of arguments that no record shows, such as a card's number.
         name, description: the function's name and docstring by default. A name is 1 to 64 of
             `a-z A-Z 0-9 _ -`.
 
@@ -358,6 +363,8 @@ def tool(
         if approve is not None and effect is None:
             raise TypeError("only an effect waits for an approval: say which with `effect`")
         _require_callable_by_name(function, effect)
+        if isinstance(secret, str) or not set(secret) <= {*inspect.signature(function).parameters} - {KEY}:
+            raise TypeError(f"secret is a list of the tool's own parameters, not {secret!r}")
         called = name or function.__name__
         if not is_tool_name(called):
             raise TypeError(
@@ -372,6 +379,7 @@ def tool(
             approve=approve,
             approve_within_s=approve_within_s,
             timeout_s=timeout_s,
+            secret=tuple(secret),
         )
 
     return make if fn is None else make(fn)

@@ -39,7 +39,7 @@ COMMANDS = {
         "app",
         "The work that waits for people: list, show, resolve, reply, approve, deny, assign, watch.",
     ),
-    "doubt": Place("doubt", "app", "Effects in doubt: list, settle."),
+    "doubt": Place("doubt", "app", "Effects in doubt: list, show, settle."),
     "dead": Place("dead", "app", "Dead letters: list, show, resend."),
     "log": Place("log", "app", "The log: tail, export, verify, trim-steps."),
     "memory": Place("memory", "app", "What conversations remember: list, show, forget."),

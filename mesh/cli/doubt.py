@@ -7,16 +7,17 @@ import click
 
 from mesh import ops
 from mesh.cli.arguments import read_json
+from mesh.cli.human import show
 from mesh.cli.options import PEOPLE, Where, decided, framed, remark_unreadable, request_argument
 from mesh.cli.output import At, Id, listing
-from mesh.errors import UsageWrong
+from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import short
 
 if TYPE_CHECKING:
     pass
 
 
-app = click.Group(help="Effects in doubt: list, settle.")
+app = click.Group(help="Effects in doubt: list, show, settle.")
 
 
 @app.command("ls")
@@ -36,7 +37,7 @@ async def ls(where: Where, *, as_json: bool) -> None:
             "request": lambda each: Id(each.request),
             "since": lambda each: At(each.since),
             "agent": lambda each: each.from_agent,
-            "action": lambda each: each.action,
+            "action": lambda each: short(each.called, 100),
             "step": lambda each: each.step,
             "key": lambda each: each.key,
             "why": lambda each: short(each.error, 200),
@@ -45,6 +46,9 @@ async def ls(where: Where, *, as_json: bool) -> None:
         as_json=as_json,
         spare=("settle it with", "step", "agent", "why"),
     )
+
+
+app.add_command(show)
 
 
 @app.command("settle")
@@ -74,6 +78,10 @@ async def settle(
         with contextlib.suppress(UsageWrong):
             value = read_json(result)
     async with await where.connect("operator") as bus:
+        called = ""
+        with contextlib.suppress(MeshError):  # settling says what is wrong
+            waits = (await ops.queue.waiting_at(bus, request, at_event)).waiting
+            called = f": {short(waits.called, 200)}" if waits.what == "doubt" else ""
         event = await ops.queue.settle(bus, request, by=by, done=done, result=value, n=at_event)
-    words = f"is settled as {'done' if done else 'not done'}; {event.to} goes on"
+    words = f"is settled as {'done' if done else 'not done'}{called}; {event.to} goes on"
     decided(event, words, as_json=as_json)

@@ -77,6 +77,8 @@ def _wanted(found: "ops.queue.WaitingAt") -> Iterator[str]:
     if found.waiting.error:
         yield f"went wrong: {one_line(found.waiting.error)}"
     yield f"wanted: {one_line(found.handoff.summary)}"
+    if found.waiting.what == "doubt":
+        yield f"called: {found.waiting.called}"
     for fact in found.handoff.facts:
         labels = f"  [{', '.join(fact.labels)}]" if fact.labels else ""
         yield f"  {one_line(f'{fact.key}: {fact.value}{labels}')}"

@@ -5,21 +5,25 @@ cannot be read, cannot be true, or is not by the agent whose turn it is, is pass
 which.
 """
 
+import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
+from mesh.bus.reader import get
 from mesh.bus.stores import JournaledStep, journaled, read_steps, stored_steps
+from mesh.bus.streams import steps_of
+from mesh.errors import BusError
 from mesh.ops.roster import fleet_of
 from mesh.replay.export import StoredStep, step_line, steps_in
 from protocol.views.spending import cost_of
 from protocol.views.timeline import StepEntry, prices_in
-from protocol.wire import codec
+from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent
-from protocol.wire.ids import HUMAN
+from protocol.wire.ids import HUMAN, is_token
 from protocol.wire.prices import Price
-from protocol.wire.records import DONE, FENCE, place_of
+from protocol.wire.records import DONE, FENCE, Record, place_of
 
 
 def owners_of(happened: Iterable[AnyEvent]) -> dict[str, str]:
@@ -29,6 +33,16 @@ def owners_of(happened: Iterable[AnyEvent]) -> dict[str, str]:
         for event in happened
         if (work := event.work) is not None and work.handoff.to_agent != HUMAN
     }
+
+
+async def step_at(bus: Bus, agent: str, request: str, journal: str, name: str) -> Record | None:
+    """Return one step; None where it cannot be had. Its name is an agent's word, and may be anything."""
+    if not all(map(is_token, (agent, journal, name))):
+        return None
+    stored = None
+    with contextlib.suppress(BusError):
+        stored = await get(bus, steps_of(agent), subjects.step(agent, request, journal, name))
+    return None if stored is None else codec.readable(stored.data, Record)
 
 
 def agents_in(body: bytes) -> set[str]:
@@ -65,6 +79,9 @@ def step_entries(
                 version=record.version,
                 error=None if record.error is None else record.error.code,
                 usage=None if usage is None else cost_of(usage, prices or {}),
+                arguments=record.arguments,
+                secret=record.secret,
+                cut=record.cut,
             )
         )
     return {journal: tuple(each) for journal, each in found.items()}

@@ -3,6 +3,7 @@
 The log is the only list.
 """
 
+import asyncio
 import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,8 +17,10 @@ from mesh.client.follow import Question
 from mesh.errors import Denied, NotFound, UsageWrong
 from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, one_of, order_id, reply_as_client
 from mesh.ops.explain import explain, last_trouble, sentences
+from mesh.ops.journals import step_at
 from mesh.ops.log import decoded, patiently, read_each, request_bodies
 from mesh.ops.roster import fleet_of
+from mesh.service.printable import given
 from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import Timeline, timeline
@@ -27,6 +30,7 @@ from protocol.wire.config import Fleet
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT, Budget, Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId
+from protocol.wire.records import Cut
 from protocol.wire.subjects import inbox
 
 _APPROVAL = re.compile(r".*? asks for approval: (?P<tool>\S+) (?P<arguments>\{.*\})", re.DOTALL)
@@ -79,7 +83,18 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     asked: str = ""
     """Of an ask: whom, `human` or the client."""
     arguments: Any = None
-    """Of `action`: its arguments, where a question for its approval shows them whole."""
+    """Of `action`: by name, where its step, or a question for its approval, shows them whole."""
+    secret: tuple[str, ...] = ()
+    """Names of arguments that the tool keeps out of its step."""
+    cut: Cut | None = None
+    """Of longer arguments: how many bytes they have, and their beginning."""
+    journal: str = ""
+    """Of a doubt: the turn under whose id its step lies."""
+
+    @property
+    def called(self) -> str:
+        """The action with its arguments."""
+        return f"{self.action} {given(self)}".rstrip()
 
 
 class Queue(NamedTuple):
@@ -104,6 +119,7 @@ async def queue(bus: Bus, what: What | None = None) -> Queue:
         for each in (waiting_in(told) if told else ())
         if what in (None, each.what)
     ]
+    waiting = list(await asyncio.gather(*(_with_arguments(bus, each) for each in waiting)))
     waiting.sort(key=lambda each: (each.due, each.since))
     return Queue(waiting, sorted(request for request, told in happened.items() if told is None))
 
@@ -115,6 +131,17 @@ async def _asked_people(bus: Bus) -> set[str]:
         found |= {kept.subject.rpartition(".")[2] for kept in part}
         from_seq = part[-1].seq + 1
     return found
+
+
+async def _with_arguments(bus: Bus, waiting: Waiting) -> Waiting:
+    """Return a doubt with what its step says the effect was called with; anything else as it is."""
+    if waiting.what != "doubt":
+        return waiting
+    made = await step_at(bus, waiting.from_agent, waiting.request, waiting.journal, waiting.step)
+    if made is None:
+        return waiting
+    arguments = waiting.arguments if made.arguments is None else made.arguments
+    return msgspec.structs.replace(waiting, arguments=arguments, secret=made.secret, cut=made.cut)
 
 
 async def people_of(bus: Bus) -> Fleet:
@@ -158,8 +185,9 @@ async def waiting_at(bus: Bus, request: str, n: int | None = None) -> WaitingAt:
     shown = waiting[0]
     if n is not None:
         shown = one_of(request, {each.n: (each, _in_words(each)) for each in waiting}, n)
-    turn = ledger.turns[TurnId(shown.turn)]
     others = tuple(each for each in waiting if each is not shown)
+    shown = await _with_arguments(bus, shown)
+    turn = ledger.turns[TurnId(shown.turn)]
     return WaitingAt(
         waiting=shown,
         handoff=turn.work.handoff,
@@ -225,6 +253,7 @@ def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[Any
         case events.EffectDoubted(effect=effect):
             own = {"reason": "in doubt", "summary": f"{effect.action} may or may not have happened"}
             own |= {"action": effect.action, "step": effect.step, "key": effect.key}
+            own |= {"journal": turn.work.journal_id}
             own |= {"error": effect.message, "attempts": turn.round + 1}
             asked = [event.ask for event in happened if isinstance(event, events.TurnSuspended)]
             own |= {"arguments": next((_arguments(ask) for ask in asked if ask.digest == effect.key), None)}

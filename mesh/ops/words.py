@@ -8,7 +8,7 @@ client or a person stays within its line. It cannot look like a line of ours.
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from mesh.service.printable import Line, as_text, clock, counted, one_line, short
+from mesh.service.printable import Line, as_text, clock, counted, given, one_line, short
 from protocol.views.spending import Cost
 from protocol.views.timeline import StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
 from protocol.views.tree import ErrorLevel, TreeNode, flat
@@ -222,6 +222,8 @@ def _step(made: StepEntry, turn: TurnEntry) -> Line:
     line = Line((f"       {place:<5} {clock(made.at)}  {after:>10}  ", "dim"))
     called = f"{'effect' if made.kind == 'intent' else made.kind} {made.name}"
     line.append(short(called, _STEP_CHARS), style="cyan")
+    if called_with := given(made):
+        line.append(f" {short(called_with, _VALUE_CHARS)}")
     if made.kind == "intent":
         doubted = turn.status == "doubted"  # else it may be running
         line.append(*(("  in doubt", "bold red") if doubted else ("  begun", "yellow")))

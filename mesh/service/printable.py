@@ -5,7 +5,10 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from protocol.wire.records import Cut
 
 _CONTROLS = "\x00-\x1f\x7f-\x9f"
 """C0, DEL and C1: cursor moves, colours, titles, and the clipboard of some terminals."""
@@ -92,6 +95,25 @@ def as_json_text(value: Any) -> str:
 def as_text(value: Any) -> str:
     """Return a value as people read it: text as it is, everything else as JSON."""
     return value if isinstance(value, str) else as_json_text(value)
+
+
+class _Called(Protocol):
+    """A tool's call as it is recorded; of long arguments there is only a part."""
+
+    @property
+    def arguments(self) -> Any: ...
+    @property
+    def secret(self) -> tuple[str, ...]: ...
+    @property
+    def cut(self) -> "Cut | None": ...
+
+
+def given(called: _Called) -> str:
+    """Return what a tool was called with, as people read it; empty if that is nothing, or not recorded."""
+    said = [as_json_text(called.arguments)] if called.arguments else []
+    if called.cut is not None:
+        said = [f"{called.cut.head}… ({called.cut.bytes} bytes)"]
+    return " ".join([*said, *(f"{name}: secret" for name in called.secret)])
 
 
 TIMES = frozenset({"at", "since", "until", "expires_at", "due", "began", "ended", "deadline"})

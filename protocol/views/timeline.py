@@ -23,6 +23,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, TurnId
 from protocol.wire.prices import Price, price_list
+from protocol.wire.records import Cut
 from protocol.wire.subjects import intent_inbox
 
 
@@ -31,7 +32,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepEntry(_Entry, frozen=True, kw_only=True):
-    """One step of a turn's journal, without what it was given and what came of it."""
+    """One step of a turn's journal, without what came of it."""
 
     round: int
     n: int
@@ -50,6 +51,12 @@ class StepEntry(_Entry, frozen=True, kw_only=True):
     """The code of a recorded no."""
     usage: Cost | None
     """Of a model's reply."""
+    arguments: Any = None
+    """Of a tool's call, by name; None where the step records none, or they are cut."""
+    secret: tuple[str, ...] = ()
+    """Names of arguments that the tool keeps out of its record."""
+    cut: Cut | None = None
+    """Of longer arguments: how many bytes they have, and their beginning."""
 
 
 class TurnEntry(_Entry, frozen=True, kw_only=True):

@@ -29,11 +29,29 @@ FENCE = "fence"
 """The kind of the record by which a later round closes an earlier one."""
 
 
+RAISED = "raised"
+"""The code of a reading tool's exception: its round raises it again, and a later round tries anew."""
+
+MOST_ARGUMENTS_BYTES: Final = 16 << 10
+"""Arguments of a call that are recorded whole, as JSON."""
+HEAD_BYTES: Final = 2 << 10
+"""What is recorded of longer ones."""
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool's recorded no."""
+    """A tool's recorded no, or the exception that a reading tool raised."""
 
     code: str
     message: str
+    type: str = ""
+    """Of an exception: its module and name; of Python's own only the name."""
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is recorded of arguments that are too long. The step's digest is of all of them."""
+
+    bytes: int
+    head: str
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +78,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the step cost, where it cost anything."""
     began: Any = None
     """Of a model's first reply in a conversation: what that began with, and every later round has to know."""
+    arguments: Any = None
+    """Of a tool's call (`call`, `intent`, `effect`): its arguments by name, without those that are secret."""
+    secret: tuple[str, ...] = ()
+    """Names of arguments that the tool keeps out of the record. The digest is of them, too."""
+    cut: Cut | None = None
+    """Instead of `arguments` of more than 16 KiB."""
 
     @property
     def called(self) -> str:

@@ -5,10 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+
+from mesh.bus.stores import JetStreamSteps
 from protocol.wire import events
 from protocol.wire.commands import Ask, Delegate, Deliver, Doubt, Escalate, Report, ReportInDoubt, Task, Usage
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName
+from protocol.wire.records import Record
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running
 
@@ -91,6 +95,11 @@ class Office:
     async def doubted(self) -> str:
         """Submit a request whose first agent has an effect in doubt."""
         request, work = await self.begun()
+        intent = Record(
+            kind="intent", name="pay", nonce="n", at=1, key="k7", arguments={"cents": 1299}, secret=("card",)
+        )
+        steps = JetStreamSteps(await self.stage.bus("a"), "a")
+        await steps.put(request, work.journal_id, "0-3", msgspec.json.encode(intent))
         doubt = ReportInDoubt(turn=work.turn, round=0, effect=Doubt(step="0-3", action="pay", key="k7"))
         await (await self.stage.actor("a")).say(request, doubt)
         await self.stage.reaches(request, "effect.doubted")

@@ -248,6 +248,16 @@ async def test_effects_in_doubt_are_listed_with_what_to_look_for(office: Office)
     assert "mesh doubt settle" in (await office.mesh("human", "show", request)).out
 
 
+async def test_a_person_sees_what_an_effect_in_doubt_was_called_with(office: Office) -> None:
+    request, called = await office.doubted(), 'pay {"cents":1299} card: secret'
+    for command in (("doubt", "ls"), ("doubt", "show", request), ("human", "show", request)):
+        assert called in (await office.mesh(*command)).out
+    listed = {each["request"]: each for each in (await office.mesh("doubt", "ls", "--json")).json}
+    found = listed[request]
+    assert (found["arguments"], found["secret"]) == ({"cents": 1299}, ["card"])
+    assert called in (await office.mesh("doubt", "settle", request, "--done")).out
+
+
 @pytest.mark.parametrize(
     ("options", "outcome", "result"),
     [

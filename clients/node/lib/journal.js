@@ -15,6 +15,8 @@ import { canonical, sha256 } from "./ids.js";
  * @property {unknown} [value]
  * @property {{ code: string, message: string }} [error] a recorded no
  * @property {Usage} [usage]
+ * @property {unknown} [arguments] of a call
+ * @property {{ bytes: number, head: string }} [cut] instead of arguments of more than 16 KiB
  */
 /**
  * @typedef {object} Whose
@@ -27,9 +29,20 @@ import { canonical, sha256 } from "./ids.js";
  */
 
 const LARGEST_STEP = 512 * 1024;
+const MOST_ARGUMENTS = 16 * 1024;
+const HEAD = 2 * 1024;
 const MOST_STEPS = 1_000;
 const CRASHES = 5;
 const FULL_MS = 1_000;
+
+/** @typedef {{ arguments?: unknown, cut?: { bytes: number, head: string } }} Given what a step shows of its arguments */
+
+/** @param {unknown} args @returns {Given} */
+function given(args) {
+  const body = Buffer.from(JSON.stringify(args) ?? "null");
+  if (body.length <= MOST_ARGUMENTS) return { arguments: args };
+  return { cut: { bytes: body.length, head: body.subarray(0, HEAD).toString().replace(/\uFFFD$/, "") } };
+}
 
 /** What ends a round from beneath its code. No code catches it for good: the next call throws it again. */
 export class Stopped extends Error {}
@@ -131,7 +144,8 @@ export class Journal {
     try {
       await (this.opened ??= this.#open());
       const digest = sha256(canonical(args)).slice(0, 32);
-      const record = how.effect ? await this.#effect(name, digest, run, how.effect) : await this.#read(name, digest, run, how);
+      const shown = given(args);
+      const record = how.effect ? await this.#effect(name, digest, shown, run, how.effect) : await this.#read(name, digest, shown, run, how);
       if (record.error !== undefined) throw new ToolError(record.error.code, record.error.message);
       return record.value;
     } catch (error) {
@@ -140,8 +154,8 @@ export class Journal {
     }
   }
 
-  /** @param {string} name @param {string} digest @param {(key: string) => unknown} run @param {{ cost?: (value: any) => Usage }} how */
-  async #read(name, digest, run, { cost }) {
+  /** @param {string} name @param {string} digest @param {Given} shown @param {(key: string) => unknown} run @param {{ cost?: (value: any) => Usage }} how */
+  async #read(name, digest, shown, run, { cost }) {
     const before = this.#take((record) => record.kind === "call" && record.name === name && record.digest === digest && !record.error);
     if (before !== undefined) return before.record; // an earlier round reported it
     const step = this.#place();
@@ -149,11 +163,11 @@ export class Journal {
     if (own !== undefined) return this.#counted(own);
     const produced = await this.#produced(run, "");
     const usage = cost !== undefined && produced.error === undefined ? { usage: cost(produced.value) } : {};
-    return await this.#write(step, { ...this.#record("call", name, digest), ...produced, ...usage });
+    return await this.#write(step, { ...this.#record("call", name, digest), ...shown, ...produced, ...usage });
   }
 
-  /** @param {string} name @param {string} digest @param {(key: string) => unknown} run @param {"idempotent" | "once"} effect */
-  async #effect(name, digest, run, effect) {
+  /** @param {string} name @param {string} digest @param {Given} shown @param {(key: string) => unknown} run @param {"idempotent" | "once"} effect */
+  async #effect(name, digest, shown, run, effect) {
     const nth = this.equal.get(name + digest) ?? 0;
     this.equal.set(name + digest, nth + 1); // the key: never of the round, and of two equal calls two
     const key = sha256(canonical([this.whose.request, this.turn, name, digest, nth])).slice(0, 32);
@@ -168,9 +182,9 @@ export class Journal {
     const settled = where !== undefined ? this.#settled(where) : undefined;
     if (where !== undefined && settled === undefined && effect === "once") throw new InDoubt({ step: where, action: name, key });
     const since = Date.now();
-    if (intent === undefined) await this.#write(step, { ...this.#record("intent", name, digest), key });
+    if (intent === undefined) await this.#write(step, { ...this.#record("intent", name, digest), ...shown, key });
     if (Date.now() - since > this.whose.leaseMs / 2) await this.requireHeld();
-    const record = { ...this.#record("effect", name, digest), key };
+    const record = { ...this.#record("effect", name, digest), ...shown, key };
     if (settled?.settled === "done") return await this.#write(`${step}d`, { ...record, value: settled.reply });
     let produced;
     try {
@@ -288,7 +302,7 @@ export class Journal {
   /** Store a step; false if another process has it. @param {string} name @param {StepRecord} record */
   async #put(name, record) {
     const body = JSON.stringify(record);
-    if (Buffer.byteLength(body) > LARGEST_STEP) {
+    if (Buffer.byteLength(body) > LARGEST_STEP + MOST_ARGUMENTS) {
       throw new Broken("journal_full", `${record.name}: a step has ${LARGEST_STEP} bytes at most`, { permanent: true });
     }
     for (;;) {

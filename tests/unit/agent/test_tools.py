@@ -382,9 +382,12 @@ async def test_what_is_no_value_is_not_recorded_as_text(give: Callable[[], Any],
     steps = MemorySteps()
     with pytest.raises(TypeError, match=f"a {kind} is no result"):
         await turn(steps=steps).call(Tool("give", "Give.", None, give))
-    assert steps.written == 0
+    (record,) = map(decode_record, steps.steps.values())
+    assert record.value is None
+    assert record.error is not None
+    assert record.error.code == "raised"
     with pytest.raises(ToolRefused, match="give broke: TypeError"):
-        await turn(steps=steps).execution.call(Tool("give", "Give.", None, give), {}, for_model=True)
+        await turn().execution.call(Tool("give", "Give.", None, give), {}, for_model=True)
     steps = MemorySteps()
     with pytest.raises(InDoubt):
         await turn(steps=steps).call(Tool("give", "Give.", "once", give))
