@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mesh.agent.definition import Agent
     from mesh.agent.errors import Permanent, Retry
     from mesh.agent.tools import Tool
-    from mesh.agent.turn import Refusal, Turn
+    from mesh.agent.turn import RefusedMove, Turn
     from mesh.artifacts import ArtifactStore
     from mesh.client import AnswerInvalid, Client, Outcome, Question, SubmitRejected
     from protocol.wire.commands import Move
@@ -33,7 +33,7 @@ __all__ = [
     "Outcome",
     "Permanent",
     "Question",
-    "Refusal",
+    "RefusedMove",
     "Retry",
     "SubmitRejected",
     "Tool",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mesh.model import choice as driven
-from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
+from mesh.model.port import Exchange, PastReply, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.scripted import ScriptedModel, load_script
 from mesh.model.vendors.claude import KEY
 from tests.certain import known
@@ -55,13 +55,13 @@ def prompt_of(body: Mapping[str, Any]) -> Prompt:
     )
 
 
-def _said(content: list[Mapping[str, Any]]) -> Said:
+def _said(content: list[Mapping[str, Any]]) -> PastReply:
     made = tuple(
         ToolCall(block["id"], block["name"], block["input"])
         for block in content
         if block["type"] == "tool_use"
     )
-    return Said("".join(block["text"] for block in content if block["type"] == "text"), made)
+    return PastReply("".join(block["text"] for block in content if block["type"] == "text"), made)
 
 
 def _result(block: Mapping[str, Any], names: Mapping[str, str]) -> ToolResult:

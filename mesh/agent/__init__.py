@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ToolRefused,
     )
     from mesh.agent.tools import NOT_DONE, Tool, tool
-    from mesh.agent.turn import Refusal, Turn
+    from mesh.agent.turn import RefusedMove, Turn
     from mesh.agent.values import Result
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
     from protocol.wire.commands import Move, Task
@@ -42,7 +42,7 @@ __all__ = [
     "Flaw",
     "Move",
     "Permanent",
-    "Refusal",
+    "RefusedMove",
     "Result",
     "Retry",
     "Supervisor",

@@ -23,8 +23,7 @@ from mesh.agent.values import Facts, KnownFacts, Result, Results, fact_as, facts
 from protocol.wire.commands import Failure, Move, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import RoundOutcome
-from protocol.wire.handoff import Artifact, Budget, Handoff
-from protocol.wire.handoff import Refusal as RefusalOf
+from protocol.wire.handoff import Artifact, Budget, Handoff, Refusal
 from protocol.wire.ids import AgentName, submitter_of
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Refusal(NamedTuple):
+class RefusedMove(NamedTuple):
     """A move of an earlier round that the guard refused, and why."""
 
     move: Move
@@ -109,12 +108,12 @@ class Turn(Moves):
         }
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> tuple[RefusedMove, ...]:
         """Moves that were refused in earlier rounds of this turn, in order."""
         return tuple(
-            Refusal(past.move, str(why.rule), why.detail, why.hint)
+            RefusedMove(past.move, str(why.rule), why.detail, why.hint)
             for past in self.past
-            if isinstance(why := past.refusal, RefusalOf) and past.move is not None
+            if isinstance(why := past.refusal, Refusal) and past.move is not None
         )
 
     @property

@@ -11,7 +11,7 @@ import click
 from mesh.cli.exits import EPILOG, ReportingGroup
 
 
-class Place(NamedTuple):
+class CommandPlace(NamedTuple):
     """Where a command is, and its line in the list of all: so that listing them imports none."""
 
     module: str
@@ -20,54 +20,60 @@ class Place(NamedTuple):
 
 
 COMMANDS = {
-    "init": Place(
+    "init": CommandPlace(
         "files", "init", "Write a starter project: two agents of your own that hand work to each other."
     ),
-    "demo": Place(
+    "demo": CommandPlace(
         "demo",
         "demo",
         "Run a server, a guard and a fleet's agents on sample requests; tell what happens, and sum up.",
     ),
-    "dev": Place("dev", "dev", "Run a server, a guard and the agents on this machine until Ctrl-C."),
-    "send": Place("send", "send", "Submit a request, wait for its end, print the answer."),
-    "request": Place("request", "app", "Requests: submit, list, show, watch, cancel, freeze, thaw, rerun."),
-    "artifact": Place("artifact", "app", "What is too large for a handoff, in the store of the fleet."),
-    "why": Place("audit", "why", "Explain a verdict, and name what would be allowed."),
-    "replay": Place("audit", "replay", "Judge a log again and compare the verdicts."),
-    "human": Place(
+    "dev": CommandPlace("dev", "dev", "Run a server, a guard and the agents on this machine until Ctrl-C."),
+    "send": CommandPlace("send", "send", "Submit a request, wait for its end, print the answer."),
+    "request": CommandPlace(
+        "request", "app", "Requests: submit, list, show, watch, cancel, freeze, thaw, rerun."
+    ),
+    "artifact": CommandPlace(
+        "artifact", "app", "What is too large for a handoff, in the store of the fleet."
+    ),
+    "why": CommandPlace("audit", "why", "Explain a verdict, and name what would be allowed."),
+    "replay": CommandPlace("audit", "replay", "Judge a log again and compare the verdicts."),
+    "human": CommandPlace(
         "human",
         "app",
         "The work that waits for people: list, show, resolve, reply, approve, deny, assign, watch.",
     ),
-    "doubt": Place("doubt", "app", "Effects in doubt: list, show, settle."),
-    "dead": Place("dead", "app", "Dead letters: list, show, resend."),
-    "log": Place("log", "app", "The log: tail, export, verify, trim-steps."),
-    "memory": Place("memory", "app", "What conversations remember: list, show, forget."),
-    "agent": Place("agent", "app", "Agents: run one, add one, see who is there, show a prompt."),
-    "guard": Place("guard", "app", "The guard, which decides every proposal."),
-    "freeze": Place("fleet", "freeze", "Freeze the whole mesh: guards decide nothing more until the thaw."),
-    "thaw": Place(
+    "doubt": CommandPlace("doubt", "app", "Effects in doubt: list, show, settle."),
+    "dead": CommandPlace("dead", "app", "Dead letters: list, show, resend."),
+    "log": CommandPlace("log", "app", "The log: tail, export, verify, trim-steps."),
+    "memory": CommandPlace("memory", "app", "What conversations remember: list, show, forget."),
+    "agent": CommandPlace("agent", "app", "Agents: run one, add one, see who is there, show a prompt."),
+    "guard": CommandPlace("guard", "app", "The guard, which decides every proposal."),
+    "freeze": CommandPlace(
+        "fleet", "freeze", "Freeze the whole mesh: guards decide nothing more until the thaw."
+    ),
+    "thaw": CommandPlace(
         "fleet",
         "thaw",
         "Let the whole mesh go on: guards decide the messages that waited, in the order in which they came.",
     ),
-    "setup": Place("fleet", "setup", "Make files and bus as the fleet file wants them."),
-    "doctor": Place(
+    "setup": CommandPlace("fleet", "setup", "Make files and bus as the fleet file wants them."),
+    "doctor": CommandPlace(
         "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."
     ),
-    "cost": Place(
+    "cost": CommandPlace(
         "audit",
         "cost",
         "Sum up the cost of models: dollars, tokens, and the share of prompts that the vendor had cached.",
     ),
-    "check-agent": Place(
+    "check-agent": CommandPlace(
         "check_agent", "check_agent", "Check that an agent, in any language, keeps to the protocol."
     ),
-    "ui": Place(
+    "ui": CommandPlace(
         "ui", "ui", "Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."
     ),
-    "schema": Place("schema", "app", "The schemas of the wire contract."),
-    "completion": Place("files", "completion", "Print the script that completes `mesh` in a shell."),
+    "schema": CommandPlace("schema", "app", "The schemas of the wire contract."),
+    "completion": CommandPlace("files", "completion", "Print the script that completes `mesh` in a shell."),
 }
 """By name, in the order of the list."""
 

@@ -249,7 +249,7 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> Agent:
     return agent
 
 
-def _prompt_lines(found: "ops.prompt.Shown", request: str) -> list[str]:
+def _prompt_lines(found: "ops.prompt.ShownPrompt", request: str) -> list[str]:
     """Return a prompt line by line: the head, then what the vendor gets, in its order."""
     sent = found.sent
     work = found.work

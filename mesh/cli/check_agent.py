@@ -12,7 +12,7 @@ from mesh.cli.options import (
 )
 from mesh.cli.output import emit, say
 from mesh.conformance import checks
-from mesh.conformance.checks import Finding
+from mesh.conformance.checks import CheckResult
 from mesh.errors import UsageWrong
 from protocol.wire.ids import is_name
 
@@ -33,7 +33,7 @@ async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -
 
     if not is_name(name):
         raise UsageWrong(f"not a name: {name!r}")
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     with tempfile.TemporaryDirectory(prefix="mesh-check-") as directory:
         findings = checks.check_agent(name, run, Path(directory), kill=kill)
         async with ended_by_signals(), aclosing(findings):
@@ -47,7 +47,7 @@ async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -
         raise Leave(Exit.FAILED)
 
 
-def _verdict(finding: Finding) -> str:
+def _verdict(finding: CheckResult) -> str:
     if finding.ok:
         return f"ok     {finding.check}"
     return f"WRONG  {finding.check}: {finding.wrong} (docs/wire/agent.md, {finding.section})"

@@ -24,7 +24,7 @@ from mesh.local.fleet import LocalFleet, store_of
 from mesh.local.project import data_environment, find_fleet, model_environment, port_of, with_client
 from mesh.local.reload import Reload, mistakes_under
 from mesh.local.server import EmbeddedServer, if_free, in_use
-from mesh.local.service import Output, Service, near
+from mesh.local.service import Output, ServiceProcess, near
 from mesh.model.choice import MODES
 from mesh.service.logs import VALUES
 from mesh.settings import DEV_FILE, STATE, Dev, running_dev
@@ -228,7 +228,7 @@ or with anything that speaks NATS (no credentials needed here; the id is <client
 Ctrl-C stops everything"""
 
 
-def _say_ready(service: Service | EmbeddedServer) -> None:
+def _say_ready(service: ServiceProcess | EmbeddedServer) -> None:
     say(f"  {service.identity:<12} process {service.pid}, log {near(service.log)}")
 
 

@@ -35,9 +35,9 @@ from mesh.service.logs import get_logger
 from mesh.tasks import Alarms
 from mesh.telemetry import tracing
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Cancel, Control, Reply, Submit, asked_for
+from protocol.wire.commands import Cancel, Control, ReplyToAsk, Submit, asked_for
 from protocol.wire.handoff import Artifact, Constraints
-from protocol.wire.ids import AgentName, RequestId, request_id
+from protocol.wire.ids import AgentName, RequestId, TurnId, request_id
 from protocol.wire.records import Notice
 
 _log = get_logger(__name__)
@@ -262,7 +262,8 @@ class Client:
             await asyncio.to_thread(check_reply, question.schema, value)
         except SchemaUnusable as unusable:
             _log.warning("reply_unchecked", request=question.request, detail=str(unusable))
-        reply = Reply(id=os.urandom(8).hex(), by=by, turn=question.turn, round=question.round, value=value)  # type: ignore[arg-type]
+        turn, round_ = TurnId(question.turn), question.round
+        reply = ReplyToAsk(id=os.urandom(8).hex(), by=by, turn=turn, round=round_, value=value)
         await self.control(question.request, reply)
 
     async def control(self, request: str, message: Control) -> None:

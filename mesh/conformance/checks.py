@@ -246,7 +246,7 @@ STARTS = Check("takes work", "Pulling", Stage.takes_work)
 """Comes before all others, which cannot be tried without."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """What came of one check."""
 
     check: str
@@ -265,7 +265,7 @@ async def check_agent(
     kill: str | None = None,
     checks: Iterable[Check] = CHECKS,
     patience_s: float = COMES_S,
-) -> AsyncGenerator[Finding]:
+) -> AsyncGenerator[CheckResult]:
     """Start the agent `name` on a scratch mesh and try it; yield what was found, check by check.
 
     Args:
@@ -286,7 +286,7 @@ async def check_agent(
         yield _finding(STARTS, str(wrong))
 
 
-async def _tried(check: Check, stage: Stage) -> Finding:
+async def _tried(check: Check, stage: Stage) -> CheckResult:
     """Try one check; what is wrong quotes each `turn.failed` of the check's requests."""
     before = len(stage.submitted)
     try:
@@ -301,5 +301,5 @@ async def _tried(check: Check, stage: Stage) -> Finding:
     return _finding(check, wrong)
 
 
-def _finding(check: Check, wrong: str = "") -> Finding:
-    return Finding(check.name, not wrong, wrong, check.section)
+def _finding(check: Check, wrong: str = "") -> CheckResult:
+    return CheckResult(check.name, not wrong, wrong, check.section)

@@ -53,7 +53,7 @@ class Wrong(Exception):
     """What the agent did wrong, in one sentence."""
 
 
-class Said(NamedTuple):
+class Published(NamedTuple):
     """One message of the agent's."""
 
     at: float
@@ -163,8 +163,8 @@ class Overheard:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.proposals: list[Said] = []
-        self.letters: list[Said] = []
+        self.proposals: list[Published] = []
+        self.letters: list[Published] = []
         self.acks: list[Ack] = []
 
     async def listen(self, bus: Bus) -> None:
@@ -173,7 +173,7 @@ class Overheard:
         await bus.subscribe(f"mesh.dead.{self.name}", lambda message: self.letters.append(_said(message)))
         await bus.subscribe(f"$JS.ACK.LOG.in-{self.name}.>", self._acknowledged)
 
-    def of(self, request: str) -> list[Said]:
+    def of(self, request: str) -> list[Published]:
         """Return what was proposed for a request."""
         return [said for said in self.proposals if said.subject.endswith(f".{request}")]
 
@@ -187,8 +187,8 @@ class Overheard:
         self.acks.append(Ack(time.monotonic(), int(deliveries), int(seq), payload))
 
 
-def _said(message: Incoming) -> Said:
-    return Said(time.monotonic(), message.subject, bytes(message.data))
+def _said(message: Incoming) -> Published:
+    return Published(time.monotonic(), message.subject, bytes(message.data))
 
 
 def _failure(event: TurnFailed) -> str:

@@ -42,7 +42,7 @@ _ANSWER_S = 1.0
 _MOST_MARKS = 1_000
 
 
-class Queue:
+class InboxProgress:
     """How far an agent's inbox was delivered, and when a look first saw that."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class _Agent:
         self.served = False
         self.since = 0
         self.looked_at = 0
-        self.queue = Queue()
+        self.queue = InboxProgress()
 
     def seen(self, served: bool, at: int) -> None:
         if served is not self.served or at - self.looked_at > GAP_S * 1e6:

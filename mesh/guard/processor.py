@@ -100,7 +100,7 @@ class GuardFailed(MeshError, code="guard.failed"):
         self.ends_request = ends_request
 
 
-class Frozen(MeshError, code="guard.frozen"):
+class MeshIsFrozen(MeshError, code="guard.frozen"):
     """The whole mesh is frozen; the message is to come again after the thaw."""
 
 
@@ -128,7 +128,8 @@ class RequestProcessor:
     async def process(self, command: Command) -> Outcome:
         """Decide one message; return what came of it.
 
-        Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
+        Raises what reading the log raises, Contended, MeshIsFrozen and BusError: then nothing may be
+        acknowledged.
         Raises GuardFailed if there is no use in trying again.
         """
         in_hand = self._in_hand[command.request]
@@ -175,7 +176,7 @@ class RequestProcessor:
                     break
             else:
                 raise Contended(f"{request}: {ATTEMPTS} races lost")
-        with contextlib.suppress(GuardFailed, Frozen):
+        with contextlib.suppress(GuardFailed, MeshIsFrozen):
             await self.wake(request)  # those whose turns it ended are told
 
     async def _until_settled(self, request: str, command: Command | None, stored_us: int) -> Outcome | None:
@@ -276,7 +277,7 @@ class RequestProcessor:
         else:
             settled = await self._steps(cached, decision, request, command, stored_us)
         if isinstance(settled.outcome, MeshFrozen):
-            raise Frozen("the mesh is frozen")
+            raise MeshIsFrozen("the mesh is frozen")
         if settled.wake_at is not None and not cached.wakes(settled.wake_at, context.now()):
             await arm_timer(self._bus, cached, request, settled.wake_at, context.now(), fleet.partitions)
         failpoint("guard.armed")

@@ -27,7 +27,7 @@ from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.dead_letters import DeadLetters
 from mesh.guard.lane import GuardLane
 from mesh.guard.presence import GuardPresence
-from mesh.guard.processor import Contended, Frozen, GuardFailed, RequestProcessor
+from mesh.guard.processor import Contended, GuardFailed, MeshIsFrozen, RequestProcessor
 from mesh.guard.queues import Queues
 from mesh.guard.watchdog import VERDICT_S
 from mesh.service.conditions import Kind
@@ -187,7 +187,7 @@ class Guard:
                 await self._bury(message, Rejected(error.code, str(error)))
             except ConfUnreadable as error:
                 await self._bury(message, Rejected(error.refusal, str(error)))
-            except Frozen:
+            except MeshIsFrozen:
                 message.nak(_AGAIN_S)
             except StreamFull:  # the bus has said it; to make room takes a person, so ask less and less often
                 message.nak(min(_AGAIN_S * message.delivered, _FULL_MOST_S))

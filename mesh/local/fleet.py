@@ -25,7 +25,7 @@ from mesh.errors import BusError, MeshError, OldForm
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import EmbeddedServer, Lifecycle
-from mesh.local.service import COMMAND, LaunchFailed, Service, exit_words, near, next_try
+from mesh.local.service import COMMAND, LaunchFailed, ServiceProcess, exit_words, near, next_try
 from mesh.model.vendors import secrets
 from mesh.settings import load_settings
 
@@ -86,7 +86,7 @@ class LocalFleet(Lifecycle):
         agent_environment: Mapping[str, str | None] | None = None,
         search: Sequence[Path] = (),
         on_trouble: Callable[[str], None] | None = None,
-        on_ready: Callable[[Service | EmbeddedServer], None] | None = None,
+        on_ready: Callable[[ServiceProcess | EmbeddedServer], None] | None = None,
     ) -> None:
         self.file = file
         self.directory = directory.resolve()
@@ -101,7 +101,7 @@ class LocalFleet(Lifecycle):
             sync_always=sync_always,
             probe_seed=self.prepared.keys[ADMIN].seed,
         )
-        self.services: dict[str, Service] = {}
+        self.services: dict[str, ServiceProcess] = {}
         """By identity: `guard-1`, `billing`."""
         self.died = asyncio.Event()
         """Set when a service ended that nobody asked to."""
@@ -164,18 +164,18 @@ class LocalFleet(Lifecycle):
             for service in self.services.values():
                 await service.start()
             await self._ready(admin)
-        kept: list[Service | EmbeddedServer] = [self.server, *self.services.values()]
+        kept: list[ServiceProcess | EmbeddedServer] = [self.server, *self.services.values()]
         for each in kept:
             self._keepers[each.identity] = asyncio.create_task(self._keep(each))
 
-    def _add_agent(self, name: str) -> list[Service]:
+    def _add_agent(self, name: str) -> list[ServiceProcess]:
         """Add an agent's processes, not started yet; none for one that others run."""
         module = self.file.agents[name].module
         numbers = range(1, self._instances + 1) if module is not None else ()
         identities = [name if self._instances == 1 else f"{name}-{number}" for number in numbers]
         return [self._add(name, identity, ("agent", "run", str(module))) for identity in identities]
 
-    def _add(self, name: str, identity: str, arguments: Sequence[str]) -> Service:
+    def _add(self, name: str, identity: str, arguments: Sequence[str]) -> ServiceProcess:
         kept = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
         paths = [*map(str, self._search), *filter(None, [kept.get("PYTHONPATH")])]
         own = {
@@ -192,7 +192,7 @@ class LocalFleet(Lifecycle):
         environment = kept | own | self._environment
         changed = dict.fromkeys(secrets()) if name == GUARD else self._agent_environment
         environment = {key: value for key, value in (environment | changed).items() if value is not None}
-        service = Service(name, identity, arguments, environment, log, command)
+        service = ServiceProcess(name, identity, arguments, environment, log, command)
         self.services[identity] = service
         return service
 
@@ -246,7 +246,7 @@ class LocalFleet(Lifecycle):
 
     # --- watching ---------------------------------------------------------------------------------
 
-    async def _keep(self, each: Service | EmbeddedServer) -> None:
+    async def _keep(self, each: ServiceProcess | EmbeddedServer) -> None:
         """Say it when a process dies, and start it again if that was asked for.
 
         A server gets its port and store again, and its connections wait for that. A process that cannot be
@@ -277,7 +277,7 @@ class LocalFleet(Lifecycle):
 
     # --- changing ---------------------------------------------------------------------------------
 
-    async def renew(self, service: Service) -> bool:
+    async def renew(self, service: ServiceProcess) -> bool:
         """Start a service's process anew, and end the old one once the new one takes work.
 
         Returns False if the new one ended instead: then the old one goes on.
@@ -317,11 +317,11 @@ class LocalFleet(Lifecycle):
                 self._begin(added)
         return changes
 
-    def _begin(self, service: Service) -> None:
+    def _begin(self, service: ServiceProcess) -> None:
         self.services[service.identity] = service
         self._keepers[service.identity] = asyncio.create_task(self._keep(service))
 
-    async def _forget(self, service: Service) -> None:
+    async def _forget(self, service: ServiceProcess) -> None:
         """Stop a service that is not to be started again."""
         self.services.pop(service.identity)
         keeper = self._keepers.pop(service.identity)

@@ -14,7 +14,7 @@ from mesh.bus.roles import GUARD
 from mesh.errors import MeshError, UsageWrong
 from mesh.fleet.file import FleetFile
 from mesh.local.fleet import LocalFleet
-from mesh.local.service import Service
+from mesh.local.service import ServiceProcess
 from mesh.settings import FILE_NAME
 from protocol.wire.config import Policy
 
@@ -110,7 +110,7 @@ class Reload:
             took = f"{time.monotonic() - began:.1f} s"
             self._tell(f"{names} changed: {_count(running, agents)} the new code, {took}")
 
-    async def _renewed(self, agent: Service) -> str:
+    async def _renewed(self, agent: ServiceProcess) -> str:
         """Start an agent anew. Return why that failed; empty if it runs."""
         try:
             return "" if await self._mesh.renew(agent) else "cannot start with it"
@@ -118,7 +118,7 @@ class Reload:
             return f"cannot be started ({wrong})"
 
 
-def _count(running: Sequence[Service], agents: Sequence[Service]) -> str:
+def _count(running: Sequence[ServiceProcess], agents: Sequence[ServiceProcess]) -> str:
     """Return how many run something, as the beginning of a sentence."""
     if len(running) == 1:
         return f"{running[0].identity} runs"

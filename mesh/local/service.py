@@ -34,7 +34,7 @@ class LaunchFailed(MeshError, code="launch.failed"):
     """A service ended, or was not ready in time; the text ends with the last lines of its log."""
 
 
-class Service:
+class ServiceProcess:
     """One guard or agent: a process that can be started, watched and ended."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Service:
         self.began = 0
         """Bytes of the log that earlier starts wrote."""
 
-    def another(self) -> "Service":
+    def another(self) -> "ServiceProcess":
         """Return the same service as another process, which is not started yet."""
         made = copy.copy(self)
         made._process, made._parent_death = None, ParentDeath()

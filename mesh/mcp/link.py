@@ -149,7 +149,7 @@ Connect = Callable[[Callable[[], None]], "Client"]
 _Failed = tuple[type[McpDown | McpUnusable], str]
 
 
-class Link:
+class McpConnection:
     """A connection that is being opened, open, or over. Belongs to the event loop that it was made on.
 
     Args:

@@ -26,7 +26,7 @@ import msgspec
 from mesh.agent.errors import EffectUnknown, ToolArgumentsInvalid
 from mesh.agent.tools import KEY, NAME_SYNTAX, Approver, Effect, Tool, is_tool_name
 from mesh.agent.values import few, short
-from mesh.mcp.link import Ended, Link, by_http, by_process
+from mesh.mcp.link import Ended, McpConnection, by_http, by_process
 from mesh.mcp.results import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
@@ -108,7 +108,7 @@ class McpServer:
         self._effects, self._approve = dict(effects or {}), dict(approve or {})
         self._timeout_s, self._timeouts = timeout_s, dict(timeouts or {})
         self._start_s, self._max_bytes = start_s, max_bytes
-        self._link: Link | None = None
+        self._link: McpConnection | None = None
         self._tools: tuple[Tool, ...] | None = None
         self._require_sense()
 
@@ -233,7 +233,7 @@ class McpServer:
 
     # --- its connection ---------------------------------------------------------------------------
 
-    def _linked(self) -> Link:
+    def _linked(self) -> McpConnection:
         """Return the connection, a fresh one where there is none that lives on this event loop.
 
         There is one at a time: it moves to the loop that last asked for it.
@@ -243,7 +243,7 @@ class McpServer:
             link.leave_from_elsewhere()
             link = None
         if link is None or link.over:
-            link = self._link = Link(self.name, self._connect, self._start_s)
+            link = self._link = McpConnection(self.name, self._connect, self._start_s)
         return link
 
     def _connect(self, ended: Ended) -> "Client":

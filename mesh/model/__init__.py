@@ -2,7 +2,7 @@
 
 from mesh.model.agent import ClaudeAgent
 from mesh.model.context_window import ContextWindow
-from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall
+from mesh.model.port import Hear, Model, PastReply, Prompt, Reply, ToolCall
 from mesh.model.prompt import Instructions
 from mesh.model.supervisor import Flaw, Supervisor
 from mesh.model.swarm import Swarm
@@ -22,9 +22,9 @@ __all__ = [
     "Instructions",
     "Model",
     "OpenAIModel",
+    "PastReply",
     "Prompt",
     "Reply",
-    "Said",
     "Supervisor",
     "Swarm",
     "Tokens",

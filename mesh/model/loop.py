@@ -19,7 +19,7 @@ from mesh.agent.turn import Turn
 from mesh.agent.values import NotFinite
 from mesh.model.course import answers, can_be_of
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
-from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
+from mesh.model.port import Exchange, Hear, Model, PastReply, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logs import get_logger
@@ -369,9 +369,9 @@ async def replied(
     return reply, is_paid_now
 
 
-def said_in(reply: Reply) -> Said:
+def said_in(reply: Reply) -> PastReply:
     """Return a reply as a transcript has it."""
-    return Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model)
+    return PastReply(reply.text, reply.calls, reply.blocks, reply.asked or reply.model)
 
 
 def _remark(text: str) -> ToolResult:

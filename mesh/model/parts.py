@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.model.port import Prompt, Reply, Said, ToolCall
+from mesh.model.port import PastReply, Prompt, Reply, ToolCall
 from protocol.wire import codec
 from protocol.wire.commands import MAX_MODEL_CHARS
 from protocol.wire.errors import Malformed
@@ -52,7 +52,7 @@ class Dialogue(ABC):
         """Ids of the last reply's calls without a result yet."""
         texts = [prompt.brief]
         for each in prompt.transcript:
-            if isinstance(each, Said):
+            if isinstance(each, PastReply):
                 self._end_message(texts)
                 texts = []
                 self._add_reply(each)
@@ -71,7 +71,7 @@ class Dialogue(ABC):
         self._say(texts)
 
     @abstractmethod
-    def _add_reply(self, said: Said) -> None:
+    def _add_reply(self, said: PastReply) -> None:
         """Add a reply, and note its calls in `_open`."""
 
     @abstractmethod

@@ -36,7 +36,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PastReply:
     """One reply of the model's, in a transcript."""
 
     text: str
@@ -59,7 +59,7 @@ class ToolResult:
     is_error: bool = False
 
 
-Exchange = Said | ToolResult
+Exchange = PastReply | ToolResult
 
 
 @dataclass(frozen=True, slots=True)

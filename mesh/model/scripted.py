@@ -43,7 +43,7 @@ from pydantic import (
 
 from mesh.errors import MeshError
 from mesh.model.moves import DELEGATE
-from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult
+from mesh.model.port import Hear, Model, PastReply, Prompt, Reply, ToolCall, ToolResult
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -84,7 +84,7 @@ class Action(_Strict):
         return self
 
 
-class Rule(Action):
+class ScriptedRule(Action):
     """An action and its conditions, which must all hold."""
 
     name: str
@@ -94,17 +94,17 @@ class Rule(Action):
     without: tuple[str, ...] = ()
 
 
-class Role(_Strict):
+class AgentRules(_Strict):
     """One agent's rules, of which the first that fits wins, and its action when none fits."""
 
     fallback: Action
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ScriptedRule, ...] = ()
 
 
-Script = Mapping[str, Role]
+Script = Mapping[str, AgentRules]
 """By agent."""
 
-_SCRIPT: TypeAdapter[dict[str, Role]] = TypeAdapter(dict[str, Role])
+_SCRIPT: TypeAdapter[dict[str, AgentRules]] = TypeAdapter(dict[str, AgentRules])
 
 
 def parse_script(text: str, source: str = "script") -> Script:
@@ -268,7 +268,7 @@ def _text(value: Any) -> str:
 # --- matching a rule ----------------------------------------------------------------------------
 
 
-def _fits(rule: Rule, known: Mapping[str, Any]) -> dict[str, str] | None:
+def _fits(rule: ScriptedRule, known: Mapping[str, Any]) -> dict[str, str] | None:
     """Return the named groups in the customer's words; None if the rule does not fit."""
     words = _text(known["text"])
     found = [pattern.search(words) for pattern in rule.says]
@@ -301,7 +301,7 @@ def _follow(action: Action, known: Mapping[str, Any], prompt: Prompt) -> Reply |
     if facts:
         arguments["facts"] = facts
     call = str(action.call)
-    asked = [each for said in prompt.transcript if isinstance(said, Said) for each in said.calls]
+    asked = [each for said in prompt.transcript if isinstance(said, PastReply) for each in said.calls]
     if call not in {tool.name for tool in prompt.tools}:
         return None
     if any((each.name, each.arguments) == (call, arguments) for each in asked):

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from mesh.agent._rate_limit import HeldBack, Permit, RateLimiter, limiter_of, sound_pause
 from mesh.agent.errors import Permanent, Retry, Throttled
 from mesh.model.parts import BrokenOff, Streamed, Unreadable, encodable
-from mesh.model.port import Hear, Model, Prompt, Reply, Said
+from mesh.model.port import Hear, Model, PastReply, Prompt, Reply
 from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
@@ -367,7 +367,9 @@ class VendorModel(Model):
 
 def _ids(prompt: Prompt) -> frozenset[str]:
     """Return the ids of all calls so far."""
-    return frozenset(call.id for each in prompt.transcript if isinstance(each, Said) for call in each.calls)
+    return frozenset(
+        call.id for each in prompt.transcript if isinstance(each, PastReply) for call in each.calls
+    )
 
 
 def _both(first: ModelRetry, second: ModelRetry | ModelRefused) -> ModelRetry:

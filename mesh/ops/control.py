@@ -23,7 +23,7 @@ from mesh.ops.log import checked_id
 from mesh.ops.roster import MeshFreeze, mesh_freeze
 from mesh.service.printable import short
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Cancel, Control, Freeze, Reply, Thaw
+from protocol.wire.commands import Cancel, Control, Freeze, ReplyToAsk, Thaw
 from protocol.wire.events import AnyEvent, Ended, FactsWithheld, type_of
 from protocol.wire.ids import RequestId, control_cause
 from protocol.wire.records import Notice
@@ -203,7 +203,7 @@ class Replied(msgspec.Struct, frozen=True, kw_only=True):
 async def reply_as_client(
     bus: Bus,
     request: str,
-    order_for: Callable[[Question], Reply],
+    order_for: Callable[[Question], ReplyToAsk],
     *,
     n: int | None = None,
     within_s: float = _WITHIN_S,
@@ -253,7 +253,9 @@ def one_of(request: str, waiting: Mapping[int, tuple[T, str]], n: int | None) ->
     raise Impossible(f"{request}: what waited since event {n} is decided; look again: it waits for {listed}")
 
 
-async def _until_decided(client: Client, notices: Notices, asked: Question, order: Reply) -> AnyEvent | None:
+async def _until_decided(
+    client: Client, notices: Notices, asked: Question, order: ReplyToAsk
+) -> AnyEvent | None:
     """Send a reply until a guard has decided it; return the end of the request, if the client sees one.
 
     The turn goes on under its agent's name, where a client cannot look. But a client that says the same

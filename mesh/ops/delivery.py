@@ -32,7 +32,7 @@ import msgspec
 
 from mesh.errors import ReceiverGone, UsageWrong
 from mesh.ops.servers import web_url
-from mesh.ops.watch import Alarm, Place
+from mesh.ops.watch import Alarm, WatchPoint
 from mesh.service.printable import counted, short
 from mesh.settings import STATE
 
@@ -47,14 +47,14 @@ class Outbox(ABC):
     _LAST: tuple[str, ...] = ()
     """What lets all other alarms go first."""
 
-    def __init__(self, reached: Callable[[Place], None] = lambda place: None) -> None:
+    def __init__(self, reached: Callable[[WatchPoint], None] = lambda place: None) -> None:
         self._reached = reached
-        self._items = asyncio.PriorityQueue[tuple[bool, int, Alarm | None, Place | None]]()
+        self._items = asyncio.PriorityQueue[tuple[bool, int, Alarm | None, WatchPoint | None]]()
         self._numbers = itertools.count()
         self._left = 0
         """Alarms that are not delivered yet."""
 
-    def add(self, alarm: Alarm | None, place: Place | None) -> None:
+    def add(self, alarm: Alarm | None, place: WatchPoint | None) -> None:
         """Have an alarm delivered, then the place reached; either may be None. It returns at once."""
         self._left += alarm is not None
         last = alarm is not None and alarm.what in self._LAST
@@ -248,16 +248,16 @@ class State:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> Place | None:
+    def read(self) -> WatchPoint | None:
         """Return the place; None if nothing was delivered yet. Raises UsageWrong for another file."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Place)
+            return msgspec.json.decode(self._path.read_bytes(), type=WatchPoint)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as wrong:
             raise UsageWrong(f"--state {self._path}: {wrong}") from wrong
 
-    def write(self, place: Place) -> None:
+    def write(self, place: WatchPoint) -> None:
         """Replace the place as a whole. Raises UsageWrong if nothing can be written."""
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         try:

@@ -36,7 +36,7 @@ class JournalEnds(TurnError, code="journal.ends"):
     """The code wants a step that was never recorded."""
 
 
-class Sent(NamedTuple):
+class SentPrompt(NamedTuple):
     """One prompt of the round."""
 
     prompt: Any
@@ -56,7 +56,7 @@ class Sent(NamedTuple):
 class Rebuilt(NamedTuple):
     """The prompts of a round's code, over its journal."""
 
-    sent: tuple[Sent, ...]
+    sent: tuple[SentPrompt, ...]
     """Its prompts in order, those of earlier rounds' conversation included; the last may not be exact."""
     version: str
     """The agent's that began the round; empty if it recorded nothing."""
@@ -119,7 +119,7 @@ class _Execution(Execution):
         self, key: RoundKey, work: Assignment, fleet: Fleet, journal: Journal, replies: list[Record]
     ) -> None:
         super().__init__(key, work, fleet, journal)
-        self.sent: list[Sent] = []
+        self.sent: list[SentPrompt] = []
         self._replies = replies
 
     def knows(self, name: str, prompt: Any) -> bool:
@@ -133,14 +133,14 @@ class _Execution(Execution):
         said = next((record for record in self._replies if record.digest == digest), None)
         known = said or next(iter(self._replies), None)
         name = known.name if known is not None else name  # here another model may be the agent's
-        self.sent.append(Sent(prompt, name, digest, said))
+        self.sent.append(SentPrompt(prompt, name, digest, said))
         return await super().model(name, prompt, produce, kind, **named)
 
 
 # --- what was sent ---------------------------------------------------------------------------------
 
 
-class Shown(NamedTuple):
+class ShownPrompt(NamedTuple):
     """One prompt, and all that is known of it."""
 
     work: Assignment
@@ -148,7 +148,7 @@ class Shown(NamedTuple):
     rebuilt: Rebuilt
     call: int
     """Which of the round's model calls, from 1."""
-    sent: Sent
+    sent: SentPrompt
     request: Mapping[str, Any]
     """As the vendor gets it."""
     sections: tuple[Section, ...]
@@ -171,7 +171,7 @@ async def sent_to_model(
     *,
     n: int | None = None,
     call: int | None = None,
-) -> Shown:
+) -> ShownPrompt:
     """Return what an agent's model was sent: the agent's own code, run over what the turn journaled.
 
     Args:
@@ -212,7 +212,7 @@ async def sent_to_model(
         else:
             body = msgspec.to_builtins(sent.prompt)
     differs = _differences(sent, rebuilt, agent, reported, models[0].mode if models else sent.name)
-    return Shown(work, agent, rebuilt, at, sent, body, sections, reported, tuple(differs))
+    return ShownPrompt(work, agent, rebuilt, at, sent, body, sections, reported, tuple(differs))
 
 
 def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Assignment:
@@ -252,13 +252,15 @@ def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
     return next((report.prompt for report in reports if report is not None and report.prompt), "")
 
 
-def _said(sent: Sent, what: str) -> str:
+def _said(sent: SentPrompt, what: str) -> str:
     """Return which model was `asked`, or which `model` replied; empty where the record does not tell."""
     value = None if sent.record is None else sent.record.value
     return str(value.get(what, "")) if isinstance(value, dict) else ""
 
 
-def _differences(sent: Sent, rebuilt: Rebuilt, agent: Agent, reported: str, pinned: str) -> Iterator[str]:
+def _differences(
+    sent: SentPrompt, rebuilt: Rebuilt, agent: Agent, reported: str, pinned: str
+) -> Iterator[str]:
     """Yield why a prompt is not known to be what was sent: the prompt, and to the model that got it.
 
     Args:
@@ -280,7 +282,7 @@ def _differences(sent: Sent, rebuilt: Rebuilt, agent: Agent, reported: str, pinn
         yield rebuilt.ended
 
 
-def as_program_reads(found: Shown, request: str) -> dict[str, Any]:
+def as_program_reads(found: ShownPrompt, request: str) -> dict[str, Any]:
     """Return everything about one prompt."""
     sent = found.sent
     return {

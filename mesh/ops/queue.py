@@ -25,7 +25,7 @@ from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire import events
-from protocol.wire.commands import Ask, Assign, Control, Reply, Resolve, Settle
+from protocol.wire.commands import Ask, Assign, Control, ReplyToAsk, Resolve, Settle
 from protocol.wire.config import Fleet
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT, Budget, Fact, Handoff
@@ -438,9 +438,9 @@ async def reply(
     Raises NotFound, Impossible, and as `carry_out` and `reply_as_client`.
     """
 
-    def order_for(asked: Question) -> Reply:
+    def order_for(asked: Question) -> ReplyToAsk:
         check(asked.schema, value)
-        return Reply(
+        return ReplyToAsk(
             id=order_id(), by=by, turn=TurnId(asked.turn), round=asked.round, value=value, reason=reason
         )
 
@@ -455,7 +455,7 @@ async def reply(
             return await reply_as_client(own, request, order_for, n=n)
     turn = turn_in(ledger, "ask", bus.name, n)
     check(asked.schema, value)
-    order = Reply(id=order_id(), by=by, turn=turn.id, round=turn.round, value=value, reason=reason)
+    order = ReplyToAsk(id=order_id(), by=by, turn=turn.id, round=turn.round, value=value, reason=reason)
     return obeyed(await carry_out(bus, request, order))
 
 

@@ -43,7 +43,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str = ""
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class RosterEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One agent of the fleet."""
 
     name: str
@@ -63,12 +63,12 @@ async def fleet_of(bus: Bus) -> Fleet:
     return msgspec.structs.replace(read_fleet(kept.data), revision=kept.seq)
 
 
-async def roster(bus: Bus) -> list[Member]:
+async def roster(bus: Bus) -> list[RosterEntry]:
     """Return the fleet's agents, each with its card and its instances. Raises NotFound, BusError."""
     fleet = await fleet_of(bus)
     alive = await instances(bus, fleet.agents)
     return [
-        Member(
+        RosterEntry(
             name=name,
             entry=entry,
             card=await card_of(bus, name),

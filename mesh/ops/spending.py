@@ -47,7 +47,7 @@ class Row(msgspec.Struct, frozen=True):
     thinking_tokens: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class SpendingReport(msgspec.Struct, frozen=True):
     """What was spent, summed up."""
 
     by: By
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True):
 class Reported(NamedTuple):
     """A report, and what has to be known to read it."""
 
-    report: Report
+    report: SpendingReport
     unpriced: list[str]
     """Models without a price."""
     missing: int
@@ -127,7 +127,7 @@ def _reported(
     else:
         groups = spending.grouped(lines, spending.BY[by])
         rows = [_row(name, groups[name]) for name in spending.summed(lines, spending.BY[by])]
-    report = Report(by, rows, _row("total", lines))
+    report = SpendingReport(by, rows, _row("total", lines))
     unpriced = sorted({model for line in lines for model in line.unpriced})
     return Reported(report, unpriced, missing, passed_over, unreadable)
 

@@ -54,7 +54,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """The same each time that this is told: `<request>-<event>`, or `dead-<number>`; it has no `.`."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class WatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     """How far a watch has come: all up to here was told."""
 
     log: int
@@ -77,7 +77,7 @@ class Watch:
         self._bus, self._url = bus, url
         self._on_unreadable = on_unreadable
         self._log = JetStreamLog(bus, leader=False)
-        self.place: Place | None = None
+        self.place: WatchPoint | None = None
         """How far the alarms yielded so far have come; None until all that waited at the beginning is."""
         self._told: set[tuple[str, int]] = set()
         """(request, event) of what was waiting when the watch began."""
@@ -86,7 +86,7 @@ class Watch:
         self,
         *,
         since: str | None = None,
-        after: Place | None = None,
+        after: WatchPoint | None = None,
         waiting: bool = True,
         goes_on: bool = True,
         on_begun: Callable[[], None] = lambda: None,
@@ -110,7 +110,7 @@ class Watch:
     async def _alarms(
         self,
         since: str | None,
-        after: Place | None,
+        after: WatchPoint | None,
         waiting: bool,
         goes_on: bool,
         on_begun: Callable[[], None],
@@ -125,7 +125,7 @@ class Watch:
             for each in found.waiting:
                 self._told.add((each.request, each.n))
                 yield self._of(each)
-        self.place = Place(log=log_from - 1, dead=dead_from - 1)
+        self.place = WatchPoint(log=log_from - 1, dead=dead_from - 1)
         on_begun()
         if goes_on:
             async for seq, alarm in self._coming(log_from, dead_from):

@@ -32,7 +32,7 @@ from protocol.wire.commands import (
     MoveProposed,
     OfferClaimed,
     Proposal,
-    Reply,
+    ReplyToAsk,
     Report,
     ReportFailure,
     Resolve,
@@ -245,7 +245,7 @@ class InMemoryGuard:
         """The client or a person replies to the question that was asked, by default by the holder."""
         turn = turn or self.holder
         asked = turn.asked or self.client
-        said = Reply(id=self._id(), turn=turn.id, round=turn.round, value=value, by=by)
+        said = ReplyToAsk(id=self._id(), turn=turn.id, round=turn.round, value=value, by=by)
         return self.say(said, asked if asked in self.fleet.clients else self._operator())
 
     def resolve(self, by: str = "somebody", **rest: Any) -> AnyEvent:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from mesh.bus.reader import bounds
 from mesh.errors import UsageWrong
 from mesh.ops import control, dead_letters, health, roster
-from mesh.ops.roster import Breaker, Member
+from mesh.ops.roster import Breaker, RosterEntry
 from mesh.ops.rows import EdgeCount
 from mesh.service.logs import get_logger
 from mesh.ui.page import Page, is_piece
@@ -96,7 +96,7 @@ def routes(page: Page) -> list[Route]:
     ]
 
 
-def _state(member: Member, breaker: Breaker | None) -> str:
+def _state(member: RosterEntry, breaker: Breaker | None) -> str:
     """Return `alive`, `failing`, `absent`, or nothing where nobody may ask."""
     if breaker is not None and breaker.state != "closed":
         return "failing"

@@ -156,7 +156,7 @@ def _of_control(ledger: Ledger, command: Command, control: Control) -> Admission
         return Late(control.turn or "", control.round, "decided")
     if command.role == "client" and ledger.client != command.sender:
         return Rejected("not_allowed", "a client controls its own requests only")
-    if command.role == "client" and not isinstance(control, commands.Cancel | commands.Reply):
+    if command.role == "client" and not isinstance(control, commands.Cancel | commands.ReplyToAsk):
         return Rejected("not_allowed", "a client may cancel and reply; the rest is for operators")
     if not ledger.is_open:
         return Late(control.turn or "", control.round, ledger.status)
@@ -180,7 +180,7 @@ def _of_open_control(ledger: Ledger, command: Command, control: Control) -> Admi
             if turn.state == "ended":
                 return Late(turn.id, turn.round, "ended")
             return Accepted()
-        case commands.Reply() | commands.Settle():
+        case commands.ReplyToAsk() | commands.Settle():
             most = ledger.policy.max_handoff_bytes
             return _of_waiting(ledger.turns.get(control.turn), command, control, most)
         case commands.Forget():
@@ -188,20 +188,20 @@ def _of_open_control(ledger: Ledger, command: Command, control: Control) -> Admi
 
 
 def _of_waiting(
-    turn: TurnState | None, command: Command, control: commands.Reply | commands.Settle, most: int
+    turn: TurnState | None, command: Command, control: commands.ReplyToAsk | commands.Settle, most: int
 ) -> Admission:
     if turn is None:
         return Rejected("unknown_turn", "no such turn was opened in this request")
     if control.round > turn.round:
         return Rejected("unknown_round", f"round {control.round} was not opened; the turn is in {turn.round}")
-    awaited = "suspended" if isinstance(control, commands.Reply) else "doubted"
+    awaited = "suspended" if isinstance(control, commands.ReplyToAsk) else "doubted"
     if control.round < turn.round or turn.state != awaited:
         return Late(turn.id, control.round, "ended" if turn.state == "ended" else "decided")
     may_answer = {command.sender, HUMAN} if command.role == "operator" else {command.sender}
-    if isinstance(control, commands.Reply) and turn.asked not in may_answer:
+    if isinstance(control, commands.ReplyToAsk) and turn.asked not in may_answer:
         return Rejected("not_allowed", f"the question was put to {turn.asked}")
-    value = control.value if isinstance(control, commands.Reply) else control.result
-    why = control.reason if isinstance(control, commands.Reply) else ""
+    value = control.value if isinstance(control, commands.ReplyToAsk) else control.result
+    why = control.reason if isinstance(control, commands.ReplyToAsk) else ""
     if len(msgspec.json.encode(value)) + len(why.encode()) > most:
         return Rejected("too_large", f"more than {most} bytes; put large things in a store and say where")
     return Accepted()

@@ -74,7 +74,7 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
             return draft.event(events.RequestCompleted, to, by=by, **said)
         case Resolve():
             return _resolved(draft, control, said | {"by": by})
-        case commands.Reply(value=value, reason=why):
+        case commands.ReplyToAsk(value=value, reason=why):
             turn = ledger.turns[control.turn]
             past = RoundOutcome(
                 round=turn.round, how="replied", reply=value, by=by, asked=turn.approval, reason=why

@@ -26,7 +26,7 @@ LEFT = frozenset({"type", "v", "id", "request", "n", "at", "cause", "prev", "to"
 """What is left of a redacted event: its envelope without its salt."""
 
 
-class Link(msgspec.Struct, frozen=True, gc=False):
+class ChainLink(msgspec.Struct, frozen=True, gc=False):
     """What an event says of its place in a chain."""
 
     request: str
@@ -45,7 +45,7 @@ class Break(NamedTuple):
     what: str
 
 
-_links = msgspec.json.Decoder(Link)
+_links = msgspec.json.Decoder(ChainLink)
 
 
 class Chain:
@@ -60,7 +60,7 @@ class Chain:
         self.n, self.prev = 0, GENESIS
         """Of the next event."""
 
-    def take(self, body: bytes, link: Link) -> None:
+    def take(self, body: bytes, link: ChainLink) -> None:
         """Take in the next event. `link` is what `body` says of it."""
         if link.n != self.n:
             self.breaks.append(Break(self.n, f"is numbered {link.n}"))
@@ -76,10 +76,10 @@ class Chain:
         self.n, self.prev = self.n + 1, ""
 
 
-def link_of(body: bytes) -> Link:
+def link_of(body: bytes) -> ChainLink:
     """Return what an event says of its place. Raises OldForm, and Malformed for what is no event."""
     try:
-        link: Link = _links.decode(body)
+        link: ChainLink = _links.decode(body)
     except READ_ERRORS as error:
         raise Malformed("not an event") from error
     check_form(link.type, link.v)

@@ -160,7 +160,7 @@ def _control(ledger: Ledger, event: AnyEvent) -> Control | None:
             return _resolution(ledger, event)
         case events.TurnResumed(control=control, work=work, turn=turn) if control:
             past = work.past[-1]
-            return commands.Reply(
+            return commands.ReplyToAsk(
                 id=control, by=past.by, turn=turn, round=past.round, value=past.reply, reason=past.reason
             )
         case events.EffectSettled(work=work):

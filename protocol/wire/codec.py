@@ -292,7 +292,7 @@ def parse_control(body: bytes) -> Control:
             _check_budget(control.budget, "control")
             if control.complete and control.budget is not None:
                 raise Malformed("control: an answer needs no `budget`")
-        case commands.Reply():
+        case commands.ReplyToAsk():
             check_nesting(control.value)
         case commands.Settle():
             check_nesting(control.result)

@@ -385,7 +385,7 @@ class Resolve(_Control, tag="resolve", frozen=True, kw_only=True):
     """The agent's new grant. A dimension that it leaves out keeps the rest of the old one."""
 
 
-class Reply(_Control, tag="reply", frozen=True, kw_only=True):
+class ReplyToAsk(_Control, tag="reply", frozen=True, kw_only=True):
     """Answer an ask."""
 
     turn: TurnId
@@ -414,7 +414,7 @@ class Forget(_Control, tag="forget", frozen=True, kw_only=True):
     """Keys of the facts to forget; all of them if empty."""
 
 
-Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle | Forget
+Control = Cancel | Freeze | Thaw | Assign | Resolve | ReplyToAsk | Settle | Forget
 _CONTROLS = frozenset[type](Control.__args__)
 
 

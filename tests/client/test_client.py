@@ -14,7 +14,7 @@ from mesh.client import Client, Question, SubmitRejected
 from mesh.client import client as client_module
 from mesh.errors import Disconnected, PublishRefused, TooLarge
 from protocol.wire import events
-from protocol.wire.commands import Ask, Cancel, Complete, Fail, Move, Reply
+from protocol.wire.commands import Ask, Cancel, Complete, Fail, Move, ReplyToAsk
 from protocol.wire.ids import ulid
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until
@@ -106,7 +106,7 @@ async def test_a_control_message_that_comes_to_nothing_does_not_end_the_wait(sta
     request = await client.submit("hello")
     work = await a.work(request)
     waiting = asyncio.create_task(client.wait(request, timeout_s=PATIENCE_S))
-    await client.control(request, Reply(id="x", turn="lost", round=0))  # type: ignore[arg-type]
+    await client.control(request, ReplyToAsk(id="x", turn="lost", round=0))  # type: ignore[arg-type]
     await until(lambda: request in client._rejections)
     await a.propose(request, work, DONE)
     assert (await waiting).answer == "done"
@@ -213,7 +213,7 @@ async def test_a_question_that_somebody_else_has_answered_gives_way_to_the_next(
     work = await a.work(request)
     await a.propose(request, work, asking("first?"))
     await until(lambda: bool(slow.asked))
-    await other.control(request, Reply(id="r", turn=work.turn, round=0, value="one"))
+    await other.control(request, ReplyToAsk(id="r", turn=work.turn, round=0, value="one"))
     work = await a.work(request, round_=1)
     assert work.past[-1].reply == "one"
     await a.propose(request, work, asking("second?"))

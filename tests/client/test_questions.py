@@ -10,7 +10,7 @@ from mesh.client import Client, Question
 from mesh.client.follow import Replying
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops import queue
-from protocol.wire.commands import Ask, Complete, Delegate, Deliver, Reply, Task
+from protocol.wire.commands import Ask, Complete, Delegate, Deliver, ReplyToAsk, Task
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName, RequestId
 from tests.guard.stage import Stage
@@ -271,7 +271,7 @@ async def test_a_guard_that_wakes_late_does_not_bring_an_answered_question_back(
     await listed(client, tree.request, "b", "c")
     old = await stores.read_questions(await stage.bus("c1"), "c1", tree.request)
     assert old is not None
-    op = Reply(id="r", turn=tree.works["b"].turn, round=0, value="yes")
+    op = ReplyToAsk(id="r", turn=tree.works["b"].turn, round=0, value="yes")
     await stage.control(tree.request, op, "c1")
     await listed(client, tree.request, "c")
     await stores.show_questions(guard, "c1", tree.request, old)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.conformance.checks import CHECKS, Finding, check_agent
+from mesh.conformance.checks import CHECKS, CheckResult, check_agent
 from tests.servers import PATIENCE_S, ROOT
 
 AT_ONCE = 3
@@ -56,10 +56,10 @@ def node_environment() -> dict[str, str]:
     return {**os.environ, "MESH_PYTHON": sys.executable, "MESH_ROOT": str(ROOT)}
 
 
-async def tried(command: str, directory: Path) -> list[Finding]:
+async def tried(command: str, directory: Path) -> list[CheckResult]:
     """Return the findings of every check of the agent `front`, a part of them on each scratch mesh."""
 
-    async def part(number: int) -> list[Finding]:
+    async def part(number: int) -> list[CheckResult]:
         own = directory / f"part-{number}"
         own.mkdir()
         checks = CHECKS[number::AT_ONCE]

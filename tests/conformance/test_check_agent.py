@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.conformance.checks import CHECKS, STARTS, Check, Finding, check_agent
+from mesh.conformance.checks import CHECKS, STARTS, Check, CheckResult, check_agent
 from mesh.conformance.stage import COMES_S, Process, Stage
 from tests.docs.pages import DOCS, section
 from tests.servers import PATIENCE_S, ROOT, alive, until
@@ -46,7 +46,7 @@ FAULTS = {
 }
 
 
-async def found(tmp_path: Path, command: str, only: str = "") -> list[Finding]:
+async def found(tmp_path: Path, command: str, only: str = "") -> list[CheckResult]:
     chosen = [check for check in CHECKS if not only or check.name == only]
     patience_s = COMES_S if only else PATIENCE_S  # a mistake is waited for in vain; a sound agent may be late
     run = check_agent("front", command, tmp_path, checks=chosen, patience_s=patience_s)
@@ -58,10 +58,10 @@ _AT_ONCE = asyncio.Semaphore(4)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
+async def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[CheckResult]]:
     """Findings of the sound agents and of each planted mistake, by name."""
 
-    async def run(name: str, command: str, only: str = "") -> tuple[str, list[Finding]]:
+    async def run(name: str, command: str, only: str = "") -> tuple[str, list[CheckResult]]:
         async with _AT_ONCE:
             return name, await found(tmp_path_factory.mktemp("tried"), command, only)
 
@@ -72,21 +72,21 @@ async def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Find
 
 @pytest.mark.timeout(600)  # whichever is first waits for all of them
 @pytest.mark.parametrize("who", ["our-runtime", "by-the-page-alone"])
-def test_a_sound_agent_passes(who: str, tried: dict[str, list[Finding]]) -> None:
+def test_a_sound_agent_passes(who: str, tried: dict[str, list[CheckResult]]) -> None:
     assert [finding.check for finding in tried[who]] == [STARTS.name, *(check.name for check in CHECKS)]
     assert [finding for finding in tried[who] if not finding.ok] == []
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_mistake_is_found(fault: str, tried: dict[str, list[Finding]]) -> None:
+def test_a_planted_mistake_is_found(fault: str, tried: dict[str, list[CheckResult]]) -> None:
     started, *findings = tried[fault]
     assert started.ok
     assert [finding.check for finding in findings if not finding.ok] == [FAULTS[fault]], findings
 
 
 @pytest.mark.timeout(600)
-def test_what_is_wrong_quotes_the_failures_of_the_turn(tried: dict[str, list[Finding]]) -> None:
+def test_what_is_wrong_quotes_the_failures_of_the_turn(tried: dict[str, list[CheckResult]]) -> None:
     (wrong,) = [finding.wrong for finding in tried["dies of what is withheld"] if not finding.ok]
     assert wrong.endswith("; seen: turn.failed by front: bug")
 

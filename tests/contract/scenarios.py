@@ -14,7 +14,7 @@ from protocol.wire.commands import (
     Freeze,
     HandBack,
     MoveProposed,
-    Reply,
+    ReplyToAsk,
     ReportFailure,
     ReportInDoubt,
     Resolve,
@@ -193,8 +193,8 @@ def asked(script: Script) -> None:
     script.submit()
     script.move(ask())
     turn = script.turn
-    script.control(Reply, "op", turn=turn, round=0, value=1)
-    script.control(Reply, "c1", turn=turn, round=0, value="this")
+    script.control(ReplyToAsk, "op", turn=turn, round=0, value=1)
+    script.control(ReplyToAsk, "c1", turn=turn, round=0, value="this")
     script.move(ask("human", expires_s=20.0))
     script.wait(20)
     script.move(ask("nobody"))
@@ -252,7 +252,7 @@ def frozen_mesh(script: Script) -> None:
     script.submit()
     script.move(ask())
     script.freeze_mesh(True)
-    script.control(Reply, "c1", turn=script.turn, round=0, value="this")
+    script.control(ReplyToAsk, "c1", turn=script.turn, round=0, value="this")
     script.freeze_mesh(False)
     script.move(DONE)
 

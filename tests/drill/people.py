@@ -17,7 +17,7 @@ from mesh.bus.roles import GET
 from mesh.bus.streams import steps_of
 from mesh.errors import BusError, Denied
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Cancel, Control, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.commands import Cancel, Control, Freeze, ReplyToAsk, Resolve, Settle, Thaw
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN
 from tests.drill.evidence import Ordered, Undone
@@ -112,7 +112,7 @@ class People:
                 self._order(self._operator, event, Thaw(id=f"thaw-{event.id}"))
             case events.TurnSuspended(ask=ask):
                 who = self._operator if ask.to_agent == HUMAN else self._client
-                reply = Reply(id=f"reply-{event.id}", turn=event.turn, round=event.round, value=True)
+                reply = ReplyToAsk(id=f"reply-{event.id}", turn=event.turn, round=event.round, value=True)
                 if self._order_of(event) == "away-ask":
                     self._to_do.put_nowait((event.request, self._reply_to_nobody(who, event, reply)))
                 else:
@@ -141,7 +141,7 @@ class People:
         await asyncio.sleep(FROZEN_S)
         await self._say(self._operator, event.request, Thaw(id=f"thaw-{event.id}"))
 
-    async def _reply_to_nobody(self, who: Bus, event: events.TurnSuspended, reply: Reply) -> None:
+    async def _reply_to_nobody(self, who: Bus, event: events.TurnSuspended, reply: ReplyToAsk) -> None:
         """Reply while no guard runs, and let none run until the question has expired."""
         async with self._processes.guards_held():
             await self._say(who, event.request, reply)

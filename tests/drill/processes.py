@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mesh.bus.roles import GUARD
 from mesh.local.fleet import LocalFleet
-from mesh.local.service import LaunchFailed, Service
+from mesh.local.service import LaunchFailed, ServiceProcess
 from tests.drill import failpoints
 from tests.drill.evidence import Fault
 from tests.drill.failpoints import Claim
@@ -37,7 +37,7 @@ def now_us() -> int:
 class Running:
     """One service, as the drill sees it."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceProcess) -> None:
         self.service = service
         self.ready = asyncio.Event()
         """Whether it takes work."""

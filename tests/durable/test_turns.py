@@ -22,7 +22,7 @@ from mesh.service.failpoints import VARIABLE
 from mesh.testing import EmbeddedBus
 from protocol.domain.ledger import fold
 from protocol.wire import codec, events
-from protocol.wire.commands import Reply, Settle, Usage
+from protocol.wire.commands import ReplyToAsk, Settle, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.subjects import end, policy, step
@@ -260,7 +260,7 @@ async def approved(stage: Stage, *script: str) -> Outcome:
         client, people = await Client.on(bus, "c1"), await Client.on(operator, "op")
         request = await client.submit("go", to="a", facts={"script": list(script)})
         asked = await stage.happens(request, events.TurnSuspended)
-        reply = Reply(id="yes", by="Ada", turn=asked.turn, round=asked.round, value=True)
+        reply = ReplyToAsk(id="yes", by="Ada", turn=asked.turn, round=asked.round, value=True)
         await people.control(request, reply)
         if any(step.startswith("post") and step.endswith("!") for step in script):
             doubt = await stage.last(request, events.EffectDoubted)

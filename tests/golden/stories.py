@@ -8,7 +8,7 @@ from protocol.wire.commands import (
     Assign,
     Complete,
     Freeze,
-    Reply,
+    ReplyToAsk,
     Report,
     Resolve,
     Settle,
@@ -123,7 +123,7 @@ def long_story() -> list[bytes]:
     play.wait(2)
     play.move(ask(schema={"type": "boolean"}, expires_s=600.0, digest="cd" * 32), spent(1500, 2))
     play.now += 30_000_000
-    play.control(Reply, "c1", turn=play.turn, round=1, value=True, by="Rosa")
+    play.control(ReplyToAsk, "c1", turn=play.turn, round=1, value=True, by="Rosa")
     play.doubt(report=spent(2500, 3))
     play.control(Settle, turn=play.turn, round=2, outcome="done", result={"ref": "R-7"}, by="Ada")
     play.control(Freeze, by="Ada", reason="the bank is down")
@@ -154,7 +154,7 @@ def priced_story() -> list[bytes]:
     play.fail("model.overloaded", report=spent(500))
     play.wait(60)
     play.move(ask(), spent(1500, 2))
-    play.control(Reply, "c1", turn=play.turn, round=1, value=True, by="Rosa")
+    play.control(ReplyToAsk, "c1", turn=play.turn, round=1, value=True, by="Rosa")
     play.doubt(report=spent(2500, 3))
     play.control(Settle, turn=play.turn, round=2, outcome="done", by="Ada")
     play.move(escalate(), spent(3000, 4))
@@ -195,7 +195,7 @@ def given_up_story() -> list[bytes]:
     """An escalation that the policy does not allow ends the request, and the client is not told why."""
     play = refund(max_escalations=0)
     play.move(ask(), spent(100))
-    play.control(Reply, "c1", turn=play.turn, round=0, value="no", by="Rosa")
+    play.control(ReplyToAsk, "c1", turn=play.turn, round=0, value="no", by="Rosa")
     play.move(escalate(fact("doubt", "is it the right customer?", "pii")), spent(200))
     return play.bodies
 

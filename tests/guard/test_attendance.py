@@ -5,7 +5,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.streams import inbox_consumer
 from mesh.guard import availability
-from mesh.guard.availability import AttendanceWatch, Queue
+from mesh.guard.availability import AttendanceWatch, InboxProgress
 from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move
@@ -146,7 +146,7 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
 
 
 def test_a_queue_says_when_an_event_was_first_seen_delivered_and_else_when_it_last_moved() -> None:
-    queue = Queue()
+    queue = InboxProgress()
     for delivered, at in ((10, 100), (10, 200), (14, 300), (20, 400), (20, 500)):
         queue.seen(delivered, at)
     assert [queue.moved(seq) for seq in (9, 10, 11, 14, 15, 20)] == [100, 100, 300, 300, 400, 400]
@@ -154,14 +154,14 @@ def test_a_queue_says_when_an_event_was_first_seen_delivered_and_else_when_it_la
 
 
 def test_a_queue_whose_server_forgot_deliveries_begins_anew() -> None:
-    queue = Queue()
+    queue = InboxProgress()
     queue.seen(20, 100)
     queue.seen(18, 200)
     assert [queue.moved(seq) for seq in (10, 18, 19)] == [200, 200, 200]
 
 
 def test_a_long_record_of_a_queue_grows_coarser_and_errs_to_later_times() -> None:
-    queue = Queue()
+    queue = InboxProgress()
     for n in range(5_000):
         queue.seen(n, n)
     assert all(queue.moved(seq) >= seq for seq in range(5_000))

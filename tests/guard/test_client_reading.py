@@ -3,7 +3,7 @@
 import msgspec
 
 from mesh.bus.roles import API, GET
-from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, Reply, Report, Transfer, Usage
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, ReplyToAsk, Report, Transfer, Usage
 from protocol.wire.events import RequestRefused
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, RequestId
@@ -67,7 +67,7 @@ async def play(stage: Stage, last: Move) -> tuple[str, list[bytes]]:
     await b.propose(request, await b.work(request), question, report=REPORT)
     (*_, event) = await stage.reaches(request, "turn.suspended")
     got = await read(stage, "c1", request, first)
-    await stage.control(request, Reply(id="r1", turn=event.turn, round=0, value="this"), "c1")
+    await stage.control(request, ReplyToAsk(id="r1", turn=event.turn, round=0, value="this"), "c1")
     await b.propose(request, await b.work(request, round_=1), last, report=REPORT)
     await client.wait(request, timeout_s=PATIENCE_S)
     await stage.drained()

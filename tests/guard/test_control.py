@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.guard import service
-from mesh.guard.processor import Frozen
+from mesh.guard.processor import MeshIsFrozen
 from mesh.guard.service import Guard
 from protocol.wire import events
 from protocol.wire.commands import (
@@ -17,7 +17,7 @@ from protocol.wire.commands import (
     Escalate,
     Freeze,
     MoveProposed,
-    Reply,
+    ReplyToAsk,
     Resolve,
     Thaw,
     Transfer,
@@ -80,9 +80,9 @@ async def test_what_was_in_hand_when_the_mesh_froze_comes_again(stage: Stage, gu
     request = await client.submit("hello")
     work = await a.work(request)
     proposal = MoveProposed(turn=work.turn, round=0, move=TO_B)
-    with pytest.raises(Frozen):
+    with pytest.raises(MeshIsFrozen):
         await processor.process(proposal_command(request, "a", proposal))
-    with pytest.raises(Frozen):
+    with pytest.raises(MeshIsFrozen):
         await processor.wake(request)
     assert await stage.types(request) == ["request.opened"]
     await a.say(request, proposal)
@@ -96,7 +96,7 @@ async def test_a_reply_while_the_mesh_is_frozen_sees_to_the_next_rounds_timer(st
     await stage.drained()
     processor = await stage.processor("late")
     processor._context._set_frozen(True)
-    reply = Reply(id="r", turn=event.turn, round=0, value="red")
+    reply = ReplyToAsk(id="r", turn=event.turn, round=0, value="red")
     await processor.process(control_command(request, "c1", reply, "client"))
     resumed = (await stage.log(request))[-1]
     assert type_of(resumed) == "turn.resumed"

@@ -16,7 +16,7 @@ from protocol.wire.commands import (
     HandBack,
     MoveProposed,
     Proposal,
-    Reply,
+    ReplyToAsk,
     ReportFailure,
     ReportInDoubt,
     Settle,
@@ -85,7 +85,9 @@ async def test_what_follows_another_guards_event_is_decided_by_one_with_an_older
             before = MoveProposed(turn=turn, round=0, move=TO_B)
         case "turn.resumed":
             before = MoveProposed(turn=turn, round=0, move=Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
-            then = control_command(request, "c1", Reply(id="r", turn=turn, round=0, value="this"), "client")
+            then = control_command(
+                request, "c1", ReplyToAsk(id="r", turn=turn, round=0, value="this"), "client"
+            )
         case _:
             before = ReportInDoubt(turn=turn, round=0, effect=Doubt(step="0-0", action="pay"))
             then = control_command(request, "op", Settle(id="s", turn=turn, round=0, outcome="not_done"))
@@ -219,7 +221,7 @@ async def test_a_request_whose_next_round_no_message_can_hold_ends(stage: Stage)
     await d.propose(request, work, Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
     await stage.reaches(request, "turn.suspended")
     before = max(map(len, await stage.bodies(request)))
-    reply = Reply(id="r1", turn=work.turn, round=0, value="y" * (most(guard_bus) - before - 1500))
+    reply = ReplyToAsk(id="r1", turn=work.turn, round=0, value="y" * (most(guard_bus) - before - 1500))
     await stage.control(request, reply, sender="c1")
     work = await d.work(request, round_=1)
     await d.say(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from protocol.wire import events, subjects
-from protocol.wire.commands import Ask, Complete, Delegate, OfferClaimed, Reply, Task
+from protocol.wire.commands import Ask, Complete, Delegate, OfferClaimed, ReplyToAsk, Task
 from protocol.wire.config import Policy
 from protocol.wire.ids import AgentName
 from tests.certain import is_, known
@@ -46,8 +46,8 @@ async def asked(
     return request, suspended
 
 
-def reply(to: events.TurnSuspended, value: object = "the red one") -> Reply:
-    return Reply(id="in-time", turn=to.turn, round=to.round, value=value)
+def reply(to: events.TurnSuspended, value: object = "the red one") -> ReplyToAsk:
+    return ReplyToAsk(id="in-time", turn=to.turn, round=to.round, value=value)
 
 
 async def test_a_reply_in_time_counts_when_the_first_guard_comes_back_after_its_time(stage: Stage) -> None:

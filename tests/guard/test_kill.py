@@ -6,7 +6,7 @@ import pytest
 from mesh.bus.reader import get
 from mesh.bus.roles import GET
 from mesh.ops import dead_letters
-from mesh.ops.watch import Place, Watch
+from mesh.ops.watch import Watch, WatchPoint
 from protocol.wire import events
 from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
 from protocol.wire.freeze import FreezeEntry
@@ -122,7 +122,7 @@ async def test_between_a_dead_letter_and_its_acknowledgement(stage: Stage) -> No
     assert letter == letters[0]
     assert not [each async for each in dead_letters.letters(viewer, seq + 1, told)]
     restarted = Watch(viewer, "nats://").alarms(
-        after=Place(log=await stage.last_seq("LOG"), dead=seq), goes_on=False
+        after=WatchPoint(log=await stage.last_seq("LOG"), dead=seq), goes_on=False
     )
     assert not [alarm async for alarm in restarted if alarm.what == "dead_letter"]
 

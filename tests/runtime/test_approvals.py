@@ -10,7 +10,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
 from mesh.client import Question
 from protocol.wire import events
-from protocol.wire.commands import Ask, Cancel, Move, Reply
+from protocol.wire.commands import Ask, Cancel, Move, ReplyToAsk
 from protocol.wire.ids import HUMAN
 from tests.certain import is_
 from tests.guard.stage import Stage
@@ -45,7 +45,7 @@ async def suspended(stage: Stage, request: str, count: int = 1) -> events.TurnSu
 
 
 async def says(stage: Stage, asked: events.TurnSuspended, value: Any, *, by: str = "Ada") -> None:
-    reply = Reply(id=f"r{asked.n}", by=by, turn=asked.turn, round=asked.round, value=value)
+    reply = ReplyToAsk(id=f"r{asked.n}", by=by, turn=asked.turn, round=asked.round, value=value)
     await stage.control(asked.request, reply)
 
 

@@ -13,7 +13,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import Permanent, ToolError
 from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer
+from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, ReplyToAsk, Submit, Transfer
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, TurnId
 from tests.guard.stage import Stage
@@ -233,7 +233,7 @@ async def test_nothing_that_anybody_wrote_is_in_any_span(stage: Stage, seen: See
     request = await client.submit(CANARY, to="d", facts={CANARY: CANARY}, intent=None, conversation=CANARY)
     await stage.reaches(request, "turn.suspended")
     held = (await stage.log(request))[-1]
-    reply = Reply(id="r1", turn=held.turn, round=0, value=CANARY)
+    reply = ReplyToAsk(id="r1", turn=held.turn, round=0, value=CANARY)
     await client.control(request, reply)
     await client.wait(request, timeout_s=PATIENCE_S)
     await seen.one(request, "invoke_agent d", 2)

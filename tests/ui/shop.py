@@ -23,7 +23,7 @@ from protocol.wire.commands import (
     Fail,
     HandBack,
     Move,
-    Reply,
+    ReplyToAsk,
     Report,
     ReportInDoubt,
     Transfer,
@@ -204,7 +204,7 @@ class Shop:
         question = Ask(to_agent=AgentName("webshop"), question="To the card that ends in 4242?")
         await self.hop(request, "refunds", question, spent=(3_000_000, 2_000, 1))
         asked = await self.stage.reached(request, events.TurnSuspended)
-        yes = Reply(id="yes", by="Grace", turn=asked.turn, round=asked.round, value="yes, please")
+        yes = ReplyToAsk(id="yes", by="Grace", turn=asked.turn, round=asked.round, value="yes, please")
         await self.stage.control(request, yes, sender="webshop")
         found = HandBack(summary="Refunded 42.50 to the card that ends in 4242", facts=())
         await self.hop(request, "refunds", found, round_=1, spent=(5_500_000, 3_900, 2))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mesh.model import parts
-from mesh.model.port import Prompt, Reply, Said, ToolCall
+from mesh.model.port import PastReply, Prompt, Reply, ToolCall
 from mesh.model.vendor import Section, VendorModel
 from mesh.telemetry import tracing
 from protocol.wire import codec
@@ -65,7 +65,7 @@ Block = dict[str, Any]
 
 
 class _Messages(parts.Dialogue):
-    def __init__(self, prompt: Prompt, own: Callable[[Said], bool]) -> None:
+    def __init__(self, prompt: Prompt, own: Callable[[PastReply], bool]) -> None:
         """Put a prompt's messages together.
 
         Args:
@@ -77,7 +77,7 @@ class _Messages(parts.Dialogue):
         """True if the last reply used the vendor's own tools."""
         super().__init__(prompt)
 
-    def _add_reply(self, said: Said) -> None:
+    def _add_reply(self, said: PastReply) -> None:
         blocks = _blocks_back(said, with_thoughts=self._own(said))
         if self.messages[-1]["role"] == "assistant":
             self.messages[-1]["content"] += blocks
@@ -110,7 +110,7 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": parts.said_or_nothing(text)}
 
 
-def _blocks_back(said: Said, *, with_thoughts: bool) -> list[Block]:
+def _blocks_back(said: PastReply, *, with_thoughts: bool) -> list[Block]:
     """Return a reply as it goes back: at least one block, and no thought at the end."""
     blocks: list[Block] = []
     unchanged = True
@@ -126,7 +126,7 @@ def _blocks_back(said: Said, *, with_thoughts: bool) -> list[Block]:
     return blocks or [_text("")]
 
 
-def _plain(said: Said) -> list[Block]:
+def _plain(said: PastReply) -> list[Block]:
     made = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
         for call in said.calls

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mesh.model import parts
-from mesh.model.port import Prompt, Reply, Said, ToolCall
+from mesh.model.port import PastReply, Prompt, Reply, ToolCall
 from mesh.model.vendor import Section, VendorModel
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
@@ -46,7 +46,7 @@ class _Messages(parts.Dialogue):
             prompt, *([{"role": "system", "content": parts.encodable(system)}] if system else [])
         )
 
-    def _add_reply(self, said: Said) -> None:
+    def _add_reply(self, said: PastReply) -> None:
         calls = [
             {
                 "id": call.id,

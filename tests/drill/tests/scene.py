@@ -13,7 +13,7 @@ import pytest
 
 from protocol.domain import rules
 from protocol.wire import codec
-from protocol.wire.commands import Escalate, Reply, Resolve, Settle, Submit, Transfer
+from protocol.wire.commands import Escalate, ReplyToAsk, Resolve, Settle, Submit, Transfer
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
 from protocol.wire.records import DeadLetter
@@ -117,7 +117,7 @@ def whole() -> Scene:
     scene.step("0-0d", "effect", "c4", tool="ship", key="k4")
     play.move(hand_back())
     play.move(ask())
-    play.control(Reply, "c1", turn=play.turn, round=0, value="this one")
+    play.control(ReplyToAsk, "c1", turn=play.turn, round=0, value="this one")
     play.fail()
     scene.pass_s(10.0)
     play.finish()

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from mesh.bus.provision import standing_queues
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.local.service import Service
+from mesh.local.service import ServiceProcess
 from protocol.wire import events
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
@@ -193,7 +193,7 @@ async def nothing_proposed(arena: Arena) -> None:
             await asyncio.sleep(LOOK_S)
 
 
-async def says(service: Service, what: str, after: int) -> None:
+async def says(service: ServiceProcess, what: str, after: int) -> None:
     """Wait until a service has logged an event of this name, behind so many bytes."""
     while f'"{what}"'.encode() not in service.log.read_bytes()[after:]:  # noqa: ASYNC110 - another process
         await asyncio.sleep(LOOK_S)

@@ -10,7 +10,7 @@ from mesh.agent._steps import plain
 from mesh.agent.values import NotFinite
 from mesh.testing import turn
 from protocol.wire import codec
-from protocol.wire.commands import Complete, MoveProposed, Reply, ReportFailure, Submit
+from protocol.wire.commands import Complete, MoveProposed, ReplyToAsk, ReportFailure, Submit
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import TurnId
@@ -43,7 +43,7 @@ def test_a_move_that_was_made_by_hand_fails_the_turn_with_the_path(number: float
 def test_what_clients_send_is_refused_before_it_is_stored(number: float) -> None:
     said: list[Any] = [
         Submit(text="x", facts=(Fact(key="k", value={"deep": (1, number)}),)),
-        Reply(id="r", turn=TurnId("t"), round=0, value=number),
+        ReplyToAsk(id="r", turn=TurnId("t"), round=0, value=number),
     ]
     with pytest.raises(Malformed, match=r"^facts\[0\]\.value\.deep\[1\]: "):
         codec.encode_whole(said[0])

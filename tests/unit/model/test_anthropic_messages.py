@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mesh.model.port import Exchange, Said, ToolCall, ToolResult
+from mesh.model.port import Exchange, PastReply, ToolCall, ToolResult
 from tests.unit.model.vendor import after, begun, block, claude, ended, kinds, raw, said, sent
 from tests.vendors.stand_in import Answer, calls, says, thinks
 
@@ -176,10 +176,10 @@ async def test_results_come_first_and_a_result_of_no_call_is_a_remark() -> None:
 
 
 async def test_a_reply_without_the_vendors_blocks_goes_back_in_plain_ones() -> None:
-    made = Said(" ", (ToolCall("t1", "a", {"x": 1}),))
+    made = PastReply(" ", (ToolCall("t1", "a", {"x": 1}),))
     async with claude(says("ok"), says("ok")) as (stub, model):
         await model.reply(after(made, ToolResult("t1", "a", "\ud800")))
-        await model.reply(after(Said("")))
+        await model.reply(after(PastReply("")))
     (_, blocks), (_, results) = sent(stub, 0)
     assert blocks == [{"type": "tool_use", "id": "t1", "name": "a", "input": {"x": 1}}]
     assert results[0]["content"] == "\ufffd"

@@ -11,7 +11,7 @@ import pytest_asyncio
 from mesh.agent._rate_limit import FIRST_PAUSE_S
 from mesh.agent.tools import tool
 from mesh.model.loop import drive
-from mesh.model.port import Said, ToolResult
+from mesh.model.port import PastReply, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelThrottled, ModelUnreadable
 from mesh.model.vendors.claude import ClaudeModel
 from mesh.testing import MemorySteps, turn
@@ -58,7 +58,7 @@ async def test_within_a_round_a_reply_goes_back_as_it_came_and_results_follow_it
         first = await model.reply(PROMPT)
         one, other = first.calls
         transcript = (
-            Said(first.text, first.calls, first.blocks),
+            PastReply(first.text, first.calls, first.blocks),
             ToolResult(one.id, "a", "1"),
             ToolResult(other.id, "z", "no", is_error=True),
             ToolResult("", "", "Go on."),

@@ -9,7 +9,7 @@ from mesh.agent.errors import Permanent, Retry, ToolError
 from mesh.agent.tools import tool
 from mesh.errors import Unreachable
 from mesh.model.loop import ModelGaveUp, drive
-from mesh.model.port import Model, Reply, Said, ToolResult
+from mesh.model.port import Model, PastReply, Reply, ToolResult
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, unanswered
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
@@ -284,7 +284,7 @@ async def test_a_refusal_is_the_result_of_the_call_that_asked_and_nothing_is_ask
     (prompt,) = then.prompts
     assert prompt.brief == first.prompts[0].brief
     said, result = prompt.transcript
-    assert isinstance(said, Said)
+    assert isinstance(said, PastReply)
     assert isinstance(result, ToolResult)
     assert (result.call, result.is_error) == (said.calls[0].id, True)
     assert result.text.startswith("rule depth refused transfer to b")

@@ -15,7 +15,7 @@ from mesh.agent.tools import tool
 from mesh.model import ClaudeAgent, Model, OpenAIModel, Prompt, Reply
 from mesh.model.choice import VARIABLE, ModelUnavailable, close_models, driven_by, model_for
 from mesh.model.loop import drive
-from mesh.model.port import Hear, Said, ToolResult
+from mesh.model.port import Hear, PastReply, ToolResult
 from mesh.model.prompt import Instructions
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
 from mesh.testing import MemorySteps, turn
@@ -95,11 +95,11 @@ async def test_a_conversation_goes_back_with_each_call_answered_at_once() -> Non
     async with openai(calls(("a", {"x": 1}), ("z", {})), says("done")) as (stub, model):
         first = await model.reply(PROMPT)
         transcript = (
-            Said(first.text, first.calls),
+            PastReply(first.text, first.calls),
             ToolResult(first.calls[0].id, "a", "1"),
             ToolResult("", "", "Go on."),  # and the other call was not done
-            Said("Hm."),
-            Said(""),
+            PastReply("Hm."),
+            PastReply(""),
         )
         await model.reply(replace(PROMPT, transcript=transcript))
     said = stub.asked[1].body["messages"][2:]

@@ -7,7 +7,7 @@ import pytest
 from mesh.agent.tools import tool
 from mesh.model.context_window import ContextWindow, Passage
 from mesh.model.loop import drive
-from mesh.model.port import Prompt, Said, ToolCall, ToolResult, ToolSpec
+from mesh.model.port import PastReply, Prompt, ToolCall, ToolResult, ToolSpec
 from mesh.model.prompt import render
 from mesh.model.scripted import ScriptedModel, ScriptInvalid, parse_script, read_prompt
 from mesh.testing import turn
@@ -57,7 +57,7 @@ def model() -> ScriptedModel:
     return ScriptedModel(parse_script(SCRIPT))
 
 
-def prompt(text: str, *transcript: Said | ToolResult, place: str | None = "here") -> Prompt:
+def prompt(text: str, *transcript: PastReply | ToolResult, place: str | None = "here") -> Prompt:
     facts = {"text": text} | ({} if place is None else {"place": place})
     brief = render(turn(facts=facts))
     return Prompt("agent", "", brief, (FIND, ESCALATE), transcript)
@@ -93,20 +93,20 @@ async def test_a_rule_whose_template_cannot_be_filled_does_not_fit() -> None:
 
 
 async def test_results_are_read_from_their_text() -> None:
-    asked = Said("", (ToolCall("1", "find", {}),))
+    asked = PastReply("", (ToolCall("1", "find", {}),))
     found = ToolResult("1", "find", '{"items": [{}, {"name": "boot", "cents": 900}]}')
     assert (await model().reply(prompt("Please find shoes", asked, found))).text == "boot costs 900"
 
 
 async def test_an_error_is_something_to_go_by() -> None:
-    asked = Said("", (ToolCall("1", "find", {}),))
+    asked = PastReply("", (ToolCall("1", "find", {}),))
     failed = ToolResult("1", "find", "no shop", is_error=True)
     assert (await model().reply(prompt("Please find shoes", asked, failed))).text == "Failed: no shop"
 
 
 async def test_the_same_call_is_not_made_twice() -> None:
     arguments = {"thing": "shoes", "most": 3, "near": ["here"]}
-    asked = Said("", (ToolCall("1", "find", arguments),))
+    asked = PastReply("", (ToolCall("1", "find", arguments),))
     remark = ToolResult("", "", "An empty reply is no answer.", is_error=True)
     (call,) = (await model().reply(prompt("Please find shoes", asked, remark))).calls
     assert (call.id, call.name) == ("call_2", "escalate")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolSpec
+from mesh.model.port import Exchange, Hear, Model, PastReply, Prompt, Reply, ToolSpec
 from mesh.model.vendors.claude import ClaudeModel
 from tests.vendors.claude import StubClaude
 from tests.vendors.stand_in import Answer
@@ -57,8 +57,8 @@ def after(*exchanges: Exchange) -> Prompt:
     return replace(PROMPT, transcript=exchanges)
 
 
-def said(reply: Reply) -> Said:
-    return Said(reply.text, reply.calls, reply.blocks, reply.model)
+def said(reply: Reply) -> PastReply:
+    return PastReply(reply.text, reply.calls, reply.blocks, reply.model)
 
 
 def sent(stub: StubClaude, number: int = -1) -> list[Any]:

@@ -14,7 +14,7 @@ from protocol.wire.commands import (
     Failure,
     Freeze,
     MoveProposed,
-    Reply,
+    ReplyToAsk,
     ReportFailure,
     Resolve,
     Settle,
@@ -152,7 +152,7 @@ EVERY: list[tuple[type[Control], dict[str, Any]]] = [
     (Thaw, {}),
     (Assign, {"turn": "t", "to": "Ada"}),
     (Resolve, {"turn": "t"}),
-    (Reply, {"turn": "t", "round": 0}),
+    (ReplyToAsk, {"turn": "t", "round": 0}),
     (Settle, {"turn": "t", "round": 0, "outcome": "done"}),
 ]
 each_control = pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_client_only_cancels_and_replies(kind: type[Control], said: dict[str, 
     if kind is Cancel:
         is_(outcome, RequestCancelled)
     else:
-        assert rejection(outcome) == ("unknown_turn" if kind is Reply else "not_allowed")
+        assert rejection(outcome) == ("unknown_turn" if kind is ReplyToAsk else "not_allowed")
 
 
 @each_control
@@ -249,7 +249,7 @@ def test_an_escalation_is_resolved_once() -> None:
 )
 def test_a_question_is_answered_by_whom_it_was_put_to(asked: str, sender: str, allowed: bool) -> None:
     play = played(ask(asked))
-    outcome = play.send_control(play.message(Reply, turn=play.turn, round=0), sender)
+    outcome = play.send_control(play.message(ReplyToAsk, turn=play.turn, round=0), sender)
     if allowed:
         is_(outcome, TurnResumed)
     else:
@@ -261,7 +261,7 @@ def test_a_reply_or_a_settlement_is_for_the_round_that_waits() -> None:
     turn = play.turn
 
     def reply(round_: int) -> object:
-        return play.send_control(play.message(Reply, turn=turn, round=round_), "c1")
+        return play.send_control(play.message(ReplyToAsk, turn=turn, round=round_), "c1")
 
     assert rejection(reply(1)) == "unknown_round"
     assert (

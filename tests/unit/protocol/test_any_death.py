@@ -186,7 +186,7 @@ class Story(Play):
     def decide(self, turn: TurnState) -> None:
         draw, about = self.draw, dict[str, Any](id=self.number(), turn=turn.id)
         if turn.state == "suspended":
-            self.send_control(commands.Reply(**about, round=turn.round, value="yes"))
+            self.send_control(commands.ReplyToAsk(**about, round=turn.round, value="yes"))
         elif turn.state == "doubted":
             self.send_control(commands.Settle(**about, round=turn.round, outcome="done"))
         else:

@@ -39,7 +39,7 @@ from protocol.wire.commands import (
     HandBack,
     Move,
     MoveProposed,
-    Reply,
+    ReplyToAsk,
     Report,
     Resolve,
     Settle,
@@ -88,7 +88,7 @@ CONTROLS: dict[type[Control], tuple[str, ...]] = {
     Thaw: (),
     Assign: ("turn", "to"),
     Resolve: ("turn",),
-    Reply: ("turn", "round"),
+    ReplyToAsk: ("turn", "round"),
     Settle: ("turn", "round", "outcome"),
 }
 senders = st.sampled_from(["op1", "op1", "c1", "c2", "a"])

@@ -30,7 +30,7 @@ from protocol.wire.commands import (
     MoveProposed,
     OfferClaimed,
     Proposal,
-    Reply,
+    ReplyToAsk,
     ReportFailure,
     ReportInDoubt,
     Resolve,
@@ -284,7 +284,7 @@ class Story(Teller):
     def decide(self, turn: TurnState) -> None:
         draw = self.draw
         if turn.state == "suspended":
-            self.people(Reply, turn=turn.id, round=turn.round, value="yes")
+            self.people(ReplyToAsk, turn=turn.id, round=turn.round, value="yes")
         elif turn.state == "doubted":
             self.people(Settle, turn=turn.id, round=turn.round, outcome=draw.choice(["done", "not_done"]))
         elif draw.random() < 0.25:

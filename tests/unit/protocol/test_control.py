@@ -9,7 +9,7 @@ from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Rejected
 from protocol.domain.control import resolves_to
 from protocol.wire import codec
-from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, ReplyToAsk, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import (
@@ -72,7 +72,7 @@ def test_freeze_and_thaw_lie_in_nobodys_inbox() -> None:
 @pytest.mark.parametrize("value", ["red", None, {"approved": True}, 0])
 def test_a_reply_opens_the_next_round_with_it(value: Any) -> None:
     play = played(ask(expires_s=60))
-    event = is_(play.control(Reply, sender="c1", turn=play.turn, round=0, value=value), TurnResumed)
+    event = is_(play.control(ReplyToAsk, sender="c1", turn=play.turn, round=0, value=value), TurnResumed)
     assert (event.to, event.sender, event.work.round) == ("a", "c1", 1)
     past = event.work.past[-1]
     assert (past.how, past.reply, past.by, past.round) == ("replied", value, "c1", 0)
@@ -236,7 +236,9 @@ def approval(**more: Any) -> Any:
 
 def reply_to(play: Play, value: Any = True) -> TurnResumed:
     turn = play.holder
-    return is_(play.control(Reply, sender="c1", turn=turn.id, round=turn.round, value=value), TurnResumed)
+    return is_(
+        play.control(ReplyToAsk, sender="c1", turn=turn.id, round=turn.round, value=value), TurnResumed
+    )
 
 
 def test_a_reply_is_told_with_what_it_approves() -> None:

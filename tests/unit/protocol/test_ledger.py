@@ -6,7 +6,7 @@ from protocol.domain.carried import NOTHING
 from protocol.domain.hash_chain import GENESIS
 from protocol.domain.ledger import Ledger, fold, fold_bodies
 from protocol.wire import codec, events
-from protocol.wire.commands import Assign, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.commands import Assign, Freeze, ReplyToAsk, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.errors import UnknownEvent
 from protocol.wire.events import MoveDeferred
@@ -38,7 +38,7 @@ def eventful() -> Play:
     play.wait(60)
     play.move(ask())
     play.control(Freeze)
-    play.control(Reply, sender="c1", turn=play.turn, round=2, value="red")
+    play.control(ReplyToAsk, sender="c1", turn=play.turn, round=2, value="red")
     play.move(hand_back(fact("found", 1)), usage(tokens=7))
     play.control(Thaw)
     play.doubt()

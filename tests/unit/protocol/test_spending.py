@@ -4,7 +4,7 @@ import pytest
 
 from protocol.views.spending import BY, Spending, by_model, cached_share, spending, summed, total
 from protocol.wire import events
-from protocol.wire.commands import Cancel, Freeze, Reply, Report, Resolve, Usage
+from protocol.wire.commands import Cancel, Freeze, ReplyToAsk, Report, Resolve, Usage
 from protocol.wire.config import Policy
 from protocol.wire.ids import TurnId
 from protocol.wire.prices import Metered
@@ -100,7 +100,7 @@ def test_a_turn_owes_a_report_from_its_newest_report_to_its_newest_round() -> No
     assert rounds(taken(play.events)) == [("a", 1, 1)]
     play.move(ask("c1"), report=usage(nano_dollars=11))
     assert rounds(taken(play.events)) == []
-    play.control(Reply, sender="c1", turn=play.turn, round=1, value=1)
+    play.control(ReplyToAsk, sender="c1", turn=play.turn, round=1, value=1)
     assert rounds(taken(play.events)) == [("a", 2, 2)]
     play.move(transfer("b"), report=usage(nano_dollars=12))
     assert rounds(taken(play.events)) == [("b", 0, 0)]

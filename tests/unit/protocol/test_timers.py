@@ -9,7 +9,7 @@ from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.domain.waits import by_the_clock, next_due
-from protocol.wire.commands import Command, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.commands import Command, Freeze, ReplyToAsk, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import (
@@ -86,7 +86,7 @@ def test_no_time_out_runs_while_a_question_waits() -> None:
     play.wait(800)
     play.move(ask(expires_s=10_000))
     assert play.wait(9_999) == []
-    play.control(Reply, sender="c1", turn=play.turn, round=0, value="red")
+    play.control(ReplyToAsk, sender="c1", turn=play.turn, round=0, value="red")
     assert play.next_due == play.now + seconds(900)  # a new round, a new clock
 
 
@@ -283,7 +283,7 @@ def test_a_message_is_judged_before_what_fell_due_after_it_was_stored() -> None:
     for stored_s, resumed in ((49, True), (51, False)):
         play = opened()
         suspended = play.move(ask("c1", expires_s=50))
-        said = Reply(id=f"at {stored_s}", turn=play.holder.id, round=0, value="the red one")
+        said = ReplyToAsk(id=f"at {stored_s}", turn=play.holder.id, round=0, value="the red one")
         play.now += 60_000_000
         cause = control_cause(REQUEST, "c1", said.id)
         stored = suspended.at + stored_s * 1_000_000

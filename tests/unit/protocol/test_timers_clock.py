@@ -6,7 +6,7 @@ from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.domain.waits import by_the_clock, next_due
-from protocol.wire.commands import Freeze, Reply, Settle, Thaw
+from protocol.wire.commands import Freeze, ReplyToAsk, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import (
@@ -161,7 +161,7 @@ def test_a_round_that_began_while_frozen_has_its_whole_time_after_the_thaw() -> 
     play = played(ask())
     play.control(Freeze)
     play.wait(100)
-    play.control(Reply, sender="c1", turn=play.turn, round=0)
+    play.control(ReplyToAsk, sender="c1", turn=play.turn, round=0)
     play.wait(100)
     play.control(Thaw)
     assert play.next_due == play.now + seconds(900)

@@ -26,7 +26,7 @@ from protocol.wire.commands import (
     Freeze,
     Move,
     MoveProposed,
-    Reply,
+    ReplyToAsk,
     Report,
     ReportFailure,
     ReportInDoubt,
@@ -188,11 +188,11 @@ class Teller:
         anywhere = draw.random() < 0.2 or not self.waiting()
         turn = draw.choice(list(play.ledger.turns.values()) if anywhere else self.waiting())
         about: dict[str, Any] = {"turn": turn.id}
-        likely: dict[str, Any] = {"suspended": Reply, "doubted": Settle}
-        kind: Any = draw.choice([Assign, Resolve, Reply, Settle])
+        likely: dict[str, Any] = {"suspended": ReplyToAsk, "doubted": Settle}
+        kind: Any = draw.choice([Assign, Resolve, ReplyToAsk, Settle])
         if not anywhere and draw.random() < 0.8:
             kind = likely.get(turn.state, Resolve)
-        if kind in (Reply, Settle):
+        if kind in (ReplyToAsk, Settle):
             about["round"] = turn.round
         if kind is Assign:
             about["to"] = "Ada"
@@ -203,7 +203,7 @@ class Teller:
         said = play.message(kind, **about)
         play.finish()
         self.learn()
-        by = draw.choice(["human", "c1"]) if kind is Reply else "human"
+        by = draw.choice(["human", "c1"]) if kind is ReplyToAsk else "human"
         right = self.oracle.obeyed(said, by, play.fleet)
         outcome = play.send_control(said, "c1" if by == "c1" else "op1")
         came = None if isinstance(outcome, Late | Rejected) else type(outcome)

@@ -13,7 +13,7 @@ from mesh.replay.rejudge import rejudge
 from protocol.domain.ledger import fold
 from protocol.views.timeline import timeline
 from protocol.wire import codec
-from protocol.wire.commands import Freeze, Reply, Resolve, Thaw
+from protocol.wire.commands import Freeze, ReplyToAsk, Resolve, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.handoff import Budget, Constraints
@@ -56,7 +56,7 @@ def asked_and_escalated() -> Play:
     play = begun()
     play.submit()
     play.move(ask())
-    play.control(Reply, "c1", turn=play.turn, round=0, value="that one")
+    play.control(ReplyToAsk, "c1", turn=play.turn, round=0, value="that one")
     play.fail()
     play.wait(5)
     play.fail(permanent=True)

@@ -17,7 +17,7 @@ from protocol.wire.commands import (
     Escalate,
     Fail,
     MoveProposed,
-    Reply,
+    ReplyToAsk,
     Report,
     Resolve,
     Settle,
@@ -314,7 +314,7 @@ class Tree:
                 return ev.EscalationResolved if said.again or said.to in (None, *agents) else None
             case Settle():
                 return ev.EffectSettled if waits == "doubted" else None
-            case Reply():
+            case ReplyToAsk():
                 asked = waits == "suspended" and node is not None and node.asked == by
                 return ev.TurnResumed if asked else None
         return None
