@@ -30,7 +30,7 @@ REFERENCE = {
 """The pages of the Python reference, and the module that each is of."""
 IN_MODEL = {"ContextWindow", "Flaw", "Supervisor", "Swarm"}
 """Which `mesh.agent` exports too."""
-TOLD = ("concepts.md", "is-it-for-me.md", *(f"reference/{name}.md" for name in REFERENCE))
+TOLD = ("concepts.md", "is-it-for-me.md", *(f"reference/{name}.md" for name in (*REFERENCE, "journal")))
 """Pages of the site without any."""
 
 
