@@ -42,7 +42,7 @@ RUN: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             (
                 *("markdown title", "python title", "python own-server", "python follow"),
-                *("text brief", "toml fleet", "toml title"),
+                *("toml fleet", "toml title"),
             ),
             "docs/test_models_page.py",
         ),
@@ -51,6 +51,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/python.md": dict.fromkeys(
         ("python check", "python title", "python wrong", "text mypy"), "docs/test_python_page.py"
     ),
+    "docs/reference/model-turns.md": {"text brief": "docs/test_models_page.py"},
     "docs/running.md": {
         **dict.fromkeys(("console", "python title", "text title", "toml title"), SITE),
         "text": "system/test_dev_reload.py",
