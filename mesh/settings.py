@@ -17,6 +17,7 @@ import msgspec
 
 from mesh.bus.credentials import NO_FILES, SEED_SUFFIX, TlsFiles, read_key, seed_file
 from mesh.errors import AuthenticationFailed, MeshError
+from protocol.wire.commands import MAX_VERSION_CHARS
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
@@ -33,6 +34,11 @@ _DEV_KEPT = ("keys", "store")
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+
+def own_build() -> str:
+    """Return of what this process's code was built, as `MESH_BUILD` says; empty if nobody says."""
+    return " ".join(os.environ.get("MESH_BUILD", "").split())[:MAX_VERSION_CHARS]
 
 
 class SettingsInvalid(MeshError, code="settings.invalid"):

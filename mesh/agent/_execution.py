@@ -89,6 +89,8 @@ class Execution:
         *,
         is_over: Callable[[], Awaitable[bool]] = never,
         prompt_version: str = "",
+        version: str = "",
+        build: str = "",
         live: LiveOutput = SILENT,
         send: Send = nowhere,
         store: "ArtifactStore | None" = None,
@@ -104,7 +106,7 @@ class Execution:
         self.ended = EndWatch(is_over, open_at=open_at)
         self._store = store
         self._usage = work.reported.usage
-        self._prompt_version = prompt_version
+        self._code = {"prompt": prompt_version, "version": version, "build": build}
         self._ordinals: dict[tuple[str, str], int] = {}
         self._patient_until = time.monotonic() + work.timeout_s - min(MOST_KEPT_S, work.timeout_s / 10)
         self.tasks = Tasks(work, journal, send)
@@ -374,8 +376,8 @@ class Execution:
             actions=tuple(sorted(self.actions | tally.owed_actions)),
             steps=before.steps + tally.steps,
             digest=digest,
-            prompt=self._prompt_version,
             effects=tuple(sorted(self.effects)),
+            **self._code,
         )
 
     # --- the end ----------------------------------------------------------------------------------

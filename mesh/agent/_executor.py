@@ -35,12 +35,14 @@ from mesh.errors import ApiCode, ApiError, Malformed, MeshError, TooLarge
 from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
+from mesh.settings import own_build
 from mesh.tasks import Alarms
 from mesh.telemetry import tracing
 from protocol.domain.turns import outline
 from protocol.wire import codec, subjects
 from protocol.wire.commands import (
     MAX_PROMPT_CHARS,
+    MAX_VERSION_CHARS,
     Failure,
     Move,
     MoveProposed,
@@ -78,6 +80,7 @@ class Executor:
         self._heartbeats = Alarms(lambda: around.fleet.heartbeat_s)
         self._beginnings = Alarms(lambda: BEGAN_S)
         self._notes = SecondCount()
+        self._build = own_build()
 
     async def execute(self, message: Message, key: RoundKey, work: Assignment, trace: str) -> None:
         """Run one round and store its proposal; acknowledge only then.
@@ -113,7 +116,7 @@ class Executor:
                 live.ended(proposal)  # before the proposal: nothing that follows from it comes earlier
                 with telling.proposal_span(key, proposal, self._around.fleet):
                     await self._propose_to(key.request, proposal, body, trace)
-                telling.proposed(key, proposal, time.perf_counter() - started)
+                telling.proposed(key, self._agent.version, proposal, time.perf_counter() - started)
                 failpoint("turn.proposed")
             message.ack()
         except Fenced as late:
@@ -232,6 +235,8 @@ class Executor:
             journal,
             is_over=is_over,
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
+            version=self._agent.version[:MAX_VERSION_CHARS],
+            build=self._build,
             live=live,
             send=partial(self._store, key.request),
             open_at=open_at,

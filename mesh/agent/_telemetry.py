@@ -291,9 +291,14 @@ def proposal_span(key: RoundKey, proposal: Proposal, fleet: Fleet) -> AbstractCo
     return tracing.span(f"{tracing.EXECUTE_TOOL} {tool} {target}".strip(), attributes=said)
 
 
-def proposed(key: RoundKey, proposal: Proposal, took_s: float) -> None:
-    """Count a round that came to a proposal, which is stored now."""
-    telemetry.turn_duration.record(took_s, {tracing.AGENT: key.agent, tracing.MOVE: asked_for(proposal)})
+def proposed(key: RoundKey, version: str, proposal: Proposal, took_s: float) -> None:
+    """Count a round that came to a proposal, which is stored now.
+
+    Args:
+        version: the agent's.
+    """
+    ran = {tracing.AGENT: key.agent, tracing.AGENT_VERSION: version}
+    telemetry.turn_duration.record(took_s, {**ran, tracing.MOVE: asked_for(proposal)})
 
 
 def tool_span(key: RoundKey, tool: str) -> AbstractContextManager[Span]:

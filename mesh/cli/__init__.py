@@ -4,6 +4,7 @@ A command's file is imported when the command is asked for, so that no noun pays
 """
 
 import importlib
+import os
 from typing import NamedTuple
 
 import click
@@ -108,13 +109,19 @@ class Commands(ReportingGroup):
             raise click.NoSuchCommand(wrong.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
 
+def _build() -> str:
+    """Return what `mesh --version` says of the build; `mesh.settings` is too much to load for it."""
+    build = " ".join(os.environ.get("MESH_BUILD", "").split())
+    return f" (build {build.replace('%', '%%')})" if build else ""
+
+
 app = Commands(
     name="mesh",
     help="Event-sourced, guarded handoffs between LLM agents on NATS JetStream.",
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-click.version_option(package_name="handoff-mesh", message="mesh %(version)s")(app)
+click.version_option(package_name="handoff-mesh", message=f"mesh %(version)s{_build()}")(app)
 
 
 def main() -> None:

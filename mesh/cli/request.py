@@ -77,6 +77,11 @@ async def submit(where: Where, *, wanted: Submit, request: str | None, as_json: 
 @click.option("--agent", help="Only requests that this agent had a turn in.")
 @click.option("--client", help="Only requests of this client.")
 @click.option("--rule", help="Only requests in which this rule refused a move.")
+@click.option(
+    "--version",
+    metavar="AGENT=VERSION",
+    help="Only requests in which the agent ran so: front=2.",
+)
 @click.option("--conversation", help="Only requests of this conversation.")
 @click.option("--text", help="Only requests whose text has these words, or whose id begins so.")
 @click.option("--cost", metavar="DOLLARS", help="Only requests that cost so much at least.")

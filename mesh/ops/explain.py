@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mesh.errors import NotFound
-from mesh.ops.words import channel, waits
+from mesh.ops.words import channel, code_of, waits
 from mesh.service.printable import counted, one_line, when
 from protocol.domain.ledger import fold
 from protocol.domain.rules import RULES_FOR
@@ -77,6 +77,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
     channel: tuple[ErrorLevel, ...] = ()
     """Of a task that failed: what each level made of it, its own first and the origin last."""
+    version: str = ""
+    """The agent's that asked for it, as it reported."""
+    build: str = ""
+    """Of what that agent's code was built, as it reported."""
     tree: tuple[TreeNode, ...] = ()
     """The tasks of the whole request as they stand, where it is open and leads wait for them."""
 
@@ -104,6 +108,7 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     if isinstance(event, events.RequestOpened | events.RequestRefused):
         policy = event.policy or Policy()
     grounds = before.grounds_of(event)
+    ran = fold(happened[: event.n + 1]).turns.get(event.turn)  # a client's event has no report
     return Explanation(
         request=event.request,
         rerun_of=story.rerun_of,
@@ -128,6 +133,8 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
         rules=_rules(event, grounds),
         followed=_followed(happened, event),
         channel=tuple(levels_of(event.error)) if isinstance(event, events.TaskFailed) else (),
+        version="" if ran is None else ran.report.version,
+        build="" if ran is None else ran.report.build,
         tree=now.tree if now.status == "open" else (),
     )
 
@@ -237,6 +244,8 @@ def _sentences(why: Explanation) -> Iterator[str]:
         yield f"It does {why.rerun_of} again."
     said = f"{asked} ({why.summary})" if why.summary else asked
     yield f"{why.who}: {said}." if why.verdict == "recorded" else f"{why.who} asked for: {said}."
+    if ran := code_of(why.version, why.build):
+        yield f"The agent ran {ran}."
     yield from _verdict(why)
     for place, level in enumerate(why.channel):
         yield f"{'The task failed' if not place else 'It came from'}: {channel(level)}."

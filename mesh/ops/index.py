@@ -23,10 +23,10 @@ import msgspec
 
 from mesh.errors import UsageWrong
 from mesh.ops.roster import Frozen
-from mesh.ops.rows import COSTS, STATUSES, EdgeCount, IndexRow, Listed, words_of
+from mesh.ops.rows import COSTS, STATUSES, EdgeCount, IndexRow, Listed, version_tag, words_of
 from protocol.wire.ids import is_name
 
-_FORM = 6
+_FORM = 7
 """The form of the tables. A file of another form is made again."""
 _FEW = 20_000
 """Rows that are looked at one by one where no filter has fewer: tens of milliseconds."""
@@ -83,7 +83,8 @@ def filter_from(fields: Mapping[str, str], now_s: float | None = None) -> Filter
     """Return which requests a person asks for, as the page's address and options of `request ls` say it.
 
     Args:
-        fields: `status`, `agent`, `client`, `rule`, `conversation`, `text`, `cost` (dollars at least),
+        fields: `status`, `agent`, `client`, `rule`, `version` (`front=2`), `conversation`, `text`,
+            `cost` (dollars at least),
             `younger` and `older` (a span: `15m`, `7d`); each may be left out.
 
     Raises UsageWrong.
@@ -98,6 +99,11 @@ def filter_from(fields: Mapping[str, str], now_s: float | None = None) -> Filter
             if not is_name(fields[kind].replace("_", "-")):
                 raise UsageWrong(f"{kind}: {fields[kind][:40]!r} is no name")
             tags.append(f"{kind}:{fields[kind]}")
+    if "version" in fields:
+        agent, _, version = fields["version"].partition("=")
+        if not is_name(agent) or not version:
+            raise UsageWrong(f"version: {fields['version'][:40]!r} is not AGENT=VERSION, such as front=2")
+        tags.append(version_tag(agent, version))
     text = fields.get("text", "").strip()
     if len(text) > MOST_TEXT:
         raise UsageWrong(f"text has {MOST_TEXT} characters at most")

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -79,6 +80,11 @@ def words_of(*texts: str) -> str:
     """Return the words of texts apart by spaces, without case and accents."""
     plain = unicodedata.normalize("NFKD", " ".join(texts).casefold())
     return " ".join(_WORD.findall("".join(char for char in plain if not unicodedata.combining(char))))
+
+
+def version_tag(agent: str, version: str) -> str:
+    """Return the tag of requests in which an agent's turn ran as a version; it has no space."""
+    return f"version:{agent}={quote(version, safe='')}"
 
 
 class EdgeCount(NamedTuple):
@@ -164,6 +170,8 @@ class FoldedRequest:
         tags |= {"status:human"} if is_for_people(ledger) else set()
         tags |= {"status:frozen"} if is_frozen else set()
         tags |= {f"agent:{name}" for name in self.names} | {f"rule:{rule}" for rule in self.rules}
+        ran = ((turn.agent, turn.report.version) for turn in ledger.turns.values())
+        tags |= {version_tag(agent, version) for agent, version in ran if version}
         tags |= {f"cost:{power}" for power in COSTS if spent.nano_dollars >= 10**power}
         cut = "… → " if len(self.trail) > _TRAIL else ""
         listed = Listed(

@@ -62,8 +62,10 @@ def story(told: Timeline, *, steps: bool = False, now: int = 0) -> Iterator[Line
         yield from entry(move, before)
         if move.turn is not None and steps:
             yield from (_step(made, move.turn) for made in move.turn.steps)
-        if move.turn is not None and last[move.turn.id] == move.seq and _cost_anything(move.turn.usage):
-            yield _beneath(f"{move.turn.agent}'s turn", _spent(move.turn.usage))
+        if move.turn is not None and last[move.turn.id] == move.seq:
+            spent = [_spent(move.turn.usage)] if _cost_anything(move.turn.usage) else []
+            if said := [*spent, *([ran] if (ran := code_of(move.turn.version, move.turn.build)) else [])]:
+                yield _beneath(f"{move.turn.agent}'s turn", ", ".join(said))
     for turn in told.running if steps else ():
         if turn.steps:
             yield Line((f"     {turn.agent} has done so far:", "dim"))
@@ -116,6 +118,12 @@ def ending(told: Timeline) -> Iterator[Line]:
 
 def _cost_anything(cost: Cost) -> bool:
     return bool(cost.model_calls or cost.tokens or cost.nano_dollars)
+
+
+def code_of(version: str, build: str) -> str:
+    """Return which code ran, as its agent reported; empty for one that has no versions."""
+    said = f"version {one_line(version)}" if version not in ("", "0") else ""
+    return ", ".join(filter(None, (said, f"build {one_line(build)}" if build else "")))
 
 
 def _spent(cost: Cost) -> str:

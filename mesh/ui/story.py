@@ -18,7 +18,7 @@ from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.journals import journals_of
 from mesh.ops.roster import with_served
-from mesh.ops.words import channel, details, numbered, waits
+from mesh.ops.words import channel, code_of, details, numbered, waits
 from mesh.service.printable import as_text, given, printable, printable_json, short, when
 from mesh.ui.drawing.request import course, parts, sequence, strip
 from mesh.ui.drawing.scene import scene
@@ -213,7 +213,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_harmless,
     )
-    filters = (when, short, given, money, pretty, shown, clock, day, lasting, unquoted)
+    filters = (when, short, given, code_of, money, pretty, shown, clock, day, lasting, unquoted)
     made.filters |= {each.__name__: each for each in filters}
     told = (numbered, details, firsts, closing, flat, waits, channel)
     made.globals |= {"parts": named_parts} | {each.__name__: each for each in told}

@@ -69,6 +69,10 @@ class TurnEntry(_Entry, frozen=True, kw_only=True):
     """What its journal holds of the rounds that came to this entry and to none before it; the turn's last
     entry has what is left. Empty where only the log was read: journals are no part of it."""
     usage: Cost
+    version: str = ""
+    """The agent's that ran its latest round, as that reported; empty while none has."""
+    build: str = ""
+    """Of what that code was built, as it reported."""
     status: str
     """`working`, `failed`, `refused`, `suspended`, `doubted` or `ended`."""
 
@@ -318,6 +322,8 @@ def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> T
         agent=turn.agent,
         rounds=turn.round + 1,
         usage=cost_of(turn.report.usage, prices),
+        version=turn.report.version,
+        build=turn.report.build,
         status=turn.state,
     )
 

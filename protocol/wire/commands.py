@@ -27,6 +27,7 @@ MAX_MESSAGE_BYTES = 256 << 10
 """What a sender's queue takes of one message, its subject and headers counted."""
 MAX_MODEL_CHARS = 128
 MAX_PROMPT_CHARS = 64
+MAX_VERSION_CHARS = 64
 ModelName = Annotated[str, msgspec.Meta(max_length=MAX_MODEL_CHARS)]
 FAILED = "failed"
 """The code of what was given up, where its agent names none."""
@@ -246,6 +247,10 @@ class Report(_Message, frozen=True, kw_only=True):
     """Version of the prompt that the agent gives its model; empty for an agent without one."""
     effects: tuple[str, ...] = ()
     """Those of `actions` that have an effect."""
+    version: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARS)] = ""
+    """The agent's, whose code ran the turn's latest round."""
+    build: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARS)] = ""
+    """Of what that code was built, such as a git revision."""
 
 
 class Failure(_Message, frozen=True, kw_only=True):

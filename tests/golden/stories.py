@@ -91,7 +91,15 @@ def prompted(tokens: int, prompt: str) -> Report:
     nano = 3000 * tokens
     of_model = Metered(input=tokens - 100, cache_read=60, output=40, thinking=15, calls=1, nano_dollars=nano)
     usage = Usage(nano_dollars=nano, tokens=tokens, model_calls=1, models={MODEL: of_model})
-    return Report(usage=usage, actions=("lookup",), steps=2, digest="ab" * 32, prompt=prompt)
+    return Report(
+        usage=usage,
+        actions=("lookup",),
+        steps=2,
+        digest="ab" * 32,
+        prompt=prompt,
+        version="2",
+        build="4f2a91c",
+    )
 
 
 def long_story() -> list[bytes]:

@@ -217,3 +217,24 @@ async def test_what_makes_no_sense_together_is_a_matter_of_usage(office: Office)
     done = await office.mesh("request", "watch", request, "--follow", "--json")
     assert done.status == Exit.USAGE
     assert "one of --follow and --json" in done.err
+
+
+async def test_it_is_told_and_found_which_code_ran(
+    office: Office, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESH_BUILD", "4f2a91c")
+
+    async def done(turn: Turn) -> Move:
+        return turn.complete("done")
+
+    await stage.runtime(Agent("a", done, version="2 beta"))
+    request = await (await stage.client()).submit("hello")
+    await stage.reaches(request, "request.completed")
+    ran = "version 2 beta, build 4f2a91c"
+    assert ran in (await office.mesh("request", "show", request)).out
+    assert f"The agent ran {ran}." in (await office.mesh("why", request)).out
+    for version, found in (("a=2 beta", True), ("a=2", False), ("b=2 beta", False)):
+        listed = (await office.mesh("request", "ls", "--version", version, "--json")).json
+        assert (request in {each["request"] for each in listed}) is found
+    assert (await office.mesh("request", "ls", "--version", "a")).status == Exit.USAGE
+    assert "(build 4f2a91c)" in (await office.process("--version")).out

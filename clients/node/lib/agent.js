@@ -171,6 +171,7 @@ class Serving {
       const over = await this.#ended(request, work.turn);
       if (over !== undefined) throw (journal.stopped = new Over(over));
     };
+    const ran = { version: this.about.version ?? "", build: process.env.MESH_BUILD ?? "" };
     const turn = new Turn(request, work, journal, running.abort.signal, this.actions, lookFirst);
     const place = { turn: work.turn, round: work.round };
     /** @type {Proposal | undefined} */
@@ -182,11 +183,11 @@ class Serving {
       }
       const move = await until(running.abort.signal, Promise.resolve().then(() => this.code(turn)));
       if (journal.stopped !== undefined) throw journal.stopped; // caught by the code: its move does not count
-      proposal = { kind: "move", ...place, move, report: turn.report() };
+      proposal = { kind: "move", ...place, move, report: { ...turn.report(), ...ran } };
     } catch (error) {
       const why = journal.stopped ?? error;
       if (why instanceof Fenced && !why.closed) return void this.log({ fenced: request, ...place }); // another one is at it
-      if (!(why instanceof Over || why instanceof Fenced)) proposal = { ...failure(place, why), report: turn.report() };
+      if (!(why instanceof Over || why instanceof Fenced)) proposal = { ...failure(place, why), report: { ...turn.report(), ...ran } };
     }
     if (proposal !== undefined) await this.#propose(request, proposal, running.delivery);
     const said = proposal?.kind === "move" ? { proposed: proposal.move.move } : { proposed: proposal?.kind ?? "nothing" };

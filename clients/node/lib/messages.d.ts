@@ -170,6 +170,8 @@ export interface Report {
   digest?: string;
   prompt?: string;
   effects?: string[];
+  version?: string;
+  build?: string;
 }
 /**
  * What a turn spent, cumulative over its rounds.

@@ -7,9 +7,11 @@ import pytest
 from pydantic import BaseModel
 
 from mesh.agent import ApprovalNeeded, Turn, tool
+from mesh.agent._execution import Execution
 from mesh.agent.errors import Retry
+from mesh.settings import own_build
 from mesh.testing import MemorySteps, turn
-from protocol.wire.commands import Failure
+from protocol.wire.commands import MAX_VERSION_CHARS, Failure
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.records import HEAD_BYTES, MOST_ARGUMENTS_BYTES, Record, decode_record
 
@@ -154,3 +156,15 @@ async def test_a_type_that_is_not_there_any_more_is_raised_as_an_error_all_the_s
         await turn(steps=steps).call(flaky)
     with pytest.raises(RuntimeError, match="somewhere"):
         await turn(steps=steps).call(flaky)
+
+
+def test_a_report_says_which_code_ran_also_of_a_turn_without_steps() -> None:
+    made = turn().execution
+    ran = Execution(made.key, made.work, made.fleet, made.journal, version="2", build="abc123")
+    assert (ran.report.steps, ran.report.version, ran.report.build) == (0, "2", "abc123")
+
+
+def test_a_build_is_one_line_of_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESH_BUILD", " abc\n123 " + "x" * 200)
+    assert own_build().startswith("abc 123 xx")
+    assert len(own_build()) == MAX_VERSION_CHARS
