@@ -38,7 +38,6 @@ _log = get_logger(__name__)
 LOOK_S = 5.0
 GAP_S = 3 * LOOK_S
 """Looks further apart than this tell nothing of the time between them."""
-_ANSWER_S = 1.0
 _MOST_MARKS = 1_000
 
 
@@ -97,6 +96,7 @@ class AttendanceWatch:
         agents: returns the names of those that there are.
         now: returns UTC µs.
         api: asks JetStream, as `Bus.api` does by default.
+        answer_s: how long an answer is waited for.
     """
 
     def __init__(
@@ -105,8 +105,10 @@ class AttendanceWatch:
         agents: Callable[[], Iterable[str]],
         now: Callable[[], int],
         api: Callable[..., Awaitable[dict[str, Any]]] | None = None,
+        answer_s: float = 1.0,
     ) -> None:
         self._bus = bus
+        self._answer_s = answer_s
         self._api = api or bus.api
         self._names = agents
         self._now = now
@@ -177,13 +179,13 @@ class AttendanceWatch:
         return seen
 
     async def _is_there(self, step: str) -> bool:
-        found = await self._bus.request(f"{GET}{step}", timeout_s=_ANSWER_S)
+        found = await self._bus.request(f"{GET}{step}", timeout_s=self._answer_s)
         return found.status != 404
 
     async def _delivered(self, agent: str) -> int:
         """Return up to which stream sequence the agent's inbox was delivered; 0 for one that is not there."""
         try:
-            info = await self._api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=_ANSWER_S)
+            info = await self._api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=self._answer_s)
         except ApiError as error:
             if error.err_code == ApiCode.CONSUMER_NOT_FOUND:
                 return 0
@@ -196,8 +198,6 @@ class AttendanceWatch:
 NOT_WRITTEN = Kind("breaker_not_written", "breaker_written", "failures of {} cannot be counted", blocks=False)
 ATTEMPTS = 4
 """How often a lost race over an entry is met by reading it again."""
-WAIT_S = 1.0
-"""How long CONF may take to answer: a request that fails is in hand meanwhile."""
 
 
 class _Copy(NamedTuple):
@@ -215,10 +215,18 @@ class Breakers:
     Args:
         rules: what the fleet says of an agent.
         now: UTC µs.
+        answer_s: how long CONF may take to answer.
     """
 
-    def __init__(self, bus: Bus, rules: Callable[[AgentName], BreakerRules], now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        rules: Callable[[AgentName], BreakerRules],
+        now: Callable[[], int],
+        answer_s: float = 1.0,
+    ) -> None:
         self._bus = bus
+        self._answer_s = answer_s
         self._rules = rules
         self._now = now
         self._copies: dict[str, _Copy] = {}
@@ -231,7 +239,7 @@ class Breakers:
         An entry that cannot be read counts as open from now on; the trial that follows writes it anew.
         """
         subject = subjects.breaker(agent)
-        found = await get(self._bus, "CONF", subject, timeout_s=WAIT_S)
+        found = await get(self._bus, "CONF", subject, timeout_s=self._answer_s)
         seq = 0 if found is None else found.seq
         if found is not None and self.is_known(agent, seq):
             return
@@ -301,7 +309,9 @@ class Breakers:
             subject = subjects.breaker(agent)
             try:
                 try:
-                    seq = await write_conf(self._bus, subject, wanted, after=was.seq, timeout_s=WAIT_S)
+                    seq = await write_conf(
+                        self._bus, subject, wanted, after=was.seq, timeout_s=self._answer_s
+                    )
                     self._copies[agent] = _Copy(wanted, seq)
                 except (SequenceConflict, OutcomeUnknown):
                     await self.read(agent)

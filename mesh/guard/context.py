@@ -14,7 +14,7 @@ import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,7 +63,6 @@ _log = get_logger(__name__)
 
 UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
-_AGAIN_S = 1.0
 _ATTEMPTS = 8
 """How often a lost race over the freeze is met by reading it again."""
 SKEW_US = 60_000_000
@@ -81,6 +80,19 @@ def _salts() -> Iterator[str]:
         yield from (many[at : at + 16] for at in range(0, len(many), 16))
 
 
+class Waits(NamedTuple):
+    """How long a guard waits, in seconds."""
+
+    again_s: float = 1.0
+    """Until a message that cannot be decided now comes again, or CONF that cannot be read is read again."""
+    full_most_s: float = 10.0
+    """For room in a full stream, at most; the first times a message waits for less."""
+    overtaken_s: float = 30.0
+    """For the submit of a new request, which a control message may have overtaken."""
+    answer_s: float = 1.0
+    """For an answer of the bus, about an agent or its breaker: a request is in hand meanwhile."""
+
+
 class DecisionContext:
     """The fleet, policies, prices and breakers as a guard knows them now.
 
@@ -90,6 +102,7 @@ class DecisionContext:
         clock: returns µs of this machine's clock, by which the server's is measured.
         wall: returns this machine's time (UTC µs), which `mesh doctor` shows.
         now: returns UTC µs, in place of the server's clock.
+        waits: how long its guard waits for what.
     """
 
     def __init__(
@@ -100,8 +113,10 @@ class DecisionContext:
         wall: Callable[[], int] = wall_clock_us,
         now: Callable[[], int] | None = None,
         salt: Callable[[], str] | None = None,
+        waits: Waits = Waits(),  # noqa: B008 - it cannot be changed
     ) -> None:
         self._bus = bus
+        self.waits = waits
         self.clock = ServerClock(bus, clock, wall)
         self.now = now or self.clock
         """Returns the time to decide by (UTC µs)."""
@@ -113,8 +128,10 @@ class DecisionContext:
         self._stale = asyncio.Event()
         self._stale_breakers: set[str] | None = None
         """The only entries to read again; None: all of CONF."""
-        self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), self.now)
-        self.attendance = AttendanceWatch(bus, lambda: self.fleet.agents, self.now, self.clock.api)
+        self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), self.now, waits.answer_s)
+        self.attendance = AttendanceWatch(
+            bus, lambda: self.fleet.agents, self.now, self.clock.api, waits.answer_s
+        )
         self.memory = ConversationMemory(bus, lambda: self.fleet, self.now)
         self.quotas = ClientQuotas(bus, lambda: self.fleet)
         self.fleet = Fleet(name="", entry=HUMAN)
@@ -134,7 +151,7 @@ class DecisionContext:
         while not (await self._look() and self.fleet.revision):
             if not self._unreadable:
                 self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
-            await self._changed(_AGAIN_S)
+            await self._changed(self.waits.again_s)
         self._bus.conditions.clear(NO_FLEET)
         stored = await self._bus.retry_unavailable(lambda: stored_partitions(self._bus))
         if self.fleet.partitions != stored:
@@ -149,7 +166,7 @@ class DecisionContext:
         while True:
             await self._changed(REFRESH_S)
             if not await self._look():
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(self.waits.again_s)
                 self._stale.set()
 
     def _on_change(self, message: Incoming) -> None:

@@ -45,8 +45,6 @@ from protocol.wire.records import MAX_DETAIL_CHARS, Ended, Notice, NoticeError
 
 _log = get_logger(__name__)
 
-OVERTAKEN_S = 30.0
-"""How long a control message for a new request is kept trying: it may have overtaken its submit."""
 LEAVE_S = 2.0
 """How long a server that does not answer may keep a guard from leaving."""
 GIVE_UP_AFTER = 20
@@ -56,11 +54,8 @@ LOG_UNREADABLE = Kind(
     "log_unreadable", "log_readable", "the events of {} cannot be read", settle_s=12.0, blocks=False
 )
 """It settles later than what met it comes again."""
-_AGAIN_S = 1.0
 _EARLY_MOST_S = 10.0
 """How long a timer waits at most that fired before its time, by the clock that this guard goes by."""
-_FULL_MOST_S = 10.0
-"""How long a message waits at most for room in a full stream; the first times it waits for less."""
 
 
 class Guard:
@@ -77,6 +72,7 @@ class Guard:
         self._bus = bus
         self._identity = identity
         self._context = context or DecisionContext(bus)
+        self._waits = self._context.waits
         self.assignment = PartitionAssignment(bus, identity)
         self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, verdict_s)
         handlers: dict[QueueKind, Handler] = {
@@ -182,21 +178,21 @@ class Guard:
             except (UnknownEvent, BrokenLog, LogUnreadable) as error:
                 said = {"code": error.code, "detail": str(error)}
                 self._bus.conditions.raise_(LOG_UNREADABLE, request, held=message.subject, **said)
-                message.nak(5 * _AGAIN_S)
+                message.nak(5 * self._waits.again_s)
             except Malformed as error:
                 await self._bury(message, Rejected(error.code, str(error)))
             except ConfUnreadable as error:
                 await self._bury(message, Rejected(error.refusal, str(error)))
             except MeshIsFrozen:
-                message.nak(_AGAIN_S)
+                message.nak(self._waits.again_s)
             except StreamFull:  # the bus has said it; to make room takes a person, so ask less and less often
-                message.nak(min(_AGAIN_S * message.delivered, _FULL_MOST_S))
+                message.nak(min(self._waits.again_s * message.delivered, self._waits.full_most_s))
             except PASSING as error:
                 _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has said it
-                message.nak(_AGAIN_S)
+                message.nak(self._waits.again_s)
             except (BusError, Contended) as error:
                 self._bus.conditions.raise_(NOT_NOW, error.code, held=message.subject, detail=str(error))
-                message.nak(_AGAIN_S)
+                message.nak(self._waits.again_s)
             except GuardFailed as failure:
                 self._say_failed(message, failure.__cause__)
                 await self._give_up(message, request, ends_request=failure.ends_request)
@@ -205,7 +201,7 @@ class Guard:
                 if message.delivered >= GIVE_UP_AFTER:
                     await self._give_up(message, request, ends_request=True)
                 else:
-                    message.nak(_AGAIN_S)
+                    message.nak(self._waits.again_s)
 
         return handle
 
@@ -288,9 +284,9 @@ class Guard:
         outcome = await self._processor.process(found)
         if isinstance(outcome, Rejected) and outcome.code == UNKNOWN_REQUEST:
             now = self._context.now()
-            is_young = now - message.stored_us < OVERTAKEN_S * 1e6
-            if is_young and parsing.may_have_overtaken(found, now, OVERTAKEN_S):
-                message.nak(_AGAIN_S)
+            is_young = now - message.stored_us < self._waits.overtaken_s * 1e6
+            if is_young and parsing.may_have_overtaken(found, now, self._waits.overtaken_s):
+                message.nak(self._waits.again_s)
                 return
         self._tell_lag(message.stored_us, "control" if is_control(found.what) else "proposal")
         if isinstance(outcome, Rejected):
@@ -334,14 +330,14 @@ class Guard:
                 return
         except (BusError, Contended, UnknownEvent, LogUnreadable) as error:
             _log.warning("not_given_up", code=error.code, subject=message.subject)
-        message.nak(_AGAIN_S)
+        message.nak(self._waits.again_s)
 
     async def _bury(self, message: Message, rejection: Rejected) -> None:
         """End a rejected message: it is acknowledged only once it is kept elsewhere."""
         if await self._keep(message, rejection):
             message.ack()
         else:
-            message.nak(_AGAIN_S)
+            message.nak(self._waits.again_s)
 
     async def _keep(self, message: Message, rejection: Rejected) -> bool:
         """Store a dead letter and tell its sender; return False if it could not be stored."""

@@ -10,7 +10,7 @@ import pytest_asyncio
 from mesh.agent import _runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
-from mesh.guard import service
+from mesh.guard.context import Waits
 from mesh.testing import EmbeddedBus
 from protocol.wire.commands import Move
 from tests.bad_input.scene import FLEET, Scene
@@ -27,8 +27,6 @@ def logs() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be given time to become readable is given none."""
-    monkeypatch.setattr(service, "OVERTAKEN_S", 0.0)
-    monkeypatch.setattr(service, "_AGAIN_S", 0.1)
     monkeypatch.setattr(runtime_module, "UNKNOWN_S", 0.0)
 
 
@@ -40,7 +38,7 @@ async def answers(turn: Turn) -> Move:
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     async with EmbeddedBus(FLEET, tmp_path / "mesh") as mesh:
         await furnish(mesh)
-        own = Scene(mesh)
+        own = Scene(mesh, Waits(again_s=0.1, overtaken_s=0.0))
         await own.open()
         own.guarded = await own.guard()
         await own.ready(own.guarded)

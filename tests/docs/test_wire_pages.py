@@ -18,7 +18,7 @@ from mesh.bus import roles, streams
 from mesh.bus.connection import Bus
 from mesh.bus.stores import CODES
 from mesh.client.client import POLL_S
-from mesh.guard.service import OVERTAKEN_S
+from mesh.guard.context import Waits
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, ids, prices
@@ -411,7 +411,7 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
     )
     assert MAX_DATA_BYTES == 256 * streams.KIB
     assert config["PROP-a"]["duplicate_window"] == streams.NS // 10
-    assert f"tried for {OVERTAKEN_S:g} s" in PAGE
+    assert f"tried for {Waits().overtaken_s:g} s" in PAGE
     assert f"may be {AHEAD_S // 60} minutes ahead" in PAGE
     assert f"every {POLL_S:g} s" in PAGE
     assert codec.DEEPEST == 64

@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.guard import availability
+from mesh.guard.context import Waits
 from mesh.testing import EmbeddedBus
-from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
-from tests.servers import PATIENCE_S
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a guard wait for the bus: it gives up a look, and the count of a failure, after a second."""
-    monkeypatch.setattr(availability, "_ANSWER_S", PATIENCE_S)
-    monkeypatch.setattr(availability, "WAIT_S", PATIENCE_S)
+from tests.guard.stage import FLEET, PATIENT, Stage, furnished_mesh, staged
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -30,14 +22,19 @@ async def furnished(
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
-    """An empty stage; every log that the test leaves behind is judged again when it ends."""
-    async with staged(furnished) as own:
+async def stage(request: pytest.FixtureRequest, furnished: EmbeddedBus) -> AsyncIterator[Stage]:
+    """An empty stage, whose guards wait as the module's `WAITS` say; its logs are judged again at its end."""
+    async with staged(furnished, waits=_waits_of(request)) as own:
         yield own
 
 
 @pytest_asyncio.fixture
-async def own_stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def own_stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
     """A stage on a server of its own, which may be killed."""
-    async with furnished_mesh(tmp_path) as mesh, staged(mesh) as own:
+    async with furnished_mesh(tmp_path) as mesh, staged(mesh, waits=_waits_of(request)) as own:
         yield own
+
+
+def _waits_of(request: pytest.FixtureRequest) -> Waits:
+    waits: Waits = getattr(request.module, "WAITS", PATIENT)
+    return waits

@@ -22,7 +22,7 @@ from mesh.bus.reader import every
 from mesh.bus.streams import inbox_consumer
 from mesh.client import Client
 from mesh.errors import ApiError
-from mesh.guard.context import DecisionContext
+from mesh.guard.context import DecisionContext, Waits
 from mesh.guard.processor import RequestProcessor
 from mesh.guard.service import Guard
 from mesh.guard.watchdog import VERDICT_S
@@ -81,6 +81,8 @@ POLICIES: Mapping[str, Policy] = {
     )
 }
 
+PATIENT = Waits(answer_s=PATIENCE_S)
+"""A guard that waits for a busy machine."""
 CLOSERS = (
     events.HandoffAdmitted,
     events.EscalationRaised,
@@ -109,8 +111,9 @@ async def furnish(mesh: EmbeddedBus) -> None:
 class Stage:
     """Everything that one test starts; `close` ends it all and judges what it left behind."""
 
-    def __init__(self, mesh: EmbeddedBus) -> None:
+    def __init__(self, mesh: EmbeddedBus, waits: Waits = PATIENT) -> None:
         self.mesh = mesh
+        self._waits = waits
         self.spoiled: set[str] = set()
         """Requests whose logs the test itself made unreadable."""
         self._buses: dict[str, Bus] = {}
@@ -140,7 +143,7 @@ class Stage:
     async def guard(self, identity: str = "g1", verdict_s: float = VERDICT_S, **around: Any) -> Guard:
         """Start a guard in this process; `around` is for its `DecisionContext`."""
         bus = await self.bus("guard", identity)
-        context = DecisionContext(bus, **around)
+        context = DecisionContext(bus, **{"waits": self._waits, **around})
         guard = Guard(bus, identity=identity, context=context, verdict_s=verdict_s)
         self._guards[guard] = asyncio.create_task(guard.run())
         return guard
@@ -165,7 +168,7 @@ class Stage:
     async def processor(self, identity: str = "processor", **around: Any) -> RequestProcessor:
         """Return the judging part of a guard alone, which hears what the test tells it and nothing else."""
         bus = await self.bus("guard", identity)
-        context = DecisionContext(bus, **around)
+        context = DecisionContext(bus, **{"waits": self._waits, **around})
         await context.start()
         return RequestProcessor(bus, JetStreamLog(bus), context)
 
@@ -400,9 +403,9 @@ async def furnished_mesh(directory: Path, fleet: Fleet = FLEET) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def staged(mesh: EmbeddedBus, *, guards: int = 0) -> AsyncIterator[Stage]:
+async def staged(mesh: EmbeddedBus, *, guards: int = 0, waits: Waits = PATIENT) -> AsyncIterator[Stage]:
     """Give a stage with so many guards; every log that is left behind is judged again when it ends."""
-    own = Stage(mesh)
+    own = Stage(mesh, waits)
     await own.open()
     for _ in range(guards):
         await own.ready(await own.guard())

@@ -6,7 +6,6 @@ import time
 import pytest
 import pytest_asyncio
 
-from mesh.guard import service
 from mesh.guard.processor import MeshIsFrozen
 from mesh.guard.service import Guard
 from protocol.wire import events
@@ -24,10 +23,11 @@ from protocol.wire.commands import (
 )
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id
-from tests.guard.stage import Stage, control_command, human_turn, proposal_command
+from tests.guard.stage import PATIENT, Stage, control_command, human_turn, proposal_command
 from tests.servers import PATIENCE_S
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
+WAITS = PATIENT._replace(again_s=0.05)
 
 
 @pytest_asyncio.fixture
@@ -133,10 +133,7 @@ async def test_an_escalation_is_resolved_once(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("sender", ["c1", "op"], ids=["the-client", "an-operator-told-before-the-log-is"])
-async def test_a_control_message_that_overtakes_its_submit_is_obeyed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, sender: str
-) -> None:
-    monkeypatch.setattr(service, "_AGAIN_S", 0.05)
+async def test_a_control_message_that_overtakes_its_submit_is_obeyed(stage: Stage, sender: str) -> None:
     client = await stage.client()
     request = client.new_id()
     await stage.control(request, Cancel(id="x1"), sender)
@@ -144,11 +141,9 @@ async def test_a_control_message_that_overtakes_its_submit_is_obeyed(
     assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "cancelled"
 
 
-async def test_a_control_message_for_no_request_ends_as_a_dead_letter(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "_AGAIN_S", 0.05)
-    monkeypatch.setattr(service, "OVERTAKEN_S", 2.0)  # it is heard twice in that time on any machine
+async def test_a_control_message_for_no_request_ends_as_a_dead_letter(stage: Stage, guard: Guard) -> None:
+    await stage.dismiss(guard)
+    await stage.guard("second", waits=WAITS._replace(overtaken_s=2.0))  # it is heard twice on any machine
     client = await stage.client()
     request = client.new_id()
     await client.cancel(request)
@@ -162,7 +157,7 @@ async def test_a_control_message_for_no_request_ends_as_a_dead_letter(
 async def test_a_control_message_that_cannot_have_overtaken_anything_is_refused_at_once(
     stage: Stage, whose: str
 ) -> None:
-    when_ms = time.time_ns() // 1_000_000 - (2 * int(service.OVERTAKEN_S * 1000) if whose == "old" else 0)
+    when_ms = time.time_ns() // 1_000_000 - (2 * int(WAITS.overtaken_s * 1000) if whose == "old" else 0)
     request = request_id(AgentName("c1" if whose == "old" else "c2"), when_ms, os.urandom(10))
     await (await stage.client("c1")).cancel(request)
     letter = await stage.buried("unknown_request", request=request)

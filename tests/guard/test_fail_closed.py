@@ -9,25 +9,20 @@ import pytest
 from mesh.bus.consumer import Message
 from mesh.bus.provision import provision
 from mesh.client import SubmitRejected
-from mesh.guard import context, service
+from mesh.guard import service
 from mesh.ops.roster import mesh_freeze
 from mesh.testing import EmbeddedBus
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, Thaw, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
-from tests.guard.stage import FLEET, POLICIES, Stage, furnish
+from tests.guard.stage import FLEET, PATIENT, POLICIES, Stage, furnish
 from tests.logs import captured_logs, said
 from tests.servers import PATIENCE_S, eventually, until
 
 DONE = Complete(answer="done")
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits looks again soon."""
-    monkeypatch.setattr(service, "_AGAIN_S", 0.02)
-    monkeypatch.setattr(context, "_AGAIN_S", 0.02)
+WAITS = PATIENT._replace(again_s=0.02, full_most_s=0.07)
+"""What waits looks again soon."""
 
 
 async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_go_on(
@@ -95,7 +90,6 @@ async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(s
 async def test_what_waits_for_room_asks_less_and_less_often_and_goes_on_once_there_is_some(
     own_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_FULL_MOST_S", 0.07)
     pauses, nak = list[float](), Message.nak
 
     def noted(message: Message, delay_s: float = 0.0) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mesh.client import SubmitRejected
-from mesh.guard import processor, service
+from mesh.guard import processor
 from protocol.domain import admission, decider, ledger, plans, rules
 from protocol.domain.case import Case
 from protocol.domain.decider import OpenDecision
@@ -29,7 +29,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, control_cause
-from tests.guard.stage import Stage, control_command
+from tests.guard.stage import PATIENT, Stage, control_command
 from tests.guard.test_trees import ends
 from tests.logs import captured_logs, said
 from tests.servers import PATIENCE_S, eventually
@@ -37,11 +37,7 @@ from tests.servers import PATIENCE_S, eventually
 DONE = Complete(answer="done")
 TO_B = Transfer(to_agent=AgentName("b"), summary="take it")
 VERDICT_S = 0.3
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_AGAIN_S", 0.02)
+WAITS = PATIENT._replace(again_s=0.02)
 
 
 def circle(*_: Any) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,16 @@ def script(client: mesh.sync.Client) -> None:
     print(client.wait(client.submit("Which?")).answer["number"])
     client.cancel(request)
 """
-WRONG = (
-    "async def handler(turn: Turn) -> None:\n    await turn.call(pay, cents='1')\n",
-    "async def handler(turn: Turn) -> None:\n    (await turn.call(find, number=1)).cents\n",
-    "def script(client: mesh.sync.Client) -> None:\n"
-    "    print(client.wait(client.submit('?', answer_type=Order)).answer.cents)\n",
-)
+WRONG = {
+    "a-wrong-argument": "async def handler(turn: Turn) -> None:\n    await turn.call(pay, cents='1')\n",
+    "a-field-of-a-result": (
+        "async def handler(turn: Turn) -> None:\n    (await turn.call(find, number=1)).cents\n"
+    ),
+    "a-field-of-an-answer": (
+        "def script(client: mesh.sync.Client) -> None:\n"
+        "    print(client.wait(client.submit('?', answer_type=Order)).answer.cents)\n"
+    ),
+}
 MYPY = """
 [mypy]
 follow_imports = skip
@@ -70,28 +75,36 @@ follow_imports = silent
 """
 
 
-def complaints(checker: str, folder: Path, text: str) -> list[str]:
-    """Return what a type checker finds wrong in a user's file."""
-    (folder / "user.py").write_text(HEAD + text)
+@pytest.fixture(scope="module", params=["mypy", "pyright"])
+def complaints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
+    """How much a type checker finds wrong in each file; it is asked once, for it reads all of mesh first."""
+    checker, folder = request.param, tmp_path_factory.mktemp(request.param)
+    texts = {"right": RIGHT, **WRONG}
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(HEAD + text)
+    files = [f"{name}.py" for name in texts]
     if checker == "mypy":
         (folder / "mypy.ini").write_text(MYPY)
-        done = ran("-m", "mypy", "--strict", "--config-file=mypy.ini", "user.py", folder=folder)
-        return [line for line in done.stdout.splitlines() if ": error:" in line]
+        done = ran(
+            "-m", "mypy", "--strict", "--config-file=mypy.ini", "--scripts-are-modules", *files, folder=folder
+        )
+        return Counter(line.partition(".py:")[0] for line in done.stdout.splitlines() if ": error:" in line)
     (folder / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "standard"}))
-    done = ran("-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "user.py", folder=folder)
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    return [each["message"] for each in found if each["severity"] == "error"]
+    done = ran("-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, *files, folder=folder)
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(files)
+    return Counter(
+        Path(each["file"]).stem for each in report["generalDiagnostics"] if each["severity"] == "error"
+    )
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_a_users_file_has_the_types_that_it_says(checker: str, tmp_path: Path) -> None:
-    assert complaints(checker, tmp_path, RIGHT) == []
+def test_a_users_file_has_the_types_that_it_says(complaints: Counter[str]) -> None:
+    assert complaints["right"] == 0
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_a_users_mistakes_are_found(checker: str, tmp_path: Path) -> None:
-    for text in WRONG:
-        assert len(complaints(checker, tmp_path, text)) == 1, text
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_users_mistake_is_found(mistake: str, complaints: Counter[str]) -> None:
+    assert complaints[mistake] == 1
 
 
 def test_the_names_of_the_client_without_async_are_listed() -> None:
