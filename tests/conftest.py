@@ -16,6 +16,7 @@ from typing import Any
 import certifi
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 from mesh.bus.connection import Bus
 from mesh.testing import EmbeddedBus
@@ -25,6 +26,10 @@ from tests.leftovers import children
 from tests.logs import log_state, plain_logs, put_back
 from tests.servers import FLEET, PATIENCE_S, ROOT, ConnectAs
 from tests.warm import warm_starts
+
+# Property tests find what they find on a busy machine, too: none of them is about speed.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 MEMORY = Path("/dev/shm")
 UNIT = ROOT / "tests" / "unit"

@@ -1,16 +1,12 @@
-"""Property tests find what they find on a busy machine too: none of them is about speed."""
+"""A fixture that judges again whatever a test played."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from mesh.replay.rejudge import rejudge
 from tests.unit.protocol.worlds import Play
-
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
 
 
 @pytest.fixture
