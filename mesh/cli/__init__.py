@@ -5,6 +5,7 @@ A command's file is imported when the command is asked for, so that no noun pays
 
 import importlib
 import os
+from importlib.metadata import version
 from typing import NamedTuple
 
 import click
@@ -109,10 +110,12 @@ class Commands(ReportingGroup):
             raise click.NoSuchCommand(wrong.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
 
-def _build() -> str:
-    """Return what `mesh --version` says of the build; `mesh.settings` is too much to load for it."""
-    build = " ".join(os.environ.get("MESH_BUILD", "").split())
-    return f" (build {build.replace('%', '%%')})" if build else ""
+def _say_version(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+    """Print the version, and of what it was built (`mesh.settings` is too much to load for that)."""
+    if is_wanted:
+        build = " ".join(os.environ.get("MESH_BUILD", "").split())
+        click.echo(f"mesh {version('handoff-mesh')}{f' (build {build})' if build else ''}")
+        ctx.exit()
 
 
 app = Commands(
@@ -121,7 +124,16 @@ app = Commands(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-click.version_option(package_name="handoff-mesh", message=f"mesh %(version)s{_build()}")(app)
+app.params.append(
+    click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_say_version,
+        help="Show the version and exit.",
+    )
+)
 
 
 def main() -> None:
