@@ -1,24 +1,32 @@
-"""The server's clock, as a guard knows it: every guard decides by it, whatever its own machine's clock says.
+"""The server's clock, as a guard knows it, and the answers in which a guard shows it.
 
-JetStream stamps each message that it stores, fires each schedule, and says what time it has in each answer to
-an API call. A guard measures how far that is from a clock of its own which nobody sets. The round trip bounds
-the error. Servers of a cluster each have a clock: the middle one counts, and a difference that no round trip
-explains keeps the guard from being ready until somebody has looked.
+Every guard decides by the server's clock, whatever its own machine's clock says. JetStream stamps each
+message that it stores, fires each schedule, and says what time it has in each answer to an API call. A guard
+measures how far that is from a clock of its own which nobody sets. The round trip bounds the error. Servers
+of a cluster each have a clock: the middle one counts, and a difference that no round trip explains keeps the
+guard from being ready until somebody has looked.
 """
 
 import asyncio
 import contextlib
+import datetime as dt
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median_low
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.presence import Clocks
 from mesh.bus.reader import microseconds
+from mesh.bus.roles import GUARD, GUARD_ANSWERS
 from mesh.bus.streams import TIMERS, queue_consumer
-from mesh.errors import BusError
+from mesh.errors import BusError, Denied
 from mesh.service.conditions import Kind
+from mesh.service.logs import get_logger
 
 MEASURE_S = 5.0
 MOST_US = 2_000_000
@@ -177,3 +185,53 @@ class ServerClock:
             self._bus.conditions.raise_(kind, apart_s=round(apart_us / 1e6, 1), **known)
         else:
             self._bus.conditions.clear(kind)
+
+
+# --- what a guard answers -------------------------------------------------------------------------
+# A guard answers `$SRV.PING.guard` and `$SRV.STATS.guard`, in the shapes of NATS's ADR-32. Nobody else
+# can: no other role may listen there, and no member may be named `guard`. So no entry has to be guarded
+# and cleaned up.
+
+_log = get_logger(__name__)
+
+
+class GuardPresence:
+    """One guard's answers.
+
+    Args:
+        identity: the guard's.
+    """
+
+    def __init__(self, bus: Bus, identity: str, clock: ServerClock) -> None:
+        self._bus = bus
+        self._identity = identity
+        self._clock = clock
+        self._started = dt.datetime.now(dt.UTC)
+
+    async def announce(self) -> None:
+        """Begin to answer. A bus that is away is waited for."""
+        for subject in GUARD_ANSWERS:
+            try:
+                await self._bus.retry_unavailable(partial(self._bus.subscribe, subject, self._answer))
+            except Denied:  # a server whose accounts were written by an older version
+                hint = "run `mesh setup`, and reload the server"
+                _log.warning("clocks_not_shown", subject=subject, hint=hint)
+
+    def _answer(self, message: Incoming) -> None:
+        if message.reply:
+            verb = message.subject.split(".")[1].lower()
+            self._bus.send(message.reply, msgspec.json.encode(self._body(verb)))
+
+    def _body(self, verb: str) -> dict[str, Any]:
+        body = {
+            "type": f"io.nats.micro.v1.{verb}_response",
+            "name": GUARD,
+            "id": self._identity,
+            "version": "0.0.0",
+            "metadata": {"role": GUARD},
+        }
+        if verb == "ping":
+            return body
+        started = self._started.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        endpoint = {"name": "clocks", "subject": GUARD_ANSWERS[-1], "data": self._clock.measured}
+        return body | {"started": started, "endpoints": [endpoint]}

@@ -21,12 +21,12 @@ from mesh.bus.stores import ConfUnreadable
 from mesh.bus.streams import MESSAGE_BYTES
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, MeshError, StreamFull, UnknownEvent
-from mesh.guard import parsing
+from mesh.guard import messages
 from mesh.guard.assignment import HANDOVER_S, PartitionAssignment
+from mesh.guard.clock import GuardPresence
 from mesh.guard.context import DecisionContext, freeze_or_thaw
-from mesh.guard.dead_letters import DeadLetters
 from mesh.guard.lane import GuardLane
-from mesh.guard.presence import GuardPresence
+from mesh.guard.messages import DeadLetters
 from mesh.guard.processor import Contended, GuardFailed, MeshIsFrozen, RequestProcessor
 from mesh.guard.queues import Queues
 from mesh.guard.watchdog import VERDICT_S
@@ -208,10 +208,10 @@ class Guard:
     async def _on_proposal(self, message: Message) -> None:
         sent = self._sent(message)
         try:
-            found = parsing.proposal_of(sent)
+            found = messages.proposal_of(sent)
         except Malformed as error:
             # The round that it speaks for fails, if it is its sender's open one: nobody waits for its end.
-            if (failure := parsing.failure_of(sent, error)) is not None:
+            if (failure := messages.failure_of(sent, error)) is not None:
                 await self._processor.process(failure)
             raise
         await self._settle(message, found)
@@ -219,7 +219,7 @@ class Guard:
     async def _on_control(self, message: Message) -> None:
         sent = self._sent(message)
         if sent.request != subjects.MESH_WIDE:
-            await self._settle(message, parsing.control_of(sent))
+            await self._settle(message, messages.control_of(sent))
             return
         control, place = codec.parse_control(sent.data), (message.stream_seq, message.stored_us)
         if isinstance(control, Forget):
@@ -231,14 +231,14 @@ class Guard:
         else:
             await self._bury(message, rejected)
 
-    def _sent(self, message: Message) -> parsing.Sent:
+    def _sent(self, message: Message) -> messages.Sent:
         sender, request = subjects.parse_queued(message.subject)
         role, trace = self._context.fleet.role_of(sender), tracing.brought(message.headers)
-        return parsing.Sent(sender, request, message.data, role, trace, message.stored_us)
+        return messages.Sent(sender, request, message.data, role, trace, message.stored_us)
 
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
-        if (rejected := parsing.unusable(request)) is not None:
+        if (rejected := messages.unusable(request)) is not None:
             await self._bury(message, rejected)
             return
         early_s = (message.stored_us - self._context.believed(message.stored_us)) / 1e6
@@ -260,8 +260,8 @@ class Guard:
         try:
             if len(asked.data) > MESSAGE_BYTES:
                 return False
-            sent = parsing.Sent(sender, request, asked.data, role, trace, self._context.now())
-            command = parsing.proposal_of(sent)
+            sent = messages.Sent(sender, request, asked.data, role, trace, self._context.now())
+            command = messages.proposal_of(sent)
             outcome = command if isinstance(command, Rejected) else await self._processor.process(command)
             if isinstance(command, Rejected) or isinstance(outcome, Rejected):
                 return False
@@ -285,7 +285,7 @@ class Guard:
         if isinstance(outcome, Rejected) and outcome.code == UNKNOWN_REQUEST:
             now = self._context.now()
             is_young = now - message.stored_us < self._waits.overtaken_s * 1e6
-            if is_young and parsing.may_have_overtaken(found, now, self._waits.overtaken_s):
+            if is_young and messages.may_have_overtaken(found, now, self._waits.overtaken_s):
                 message.nak(self._waits.again_s)
                 return
         self._tell_lag(message.stored_us, "control" if is_control(found.what) else "proposal")

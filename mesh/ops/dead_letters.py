@@ -18,7 +18,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, bounds, every, get_seq
 from mesh.bus.roles import GUARD
 from mesh.errors import ControlRefused, Impossible, NotFound
-from mesh.guard.parsing import is_submit
+from mesh.guard.messages import is_submit
 from mesh.ops.control import LOOK_S, RequestReader, noticed
 from protocol.wire import codec, subjects
 from protocol.wire.commands import id_of, submit_id

@@ -9,7 +9,7 @@ import msgspec
 from mesh.agent._runtime import Runtime
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import every
-from mesh.guard.parsing import is_submit
+from mesh.guard.messages import is_submit
 from mesh.guard.service import Guard
 from protocol.wire import codec
 from protocol.wire.commands import Ask, Doubt, Escalate, Move, ReportInDoubt, id_of, submit_id

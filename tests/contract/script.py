@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from mesh.guard import parsing
+from mesh.guard import messages
 from mesh.testing import InMemoryGuard
 from protocol.domain.admission import Rejected
 from protocol.domain.steps import MeshFrozen, Outcome
@@ -78,11 +78,11 @@ class Script:
     def _received(self, sender: str, body: bytes, *, control: bool) -> Outcome:
         """Take a message as a guard takes it off its sender's queue. Raises Malformed."""
         guard = self.guard
-        sent = parsing.Sent(sender, guard.request, body, guard.fleet.role_of(sender))
+        sent = messages.Sent(sender, guard.request, body, guard.fleet.role_of(sender))
         try:
-            found = parsing.control_of(sent) if control else parsing.proposal_of(sent)
+            found = messages.control_of(sent) if control else messages.proposal_of(sent)
         except Malformed as error:
-            if not control and (failure := parsing.failure_of(sent, error)) is not None:
+            if not control and (failure := messages.failure_of(sent, error)) is not None:
                 guard.process(failure)
             raise
         return found if isinstance(found, Rejected) else guard.process(found)

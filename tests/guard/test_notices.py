@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.streams import stream_table
-from mesh.guard.dead_letters import DeadLetters
+from mesh.guard.messages import DeadLetters
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, MoveProposed, Submit, Transfer

@@ -34,7 +34,7 @@ from mesh.cli import main
 from mesh.guard import processor, queues, service
 from mesh.guard.cache import Cache
 from mesh.guard.memory import ConversationMemory
-from mesh.guard.parsing import Sent
+from mesh.guard.messages import Sent
 from mesh.guard.processor import RequestProcessor
 from protocol.domain import decider, ledger, plans, rules, tasks
 from protocol.domain.ledger import Ledger

@@ -1,0 +1,192 @@
+"""Queued messages: as commands, as rejections that need no log, and as the dead letters that guards keep."""
+
+import asyncio
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.consumer import Message
+from mesh.bus.reader import every, last
+from mesh.bus.roles import GUARD
+from mesh.bus.stores import store_dead_letter
+from mesh.bus.streams import MOST_LETTERS
+from mesh.errors import SequenceConflict
+from protocol.domain.admission import Rejected
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, is_control, submit_id
+from protocol.wire.errors import Malformed
+from protocol.wire.ids import (
+    MAX_ID_CHARS,
+    NOBODY,
+    AgentName,
+    Cause,
+    SenderRole,
+    control_cause,
+    is_request_id,
+    submitted_ms,
+    submitter_of,
+)
+from protocol.wire.prices import READ_ERRORS
+from protocol.wire.records import DeadLetter
+
+
+class Sent(NamedTuple):
+    """A message as its sender's queue holds it."""
+
+    sender: str
+    """As the broker says, in the subject."""
+    request: str
+    data: bytes
+    role: SenderRole
+    """What the fleet file says the sender is."""
+    trace: str = ""
+    """The `traceparent` that it brought; well-formed or empty."""
+    stored_us: int = 0
+    """When the bus stored it, UTC µs."""
+
+    def command(self, what: Submit | Proposal | Control, cause: Cause, digest: str = "") -> Command:
+        sender = AgentName(self.sender)
+        return Command(self.request, sender, what, cause, self.role, digest, self.trace, self.stored_us)
+
+
+def proposal_of(sent: Sent) -> Command | Rejected:
+    """Return what a message in PROP asks for: a submit if it has no `kind`. Raises Malformed."""
+    if (rejected := unusable(sent.request)) is not None:
+        return rejected
+    if not is_submit(sent.data):
+        proposal = codec.parse_proposal(sent.data)
+        return sent.command(proposal, Cause(id_of(sent.request, proposal, sent.sender)))
+    submit = codec.parse_submit(sent.data)
+    if submitter_of(sent.request) != sent.sender:
+        return Rejected("unusable_id", f"a request of {sent.sender} has an id that begins with it")
+    return sent.command(submit, Cause(submit_id(sent.request)), codec.body_digest(sent.data))
+
+
+def control_of(sent: Sent) -> Command | Rejected:
+    """Return what a message in CTL about one request asks for. Raises Malformed."""
+    control = codec.parse_control(sent.data)
+    rejected = unusable(sent.request)
+    return rejected or sent.command(control, control_cause(sent.request, sent.sender, control.id))
+
+
+def failure_of(sent: Sent, error: Malformed) -> Command | None:
+    """Return the failure of the round that an unreadable message in PROP names; None if it names none."""
+    failed = codec.failure_of(sent.data, error)
+    return None if failed is None else sent.command(failed, Cause(id_of(sent.request, failed, sent.sender)))
+
+
+def unusable(request: str) -> Rejected | None:
+    """Refuse what no request can be called."""
+    if len(request) > MAX_ID_CHARS or not is_request_id(request):
+        return Rejected("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
+    return None
+
+
+def may_have_overtaken(command: Command, now: int, within_s: float) -> bool:
+    """Return True for a control message that may have overtaken its submit.
+
+    Its request's id must be new. A client knows of no id but its own before the log does; an operator may
+    have been told one.
+
+    Args:
+        now: UTC µs.
+        within_s: how old the id may be at most.
+    """
+    is_told = command.role == "operator" or submitter_of(command.request) == command.sender
+    is_new = submitted_ms(command.request) >= now // 1000 - int(within_s * 1000)
+    return is_control(command.what) and is_told and is_new
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: Any = None
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+
+
+def is_submit(body: bytes) -> bool:
+    """Return True if a message in PROP is a submit: it has no `kind`, or it cannot be read."""
+    try:
+        return _KIND.decode(body).kind is None
+    except READ_ERRORS:
+        return True
+
+
+# --- the dead letters that guards keep ------------------------------------------------------------
+# There is a list for each sender, and no message in one twice. A guard may die, or be frozen, between a
+# letter and the acknowledgement of its message. Then the message comes to another guard. So a letter is
+# stored only behind a list that is known whole: the bus refuses it if another letter came in between, and
+# the list is read on from there.
+
+_STREAM = "DEAD"
+_PAUSE_S = 0.02
+
+About = tuple[str, int, int]
+"""The message that a letter is about: its subject, sequence and time in its own stream."""
+
+
+class _List:
+    """What is known of one list."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.read_up_to = 0
+        self.known: dict[About, None] = {}
+        """What its letters are about, those up to `read_up_to`, the oldest first."""
+        self.tail: int | None = None
+        """What the next letter must find as the last one; None if that has to be read."""
+
+    def take(self, seq: int, about: About) -> None:
+        self.read_up_to = seq
+        self.known[about] = None
+        if len(self.known) > MOST_LETTERS:
+            self.known.pop(next(iter(self.known)))
+
+
+class DeadLetters:
+    """Keeps letters, those of one sender one after the other."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._lists = defaultdict[str, _List](_List)
+
+    async def keep(self, sender: str, message: Message, **said: Any) -> bool:
+        """Store the letter of a message unless it is there; return False if it could not be stored.
+
+        Args:
+            sender: empty where nobody sent it.
+            said: fields of the letter.
+
+        Raises BusError where the list cannot be read.
+        """
+        subject, kept = subjects.dead_from(sender or NOBODY), self._lists[sender]
+        about = (message.subject, message.stream_seq, message.stored_us)
+        async with kept.lock:
+            while True:
+                if kept.tail is None:
+                    kept.tail = await self._read_on(subject, kept)
+                if about in kept.known:
+                    return True
+                tail, kept.tail = kept.tail, None
+                try:
+                    seq = await store_dead_letter(
+                        self._bus, subject, message, by=GUARD, sender=sender, after=tail, **said
+                    )
+                except SequenceConflict:
+                    await asyncio.sleep(_PAUSE_S)  # for a replica behind the leader to catch up
+                    continue
+                if seq is not None:
+                    kept.tail = seq
+                    kept.take(seq, about)
+                return seq is not None
+
+    async def _read_on(self, subject: str, kept: _List) -> int:
+        """Take in what the list has since it was read; return the sequence of its last letter."""
+        newest = await last(self._bus, _STREAM, subject, leader=False)
+        async for each in every(self._bus, _STREAM, subject, kept.read_up_to + 1):
+            letter = codec.readable(each.data, DeadLetter)
+            about = (letter.subject, letter.stream_seq, letter.stored_at) if letter else ("", each.seq, 0)
+            kept.take(each.seq, about)
+        return 0 if newest is None else kept.read_up_to  # 0: all of them were too old
