@@ -22,7 +22,6 @@ from mesh.bus.connection import Bus
 from mesh.bus.credentials import TlsFiles
 from mesh.cli.exits import mesh_errors
 from mesh.cli.output import note, remark, report
-from mesh.client import Client
 from mesh.errors import MeshError, UsageWrong
 from mesh.replay import export
 from mesh.replay.export import load
@@ -33,6 +32,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.ids import is_request_id
 
 if TYPE_CHECKING:
+    from mesh.client import Client
     from mesh.service.run import Worker
 
 T = TypeVar("T")
@@ -249,10 +249,12 @@ class Where:
         """
         return await self.access(*roles).connect()
 
-    async def client(self) -> Client:
+    async def client(self) -> "Client":
         """Return a client of the mesh. Raises as `connect`."""
         access = self.access("client", "operator")
         with access.named_in_errors():
+            from mesh.client import Client
+
             return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
 
 

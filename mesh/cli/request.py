@@ -40,10 +40,8 @@ from mesh.cli.output import (
     say,
     show_lines,
 )
-from mesh.cli.waiting import INDENT
-from mesh.client import Client
 from mesh.errors import MeshError, NotFound, UsageWrong
-from mesh.ops.words import Teller, ending, step_in_words, story
+from mesh.ops.words import INDENT, Teller, ending, step_in_words, story
 from mesh.service.printable import counted, one_line, short, when
 from mesh.settings import index_folder
 from mesh.ui import require_installed
@@ -302,7 +300,7 @@ async def rerun(
         if not yes and not await agreed("submit it", "to submit it all the same"):
             note("nothing was submitted")
             raise Leave(Exit.FAILED)
-        new = await Client(bus, bus.name).submit_whole(again.submit)
+        new = await ops.rerun.submit(bus, again)
     report({"request": new, "rerun_of": request, "effects": effects}, new, as_json=as_json)
 
 

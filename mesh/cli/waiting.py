@@ -22,12 +22,10 @@ from mesh.cli.output import as_json_text, note, remark
 from mesh.client import Client, Question
 from mesh.client.follow import AgentNote, Following, JournalStep, LogEvent
 from mesh.errors import MeshError
-from mesh.ops.words import FOLLOWED_CHARS, Teller, Trouble, step_in_words
+from mesh.ops.words import FOLLOWED_CHARS, INDENT, Teller, Trouble, step_in_words
 from mesh.service.printable import short
 from protocol.wire.ids import RequestId
 from protocol.wire.records import LiveNote
-
-INDENT = "       "
 
 
 class Shown:

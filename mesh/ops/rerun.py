@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
 from mesh.bus.stores import stored_steps
+from mesh.client import Client
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops.journals import owners_of
 from mesh.ops.queue import waiting_in
@@ -91,6 +92,11 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
         rerun_of=RequestId(str(ledger.request)),
     )
     return Rerun(submit, agent, remarks)
+
+
+async def submit(bus: Bus, again: Rerun) -> RequestId:
+    """Submit a rerun in the name whose connection this is; return the new request. Raises BusError."""
+    return await Client(bus, bus.name).submit_whole(again.submit)
 
 
 def _standing(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:

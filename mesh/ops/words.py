@@ -27,6 +27,8 @@ WIDTH = 80
 _NAME_COLUMNS = 44
 _STATUS_COLUMNS = 11
 FOLLOWED_CHARS = 400
+INDENT = "       "
+"""What stands beneath an entry begins so."""
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128
@@ -245,7 +247,7 @@ def _step(made: StepEntry, turn: TurnEntry) -> Line:
 
 
 def _beneath(what: str, text: str) -> Line:
-    return Line((f"       {what}: ", "dim"), _line(text))
+    return Line((f"{INDENT}{what}: ", "dim"), _line(text))
 
 
 def _line(text: str) -> str:

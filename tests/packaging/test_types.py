@@ -108,5 +108,5 @@ def test_a_users_mistake_is_found(mistake: str, complaints: Counter[str]) -> Non
 
 
 def test_the_names_of_the_client_without_async_are_listed() -> None:
-    assert sync.__all__ == ["Client", "AgentNote", "Outcome", "Question"]
+    assert sync.__all__ == ["AgentNote", "Client", "Outcome", "Question"]
     assert all(hasattr(sync, name) for name in sync.__all__)

@@ -76,6 +76,7 @@ WITHIN = {
     "asyncio",  # by `mesh --help`
     "mesh.agent._reply_schema",  # JSON Schema, once somebody replies
     "mesh.cli",  # completion lists all commands
+    "mesh.client",  # which readers have no use for
     "mesh.fleet.file",  # pydantic: an agent that runs has no use for it, nor has a command of operators
     "mesh.fleet.setup",
     "mesh.local.project",
