@@ -180,7 +180,7 @@ _PATHS = ("credentials", "tls_ca", "tls_cert", "tls_key")
 
 def load_settings() -> Settings:
     """Return the settings in the environment. Raises SettingsInvalid."""
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in Settings._fields:
         variable = "NATS_URL" if field == "url" else f"MESH_{field.upper()}"
         value = os.environ.get(variable, "")
@@ -188,8 +188,8 @@ def load_settings() -> Settings:
         if value and value not in allowed:
             raise SettingsInvalid(f"the environment: {variable}: {value!r} is none of {', '.join(allowed)}")
         if value:
-            said[field] = Path(value) if field in _PATHS else value
-    return Settings(**said)
+            fields[field] = Path(value) if field in _PATHS else value
+    return Settings(**fields)
 
 
 def running_dev(here: Path) -> Dev | None:
@@ -257,17 +257,17 @@ def _read_context(name: str) -> Context:
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~").expanduser() / ".config")
     path = home / "nats" / "context" / f"{name}.json"
     try:
-        said: dict[str, Any] = json.loads(path.read_bytes())
+        fields: dict[str, Any] = json.loads(path.read_bytes())
     except OSError as missing:
         raise ContextUnusable(f"context {name!r}: {missing.strerror}: {path}") from missing
     except ValueError as wrong:
         raise ContextUnusable(f"context {name!r} is not JSON: {path}") from wrong
     for unusable in ("creds", "token", "user", "nsc"):
-        if said.get(unusable):
+        if fields.get(unusable):
             raise ContextUnusable(f"context {name!r} uses `{unusable}`; only nkeys are known here")
-    files = {name: Path(said[name]).expanduser() if said.get(name) else None for name in TlsFiles._fields}
-    nkey = said.get("nkey")
-    return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None, TlsFiles(**files))
+    files = {name: Path(fields[name]).expanduser() if fields.get(name) else None for name in TlsFiles._fields}
+    nkey = fields.get("nkey")
+    return Context(fields.get("url") or None, Path(nkey).expanduser() if nkey else None, TlsFiles(**files))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -297,10 +297,10 @@ class Sources:
         if named:
             return store_in(named, self._here)
         section = self._file.get("artifacts", {})
-        said = section.get("store", "") if isinstance(section, dict) else None
-        if not isinstance(said, str):
+        store = section.get("store", "") if isinstance(section, dict) else None
+        if not isinstance(store, str):
             raise SettingsInvalid(f"{self._here / FILE_NAME}: [artifacts] says store = a URL or a folder")
-        return store_in(said, self._here)
+        return store_in(store, self._here)
 
     @property
     def url(self) -> str | None:
@@ -349,8 +349,8 @@ class Sources:
     def _tls_in_file(self) -> TlsFiles:
         """Return the files of `[bus.tls]`; they lie beside the fleet file unless their path is whole."""
         try:  # `mesh.fleet.file` checks it, too; a client has no need to load that
-            said = msgspec.convert(self._file.get("bus", {}), dict[Literal["tls"], dict[str, str]])
-            return TlsFiles(**{name: self._here / path for name, path in said.get("tls", {}).items()})
+            table = msgspec.convert(self._file.get("bus", {}), dict[Literal["tls"], dict[str, str]])
+            return TlsFiles(**{name: self._here / path for name, path in table.get("tls", {}).items()})
         except (msgspec.ValidationError, TypeError) as wrong:
             raise SettingsInvalid(
                 f"{self._here / FILE_NAME}: [bus.tls] names files: ca, cert and key"
@@ -420,14 +420,14 @@ class Sources:
         return NoCredentials(text)
 
 
-def store_in(said: str, folder: Path) -> str:
+def store_in(store: str, folder: Path) -> str:
     """Return a store of artifacts as every process names it: a URL as it is, or a folder's whole path.
 
     Args:
-        said: a URL, a path, or nothing for the folder that a mesh has by itself.
+        store: a URL, a path, or nothing for the folder that a mesh has by itself.
         folder: where it is said.
     """
-    return said if "://" in said else str((folder / Path(said or ARTIFACTS).expanduser()).absolute())
+    return store if "://" in store else str((folder / Path(store or ARTIFACTS).expanduser()).absolute())
 
 
 def find_access(roles: tuple[str, ...], flags: Flags = NO_FLAGS) -> Access:

@@ -149,10 +149,10 @@ def _span(found: re.Match[str]) -> timedelta:
 # --- options --------------------------------------------------------------------------------------
 
 
-def _option(parse: Callable[[Any], Any], *names: str, **said: Any) -> Option:
+def _option(parse: Callable[[Any], Any], *names: str, **settings: Any) -> Option:
     """Return an option whose value `parse` reads; without a value it stays None."""
     return click.option(
-        *names, **said, callback=lambda context, option, given: None if given is None else parse(given)
+        *names, **settings, callback=lambda context, option, given: None if given is None else parse(given)
     )
 
 
@@ -205,21 +205,21 @@ def with_submit(command: Command) -> Command:
 
     @_submit_options
     @functools.wraps(command)
-    def run(**said: Any) -> Any:
-        return command(wanted=_submit(said), **said)
+    def run(**options: Any) -> Any:
+        return command(wanted=_submit(options), **options)
 
     return run
 
 
-def _submit(said: dict[str, Any]) -> Submit:
-    """Take the options of a submit out of `said` and return it."""
+def _submit(options: dict[str, Any]) -> Submit:
+    """Take the options of a submit out of `options` and return it."""
 
     constraints = Constraints(
-        deadline=said.pop("deadline"),
-        max_resolution_time_s=said.pop("within"),
-        allowed_actions=said.pop("allow") or None,
-        budget=said.pop("budget"),
-        must_carry=said.pop("must_carry"),
+        deadline=options.pop("deadline"),
+        max_resolution_time_s=options.pop("within"),
+        allowed_actions=options.pop("allow") or None,
+        budget=options.pop("budget"),
+        must_carry=options.pop("must_carry"),
     )
     names = ("text", "to", "intent", "facts", "artifacts", "policy", "conversation")
-    return Submit(constraints=constraints, **{name: said.pop(name) for name in names})
+    return Submit(constraints=constraints, **{name: options.pop(name) for name in names})

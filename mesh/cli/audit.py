@@ -108,8 +108,8 @@ async def replay(where: Where, *, source: str | Path, policy: Path | None, as_js
 def read_policy(path: Path) -> Policy:
     """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
     try:
-        said: dict[str, Any] = tomllib.loads(path.read_text())
-        numbers = said["policies"]["default"] if "policies" in said else said
+        fields: dict[str, Any] = tomllib.loads(path.read_text())
+        numbers = fields["policies"]["default"] if "policies" in fields else fields
         name = numbers.get("name", "default") if isinstance(numbers, dict) else "default"
         return policy_of(numbers, name)
     except OSError as missing:

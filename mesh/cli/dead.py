@@ -65,8 +65,8 @@ async def show(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
     deliveries = counted(letter.delivered, "delivery", "deliveries")
     say(f"{letter.code}: {letter.detail}")
     say(f"at {when(letter.at)}, given up by {letter.by} after {deliveries}")
-    said = f"sender {letter.sender or 'unknown'}, request {letter.request or 'unknown'}"
-    say(f"subject {letter.subject}, {said}")
+    origin = f"sender {letter.sender or 'unknown'}, request {letter.request or 'unknown'}"
+    say(f"subject {letter.subject}, {origin}")
     for name, value in letter.headers.items():
         say(f"{name}: {value}")
     say("")

@@ -200,7 +200,7 @@ class _Announcement:
 
         mesh = self._mesh
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        said = Dev(
+        described = Dev(
             fleet=mesh.file.name,
             folder=Path.cwd(),
             page=self._page,
@@ -213,7 +213,7 @@ class _Announcement:
             operators=tuple(mesh.file.operators),
             artifacts=mesh.artifacts,
         )
-        replace_private(self._path, said.encode())
+        replace_private(self._path, described.encode())
 
 
 _HOW_TO = """

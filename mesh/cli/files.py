@@ -25,8 +25,8 @@ def init(*, directory: Path, as_json: bool) -> None:
     from mesh.local.project import write_starter
 
     written = write_starter(directory)
-    said = _NEXT.format(count=len(written), directory=directory)
-    report({"written": [str(path) for path in written]}, said, as_json=as_json, lines=True)
+    words = _NEXT.format(count=len(written), directory=directory)
+    report({"written": [str(path) for path in written]}, words, as_json=as_json, lines=True)
 
 
 @click.command()

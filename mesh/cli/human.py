@@ -69,8 +69,8 @@ async def show(where: Where, *, request: str, at_event: int | None, as_json: boo
         if found.others:
             read_lines("", "beside it there waits")
         for each in found.others:
-            said = f"{each.what} from {each.from_agent}: {short(each.summary, 100)}"
-            read_lines(f"  event {each.n}, {said}")
+            words = f"{each.what} from {each.from_agent}: {short(each.summary, 100)}"
+            read_lines(f"  event {each.n}, {words}")
 
 
 def _wanted(found: "ops.queue.WaitingAt") -> Iterator[str]:
@@ -92,10 +92,10 @@ def _choices(waiting: "ops.queue.Waiting", n: int | None) -> list[str]:
         wanted = "" if schema is None else f"a reply that follows {as_json_text(schema)}: "
         command = ops.queue.reply_command(request, schema, n=n)
         hint = "" if "--json-value" in command else "  (--json-value for what is not text)"
-        said = [f"{wanted}{command}{hint}"]
+        commands = [f"{wanted}{command}{hint}"]
         if isinstance(schema, dict) and schema.get("type") == "boolean":
-            said = [f"mesh human approve {request}{event}", f"mesh human deny {request}{event}"]
-        return said
+            commands = [f"mesh human approve {request}{event}", f"mesh human deny {request}{event}"]
+        return commands
     if waiting.what == "doubt":
         return [
             f"mesh doubt settle {request}{event} --done --result '…'     it happened: go on with its result",
@@ -156,11 +156,11 @@ async def reply(
     A question to a client takes the client's own key. If the question has a JSON Schema, a reply that does
     not follow it is not sent.
     """
-    said = read_json(value) if json_value else value
+    given = read_json(value) if json_value else value
     await _reply(
         where,
         request,
-        said,
+        given,
         at_event,
         by,
         as_json,
@@ -189,7 +189,7 @@ async def deny(
 async def _reply(
     where: Where,
     request: str,
-    said: Any,
+    given: Any,
     at_event: int | None,
     by: str,
     as_json: bool,
@@ -209,7 +209,7 @@ async def _reply(
 
     async with await where.connect("operator", "client") as bus:
         done = await ops.queue.reply(
-            bus, request, said, by=by, check=check, connect_as=connect_as, n=at_event, reason=reason
+            bus, request, given, by=by, check=check, connect_as=connect_as, n=at_event, reason=reason
         )
     if isinstance(done, ops.control.Obeyed):
         report(done, f"{request}: {done.to} goes on with the reply (event {done.event})", as_json=as_json)
@@ -218,17 +218,17 @@ async def _reply(
         report(done, f"{request} goes on with the reply{ended}", as_json=as_json)
 
 
-def _check_verdict(schema: Any, said: Any) -> None:
+def _check_verdict(schema: Any, given: Any) -> None:
     """Raise ReplyInvalid unless a question wants yes or no."""
     from mesh.agent._reply_schema import ReplyInvalid
 
     if not (isinstance(schema, dict) and schema.get("type") == "boolean"):
         asked = "text" if schema is None else as_json_text(schema)
         raise ReplyInvalid(f"the question wants {asked}, not yes or no: reply with mesh human reply")
-    _check_reply(None, schema, said)
+    _check_reply(None, schema, given)
 
 
-def _check_reply(text: str | None, schema: Any, said: Any) -> None:
+def _check_reply(text: str | None, schema: Any, given: Any) -> None:
     """Raise ReplyInvalid for a reply that the question does not allow.
 
     Args:
@@ -237,7 +237,7 @@ def _check_reply(text: str | None, schema: Any, said: Any) -> None:
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 
     try:
-        check_reply(schema, said)
+        check_reply(schema, given)
     except SchemaUnusable as unusable:
         note(f"the question's schema cannot be used, so the reply is sent unchecked: {unusable}")
     except ReplyInvalid as wrong:
@@ -356,8 +356,8 @@ async def watch(
 
 def _in_words(alarm: "ops.watch.Alarm") -> tuple[object, ...]:
     what = alarm.what if alarm.seq is None else f"{alarm.what} {alarm.seq}"
-    said = f"{alarm.reason}: {short(alarm.summary, 160)}"
-    return At(alarm.at), what, Id(alarm.request or "-"), alarm.agent or "-", said
+    reason = f"{alarm.reason}: {short(alarm.summary, 160)}"
+    return At(alarm.at), what, Id(alarm.request or "-"), alarm.agent or "-", reason
 
 
 # --- effects in doubt -----------------------------------------------------------------------------

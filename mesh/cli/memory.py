@@ -81,5 +81,7 @@ async def forget(
     """Have a conversation forget facts. The log keeps them: requests that had them stay as they are."""
     async with await where.connect("operator", "client") as bus:
         done = await ops.memory.forget(bus, conversation, keys, client, by=by)
-    said = f"{done.client}'s conversation {done.conversation} has forgotten {counted(len(done.keys), 'fact')}"
-    report(done, said, as_json=as_json)
+    words = (
+        f"{done.client}'s conversation {done.conversation} has forgotten {counted(len(done.keys), 'fact')}"
+    )
+    report(done, words, as_json=as_json)

@@ -60,23 +60,23 @@ class Prefix(str):
     __slots__ = ()
 
 
-def _whole_or_prefix(context: click.Context, argument: click.Parameter, said: Any) -> Any:
+def _whole_or_prefix(context: click.Context, argument: click.Parameter, typed: Any) -> Any:
     """Return an id or several as they were typed, the beginning of one as a `Prefix`. Raises UsageWrong."""
-    if said is None or isinstance(said, tuple):
-        return said and tuple(map(id_or_prefix, said))
-    return id_or_prefix(said)
+    if typed is None or isinstance(typed, tuple):
+        return typed and tuple(map(id_or_prefix, typed))
+    return id_or_prefix(typed)
 
 
-def id_or_prefix(said: str) -> str:
+def id_or_prefix(typed: str) -> str:
     """Return an id as it is, the beginning of one as a `Prefix`. Raises UsageWrong for any other text."""
-    return Prefix(said) if ops.log.is_prefix(said) else ops.log.checked_id(said)
+    return Prefix(typed) if ops.log.is_prefix(typed) else ops.log.checked_id(typed)
 
 
-def _id_or_file(context: click.Context, argument: click.Parameter, said: str | None) -> str | Path | None:
+def _id_or_file(context: click.Context, argument: click.Parameter, typed: str | None) -> str | Path | None:
     """Return a request's id, a `Prefix`, or any other text as the path of a file, for `file_at`."""
-    if said is None or is_request_id(said):
-        return said
-    return Prefix(said) if ops.log.is_prefix(said) and not Path(said).is_file() else Path(said)
+    if typed is None or is_request_id(typed):
+        return typed
+    return Prefix(typed) if ops.log.is_prefix(typed) and not Path(typed).is_file() else Path(typed)
 
 
 A_PATH = click.Path(path_type=Path)
@@ -230,8 +230,8 @@ class Where:
     def default_name(self, name: str) -> "Where":
         """Return the same for `name`, unless anything else names somebody."""
         settings = load_settings()
-        said = self.flags.name or settings.name or settings.credentials or self.flags.context
-        return self if said else self.named(name)
+        named = self.flags.name or settings.name or settings.credentials or self.flags.context
+        return self if named else self.named(name)
 
     def access(self, *roles: str) -> Access:
         """Return how to get on the bus as one of `roles`, the best first.
@@ -258,11 +258,11 @@ class Where:
             return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
 
 
-def _where_of(said: dict[str, Any]) -> Where:
-    """Take the options of the bus out of `said`, and return them."""
+def _where_of(options: dict[str, Any]) -> Where:
+    """Take the options of the bus out of `options`, and return them."""
 
-    files = TlsFiles(said.pop("tls_ca"), said.pop("tls_cert"), said.pop("tls_key"))
-    return Where(Flags(said.pop("url"), said.pop("context"), said.pop("as_"), files))
+    files = TlsFiles(options.pop("tls_ca"), options.pop("tls_cert"), options.pop("tls_key"))
+    return Where(Flags(options.pop("url"), options.pop("context"), options.pop("as_"), files))
 
 
 async def agreed(question: str, to_go_on: str) -> bool:
@@ -275,8 +275,8 @@ async def agreed(question: str, to_go_on: str) -> bool:
     if not sys.stdin.isatty():
         raise UsageWrong(f"nobody can be asked here: say --yes {to_go_on}")
     remark(f"{question}? [y/N] ", end="")
-    said = await asyncio.to_thread(sys.stdin.readline)
-    return said.strip().lower() in ("y", "yes")
+    answer = await asyncio.to_thread(sys.stdin.readline)
+    return answer.strip().lower() in ("y", "yes")
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:

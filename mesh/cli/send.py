@@ -173,6 +173,6 @@ def _ended(status: str, reason: str) -> str:
     """Return how and why a request ended; no reason says the status again."""
     if reason.startswith(f"{status} "):
         return reason  # cancelled by …
-    said = {"failed": "given up", "expired": "too late"}.get(status, status)
+    word = {"failed": "given up", "expired": "too late"}.get(status, status)
     why = "" if reason == status else reason.removeprefix(f"{status}: ")
-    return f"{said}: {why}" if why else said
+    return f"{word}: {why}" if why else word

@@ -154,8 +154,8 @@ async def tell_trouble(
             async for item in feed:
                 match item:
                     case LogEvent(event=event):
-                        if said := trouble.in_words(event):
-                            note(short(said, _TROUBLE_CHARS))
+                        if words := trouble.in_words(event):
+                            note(short(words, _TROUBLE_CHARS))
                     case AgentNote(agent=agent, note=heard) if viewer is None and heard.failed:
                         note(short(f"{agent}'s turn broke: {heard.failed}", _TROUBLE_CHARS))
 
@@ -222,8 +222,8 @@ def _how_to_reply(where: Where, request: str, schema: Any, n: int | None = None)
         n: the number of the event that asked, where others wait beside it.
     """
     flags = where.flags
-    said = (("--url", flags.url), ("--context", flags.context), ("--as", flags.name))
-    options = "".join(f" {option} {shlex.quote(value)}" for option, value in said if value is not None)
+    flags_given = (("--url", flags.url), ("--context", flags.context), ("--as", flags.name))
+    options = "".join(f" {option} {shlex.quote(value)}" for option, value in flags_given if value is not None)
     wanted = "" if schema is None else f" that follows {short(as_json_text(schema), _SUMMARY_CHARS)}"
     return f"it goes on with a reply{wanted}: {ops.queue.reply_command(request, schema, options, n=n)}"
 

@@ -224,7 +224,7 @@ class Client:
         """Open the span of a message that this client stores."""
         if not tracing.traced():
             return tracing.OFF
-        said = {
+        attributes = {
             tracing.SYSTEM: tracing.NATS,
             tracing.MESSAGING_OPERATION: tracing.SEND,
             tracing.DESTINATION: template,
@@ -233,7 +233,7 @@ class Client:
             tracing.FROM: self.name,
             tracing.MOVE: asked_for(what),
         }
-        return tracing.span(name, tracing.PRODUCER, attributes=said)
+        return tracing.span(name, tracing.PRODUCER, attributes=attributes)
 
     async def _store(self, subject: str, body: bytes) -> None:
         """Store a message, again after an unknown outcome: a message stored twice is decided once."""

@@ -131,8 +131,8 @@ class LocalFleet(Lifecycle):
     @property
     def artifacts(self) -> str:
         """The store of artifacts: what the environment or the fleet file names, else a folder here."""
-        said = load_settings().artifacts or self.file.artifacts.store
-        return said or str(self.directory / "artifacts")
+        named = load_settings().artifacts or self.file.artifacts.store
+        return named or str(self.directory / "artifacts")
 
     @property
     def keys(self) -> Path:

@@ -201,10 +201,10 @@ class Output:
 def as_shown(line: str, home: Path) -> Iterator[OutputLine]:
     """Yield what one line of a service's log says to a person; nothing for what is routine."""
     try:
-        said = json.loads(line)
+        record = json.loads(line)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or "event" not in said:
+        record = None
+    if not isinstance(record, dict) or "event" not in record:
         if server := _OF_SERVER.match(line):
             level = _SERVERS_LEVELS.get(server["level"])
             if level is not None and _DENIED not in line:
@@ -212,12 +212,12 @@ def as_shown(line: str, home: Path) -> Iterator[OutputLine]:
         elif line.strip():
             yield OutputLine(line, "printed")
         return
-    level = str(said.get("level", "info"))
+    level = str(record.get("level", "info"))
     if level not in _SHOWN:
         return
-    values = " ".join(f"{key}={_shown(value)}" for key, value in said.items() if key not in _OWN_LINE)
-    yield OutputLine(f"{level}: {said['event']} {values}".rstrip(), level)
-    stacks = said.get("exception")
+    values = " ".join(f"{key}={_shown(value)}" for key, value in record.items() if key not in _OWN_LINE)
+    yield OutputLine(f"{level}: {record['event']} {values}".rstrip(), level)
+    stacks = record.get("exception")
     if isinstance(stacks, list):
         yield from _traceback(stacks, home)
 

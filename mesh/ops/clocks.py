@@ -37,12 +37,12 @@ class _Guard(msgspec.Struct, frozen=True):
 async def clocks(bus: Bus) -> Results:
     """Yield what is known of each clock."""
     before = time.time()
-    said = (await bus.api(f"CONSUMER.INFO.{TIMERS}.{queue_consumer(0)}")).get("ts")
+    stamp = (await bus.api(f"CONSUMER.INFO.{TIMERS}.{queue_consumer(0)}")).get("ts")
     after = time.time()
-    if not said:
+    if not stamp:
         yield "unknown", "the server does not say what time it has"
         return
-    theirs = microseconds(said) / 1e6
+    theirs = microseconds(stamp) / 1e6
     skew = max(before - theirs, theirs - after, 0.0)
     if skew > SKEW_S:
         yield "found", f"the server's clock and this machine's are {skew:.1f} s apart: run NTP on both"

@@ -199,25 +199,25 @@ def signature(key: bytes, id_: str, at_s: int, body: bytes) -> str:
 
 def body_of(alarm: Alarm) -> bytes:
     """Return what is posted: the alarm, and a line about it with Slack's markup taken out."""
-    said = f"{alarm.what} {alarm.request} ({alarm.agent}) {alarm.reason}: {alarm.summary}"
-    text = short(said, _TEXT_CHARS).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = f"{alarm.what} {alarm.request} ({alarm.agent}) {alarm.reason}: {alarm.summary}"
+    text = short(line, _TEXT_CHARS).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return msgspec.json.encode(msgspec.to_builtins(alarm) | {"text": text})
 
 
-def retry_after_s(said: str, *, now_s: float) -> float | None:
+def retry_after_s(header: str, *, now_s: float) -> float | None:
     """Return the seconds to wait by a `Retry-After` (RFC 9110, 10.2.3): a number of seconds, or a date.
 
     Args:
-        said: the header.
+        header: the header.
         now_s: Unix time, against which a date is held.
 
     It is 1 s at least and an hour at most; None for what is neither form.
     """
-    if said.isascii() and said.isdecimal():
-        told_s = float(said[:12])
+    if header.isascii() and header.isdecimal():
+        told_s = float(header[:12])
     else:
         try:
-            told_s = email.utils.parsedate_to_datetime(said).timestamp() - now_s
+            told_s = email.utils.parsedate_to_datetime(header).timestamp() - now_s
         except (ValueError, OverflowError):
             return None
     return min(max(told_s, _FIRST_PAUSE_S), _LONGEST_TOLD_S)

@@ -242,8 +242,8 @@ def _sentences(why: Explanation) -> Iterator[str]:
     yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
     if why.rerun_of is not None:
         yield f"It does {why.rerun_of} again."
-    said = f"{asked} ({why.summary})" if why.summary else asked
-    yield f"{why.who}: {said}." if why.verdict == "recorded" else f"{why.who} asked for: {said}."
+    move = f"{asked} ({why.summary})" if why.summary else asked
+    yield f"{why.who}: {move}." if why.verdict == "recorded" else f"{why.who} asked for: {move}."
     if ran := code_of(why.version, why.build):
         yield f"The agent ran {ran}."
     yield from _verdict(why)
@@ -272,8 +272,8 @@ def _sentences(why: Explanation) -> Iterator[str]:
 
 def _stands(task: TreeNode) -> str:
     """Return why a task is not done."""
-    said = _STANDS.get(task.status, task.status).format(task.agent)
-    return f"{task.name}: {said}, since {when(task.began)}"
+    state = _STANDS.get(task.status, task.status).format(task.agent)
+    return f"{task.name}: {state}, since {when(task.began)}"
 
 
 _STANDS = {
@@ -322,18 +322,18 @@ def _grounds(grounds: Grounds) -> Iterator[str]:
 
 
 def _candidate(one: Candidate) -> str:
-    said = ["served" if one.served else "nobody serves it", f"breaker {one.breaker}"]
-    said += ["took the offer and did not claim it"] if one.took else []
-    return f"{one.entry.name} ({', '.join(said)})"
+    states = ["served" if one.served else "nobody serves it", f"breaker {one.breaker}"]
+    states += ["took the offer and did not claim it"] if one.took else []
+    return f"{one.entry.name} ({', '.join(states)})"
 
 
 def _entry(entry: AgentEntry) -> str:
-    said = [f"{entry.name}"]
-    said.append("may hand to anybody" if entry.to is None else f"may hand to {_listed(entry.to)}")
-    said.append("takes every intent" if entry.intents is None else f"takes intents {_listed(entry.intents)}")
-    said.append("every action" if entry.actions is None else f"actions {_listed(entry.actions)}")
-    said.append(f"sees labels {_listed(entry.clearance)}")
-    return ", ".join(said)
+    parts = [f"{entry.name}"]
+    parts.append("may hand to anybody" if entry.to is None else f"may hand to {_listed(entry.to)}")
+    parts.append("takes every intent" if entry.intents is None else f"takes intents {_listed(entry.intents)}")
+    parts.append("every action" if entry.actions is None else f"actions {_listed(entry.actions)}")
+    parts.append(f"sees labels {_listed(entry.clearance)}")
+    return ", ".join(parts)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -343,10 +343,10 @@ def _listed(names: Sequence[str]) -> str:
 def _numbers_of(policy: Mapping[str, Any]) -> str:
     shown = ("max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
     first = _OF_TREES if _is_tree(policy) else ("max_depth",)
-    said = [f"{name} = {policy[name]}" for name in (*first, *shown)]
+    numbers = [f"{name} = {policy[name]}" for name in (*first, *shown)]
     if policy["budget"] is not None:
-        said += [f"budget = {_granted(policy['budget'])}", f"on_budget = {policy['on_budget']}"]
-    return ", ".join(said)
+        numbers += [f"budget = {_granted(policy['budget'])}", f"on_budget = {policy['on_budget']}"]
+    return ", ".join(numbers)
 
 
 _OF_TREES = ("max_levels", "max_open_tasks", "max_tasks", "max_revisions", "keep_back")
@@ -357,10 +357,10 @@ def _is_tree(policy: Mapping[str, Any]) -> bool:
 
 
 def _granted(grant: Budget) -> str:
-    said = [] if grant.nano_dollars is None else [f"{grant.nano_dollars / 1e9:.6f} dollars"]
-    said += [] if grant.tokens is None else [counted(grant.tokens, "token")]
-    said += [] if grant.model_calls is None else [counted(grant.model_calls, "model call")]
-    return " and ".join(said) or "no limit"
+    amounts = [] if grant.nano_dollars is None else [f"{grant.nano_dollars / 1e9:.6f} dollars"]
+    amounts += [] if grant.tokens is None else [counted(grant.tokens, "token")]
+    amounts += [] if grant.model_calls is None else [counted(grant.model_calls, "model call")]
+    return " and ".join(amounts) or "no limit"
 
 
 def _shown(value: Any) -> str:

@@ -358,8 +358,8 @@ async def unpriced(bus: Bus) -> str:
     agents = (await fleet_of(bus)).agents
     missing: dict[str, list[str]] = {}
     async for each in every(bus, "CARDS", subjects.CARDS):
-        name, said = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
-        model = "" if said is None else said.model
+        name, card = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
+        model = "" if card is None else card.model
         if name in agents and model not in _NO_ID and price_of(model, prices) is None:
             missing.setdefault(model, []).append(name)
     named = "; ".join(f"{model} of {', '.join(sorted(names))}" for model, names in sorted(missing.items()))

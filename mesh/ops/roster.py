@@ -140,14 +140,14 @@ class _Stats(msgspec.Struct, frozen=True):
 
 def _instance(data: bytes, agent: str) -> Instance | None:
     """Return the instance that answered, by its own word; None if it does not serve `agent`."""
-    said = codec.readable(data, _Stats)
-    if said is None or said.name != agent:
+    stats = codec.readable(data, _Stats)
+    if stats is None or stats.name != agent:
         return None
-    endpoint = said.endpoints[0] if said.endpoints else _Endpoint()
+    endpoint = stats.endpoints[0] if stats.endpoints else _Endpoint()
     return Instance(
-        id=said.id,
-        version=(said.metadata or {}).get("agent-version", said.version),
-        started=said.started,
+        id=stats.id,
+        version=(stats.metadata or {}).get("agent-version", stats.version),
+        started=stats.started,
         handled=endpoint.num_requests,
         failed=endpoint.num_errors,
         last_error=endpoint.last_error,

@@ -53,8 +53,8 @@ async def varz_of(monitors: str | None) -> list[Varz]:
 
     Raises UsageWrong for what is no such URL.
     """
-    said = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
-    urls = [web_url(url, "--monitor") for url in said]
+    addresses = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
+    urls = [web_url(url, "--monitor") for url in addresses]
     answers = await asyncio.gather(*(asyncio.to_thread(_varz, url) for url in urls))
     return [answer for answer in answers if answer is not None]
 

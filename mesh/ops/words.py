@@ -107,8 +107,8 @@ def ending(told: Timeline) -> Iterator[Line]:
         )
         if waiting.why == ASKED:
             key = "an operator's key" if waiting.for_ == HUMAN else f"{waiting.for_}'s own key"
-            said = "" if waiting.for_ == HUMAN else f" --as {waiting.for_}"
-            line.append(f"; it is given under {key}: mesh human reply {told.request} '…'{said}")
+            option = "" if waiting.for_ == HUMAN else f" --as {waiting.for_}"
+            line.append(f"; it is given under {key}: mesh human reply {told.request} '…'{option}")
         if waiting.served is False:
             line.append(f"; nobody serves {waiting.for_}", style="bold red")
         yield line
@@ -284,8 +284,8 @@ class Teller:
 def step_in_words(made: Record) -> str:
     """Return what a journaled step shows of itself while it is followed; empty for nothing."""
     if made.kind == "model":
-        said = made.value.get("text", "") if isinstance(made.value, dict) else ""
-        return short(str(said), FOLLOWED_CHARS)
+        text = made.value.get("text", "") if isinstance(made.value, dict) else ""
+        return short(str(text), FOLLOWED_CHARS)
     if made.kind == "intent":
         return f"[{short(made.name, FOLLOWED_CHARS)} …]"
     if made.kind in ("call", "effect"):
@@ -385,8 +385,8 @@ def waits(node: TreeNode) -> str:
 def channel(level: ErrorLevel) -> str:
     """Return what one level made of a failure."""
     attempts = f", {counted(level.attempts, 'attempt')}"
-    said = f"{level.code} ({' → '.join(level.lineage) or level.agent}{attempts})"
-    return f"{said}: {level.message}" if level.message else said
+    failure = f"{level.code} ({' → '.join(level.lineage) or level.agent}{attempts})"
+    return f"{failure}: {level.message}" if level.message else failure
 
 
 def _tree_cost(cost: Cost) -> str:

@@ -67,22 +67,22 @@ class Conditions:
     """The conditions of one process. Used on one event loop.
 
     Args:
-        said: goes into every line that is logged.
+        fields: goes into every line that is logged.
     """
 
-    def __init__(self, **said: Any) -> None:
-        self._said = said
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
         self._standing: dict[tuple[str, str], _Condition] = {}
         self.raised = 0
         """How often any condition was raised."""
 
-    def raise_(self, kind: Kind, about: str = "", *, held: str = "", **said: Any) -> None:
+    def raise_(self, kind: Kind, about: str = "", *, held: str = "", **fields: Any) -> None:
         """Raise a condition. It is logged if it is new.
 
         Args:
             about: its subject, for instance a stream; each subject may have one condition of a kind.
             held: a thing that cannot go on because of it; the line that ends it has their number.
-            said: goes into the line that begins it.
+            fields: goes into the line that begins it.
         """
         self.raised += 1
         now = time.monotonic()
@@ -90,7 +90,7 @@ class Conditions:
         if condition is None:
             condition = self._standing[kind.begins, about] = _Condition(kind, about, now, now)
             named = {"about": about} if about else {}
-            _log.warning(kind.begins, **self._said, **named, **said)
+            _log.warning(kind.begins, **self._fields, **named, **fields)
         condition.raised_at, condition.cleared_at = now, None
         if held:
             self.hold(kind, about, held=held)
@@ -152,7 +152,7 @@ class Conditions:
         if condition.held:
             named["held_up"] = len(condition.held)
         lasted_s = round((condition.cleared_at or condition.raised_at) - condition.began, 3)
-        _log.info(condition.kind.ends, **self._said, **named, lasted_s=lasted_s)
+        _log.info(condition.kind.ends, **self._fields, **named, lasted_s=lasted_s)
 
 
 # --- probes ---------------------------------------------------------------------------------------
@@ -191,8 +191,8 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def readiness(reasons: Sequence[Reason]) -> ProbeAnswer:
     """Return the page of a service's readiness: 200 without reasons, else 503 with them."""
-    said = [{"code": each.code, "text": each.text, "since_s": each.since_s} for each in reasons]
-    return ProbeAnswer(503 if said else 200, _json({"ready": not said, "reasons": said}))
+    shown = [{"code": each.code, "text": each.text, "since_s": each.since_s} for each in reasons]
+    return ProbeAnswer(503 if shown else 200, _json({"ready": not shown, "reasons": shown}))
 
 
 class Probes:

@@ -29,10 +29,10 @@ def failpoint(name: str) -> None:
 def _claim(directory: Path, name: str) -> None:
     armed = directory / name
     try:
-        said = json.loads(armed.read_text())
+        fault = json.loads(armed.read_text())
     except FileNotFoundError:
         return
-    if _passed.get(name, 0) < said["passes"]:
+    if _passed.get(name, 0) < fault["passes"]:
         _passed[name] = _passed.get(name, 0) + 1
         return
     claimed = directory / f"{name}.{os.getpid()}"
@@ -42,6 +42,6 @@ def _claim(directory: Path, name: str) -> None:
         return
     _passed.pop(name, None)
     whole = directory / f".{claimed.name}.new"
-    whole.write_text(json.dumps({**said, "at": time.time_ns() // 1000}))
+    whole.write_text(json.dumps({**fault, "at": time.time_ns() // 1000}))
     whole.rename(claimed)
-    os.kill(os.getpid(), signal.SIGSTOP if said["do"] == "stop" else signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP if fault["do"] == "stop" else signal.SIGKILL)

@@ -159,13 +159,13 @@ def _installed(module: str) -> bool:
 def _resource(service: str) -> "Resource":
     from opentelemetry.sdk.resources import Resource
 
-    said = {
+    attributes = {
         "service.namespace": "handoff-mesh",
         "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
     }
     if not os.environ.get("OTEL_SERVICE_NAME"):
-        said["service.name"] = service
-    return Resource.create(said)
+        attributes["service.name"] = service
+    return Resource.create(attributes)
 
 
 class _Reporting:

@@ -169,9 +169,9 @@ MOST = 2**53
 """The largest number that every browser writes exactly."""
 
 
-def number(said: Mapping[str, str], name: str, otherwise: int | None) -> int | None:
+def number(fields: Mapping[str, str], name: str, otherwise: int | None) -> int | None:
     """Return a whole number that is not negative; `otherwise` where nothing is said. Raises UsageWrong."""
-    value = said.get(name, "").strip()
+    value = fields.get(name, "").strip()
     if not value:
         return otherwise
     if not (value.isascii() and value.isdecimal()) or len(value) > 16 or int(value) > MOST:

@@ -60,7 +60,7 @@ def routes(page: Page) -> list[Route]:
         try:
             words = await decide(bus, name, form, page.person(request), n)
         except (UsageWrong, ReplyInvalid) as wrong:
-            return await _shown(page, request, said=form, wrong=str(wrong))
+            return await _shown(page, request, given=form, wrong=str(wrong))
         return page.done(request, "/people", f"{name} {words}")
 
     return [
@@ -71,9 +71,9 @@ def routes(page: Page) -> list[Route]:
 
 
 async def _shown(
-    page: Page, request: Request, said: Mapping[str, str] | None = None, wrong: str = ""
+    page: Page, request: Request, given: Mapping[str, str] | None = None, wrong: str = ""
 ) -> Response:
-    n = number(said, "n", None) if said else number(request.query_params, "n", None)
+    n = number(given, "n", None) if given else number(request.query_params, "n", None)
     found = await queue.waiting_at(page.bus, request.path_params["request"], n)
     waiting, fleet = found.waiting, await queue.people_of(page.bus)
     return page.render(
@@ -87,7 +87,7 @@ async def _shown(
         agents=sorted(fleet.agents),
         field=field_for(waiting.schema) if waiting.what == "ask" else None,
         why=found.why,
-        said=said or {},
+        given=given or {},
         wrong=wrong,
     )
 
@@ -214,49 +214,49 @@ def field_for(
     schema: Any, name: str = "value", key: str = "", *, required: bool = True, depth: int = 0
 ) -> Field:
     """Return the field, or the fields, for a value that a schema describes; None describes any text."""
-    said: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
-    kind = "text" if schema is None else _kind(said, depth)
+    shape: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
+    kind = "text" if schema is None else _kind(shape, depth)
     described: dict[str, Any] = {
         "name": name,
         "key": key,
-        "label": short(str(said.get("title") or key or "Reply"), _LONG),
-        "help": short(str(said.get("description") or ""), 300),
+        "label": short(str(shape.get("title") or key or "Reply"), _LONG),
+        "help": short(str(shape.get("description") or ""), 300),
         "required": required,
     }
-    default = said.get("default", _NOTHING)
+    default = shape.get("default", _NOTHING)
     if kind == "object":
-        wanted = said.get("required")
+        wanted = shape.get("required")
         names = wanted if isinstance(wanted, list) else []
         fields = tuple(
             field_for(each, f"{name}.{place}", inner, required=required and inner in names, depth=depth + 1)
-            for place, (inner, each) in enumerate(said["properties"].items())
+            for place, (inner, each) in enumerate(shape["properties"].items())
         )
         return Field(kind="object", fields=fields, **described)
     if kind == "choice":
-        options = [said["const"]] if "const" in said else said["enum"]
+        options = [shape["const"]] if "const" in shape else shape["enum"]
         first = "" if default is _NOTHING else as_json_text(default)
         return Field(kind=kind, choices=tuple(map(as_json_text, options)), value=first, **described)
     if kind == "lines":
-        items = said.get("items")
+        items = shape.get("items")
         item = "text" if items is None else _kind(items if isinstance(items, Mapping) else {}, _DEEPEST)
         text = "\n".join(map(as_text, default)) if isinstance(default, list) else ""
         return Field(kind=kind, item=item, value=text, is_long=True, **described)
     return Field(
         kind=kind,
         value="" if default is _NOTHING else as_json_text(default) if kind == "json" else as_text(default),
-        is_long=kind == "json" or (kind == "text" and _limit(said, "maxLength", _LONG + 1) > _LONG),
-        least=said.get("minimum") if isinstance(said.get("minimum"), int | float) else None,
-        most=said.get("maximum") if isinstance(said.get("maximum"), int | float) else None,
+        is_long=kind == "json" or (kind == "text" and _limit(shape, "maxLength", _LONG + 1) > _LONG),
+        least=shape.get("minimum") if isinstance(shape.get("minimum"), int | float) else None,
+        most=shape.get("maximum") if isinstance(shape.get("maximum"), int | float) else None,
         **described,
     )
 
 
-def _kind(said: Mapping[str, Any], depth: int) -> Kind:
+def _kind(shape: Mapping[str, Any], depth: int) -> Kind:
     """Return what kind of field a schema gets; `json` for what no field is made for."""
-    if "const" in said or (isinstance(said.get("enum"), list) and 0 < len(said["enum"]) <= MOST_FIELDS):
+    if "const" in shape or (isinstance(shape.get("enum"), list) and 0 < len(shape["enum"]) <= MOST_FIELDS):
         return "choice"
-    properties, items = said.get("properties"), said.get("items")
-    match said.get("type"):
+    properties, items = shape.get("properties"), shape.get("items")
+    match shape.get("type"):
         case "string":
             return "text"
         case "integer" | "number":
@@ -265,14 +265,14 @@ def _kind(said: Mapping[str, Any], depth: int) -> Kind:
             return "yesno"
         case "array" if isinstance(items, Mapping) and _kind(items, _DEEPEST) in ("text", "number"):
             return "lines"
-        case "object" if isinstance(properties, Mapping) and depth < _DEEPEST and _few(said):
+        case "object" if isinstance(properties, Mapping) and depth < _DEEPEST and _few(shape):
             return "object"
     return "json"
 
 
-def _few(said: Mapping[str, Any]) -> bool:
+def _few(shape: Mapping[str, Any]) -> bool:
     """Return True if an object has so few parts, its inner ones included, that each can have a field."""
-    count, nodes = 0, [said]
+    count, nodes = 0, [shape]
     while nodes:
         inner = nodes.pop().get("properties")
         parts = list(inner.values()) if isinstance(inner, Mapping) else []
@@ -295,8 +295,8 @@ def value_in(form: Mapping[str, str], field: Field) -> Any:
 def _value(form: Mapping[str, str], field: Field) -> Any:
     if field.kind == "object":
         parts = {each.key: _value(form, each) for each in field.fields}
-        said = {key: value for key, value in parts.items() if value is not _NOTHING}
-        return said if said or field.required else _NOTHING
+        values = {key: value for key, value in parts.items() if value is not _NOTHING}
+        return values if values or field.required else _NOTHING
     text = form.get(field.name, "").replace("\r\n", "\n")
     if not text.strip():
         if field.required and field.kind in ("text", "lines"):
@@ -325,6 +325,6 @@ def _read(field: Field, text: str, kind: Kind) -> Any:
     return value
 
 
-def _limit(said: Mapping[str, Any], name: str, otherwise: int) -> int:
-    value = said.get(name)
+def _limit(shape: Mapping[str, Any], name: str, otherwise: int) -> int:
+    value = shape.get(name)
     return value if isinstance(value, int) else otherwise

@@ -48,21 +48,21 @@ SPANS = ("15m", "1h", "1d", "7d", "30d")
 
 def list_routes(page: Page) -> list[Route]:
     async def many(request: Request) -> Response:
-        said = {name: value for name, value in request.query_params.items() if value.strip()}
-        wanted, before = filter_from(said), number(said, "before", None)
+        fields = {name: value for name, value in request.query_params.items() if value.strip()}
+        wanted, before = filter_from(fields), number(fields, "before", None)
         index = page.feed.index
         found = await asyncio.to_thread(index.page, wanted, before=before, limit=PAGE + 1)
         rows = found[:PAGE]
         sign = _sign(rows)
-        if is_piece(request) and said.get("seen") == sign:
+        if is_piece(request) and fields.get("seen") == sign:
             return Response(status_code=204)  # nothing is new, and the page stays as it is
-        kept = {name: value for name, value in said.items() if name not in ("before", "seen")}
+        kept = {name: value for name, value in fields.items() if name not in ("before", "seen")}
         more = urlencode(kept | {"before": rows[-1].id}) if len(found) > PAGE else ""
         return page.render(
             request,
             "rows.html" if is_piece(request) else "requests.html",
             rows=rows,
-            said=kept,
+            given=kept,
             before=before,
             here=urlencode(kept | ({} if before is None else {"before": before})),
             first=urlencode(kept),
@@ -205,9 +205,9 @@ MOST_STREAMS_OF_ONE = 20
 class LiveResponse(StreamingResponse):
     """A stream that is counted while it is sent, and refused where there are too many."""
 
-    def __init__(self, page: Page, visit: Visit, said: AsyncGenerator[bytes]) -> None:
-        super().__init__(said, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
-        self._page, self._visit, self._said = page, visit, said
+    def __init__(self, page: Page, visit: Visit, items: AsyncGenerator[bytes]) -> None:
+        super().__init__(items, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._page, self._visit, self._items = page, visit, items
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         open_now, of_one = self._page.streams, self._visit.id
@@ -217,7 +217,7 @@ class LiveResponse(StreamingResponse):
             return
         open_now[of_one] += 1  # nothing is awaited between the look and the count
         try:
-            async with contextlib.aclosing(self._said):
+            async with contextlib.aclosing(self._items):
                 await super().__call__(scope, receive, send)
         finally:
             open_now[of_one] -= 1
@@ -234,10 +234,10 @@ async def live(page: Page, request: str, visit: Visit) -> Response:
     client = None
     with contextlib.suppress(MeshError):  # then there are no notes, and all else is there
         client = await page.client_of(submitter_of(name))
-    return LiveResponse(page, visit, _said(page, name, client, visit))
+    return LiveResponse(page, visit, _stream(page, name, client, visit))
 
 
-async def _said(page: Page, request: str, client: Client | None, visit: Visit) -> AsyncGenerator[bytes]:
+async def _stream(page: Page, request: str, client: Client | None, visit: Visit) -> AsyncGenerator[bytes]:
     waiting = asyncio.Queue[bytes]()
     sources = [_growing(page, request, waiting)]
     if client is not None:
@@ -288,5 +288,5 @@ async def _noted(client: Client, request: str, waiting: asyncio.Queue[bytes]) ->
                 waiting.put_nowait(_event("note", {"agent": item.agent, **note}))
 
 
-def _event(name: str, said: object) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(said))
+def _event(name: str, data: object) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))

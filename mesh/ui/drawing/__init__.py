@@ -46,11 +46,11 @@ def picture(title: str, description: str, *, width: float, height: float, kind: 
     return root
 
 
-def add(parent: Element, tag: str, text: str = "", /, **said: object) -> Element:
+def add(parent: Element, tag: str, text: str = "", /, **given: object) -> Element:
     """Append an element; `class_` stands for `class`, and a hyphen for each other underscore."""
     attributes = {
         name.rstrip("_").replace("_", "-"): number(value) if isinstance(value, float) else str(value)
-        for name, value in said.items()
+        for name, value in given.items()
         if value is not None
     }
     made = SubElement(parent, tag, attributes)

@@ -198,9 +198,9 @@ def _in_words(row: SceneRow) -> str:
         return f"Events {row.seq} to {row.last}: {row.across}"
     to = row.to or row.aim
     between = row.lane if to is None else f"{row.lane} to {to}"
-    said = f"Event {row.seq}, {when(row.at)}, {between}: {row.move}"
+    place = f"Event {row.seq}, {when(row.at)}, {between}: {row.move}"
     first, second = _words(row)
-    return short(": ".join(part for part in (said, first, second) if part), _TIP_CHARS)
+    return short(": ".join(part for part in (place, first, second) if part), _TIP_CHARS)
 
 
 def _after(us: int) -> str:

@@ -143,7 +143,7 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
             asked = move.to or told.client
         if not refused or move.move == "submit":
             held.take(move, ended=refused or (form == "band" and move.move == "expire"))
-        said = named(move.from_, move.sender)
+        actor = named(move.from_, move.sender)
         yield SceneRow(
             seq=move.seq,
             first=before + 1,
@@ -154,7 +154,7 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
             lane=giver,
             to=taker if taker in known else None,
             aim=None if taker in known else taker,
-            who="" if said == giver else said,
+            who="" if actor == giver else actor,
             text=move.summary,
             rule=move.rule,
             detail=move.detail or "",
