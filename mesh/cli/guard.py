@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh.cli.options import Where, framed, grace_option, serve
-from mesh.guard import watchdog
+from mesh.guard.observer import end_with_the_process
 from mesh.guard.service import Guard
 
 if TYPE_CHECKING:
@@ -27,6 +27,6 @@ def run(where: Where, *, identity: str | None, grace: float, health: str | None)
     Any number of guards may run; they share the work and keep no state.
     """
 
-    watchdog.end_with_the_process()
+    end_with_the_process()
     called = identity or f"{socket.gethostname()}-{os.getpid()}"
     serve(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)

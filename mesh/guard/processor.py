@@ -32,8 +32,8 @@ from mesh.errors import (
 from mesh.guard import observer
 from mesh.guard.cache import Cache, CachedRequest, Timer
 from mesh.guard.context import DecisionContext
-from mesh.guard.unheard import unheard
-from mesh.guard.watchdog import VERDICT_S, VerdictTooLong, VerdictWatchdog
+from mesh.guard.messages import unheard
+from mesh.guard.observer import VERDICT_S, VerdictTooLong, VerdictWatchdog
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from mesh.telemetry import tracing

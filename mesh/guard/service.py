@@ -27,9 +27,9 @@ from mesh.guard.clock import GuardPresence
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.lane import GuardLane
 from mesh.guard.messages import DeadLetters
+from mesh.guard.observer import VERDICT_S
 from mesh.guard.processor import Contended, GuardFailed, MeshIsFrozen, RequestProcessor
 from mesh.guard.queues import Queues
-from mesh.guard.watchdog import VERDICT_S
 from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger, place_of
 from mesh.telemetry import export as telemetry

@@ -25,7 +25,6 @@ from mesh.errors import ApiError
 from mesh.guard.context import DecisionContext, Waits
 from mesh.guard.processor import RequestProcessor
 from mesh.guard.service import Guard
-from mesh.guard.watchdog import VERDICT_S
 from mesh.replay.rejudge import rejudge
 from mesh.testing import EmbeddedBus
 from protocol.wire import codec, events, subjects

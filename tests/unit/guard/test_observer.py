@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mesh.guard.watchdog import VerdictTooLong, VerdictWatchdog
+from mesh.guard.observer import VerdictTooLong, VerdictWatchdog
 from tests.servers import PATIENCE_S
 
 
@@ -94,7 +94,7 @@ def test_what_is_done_after_a_decision_is_never_ended() -> None:
 
 STUCK = """
 import re
-from mesh.guard import watchdog
+from mesh.guard import observer as watchdog
 dog = watchdog.VerdictWatchdog(0.2)
 watchdog.end_with_the_process(1.0)
 
