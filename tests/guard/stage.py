@@ -23,6 +23,7 @@ from mesh.bus.streams import inbox_consumer
 from mesh.client import Client
 from mesh.errors import ApiError
 from mesh.guard.context import DecisionContext, Waits
+from mesh.guard.observer import VERDICT_S
 from mesh.guard.processor import RequestProcessor
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
