@@ -13,13 +13,23 @@ if TYPE_CHECKING:
     from mesh.agent.tools import Tool
     from mesh.agent.turn import RefusedMove, Turn
     from mesh.artifacts import ArtifactStore
-    from mesh.client import AnswerInvalid, Client, Outcome, Question, SubmitRejected
+    from mesh.client import (
+        AgentNote,
+        AnswerInvalid,
+        Client,
+        JournalStep,
+        LogEvent,
+        Outcome,
+        Question,
+        SubmitRejected,
+    )
     from protocol.wire.commands import Move
     from protocol.wire.errors import MeshError
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 
 __all__ = [
     "Agent",
+    "AgentNote",
     "AnswerInvalid",
     "Artifact",
     "ArtifactStore",
@@ -28,6 +38,8 @@ __all__ = [
     "Constraints",
     "Fact",
     "Handoff",
+    "JournalStep",
+    "LogEvent",
     "MeshError",
     "Move",
     "Outcome",

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from mesh.agent.turn import RefusedMove, Turn
     from mesh.agent.values import Result
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
-    from protocol.wire.commands import Move, Task
+    from protocol.wire.commands import (
+        Ask,
+        Complete,
+        Delegate,
+        Deliver,
+        Escalate,
+        Fail,
+        HandBack,
+        Move,
+        Task,
+        Transfer,
+    )
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 
 __all__ = [
@@ -32,14 +43,21 @@ __all__ = [
     "Agent",
     "ApprovalNeeded",
     "Artifact",
+    "Ask",
     "Budget",
     "BudgetExhausted",
+    "Complete",
     "Constraints",
     "ContextWindow",
+    "Delegate",
+    "Deliver",
     "EffectUnknown",
+    "Escalate",
     "Fact",
     "FactUnusable",
+    "Fail",
     "Flaw",
+    "HandBack",
     "Move",
     "Permanent",
     "RefusedMove",
@@ -52,6 +70,7 @@ __all__ = [
     "Tool",
     "ToolError",
     "ToolRefused",
+    "Transfer",
     "Turn",
     "agent",
     "tool",

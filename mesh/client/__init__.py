@@ -1,6 +1,15 @@
 """The client's side of a request: submit it, follow it, answer what it asks, read its journals."""
 
 from mesh.client.client import Client, SubmitRejected
-from mesh.client.follow import AnswerInvalid, Outcome, Question
+from mesh.client.follow import AgentNote, AnswerInvalid, JournalStep, LogEvent, Outcome, Question
 
-__all__ = ["AnswerInvalid", "Client", "Outcome", "Question", "SubmitRejected"]
+__all__ = [
+    "AgentNote",
+    "AnswerInvalid",
+    "Client",
+    "JournalStep",
+    "LogEvent",
+    "Outcome",
+    "Question",
+    "SubmitRejected",
+]

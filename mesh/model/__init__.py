@@ -1,7 +1,7 @@
 """Models behind a port: their prompts and answers, and the loop between a model and its tools."""
 
 from mesh.model.agent import ClaudeAgent
-from mesh.model.context_window import ContextWindow
+from mesh.model.context_window import ContextWindow, Passage
 from mesh.model.port import Hear, Model, PastReply, Prompt, Reply, ToolCall
 from mesh.model.prompt import Instructions
 from mesh.model.supervisor import Flaw, Supervisor
@@ -22,6 +22,7 @@ __all__ = [
     "Instructions",
     "Model",
     "OpenAIModel",
+    "Passage",
     "PastReply",
     "Prompt",
     "Reply",

@@ -1,5 +1,6 @@
 """Doubles and servers for the tests of this project, and of every fleet built with it (docs/testing.md)."""
 
+from mesh.fleet.file import load_fleet
 from mesh.local.mesh import EmbeddedBus, LocalMesh, fleet_of
 from mesh.testing.harness import (
     JOINED,
@@ -7,30 +8,41 @@ from mesh.testing.harness import (
     MemorySteps,
     TemporaryStore,
     delivered,
+    replied,
     turn,
     turn_in,
+    unanswered,
     undelivered,
 )
 from mesh.testing.in_memory_guard import Conversations, InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
+from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.event_parts import Posted
 
 __all__ = [
     "JOINED",
+    "AgentEntry",
     "Conversations",
     "EmbeddedBus",
+    "Fleet",
     "FleetHarness",
     "InMemoryGuard",
     "LocalMesh",
     "MemorySteps",
     "NotDecided",
+    "Policy",
+    "Posted",
     "StrictModel",
     "TemporaryStore",
     "calls",
     "delivered",
     "driven_by",
     "fleet_of",
+    "load_fleet",
+    "replied",
     "says",
     "turn",
     "turn_in",
+    "unanswered",
     "undelivered",
 ]

@@ -7,8 +7,7 @@ import pytest
 from yours.front import front
 from yours.orders import orders
 
-from mesh.fleet.file import load_fleet
-from mesh.testing import FleetHarness, InMemoryGuard, turn
+from mesh.testing import FleetHarness, InMemoryGuard, load_fleet, turn
 
 FILE = load_fleet(Path(__file__).parents[1] / "mesh.toml")
 
