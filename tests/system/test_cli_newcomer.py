@@ -1,4 +1,4 @@
-"""What a newcomer meets: the README's agent with a model, one without rules, a `mesh dev` that stopped."""
+"""What a newcomer meets: an agent with a model, one without rules, a `mesh dev` that stopped."""
 
 import json
 import shutil
@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from tests.docs.pages import blocks, written
-from tests.docs.test_readme import DESK
 from tests.system.terminal import READY, Folder
 from tests.system.test_cli_dev import in_queue
 
@@ -17,21 +15,19 @@ SAID = "front has no rules to go by in the place of a model, so that what is giv
 WAYS = "give it some (script=), or ask the real model (--model pinned, with a key)"
 
 
-def readme_desk(path: Path) -> Folder:
-    """Write the README's files word for word, with the model's agent in the fleet; return their folder."""
-    written(list(blocks(DESK)), path)
-    fleet = path / "mesh.toml"
-    fleet.write_text(fleet.read_text().replace("desk:front", "front:front"))
+def front_desk(path: Path) -> Folder:
+    """Copy a fleet whose entry agent is driven by a model; return its folder."""
+    shutil.copytree(Path(__file__).with_name("front_desk"), path, dirs_exist_ok=True)
     return Folder(path)
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Folder:
-    return readme_desk(tmp_path)
+    return front_desk(tmp_path)
 
 
 def answers_a_newcomer(desk: Folder) -> None:
-    """Check what the README's agent says, whatever replies to its prompts."""
+    """Check what the front desk says, whatever replies to its prompts."""
     assert desk.mesh("send", "Say hello", "--fact", "name=Ada").out == "Hello, Ada!\n"
     assert "Who is asking?" in desk.mesh("send", "Say hello").out
     assert "no agent goes by rules and has none" in desk.mesh("doctor").out
@@ -43,7 +39,7 @@ def without_rules(path: Path) -> None:
     front.write_text(front.read_text().replace(RULES, ""))
 
 
-def test_the_agent_of_the_readme_that_a_model_drives_answers_by_rules(desk: Folder) -> None:
+def test_an_agent_that_a_model_drives_answers_by_its_rules(desk: Folder) -> None:
     with desk.running("dev", "--port", 0, until=READY) as dev:
         assert "model: scripted" in dev.said
         assert "no rules" not in dev.said

@@ -11,7 +11,7 @@ from mesh.cli.exits import Exit
 from mesh.model import ROUTING
 from tests.scripted_claude import running_stand_in, sdk_at
 from tests.system.terminal import READY, Folder, Running, environments
-from tests.system.test_cli_newcomer import answers_a_newcomer, readme_desk
+from tests.system.test_cli_newcomer import answers_a_newcomer, front_desk
 from tests.vendors.claude import StubClaude
 from tests.vendors.openai import StubOpenAI
 from tests.vendors.stand_in import calls, says
@@ -28,13 +28,13 @@ name = "and named"
 where = { "find_customer.name" = ".*" }
 answer = "{find_customer.name}"
 """
-"""Rules of the stand-in alone, after those of the README."""
+"""Rules of the stand-in alone, after those of the fleet."""
 
 
 @pytest.fixture(scope="module")
 def paid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, Running]]:
-    """The README's folder, in which `mesh dev` runs on the vendor's SDK, which asks the stand-in."""
-    folder = readme_desk(tmp_path_factory.mktemp("paid"))
+    """The front desk, in which `mesh dev` runs on the vendor's SDK, which asks the stand-in."""
+    folder = front_desk(tmp_path_factory.mktemp("paid"))
     rules = folder.path / "stand-in.toml"
     rules.write_text((folder.path / "rules.toml").read_text() + LOOKED_UP)
     arguments = ("dev", "--port", 0, "--model", "claude")
@@ -56,8 +56,8 @@ def test_the_key_goes_to_agents_and_to_nobody_else(paid: tuple[Folder, Running])
     assert models == {"front": ROUTING, "greeter": None}
 
 
-def test_the_agent_of_the_readme_that_a_model_drives_answers(paid: tuple[Folder, Running]) -> None:
-    """The vendor's own SDK asks, over HTTP, a stand-in that follows the README's rules."""
+def test_an_agent_that_a_model_drives_answers(paid: tuple[Folder, Running]) -> None:
+    """The vendor's own SDK asks, over HTTP, a stand-in that follows the fleet's rules."""
     answers_a_newcomer(paid[0])
 
 
