@@ -25,7 +25,7 @@ from mesh.client import Client
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 
 DRIVER = "driver"
 _NEXT = dict(itertools.pairwise(AGENTS))

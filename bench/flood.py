@@ -35,9 +35,10 @@ from mesh.client import Client
 from mesh.errors import StreamFull
 from mesh.fleet.file import FleetFile
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Cancel, Freeze, Move, Submit, Thaw
+from protocol.wire.commands import Cancel, Freeze, Submit, Thaw
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import request_id
+from protocol.wire.moves import Move
 
 SLOWER = Target("at most", 3.0)
 FREEZE_S = Target("at most", 1.0)

@@ -31,9 +31,10 @@ from mesh.fleet.file import AgentLimitsSection, AgentSection, FleetFile
 from mesh.guard.cache import Cache, CachedRequest
 from mesh.testing import InMemoryGuard
 from protocol.wire import codec
-from protocol.wire.commands import Complete, HandBack, Move, MoveProposed, Report, Submit, Transfer
+from protocol.wire.commands import MoveProposed, Report, Submit
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import NOBODY, AgentName, RequestId, TurnId, request_id
+from protocol.wire.moves import Complete, HandBack, Move, Transfer
 from protocol.wire.subjects import parse_evt, prop
 
 FLAT = Target("at most", 1.2)

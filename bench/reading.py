@@ -33,7 +33,8 @@ from mesh.ops.log import chains_of
 from mesh.replay.export import of_each
 from protocol.domain.ledger import Ledger, fold_bodies
 from protocol.wire import codec
-from protocol.wire.commands import Complete, MoveProposed, Report, Usage
+from protocol.wire.commands import MoveProposed, Report, Usage
+from protocol.wire.moves import Complete
 from protocol.wire.subjects import evt, prop
 
 P50_MS = 4.0

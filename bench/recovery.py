@@ -26,8 +26,8 @@ from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.streams import proposals_of, queue_consumers
 from mesh.client import Client
-from protocol.wire.commands import Move
 from protocol.wire.ids import RequestId
+from protocol.wire.moves import Move
 from protocol.wire.subjects import parse_evt, partition
 
 AGENT_S, GUARD_S = Target("at most", 10.0), Target("at most", 5.0)

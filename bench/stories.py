@@ -15,10 +15,11 @@ from bench.load import ANSWER, FACTS, SUMMARY, TEXT
 from bench.place import AGENTS, CLIENT
 from mesh.bus.connection import Bus
 from mesh.testing import InMemoryGuard
-from protocol.wire.commands import Complete, HandBack, Move, Report, Transfer, Usage
+from protocol.wire.commands import Report, Usage
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, RequestId, request_id
+from protocol.wire.moves import Complete, HandBack, Move, Transfer
 from protocol.wire.subjects import evt
 
 _START_US = 1_800_000_000_000_000

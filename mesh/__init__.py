@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         Question,
         SubmitRejected,
     )
-    from protocol.wire.commands import Move
     from protocol.wire.errors import MeshError
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+    from protocol.wire.moves import Move
 
 __all__ = [
     "Agent",

@@ -6,23 +6,11 @@ lead tries again with another plan.
 
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.domain.turns import TurnState
-from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Delegate,
-    Deliver,
-    Fail,
-    Failure,
-    Move,
-    MoveProposed,
-    Report,
-    ReportFailure,
-    Task,
-    Usage,
-)
+from protocol.wire.commands import Failure, MoveProposed, Report, ReportFailure, Usage
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import HUMAN, AgentName
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Fail, Move, Task
 
 FLEET = fleet_of("lead", "searcher", "checker", "fetcher", "writer")
 POLICY = Policy(topology="supervised", budget=Budget(nano_dollars=10**9, model_calls=100), max_retries=1)

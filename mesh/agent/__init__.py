@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from mesh.agent.turn import RefusedMove, Turn
     from mesh.agent.values import Result
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
-    from protocol.wire.commands import (
+    from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+    from protocol.wire.moves import (
         Ask,
         Complete,
         Delegate,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         Task,
         Transfer,
     )
-    from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 
 __all__ = [
     "NOT_DONE",
@@ -81,7 +81,7 @@ _HOMES = (
     "mesh.agent.tools",
     "mesh.agent.definition",
     "protocol.wire.handoff",
-    "protocol.wire.commands",
+    "protocol.wire.moves",
     "mesh.agent.values",
     "mesh.agent.turn",
     "mesh.model",

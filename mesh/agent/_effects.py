@@ -26,10 +26,10 @@ from mesh.agent._steps import NOTHING_GIVEN, Call, Given, Named, Recorded, as_js
 from mesh.agent.errors import ApprovalNeeded, EffectUnknown, Fenced, InDoubt, TurnError, effect_broke
 from mesh.agent.tools import NOT_DONE, Tool
 from mesh.service.failpoints import failpoint
-from protocol.wire.commands import Ask
 from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Refusal
 from protocol.wire.ids import HUMAN, submitter_of
+from protocol.wire.moves import Ask
 from protocol.wire.records import DONE, FENCE, Record
 
 SHOWN_CHARS = 4_000

@@ -41,7 +41,6 @@ from protocol.domain import budget
 from protocol.wire.commands import (
     Doubt,
     Failure,
-    Move,
     MoveProposed,
     Proposal,
     Report,
@@ -53,6 +52,7 @@ from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Artifact, Budget
 from protocol.wire.ids import derive
+from protocol.wire.moves import Move
 from protocol.wire.prices import price_list
 from protocol.wire.records import RAISED
 

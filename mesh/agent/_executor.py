@@ -38,13 +38,11 @@ from mesh.service.logs import get_logger
 from mesh.settings import own_build
 from mesh.tasks import Alarms
 from mesh.telemetry import tracing
-from protocol.domain.turns import outline
 from protocol.wire import codec, subjects
 from protocol.wire.commands import (
     MAX_PROMPT_CHARS,
     MAX_VERSION_CHARS,
     Failure,
-    Move,
     MoveProposed,
     Proposal,
     Report,
@@ -53,6 +51,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import TurnId
+from protocol.wire.moves import Move
 
 _log = get_logger(__name__)
 
@@ -358,7 +357,7 @@ def _outlined(proposal: Proposal, body: bytes) -> bytes:
     Where that cannot be held either, or there is no move, it is the turn's failure.
     """
     if isinstance(proposal, MoveProposed) and len(body) > MAX_OUTLINE_BYTES:
-        outlined = codec.encode(replace(proposal, move=outline(proposal.move), oversized=len(body)))
+        outlined = codec.encode(replace(proposal, move=proposal.move.summarize(), oversized=len(body)))
         if len(outlined) <= MAX_OUTLINE_BYTES:
             return outlined
     told = "too large for the bus; pass large things on as artifacts"

@@ -8,7 +8,9 @@ from typing import Any
 
 from mesh.agent._reply_schema import check_schema
 from mesh.agent.values import Facts, Remembered, facts_of, jsonable, remembered_of
-from protocol.wire.commands import (
+from protocol.wire.handoff import Artifact, Constraints
+from protocol.wire.ids import AgentName
+from protocol.wire.moves import (
     FAILED,
     Ask,
     Complete,
@@ -22,8 +24,6 @@ from protocol.wire.commands import (
     Task,
     Transfer,
 )
-from protocol.wire.handoff import Artifact, Constraints
-from protocol.wire.ids import AgentName
 
 
 class Moves:

@@ -16,11 +16,12 @@ from mesh.agent._steps import digest_of, giving, plain
 from mesh.agent.errors import PostUnusable
 from mesh.service.failpoints import failpoint
 from protocol.wire import codec
-from protocol.wire.commands import Delegate, FactsPost, Move, Proposal
+from protocol.wire.commands import FactsPost, Proposal
 from protocol.wire.errors import Malformed
 from protocol.wire.event_parts import Assignment, Posted, TaskResult
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Delegate, Move
 
 _KIND = "results"
 """Of the record that keeps what a round was told."""

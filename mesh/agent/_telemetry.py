@@ -21,19 +21,10 @@ from mesh.service.logs import get_logger
 from mesh.tasks import Alarms, ArmedAlarm
 from mesh.telemetry import export as telemetry
 from mesh.telemetry import tracing
-from protocol.wire.commands import (
-    Ask,
-    Escalate,
-    HandBack,
-    MoveProposed,
-    Proposal,
-    ReportFailure,
-    Transfer,
-    asked_for,
-    move_name,
-)
+from protocol.wire.commands import MoveProposed, Proposal, ReportFailure, asked_for
 from protocol.wire.config import Fleet
 from protocol.wire.ids import HUMAN, submitter_of
+from protocol.wire.moves import Escalate, HandBack, Transfer
 from protocol.wire.records import LiveNote, Record, What
 from protocol.wire.subjects import live
 
@@ -156,8 +147,7 @@ class LiveOutput:
             if self._beginning is not None:
                 return
             move = proposal.move
-            to = move.to_agent if isinstance(move, Transfer | HandBack | Ask) else ""
-            self._say("ended", move=move_name(move)[:_NAME_CHARS], to=(to or "")[:_NAME_CHARS])
+            self._say("ended", move=move.name[:_NAME_CHARS], to=(move.to_agent or "")[:_NAME_CHARS])
         else:
             code = proposal.error.code if isinstance(proposal, ReportFailure) else "in_doubt"
             self._say("ended", failed=code[:_NAME_CHARS])

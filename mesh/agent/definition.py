@@ -24,7 +24,7 @@ from protocol.wire.ids import NAME_RULE, is_name
 
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn
-    from protocol.wire.commands import Move
+    from protocol.wire.moves import Move
 
     Handler = Callable[[Turn], Awaitable[Move]]
 

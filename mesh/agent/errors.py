@@ -23,7 +23,8 @@ from types import CodeType
 from mesh.errors import ArtifactError, MeshError
 from mesh.service.logs import shows_values
 from mesh.service.printable import short
-from protocol.wire.commands import Ask, Failure
+from protocol.wire.commands import Failure
+from protocol.wire.moves import Ask
 
 
 class TurnError(MeshError, code="turn.error"):

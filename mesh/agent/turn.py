@@ -20,11 +20,12 @@ from mesh.agent._tasks import by_agent
 from mesh.agent.errors import FactUnusable
 from mesh.agent.tools import Tool
 from mesh.agent.values import Facts, KnownFacts, Result, Results, fact_as, facts_of
-from protocol.wire.commands import Failure, Move, Usage
+from protocol.wire.commands import Failure, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Artifact, Budget, Handoff, Refusal
 from protocol.wire.ids import AgentName, submitter_of
+from protocol.wire.moves import Move
 
 if TYPE_CHECKING:
     from mesh.artifacts.store import Data

@@ -31,7 +31,7 @@ from protocol.wire.ids import is_label
 
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn
-    from protocol.wire.commands import Move
+    from protocol.wire.moves import Move
 
 _log = get_logger(__name__)
 

@@ -13,8 +13,8 @@ from mesh.agent._tasks import Told
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
 from mesh.agent.values import Result, Results
-from protocol.wire.commands import Ask, Delegate, Escalate, Move, move_name
 from protocol.wire.event_parts import RoundOutcome, TaskResult
+from protocol.wire.moves import Ask, Delegate, Escalate, Move
 
 
 class CourseChanged(Permanent, code="course.changed"):
@@ -57,9 +57,7 @@ class TurnCourse:
             raise _Returned(move)
         past = self._outcomes.popleft()
         if not can_be_of(past, move):
-            raise CourseChanged(
-                f"round {past.round} ended {past.how}, the code now asks to {move_name(move)}"
-            )
+            raise CourseChanged(f"round {past.round} ended {past.how}, the code now asks to {move.name}")
         if past.how == "joined":
             self.now = self.turn.execution.tasks.told.get(past.round + 1, Told())
             self._told |= {each.name: each for each in self.now.results}
@@ -100,4 +98,4 @@ def can_be_of(past: RoundOutcome, move: Move) -> bool:
         case "joined":
             return isinstance(move, Delegate)
     made = past.move
-    return type(made) is type(move) and getattr(made, "to_agent", None) == getattr(move, "to_agent", None)
+    return type(made) is type(move) and made.to_agent == move.to_agent

@@ -23,8 +23,8 @@ from mesh.model.port import Exchange, Hear, Model, PastReply, Prompt, Reply, Too
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logs import get_logger
-from protocol.wire.commands import Escalate, Move
 from protocol.wire.event_parts import RoundOutcome
+from protocol.wire.moves import Escalate, Move
 
 _log = get_logger(__name__)
 

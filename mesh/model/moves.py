@@ -42,11 +42,12 @@ from mesh.model.arguments import (
 from mesh.model.port import ToolCall, ToolSpec
 from mesh.model.prompt import PromptContext, context_now, one_line
 from protocol.wire import codec
-from protocol.wire.commands import Move, MoveProposed, Task
+from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import HUMAN, TurnId, is_label
+from protocol.wire.moves import Move, Task
 
 TRANSFER = "transfer_to_"
 """Followed by the name of the agent that gets the work."""

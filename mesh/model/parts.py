@@ -14,6 +14,7 @@ from mesh.model.port import PastReply, Prompt, Reply, ToolCall
 from protocol.wire import codec
 from protocol.wire.commands import MAX_MODEL_CHARS
 from protocol.wire.errors import Malformed
+from protocol.wire.handoff import check_nesting
 
 MOST_TOKENS = 10**9
 """Of one kind in one reply: a thousand times the longest context. A larger count is cut to it."""
@@ -184,7 +185,7 @@ def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
         return {}, _NO_OBJECT
     try:
         for value in given.values():
-            codec.check_nesting(value)
+            check_nesting(value)
         return msgspec.json.decode(msgspec.json.encode(given)), ""
     except Malformed as deep:
         return {}, f"the arguments cannot be used: {deep}"

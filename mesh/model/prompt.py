@@ -23,7 +23,6 @@ import msgspec
 from mesh.agent._tasks import Told, by_agent
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from protocol.wire.commands import move_name, move_summary
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import Posted, RoundOutcome, TaskResult
 from protocol.wire.handoff import Artifact, Constraints, Fact
@@ -264,7 +263,7 @@ def _how(past: RoundOutcome) -> str:
         return f"{past.settled}: {_json(past.reply)}"
     if past.how == "resolved" and past.move is not None:
         said = "go on." if past.reply is None else _json(past.reply)
-        return f"{_json(move_summary(past.move))} went to a person, who says: {said}"
+        return f"{_json(past.move.sentence)} went to a person, who says: {said}"
     if past.how == "resolved" and past.reply is None:
         return _GO_ON
     return _json(past.reply)
@@ -273,5 +272,5 @@ def _how(past: RoundOutcome) -> str:
 def _asked(past: RoundOutcome) -> str:
     if past.move is None:
         return "the move"
-    to = getattr(past.move, "to_agent", None)
-    return move_name(past.move) if to is None else f"{move_name(past.move)} to {to}"
+    to = past.move.to_agent
+    return past.move.name if to is None else f"{past.move.name} to {to}"

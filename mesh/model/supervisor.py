@@ -47,9 +47,9 @@ from mesh.model.prompt import (
     shown_result,
 )
 from mesh.model.vendors import WORK
-from protocol.wire.commands import Move, Task
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Move, Task
 
 PLANNER, SYNTHESIZER = "planner", "synthesizer"
 """Behind the agent's name and a `-`: as whom its two models speak, in a script for instance."""

@@ -22,13 +22,13 @@ from mesh.agent._tasks import by_agent
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Permanent
 from mesh.model.course import TurnCourse, follow
-from protocol.wire.commands import Join, Task
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Join, Task
 
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn
-    from protocol.wire.commands import Move
+    from protocol.wire.moves import Move
 
 Reads = Callable[["Turn"], Iterable[Task] | Awaitable[Iterable[Task]]]
 """Returns what a swarm is to read first."""

@@ -11,33 +11,18 @@ import msgspec
 from mesh.errors import NotFound
 from mesh.ops.words import channel, code_of, waits
 from mesh.service.printable import counted, one_line, when
-from protocol.domain.ledger import fold
+from protocol.domain.ledger import Ledger, fold
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.turns import TurnState
+from protocol.domain.verdict import message_of
 from protocol.views.timeline import named, timeline
 from protocol.views.tree import ErrorLevel, TreeNode, flat, levels_of
 from protocol.wire import events
-from protocol.wire.commands import Ask, Complete, Delegate, Deliver, Escalate, Fail, HandBack, Transfer
+from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.handoff import Budget
-
-VERDICTS = (
-    events.RequestOpened,
-    events.RequestRefused,
-    events.HandoffAdmitted,
-    events.MoveRefused,
-    events.MoveDeferred,
-    events.TurnSuspended,
-    events.EscalationRaised,
-    events.RequestCompleted,
-    events.RequestFailed,
-    events.TurnDelegated,
-    events.TaskDelivered,
-    events.TaskFailed,
-)
-"""Events by which a guard answered somebody who asked for something."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +115,7 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
         edges=() if segment is None else tuple(sorted(segment.edges)),
         grounds=grounds,
         policy=msgspec.structs.asdict(policy),
-        rules=_rules(event, grounds),
+        rules=_rules(before, event),
         followed=_followed(happened, event),
         channel=tuple(levels_of(event.error)) if isinstance(event, events.TaskFailed) else (),
         version="" if ran is None else ran.report.version,
@@ -147,7 +132,7 @@ def _chosen(happened: Sequence[AnyEvent], n: int | None, waiting: Collection[str
     told = [event for event in happened if event.refusal is not None or _is_told(event, waiting)]
     if told:
         return told[-1]
-    verdicts = [event for event in happened if isinstance(event, VERDICTS)]
+    verdicts = [event for event in happened if isinstance(event, events.Verdict)]
     if not verdicts:
         raise NotFound("no verdict was given in this request yet")
     return verdicts[-1]
@@ -183,32 +168,16 @@ def last_trouble(turn: TurnState, happened: Sequence[AnyEvent]) -> str:
     return ""
 
 
-_MOVES: Mapping[type, type] = {
-    events.RequestCompleted: Complete,
-    events.RequestFailed: Fail,
-    events.EscalationRaised: Escalate,
-    events.TurnSuspended: Ask,
-    events.TurnDelegated: Delegate,
-    events.TaskDelivered: Deliver,
-}
-"""The move that an event admits. Of a handoff and of a refusal, the event itself says which."""
+def _rules(before: Ledger, event: AnyEvent) -> tuple[str, ...]:
+    """Return the rules that a move met, in order; none for what nobody proposed.
 
-
-def _rules(event: AnyEvent, grounds: Grounds | None) -> tuple[str, ...]:
-    """Return the rules that a move met, in order; none for what nobody proposed."""
-    if isinstance(event, events.HandoffAdmitted):
-        kind: type = Transfer if event.work.handoff.move == "transfer" else HandBack
-    elif isinstance(event, events.MoveRefused):
-        kind = type(event.move)
-    elif isinstance(event, events.EscalationRaised) and event.reason != "asked":
+    Args:
+        before: the request as it was before `event`.
+    """
+    command = None if isinstance(event, events.MoveDeferred) else message_of(before, event)
+    if command is None or not isinstance(command.what, MoveProposed):
         return ()
-    elif isinstance(event, events.TaskFailed):
-        kind = type(None) if event.sender is None else Fail
-    elif grounds is not None:
-        kind = _MOVES.get(type(event), type(None))
-    else:
-        return ()
-    return tuple(map(str, RULES_FOR.get(kind, ())))
+    return tuple(map(str, RULES_FOR.get(type(command.what.move), ())))
 
 
 def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:

@@ -25,11 +25,12 @@ from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire import events
-from protocol.wire.commands import Ask, Assign, Control, ReplyToAsk, Resolve, Settle
+from protocol.wire.commands import Assign, Control, ReplyToAsk, Resolve, Settle
 from protocol.wire.config import Fleet
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import TEXT_FACT, Budget, Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId
+from protocol.wire.moves import Ask
 from protocol.wire.records import Cut
 from protocol.wire.subjects import inbox
 

@@ -15,11 +15,11 @@ from mesh.ops.roster import Frozen
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
-from protocol.wire.commands import Transfer
 from protocol.wire.errors import MeshError
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.handoff import TEXT_FACT
 from protocol.wire.ids import HUMAN, submitter_of
+from protocol.wire.moves import Transfer
 
 TEXT = 1_000
 """Characters of a text that the index has."""
@@ -144,14 +144,14 @@ class FoldedRequest:
 
     def _edge(self, event: AnyEvent) -> EdgeCount | None:
         match event:
-            case events.HandoffAdmitted(work=work):
-                return EdgeCount(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
-            case events.EscalationRaised(turn=turn) if self.ledger.turns[turn].agent != HUMAN:
-                return EdgeCount(self.ledger.turns[turn].agent, HUMAN, 1, 0)
-            case events.TaskOpened(work=work):
-                return EdgeCount(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
+            case events.RequestOpened() | events.EscalationResolved():
+                return None
+            case events.EscalationRaised(turn=turn) if self.ledger.turns[turn].agent == HUMAN:
+                return None  # it goes to other people
             case events.MoveRefused(turn=turn, move=Transfer(to_agent=taker)):
                 return EdgeCount(self.ledger.turns[turn].agent, taker, 0, 1)
+        if event.opens_turn and event.work is not None:
+            return EdgeCount(event.work.handoff.from_agent, event.work.handoff.to_agent, 1, 0)
         return None
 
     def row(self, last: int) -> IndexRow:

@@ -20,9 +20,9 @@ from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed, is_guard_failed
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
-from protocol.domain.recorded import message_of
 from protocol.domain.steps import NOT_STORED, Append, Appended, Moment, Settled, ShowQuestions, TurnOver
 from protocol.domain.timers import EVENT_TOO_LARGE
+from protocol.domain.verdict import message_of
 from protocol.wire import codec, events
 from protocol.wire.commands import is_control
 from protocol.wire.config import Policy

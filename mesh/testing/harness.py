@@ -40,11 +40,12 @@ from protocol.domain.tasks import busy_with, lists
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
-from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
+from protocol.wire.commands import Proposal, Report, ReportFailure
 from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.handoff import Artifact, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
+from protocol.wire.moves import Ask, Move
 from protocol.wire.prices import Price
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"

@@ -28,7 +28,6 @@ from protocol.wire.commands import (
     Command,
     Control,
     Failure,
-    Move,
     MoveProposed,
     OfferClaimed,
     Proposal,
@@ -46,6 +45,7 @@ from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted
 from protocol.wire.freeze import Span
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId, control_cause, request_id
+from protocol.wire.moves import Move
 
 T = TypeVar("T")
 

@@ -22,14 +22,14 @@ from mesh.client import Client
 from mesh.client.follow import AgentNote
 from mesh.errors import PASSING, MeshError, NotFound, UsageWrong
 from mesh.ops import control, log, queue
-from mesh.ops.explain import VERDICTS, explain, sentences
+from mesh.ops.explain import explain, sentences
 from mesh.ops.index import TAGGED, filter_from
 from mesh.ops.rows import STATUSES, Listed
 from mesh.ui.drawing.scene import mermaid, scene
 from mesh.ui.page import Page, is_piece, number
 from mesh.ui.security import Visit
 from mesh.ui.story import Stories, as_html, pictures, standing
-from protocol.wire.events import type_of
+from protocol.wire.events import Verdict, type_of
 from protocol.wire.ids import submitter_of
 
 
@@ -133,7 +133,7 @@ def request_routes(page: Page) -> list[Route]:
         story = await stories.read(request.path_params["request"])
         n = request.path_params["n"]
         found = story.until(n)[-1]
-        why = list(sentences(explain(story.happened, n))) if isinstance(found, VERDICTS) else []
+        why = list(sentences(explain(story.happened, n))) if isinstance(found, Verdict) else []
         return page.render(
             request,
             "event_piece.html" if is_piece(request) else "event.html",

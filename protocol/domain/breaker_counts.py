@@ -14,25 +14,13 @@ from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
 _REFUSALS = frozenset({events.MoveRefused, events.RequestRefused})
 _TRIALS = frozenset({*_REFUSALS, events.TurnDelegated, events.TaskFailed})
 """Events that may free a breaker's trial for another handoff."""
-_MOVES = frozenset(
-    {
-        events.HandoffAdmitted,
-        events.MoveRefused,
-        events.TurnSuspended,
-        events.EscalationRaised,
-        events.RequestCompleted,
-        events.RequestFailed,
-        events.TurnDelegated,
-        events.TaskDelivered,
-        events.TaskFailed,
-    }
-)
-"""Events that answer a turn's move. (All but the first two may come without a move, too.)"""
+_NO_MOVES = frozenset({events.MoveDeferred, events.TurnFailed, events.EffectDoubted})
+"""Events that answer a proposal which is no move, or do not answer it yet."""
 
 
 def moved_by(event: AnyEvent) -> TurnId | None:
     """Return the turn whose own move an event answers; None if it answers none."""
-    if type(event) not in _MOVES or event.cause != str(proposal_id(event.request, event.turn, event.round)):
+    if type(event) in _NO_MOVES or event.cause != str(proposal_id(event.request, event.turn, event.round)):
         return None
     return event.turn
 

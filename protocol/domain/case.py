@@ -11,9 +11,10 @@ from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import PlannedWork
 from protocol.domain.turns import Segment, TurnState
-from protocol.wire.commands import MAX_MESSAGE_BYTES, Delegate, Move, Report
+from protocol.wire.commands import MAX_MESSAGE_BYTES, Report
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
+from protocol.wire.moves import Delegate, Move
 
 
 class Case:

@@ -1,4 +1,4 @@
-"""The verdict on a control message: a person's or client's order becomes an event, by no rule.
+"""The verdict on a control message, and the way back: an order becomes an event, by no rule.
 
 Whether the sender may say it was settled before (`protocol.domain.admission`).
 """
@@ -15,7 +15,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.submit import over_quota, stale_id
 from protocol.domain.swarm import rejection_of_post
 from protocol.domain.turns import TurnState, next_round, remembered
-from protocol.wire import commands, events
+from protocol.wire import commands, events, moves
 from protocol.wire.commands import Command, Control, Resolve
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
@@ -104,7 +104,7 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
     ended = None if human.instead_of is None else ledger.turns[human.instead_of]
     again: dict[str, Any] = {}
     if control.again:
-        asked = commands.Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
+        asked = moves.Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
         past = RoundOutcome(
             round=(ended or human).round,
             how="resolved",
@@ -157,3 +157,58 @@ def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> 
         constraints=replace(held.constraints, deadline=deadline, budget=budget.public(granted)),
     )
     return handoff, carried
+
+
+# --- the way back ---------------------------------------------------------------------------------------
+
+
+def control_of(ledger: Ledger, event: AnyEvent) -> Control | None:
+    """Return the control message that `event` answers; None for every other event.
+
+    Args:
+        ledger: the request as it was before `event`.
+    """
+    match event:
+        case events.RequestCancelled(control=control, by=by, reason=reason):
+            return commands.Cancel(id=control, by=by, reason=reason)
+        case events.RequestFrozen(control=control, by=by, reason=reason):
+            return commands.Freeze(id=control, by=by, reason=reason)
+        case events.RequestThawed(control=control, by=by, reason=reason):
+            return commands.Thaw(id=control, by=by, reason=reason)
+        case events.EscalationAssigned(control=control, by=by, turn=turn, person=person):
+            return commands.Assign(id=control, by=by, turn=turn, to=person)
+        case events.RequestCompleted(control=control, by=by, turn=turn, answer=answer) if control:
+            return commands.Resolve(id=control, by=by, turn=turn, complete=True, answer=answer)
+        case events.EscalationResolved():
+            return _resolution(ledger, event)
+        case events.TurnResumed(control=control, work=work, turn=turn) if control:
+            past = work.past[-1]
+            return commands.ReplyToAsk(
+                id=control, by=past.by, turn=turn, round=past.round, value=past.reply, reason=past.reason
+            )
+        case events.EffectSettled(work=work):
+            return commands.Settle(
+                id=event.control,
+                by=event.by,
+                turn=event.turn,
+                round=work.past[-1].round,
+                outcome=event.outcome,
+                result=event.result,
+            )
+    return None
+
+
+def _resolution(ledger: Ledger, event: events.EscalationResolved) -> Control:
+    human, given = ledger.turns[event.turn], event.work.handoff
+    default = None if human.instead_of is None else ledger.turns[human.instead_of].agent
+    by_default = given.to_agent == default and given.intent == human.work.handoff.intent
+    return commands.Resolve(
+        id=event.control,
+        by=event.by,
+        turn=event.turn,
+        to=None if by_default else given.to_agent,
+        again=event.again,
+        summary=event.summary,
+        facts=ledger.added_by(event),
+        budget=event.budget,
+    )

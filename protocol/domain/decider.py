@@ -21,7 +21,6 @@ from protocol.domain.envelope import World, trace_of
 from protocol.domain.inquiry import Inquiry
 from protocol.domain.labels import labelled
 from protocol.domain.ledger import Ledger
-from protocol.domain.moves import decide
 from protocol.domain.probes import AttendanceProbes
 from protocol.domain.questions import listed, questions_to
 from protocol.domain.steps import (
@@ -46,6 +45,7 @@ from protocol.domain.steps import (
 )
 from protocol.domain.timers import EVENT_TOO_LARGE, consequence, too_large
 from protocol.domain.turns import TurnState
+from protocol.domain.verdict import decide
 from protocol.domain.waits import LEAST_PERIOD_US, NOT_LOOKED, Due, first_wait, next_due, next_wait, removed
 from protocol.wire import events
 from protocol.wire.codec import is_readable

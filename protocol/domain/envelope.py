@@ -15,12 +15,13 @@ from protocol.domain.carried import Carried, divide
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import ClientUse
 from protocol.wire.codec import equal
-from protocol.wire.commands import Move, Report
+from protocol.wire.commands import Report
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome, TaskResult, Withheld
 from protocol.wire.events import VERSION, Ended, Event, FactsWithheld, type_of
 from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, due_cause, event_id
+from protocol.wire.moves import Move
 
 E = TypeVar("E", bound=Event)
 _NOTHING_TOLD = {"report": Report(), "grounds": Grounds(), "move": None, "facts": ()}

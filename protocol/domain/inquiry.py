@@ -5,18 +5,19 @@ from typing import Final
 from protocol.domain.control import resolves_to
 from protocol.domain.envelope import World, trace_of
 from protocol.domain.ledger import Ledger
-from protocol.domain.moves import target_of
 from protocol.domain.plans import candidates_of, fallbacks
 from protocol.domain.steps import Moment, NeedCandidates, NeedPeers, NeedVerdictContext
 from protocol.domain.tasks import opening_cause
-from protocol.wire import commands
-from protocol.wire.commands import Command, Move, MoveProposed, Submit
+from protocol.domain.verdict import target_of
+from protocol.wire import commands, moves
+from protocol.wire.commands import Command, MoveProposed, Submit
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Move
 
-_GIVES_WORK: Final = frozenset({Submit, commands.Transfer, commands.HandBack, commands.OfferClaimed})
-_ASKS_WHO_COULD: Final = frozenset({commands.Delegate, commands.Fail})
+_BEGINS_WORK: Final = frozenset({Submit, commands.OfferClaimed})
+_ASKS_WHO_COULD: Final = frozenset({moves.Delegate, moves.Fail})
 
 
 class Inquiry:
@@ -43,14 +44,15 @@ class Inquiry:
         move = what.move if type(what) is MoveProposed else None
         asked = self._context
         if asked is None:
-            may_try = type(move or what) in _GIVES_WORK and ledger.frozen_at is None
+            gives_work = type(what) in _BEGINS_WORK if move is None else move.gives_work
+            may_try = gives_work and ledger.frozen_at is None
             asked = self._context = NeedVerdictContext(command, target, may_try)
         context = asked.answer
         if context is None:
             return asked
         use, sender = context.breaker, fleet.agents.get(command.sender)
         peers: tuple[AgentName, ...] = ()
-        if use.state == "open" and sender is not None and isinstance(move, commands.Transfer):
+        if use.state == "open" and sender is not None and isinstance(move, moves.Transfer):
             others = self._who_else(move, sender, target)
             if isinstance(others, NeedPeers):
                 return others
@@ -91,7 +93,7 @@ class Inquiry:
         ledger, fleet, asked = self._ledger, self._fleet, self._candidates
         if asked is None:
             lead = turn
-            if isinstance(move, commands.Delegate):
+            if isinstance(move, moves.Delegate):
                 names = candidates_of(move, fleet, sender, ledger.policy.topology)
             else:
                 task = ledger.task_of(turn)
@@ -116,7 +118,7 @@ class Inquiry:
         )
 
     def _who_else(
-        self, move: commands.Transfer, sender: AgentEntry, target: AgentName | None
+        self, move: moves.Transfer, sender: AgentEntry, target: AgentName | None
     ) -> tuple[AgentName, ...] | NeedPeers:
         """Return who else takes what a breaker keeps from its target."""
         fleet, asked = self._fleet, self._peers

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from protocol.domain.carried import NOTHING, Carried, Labels, merge
-from protocol.wire.commands import Complete, Submit
+from protocol.wire.commands import Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted, RequestOpened
 from protocol.wire.handoff import TEXT_FACT, Fact, Refusal, Rule
+from protocol.wire.moves import Complete
 from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord, memory_limit
 
 MemoryEntry = MemoryRecord | MemoryForgotten

@@ -27,12 +27,12 @@ from protocol.domain.tasks import (
 )
 from protocol.domain.turns import TurnState, error_of, next_round
 from protocol.wire import events
-from protocol.wire.commands import Delegate, Task
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Candidate, Grounds, PlannedTask, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Rule
 from protocol.wire.ids import NOBODY, AgentName, TurnId
+from protocol.wire.moves import Delegate, Task
 
 SWARM = "swarm"
 """The topology in which a task without an agent is offered, and every task may only read."""

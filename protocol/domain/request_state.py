@@ -173,6 +173,11 @@ class RequestState:
         shown = Carried.of(held.facts, held.artifacts)
         return shown if kept is None else together(shown, Carried.of(kept.facts, kept.artifacts))
 
+    def added_by(self, event: AnyEvent) -> tuple[Fact, ...]:
+        """Return the facts that the message added which `event` admits."""
+        carried = self.carried_after(event).facts
+        return tuple(carried[key] for key in event.added)
+
     def kept_back(self, cause: str) -> events.FactsWithheld | None:
         """Return what is kept back from the reader of the event that `cause` brings about, if anything is."""
         return self.pending if self.pending is not None and self.pending.cause == cause else None

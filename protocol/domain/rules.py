@@ -15,16 +15,21 @@ from protocol.domain.carried import lost
 from protocol.domain.case import Case, outlined, passed, too_large, unknown_agent
 from protocol.domain.labels import unseen
 from protocol.domain.memory import unfit
-from protocol.wire import commands
-from protocol.wire.commands import TOPOLOGIES, HandBack, Transfer
 from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import HUMAN
-
-ROOTS_OWN = ("escalate", "complete")
-ROOTS_OWN_IN_SWARMS = (*ROOTS_OWN, "delegate", "ask")
-WORKERS_OWN = ("deliver",)
-"""Moves that only a root turn, and only a task, of a tree has."""
+from protocol.wire.moves import (
+    TOPOLOGIES,
+    Ask,
+    Complete,
+    Delegate,
+    Deliver,
+    Escalate,
+    Fail,
+    HandBack,
+    Transfer,
+    UnknownMove,
+)
 
 
 def _path(case: Case) -> str:
@@ -32,22 +37,20 @@ def _path(case: Case) -> str:
 
 
 def known_move(case: Case) -> Refusal | None:
-    all_moves = TOPOLOGIES.get(case.policy.topology, ())
-    swarm = case.policy.topology == "swarm"
-    barred = WORKERS_OWN if case.turn.task is None else ROOTS_OWN_IN_SWARMS if swarm else ROOTS_OWN
-    name = commands.move_name(case.move)
-    if name in all_moves and name not in barred and type(case.move) is not commands.UnknownMove:
+    """Refuse a move that the request's topology does not have, or this kind of turn."""
+    policy, name, turn = case.policy, case.move.name, "root" if case.turn.task is None else "task"
+    holders = TOPOLOGIES.get(policy.topology, {})
+    mine = [move for move, holder in holders.items() if holder in ("any", turn)]
+    if name in mine and type(case.move) is not UnknownMove:
         return None
-    hint = f"one of: {', '.join(move for move in all_moves if move not in barred)}"
-    numbers = {"move": name}
-    if name in barred and name in all_moves:
-        detail = f"{name!r} is no move of {'a root turn' if case.turn.task is None else 'a task'}"
+    hint, numbers = f"one of: {', '.join(mine)}", {"move": name}
+    if name in holders and name not in mine:
+        detail = f"{name!r} is no move of {'a root turn' if turn == 'root' else 'a task'}"
     else:
-        policy = case.policy
         detail = f"topology {policy.topology!r} of the request's policy {policy.name!r} has no move {name!r}"
         numbers |= {"policy": policy.name, "topology": policy.topology}
         others = [topology for topology, known in TOPOLOGIES.items() if name in known]
-        if others and name not in all_moves:
+        if others and name not in holders:
             hint += f"; {name!r} takes a submit with a policy whose topology is {' or '.join(others)}"
     return Refusal(rule=Rule.KNOWN_MOVE, detail=detail, numbers=numbers, hint=hint)
 
@@ -56,7 +59,7 @@ def known_agent(case: Case) -> Refusal | None:
     if type(case.move) is Transfer:
         return _may_be_given(case, case.move)
     match case.move:
-        case commands.Delegate():
+        case Delegate():
             return task_rules.known_agents(case)
         case HandBack():
             if case.target is None or case.target == HUMAN or case.world.grounds.target is not None:
@@ -64,7 +67,7 @@ def known_agent(case: Case) -> Refusal | None:
             return unknown_agent(
                 case, f"{case.target!r} is not in the fleet any more", "transfer or escalate"
             )
-        case commands.Ask(to_agent=asked):
+        case Ask(to_agent=asked):
             if asked == HUMAN and not case.world.grounds.human:
                 return unknown_agent(
                     case, "this fleet has no `human` queue", "ask the client, or decide without"
@@ -74,7 +77,7 @@ def known_agent(case: Case) -> Refusal | None:
                     case, f"{asked!r} is neither the client nor `human`", f"ask {case.ledger.client}"
                 )
             return None
-        case commands.Escalate():
+        case Escalate():
             if case.world.grounds.human:
                 return None
             return unknown_agent(case, "this fleet has no `human` queue", "complete or fail the request")
@@ -149,7 +152,7 @@ def depth(case: Case) -> Refusal | None:
 
 
 def cycle(case: Case) -> Refusal | None:
-    if type(case.move) is commands.Delegate:
+    if type(case.move) is Delegate:
         return task_rules.cycle(case)
     if type(case.move) is not Transfer:
         return None
@@ -183,10 +186,9 @@ def _repeated_edge(case: Case, rule: Rule, target: str) -> Refusal | None:
 
 
 def _brings_new(case: Case) -> bool:
-    facts = case.move.facts if isinstance(case.move, (Transfer, HandBack)) else ()
     sender = case.world.grounds.sender
     cleared = () if sender is None else sender.clearance
-    return any(case.ledger.history.is_new(fact, cleared) for fact in facts)
+    return any(case.ledger.history.is_new(fact, cleared) for fact in case.move.facts)
 
 
 def hand_back(case: Case) -> Refusal | None:
@@ -225,9 +227,9 @@ def no_return(case: Case) -> Refusal | None:
 
 
 def asks(case: Case) -> Refusal | None:
-    if type(case.move) is commands.Delegate:
+    if type(case.move) is Delegate:
         return task_rules.waits(case)
-    if type(case.move) is not commands.Ask or case.turn.asks < case.policy.max_asks:
+    if type(case.move) is not Ask or case.turn.asks < case.policy.max_asks:
         return None
     return Refusal(
         rule=Rule.ASKS,
@@ -238,7 +240,7 @@ def asks(case: Case) -> Refusal | None:
 
 
 def within_budget(case: Case) -> Refusal | None:
-    if type(case.move) is commands.Delegate:
+    if type(case.move) is Delegate:
         return task_rules.budgets(case)
     if type(case.move) is not Transfer or case.rest == budget.UNLIMITED:
         return None
@@ -264,7 +266,7 @@ def within_budget(case: Case) -> Refusal | None:
 
 
 def constraints(case: Case) -> Refusal | None:
-    if type(case.move) is commands.Delegate:
+    if type(case.move) is Delegate:
         found = (_beyond(case, work.task.constraints, {"task": work.task.name}) for work in case.plan)
         return next((refusal for refusal in found if refusal is not None), None)
     return _beyond(case, case.move.constraints, {}) if type(case.move) is Transfer else None
@@ -296,7 +298,7 @@ def _beyond(case: Case, asked: Constraints, of: dict[str, Any]) -> Refusal | Non
 
 
 def must_carry(case: Case) -> Refusal | None:
-    if type(case.move) is commands.Delegate:
+    if type(case.move) is Delegate:
         return task_rules.must_carry(case)
     if case.handoff is None:
         return None
@@ -351,9 +353,9 @@ def size(case: Case) -> Refusal | None:
     """Refuse what is too large as its giver knows it: nothing that is withheld may show by its size."""
     if case.oversized:
         return outlined(case)
-    if type(case.move) is commands.Delegate:
+    if type(case.move) is Delegate:
         return task_rules.size(case)
-    if type(case.move) is commands.Deliver:
+    if type(case.move) is Deliver:
         return too_large(case.move, case.policy) or task_rules.join_size(case)
     what: msgspec.Struct = case.known if case.known is not None else case.move
     return too_large(what, case.policy)
@@ -361,7 +363,7 @@ def size(case: Case) -> Refusal | None:
 
 def memory(case: Case) -> Refusal | None:
     """Refuse an answer that leaves more to its conversation than it may, or what the turn was not handed."""
-    if type(case.move) is not commands.Complete or not (case.move.remember or case.move.remember_keys):
+    if type(case.move) is not Complete or not (case.move.remember or case.move.remember_keys):
         return None
     sender = case.world.grounds.sender
     clearance = frozenset(() if sender is None else sender.clearance)
@@ -408,16 +410,16 @@ _OF_HANDOFFS = tuple(rule for rule in RULES if rule not in (*_OF_PLANS, Rule.ASK
 RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     Transfer: _OF_HANDOFFS,
     HandBack: _OF_HANDOFFS,
-    commands.Ask: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *_OF_WORK),
-    commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.MUST_CARRY, *_OF_WORK),
-    commands.Complete: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *_OF_WORK, Rule.MEMORY),
-    commands.Fail: (Rule.KNOWN_MOVE, *_OF_WORK),
-    commands.Delegate: (
+    Ask: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *_OF_WORK),
+    Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.MUST_CARRY, *_OF_WORK),
+    Complete: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *_OF_WORK, Rule.MEMORY),
+    Fail: (Rule.KNOWN_MOVE, *_OF_WORK),
+    Delegate: (
         Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT,
         Rule.CAPABLE, Rule.CYCLE, Rule.REVISIONS, Rule.ASKS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY,
         *_OF_WORK,
     ),
-    commands.Deliver: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *_OF_WORK),
+    Deliver: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *_OF_WORK),
 }  # fmt: skip
 """Which rules judge which move; one that no topology has meets `known_move` alone."""
 

@@ -7,7 +7,7 @@ from protocol.domain.admission import Rejected
 from protocol.domain.case import passed, too_large
 from protocol.domain.envelope import Draft, World
 from protocol.domain.ledger import Ledger
-from protocol.domain.memory import Begun, begun, too_much
+from protocol.domain.memory import Begun, begun, recalled_for, too_much
 from protocol.domain.rules import breaker_open
 from protocol.domain.steps import ClientUse
 from protocol.wire.codec import encode
@@ -126,6 +126,30 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World, begins: 
             must_carry=tuple(sorted(set(asked.must_carry))),
             read_only=asked.read_only,
         ),
+    )
+
+
+def submit_of(ledger: Ledger, event: RequestOpened | RequestRefused) -> Submit:
+    """Return the submit that `event` answers.
+
+    Args:
+        ledger: the request as it was before `event`, what was withheld for it included.
+    """
+    if isinstance(event, RequestRefused):
+        return event.submit
+    carried, handoff = ledger.carried_after(event), event.work.handoff
+    memory = recalled_for(event, ledger.kept_back(event.cause))
+    own = {TEXT_FACT, *(fact.key for fact in memory)}
+    return Submit(
+        text=carried.facts[TEXT_FACT].value,
+        to=handoff.to_agent,
+        intent=handoff.intent,
+        facts=tuple(fact for fact in carried.fact_tuple if fact.key not in own),
+        artifacts=carried.artifact_tuple,
+        constraints=event.asked,
+        policy=event.policy.name,
+        conversation=event.conversation,
+        rerun_of=event.rerun_of,
     )
 
 

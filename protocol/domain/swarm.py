@@ -19,12 +19,13 @@ from protocol.domain.rules import breaker_open
 from protocol.domain.steps import Attendance, OfferedTask, Reader, ReadersSeen
 from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
-from protocol.wire.commands import Command, FactsPost, OfferClaimed, UnknownMove
+from protocol.wire.commands import Command, FactsPost, OfferClaimed
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment, Candidate
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import NOBODY, AgentName, draw
+from protocol.wire.moves import UnknownMove
 
 UNCLAIMED = "unclaimed"
 """The code of a task that nobody claimed in time."""

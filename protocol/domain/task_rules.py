@@ -16,10 +16,10 @@ from protocol.domain.case import Case, too_large
 from protocol.domain.plans import SWARM, PlannedWork, claimants, kept_back, may_give
 from protocol.domain.tasks import MAX_JOIN_BYTES, lists, open_of, revision_of, size_of, untold
 from protocol.wire.codec import canonical
-from protocol.wire.commands import Complete, Delegate, Deliver, Task
 from protocol.wire.event_parts import PlannedTask
 from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import HUMAN
+from protocol.wire.moves import Complete, Delegate, Deliver, Task
 
 
 def _first(found: Callable[[Case], Iterator[Refusal]]) -> Callable[[Case], Refusal | None]:

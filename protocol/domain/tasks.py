@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.carried import is_cleared
-from protocol.wire.commands import Join, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import Candidate, Grounds, PlannedTask, TaskResult, TaskStatus, Withheld
 from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed, TurnDelegated
 from protocol.wire.handoff import Artifact, Budget, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, due_cause, event_id
+from protocol.wire.moves import Join
 from protocol.wire.subjects import intent_inbox
 
 OPENED, OFFERED = "task.opened", "task.offered"

@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from protocol.domain import budget
 from protocol.domain.carried import NOTHING, Carried, is_cleared, together
 from protocol.domain.tasks import TaskState, committed, open_of
-from protocol.wire import commands
-from protocol.wire.commands import Failure, Join, Move, Report
+from protocol.wire.commands import Failure, Report
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent, TaskFailed
 from protocol.wire.handoff import Budget, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, Cause, TurnId, draw
+from protocol.wire.moves import Ask, Join, Move, cut
 
 State = Literal["working", "failed", "refused", "suspended", "doubted", "delegated", "ended"]
 
@@ -93,7 +93,7 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     refusals: int = 0
     failures: int = 0
     asks: int = 0
-    ask: commands.Ask | None = None
+    ask: Ask | None = None
     """The question that it waits with while it is suspended."""
     approval: str = ""
     """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
@@ -204,7 +204,6 @@ def retry_at(turn: TurnState, error: Failure, policy: Policy, now: int, cause: s
     return now + int(wait * 1e6)
 
 
-MAX_TEXT_CHARS = 2_000
 MAX_MOVE_BYTES = 16_384
 MAX_NUMBERS_BYTES = 8_192
 
@@ -223,72 +222,22 @@ def remembered(past: RoundOutcome) -> RoundOutcome:
 def _short_move(move: Move, refusal: Refusal | None) -> Move:
     too_large = refusal is not None and refusal.rule == Rule.SIZE
     if too_large or len(json.encode(move)) > MAX_MOVE_BYTES:
-        move = _without_load(move)
-    return move if len(json.encode(move)) <= MAX_MOVE_BYTES else _bare(move)
-
-
-def _without_load(move: Move) -> Move:
-    match move:
-        case commands.Transfer() | commands.HandBack():
-            return replace(move, facts=(), artifacts=())
-        case commands.Escalate():
-            return replace(move, facts=())
-        case commands.Deliver():
-            return replace(move, facts=(), artifacts=())
-        case commands.Delegate(tasks=tasks):
-            return replace(move, tasks=tuple(replace(task, facts=(), artifacts=()) for task in tasks))
-        case commands.Complete():
-            return replace(move, answer=None, remember=(), remember_keys=())
-        case commands.Ask():
-            return replace(move, schema=None)
-        case commands.Fail() | commands.UnknownMove():
-            return move
-
-
-def outline(move: Move) -> Move:
-    """Return what can be told of a move that is too large to be sent, however large it is."""
-    return _bare(_without_load(move))
-
-
-def _bare(move: Move) -> Move:
-    """Return whom a move was for and the beginning of what it said, and nothing else."""
-    match move:
-        case commands.Transfer():
-            return commands.Transfer(to_agent=AgentName(_cut(move.to_agent)), summary=_cut(move.summary))
-        case commands.HandBack():
-            named = None if move.to_agent is None else AgentName(_cut(move.to_agent))
-            return commands.HandBack(to_agent=named, summary=_cut(move.summary))
-        case commands.Escalate():
-            return commands.Escalate(summary=_cut(move.summary))
-        case commands.Ask():
-            asked = AgentName(_cut(move.to_agent))
-            return replace(move, to_agent=asked, question=_cut(move.question), schema=None)
-        case commands.Deliver():
-            return commands.Deliver(summary=_cut(move.summary))
-        case commands.Delegate():
-            return commands.Delegate(join=move.join)
-        case commands.Fail():
-            return replace(move, reason=_cut(move.reason))
-        case commands.Complete() | commands.UnknownMove():
-            return move
+        move = move.without_load()
+    return move if len(json.encode(move)) <= MAX_MOVE_BYTES else move.summarize()
 
 
 def _short_refusal(refusal: Refusal) -> Refusal:
     few = len(json.encode(refusal.numbers)) <= MAX_NUMBERS_BYTES
     return replace(
         refusal,
-        detail=_cut(refusal.detail),
-        hint=_cut(refusal.hint),
+        detail=cut(refusal.detail),
+        hint=cut(refusal.hint),
         numbers=refusal.numbers if few else {},
     )
 
 
 def _short_failure(failure: Failure) -> Failure:
-    return replace(failure, code=_cut(failure.code), message=_cut(failure.message))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 1]}…"
+    return replace(failure, code=cut(failure.code), message=cut(failure.message))
 
 
 def error_of(turn: TurnState, code: str, message: str) -> TaskError:

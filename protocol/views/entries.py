@@ -6,7 +6,6 @@ import msgspec
 
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
-from protocol.wire.commands import move_name, move_summary
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Handoff, Refusal
 from protocol.wire.ids import HUMAN
@@ -24,9 +23,9 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
         case events.HandoffAdmitted():
             return _given(event.work.handoff.move, event.work.handoff.from_agent, event.work.handoff)
         case events.MoveRefused(move=move):
-            turn, to = ledger.turns.get(event.turn), getattr(move, "to_agent", None)
+            turn, to = ledger.turns.get(event.turn), move.to_agent
             giver = getattr(event.grounds.sender, "name", "") if turn is None else turn.agent  # none: a claim
-            return _refused(move_name(move), giver, to, move_summary(move), event.refusal)
+            return _refused(move.name, giver, to, move.sentence, event.refusal)
         case events.MoveDeferred():
             detail = "the request is frozen"
             return {"move": "proposal", "from_": event.sender, "verdict": "deferred", "detail": detail}

@@ -184,19 +184,19 @@ def _report(event: AnyEvent, kept: events.FactsWithheld | None) -> Report | None
     match event:
         case events.MoveDeferred(proposal=proposal):
             return proposal.report
-        case events.HandoffAdmitted() | events.MoveRefused() | events.EffectDoubted():
-            return event.report
-        case events.TurnDelegated() | events.TaskDelivered():
-            return event.report
-        case events.TaskFailed(sender=sender) | events.TurnFailed(sender=sender) if sender is not None:
-            return event.report
-        case events.RequestFailed(sender=None):
+        case events.FactsWithheld():
             return None
-        case events.TurnSuspended() | events.RequestFailed() | events.RequestCompleted() if kept is not None:
-            return kept.report
-        case events.EscalationRaised() if event.reason == "asked" or event.report != Report():
-            return event.report
-    return None
+        case (
+            events.TurnFailed(sender=None)
+            | events.TaskFailed(sender=None)
+            | events.RequestFailed(sender=None)
+        ):
+            return None
+        case events.TurnSuspended() | events.RequestFailed() | events.RequestCompleted():
+            return None if kept is None else kept.report
+        case events.EscalationRaised() if event.reason != "asked" and event.report == Report():
+            return None
+    return event.report
 
 
 def _reporter(event: AnyEvent, kept: events.FactsWithheld | None) -> AgentName:

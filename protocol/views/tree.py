@@ -13,9 +13,10 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState
 from protocol.views.spending import Cost, cost_of
-from protocol.wire.commands import Join, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.event_parts import TaskError
 from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed
+from protocol.wire.moves import Join
 from protocol.wire.prices import Price
 
 

@@ -8,23 +8,29 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable
 from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
 from protocol.wire import commands
-from protocol.wire.commands import Control, Move, Proposal, Report, Submit, Usage
+from protocol.wire.commands import Control, Proposal, Report, Submit, Usage
 from protocol.wire.errors import Malformed, OldForm, UnknownEvent
 from protocol.wire.events import TYPES, VERSION, AnyEvent, TaskOffered
-from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Fact
-from protocol.wire.ids import TurnId, is_label, is_request_id, is_token
-from protocol.wire.prices import LARGEST_AMOUNT, READ_ERRORS, Count
+from protocol.wire.handoff import (
+    DEEPEST,
+    TEXT_FACT,
+    check_artifacts,
+    check_budget,
+    check_facts,
+    check_names,
+    check_nesting,
+)
+from protocol.wire.ids import TurnId, is_request_id, is_token
+from protocol.wire.moves import MOVES, UnknownMove
+from protocol.wire.prices import READ_ERRORS, Count
 
 T = TypeVar("T")
 
-DEEPEST = 64
-"""Lists and objects within each other that a value may have, so that it can be written and read again."""
 DEEPEST_DOCUMENT = 2 * DEEPEST
 """The same of a whole document, which holds values."""
 
@@ -47,7 +53,6 @@ class _Head(msgspec.Struct):
 
 
 _heads = msgspec.json.Decoder(_Head)
-_NESTED = (dict, list)
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _QUOTED = re.compile(r"'.*'", re.DOTALL)
@@ -202,9 +207,9 @@ def parse_submit(body: bytes) -> Submit:
         raise Malformed("submit: `text` is empty")
     if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
         raise Malformed("submit: `rerun_of` is no request's id")
-    _check_facts(submit.facts, reserved=TEXT_FACT)
-    _check_artifacts(submit.artifacts)
-    _check_budget(submit.constraints.budget, "constraints")
+    check_facts(submit.facts, reserved=TEXT_FACT)
+    check_artifacts(submit.artifacts)
+    check_budget(submit.constraints.budget, "constraints")
     return submit
 
 
@@ -219,9 +224,9 @@ def parse_proposal(body: bytes) -> Proposal:
         raise Malformed("proposal: `turn` cannot be one")
     match proposal:
         case commands.MoveProposed(move=move):
-            _check_move(move)
+            move.check()
         case commands.FactsPost(facts=facts):
-            _check_facts(facts)
+            check_facts(facts)
             if not facts:
                 raise Malformed("post: it has no facts")
         case _:
@@ -264,15 +269,14 @@ def _with_unknown_move(body: bytes, error: Exception) -> commands.MoveProposed:
     try:
         raw = msgspec.json.decode(body)
         name = raw["move"]["move"]
-        known = raw["kind"] != "move" or not isinstance(name, str) or name in commands.MOVES
-        if known or not 0 < len(name) <= 64:
+        if raw["kind"] != "move" or not isinstance(name, str) or name in MOVES:
             raise problem from error
         return commands.MoveProposed(
             turn=msgspec.convert(raw["turn"], str),  # type: ignore[arg-type]
             round=msgspec.convert(raw["round"], Count),
             report=msgspec.convert(raw.get("report", {}), Report),
             v=msgspec.convert(raw.get("v", 1), Literal[1]),
-            move=commands.UnknownMove(name=name),
+            move=UnknownMove(name=name),
         )
     except (KeyError, TypeError, AttributeError, *READ_ERRORS) as unreadable:
         raise problem from unreadable
@@ -287,9 +291,9 @@ def parse_control(body: bytes) -> Control:
         raise Malformed("control: `turn` cannot be one")
     match control:
         case commands.Resolve():
-            _check_facts(control.facts)
+            check_facts(control.facts)
             check_nesting(control.answer)
-            _check_budget(control.budget, "control")
+            check_budget(control.budget, "control")
             if control.complete and control.budget is not None:
                 raise Malformed("control: an answer needs no `budget`")
         case commands.ReplyToAsk():
@@ -299,8 +303,7 @@ def parse_control(body: bytes) -> Control:
         case commands.Forget():
             if not control.conversation:
                 raise Malformed("control: `conversation` is empty")
-            if control.keys:
-                _check_unique(list(control.keys), "keys")
+            check_names(control.keys, "keys")
         case _:
             pass
     return control
@@ -316,87 +319,3 @@ def _read(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
 def _where(error: Exception) -> str:
     """Return what was wrong in msgspec's words, which name types and paths; a quoted value is cut."""
     return _QUOTED.sub("'…'", str(error)) if isinstance(error, msgspec.MsgspecError) else "cannot be read"
-
-
-def _check_move(move: Move) -> None:
-    match move:
-        case commands.Transfer():
-            _check_facts(move.facts)
-            _check_artifacts(move.artifacts)
-            _check_budget(move.constraints.budget, "constraints")
-        case commands.Complete():
-            check_nesting(move.answer)
-            _check_facts(move.remember)
-            if move.remember_keys:
-                _check_unique(list(move.remember_keys), "remember_keys")
-        case commands.HandBack() | commands.Deliver():
-            _check_facts(move.facts)
-            _check_artifacts(move.artifacts)
-        case commands.Delegate(tasks=tasks):
-            for task in tasks:
-                _check_facts(task.facts)
-                _check_artifacts(task.artifacts)
-                _check_budget(task.constraints.budget, "constraints")
-        case commands.Escalate():
-            _check_facts(move.facts)
-        case commands.Ask(action=action, digest=digest):
-            check_nesting(move.schema)
-            if action and not digest:
-                raise Malformed("ask: an approval with an `action` needs the `digest` of what is approved")
-        case commands.UnknownMove(name=name) if name in commands.MOVES or not 0 < len(name) <= 64:
-            raise Malformed("proposal: a move cannot be named so")
-        case _:
-            pass
-
-
-def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
-    if not facts:
-        return
-    keys = [fact.key for fact in facts]
-    _check_unique(keys, "facts")
-    if reserved in keys:
-        raise Malformed(f"facts: the key `{reserved}` is taken by the request's own text")
-    for fact in facts:
-        check_nesting(fact.value)
-        _check_labels(fact.labels, "facts")
-
-
-def _check_artifacts(artifacts: tuple[Artifact, ...]) -> None:
-    if not artifacts:
-        return
-    _check_unique([artifact.name for artifact in artifacts], "artifacts")
-    for artifact in artifacts:
-        _check_labels(artifact.labels, "artifacts")
-
-
-def _check_labels(labels: tuple[str, ...], what: str) -> None:
-    if not all(map(is_label, labels)):
-        raise Malformed(f"{what}: a label is 1 to 64 characters of A-Z a-z 0-9 _ . : / -")
-
-
-def check_nesting(value: Any) -> None:
-    """Raise Malformed for a value that nests deeper than DEEPEST."""
-    level = [value] if isinstance(value, _NESTED) else []
-    for _ in range(DEEPEST):
-        if not level:
-            return
-        level = [item for node in level for item in _items(node) if isinstance(item, _NESTED)]
-    if level:
-        raise Malformed(f"a value has more than {DEEPEST} lists and objects within each other")
-
-
-def _items(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return node.values() if isinstance(node, dict) else node
-
-
-def _check_unique(names: list[str], what: str) -> None:
-    if len(set(names)) != len(names) or not all(0 < len(name) <= 128 for name in names):
-        raise Malformed(f"{what}: each needs a name of 1 to 128 characters, and a name only once")
-
-
-def _check_budget(budget: Budget | None, what: str) -> None:
-    if budget is None:
-        return
-    asked = (budget.nano_dollars, budget.tokens, budget.model_calls)
-    if any(value is not None and not 0 <= value <= LARGEST_AMOUNT for value in asked):
-        raise Malformed(f"{what}: a budget must be from 0 to 2^62")

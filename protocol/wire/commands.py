@@ -1,5 +1,7 @@
 """What agents, clients and operators *ask for*: submits, proposals and control messages.
 
+The moves, which most proposals hold, are in `protocol.wire.moves`.
+
 Everything here is a claim. The guard believes no claim that the log or the broker can answer. The subject
 says who the sender is, and the ledger says which turn it is.
 """
@@ -21,6 +23,7 @@ from protocol.wire.ids import (
     post_id,
     proposal_id,
 )
+from protocol.wire.moves import Move, Short, UnknownMove, WireMessage
 from protocol.wire.prices import MAX_MODELS, Amount, Count, Metered, Seconds
 
 MAX_MESSAGE_BYTES = 256 << 10
@@ -29,23 +32,9 @@ MAX_MODEL_CHARS = 128
 MAX_PROMPT_CHARS = 64
 MAX_VERSION_CHARS = 64
 ModelName = Annotated[str, msgspec.Meta(max_length=MAX_MODEL_CHARS)]
-FAILED = "failed"
-"""The code of what was given up, where its agent names none."""
-Short = Annotated[str, msgspec.Meta(max_length=128)]
-"""What is kept with every request, or told to every later round."""
 
 
-class _Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Base of every message: unknown fields are ignored, so that peers may be newer.
-
-    The hot path tells messages and events apart by their exact type, or by a table of types. For a class that
-    msgspec made, an `isinstance` that says no takes ten times as long.
-
-    `kw_only` holds only for the class that says it, so every class here says it.
-    """
-
-
-class Submit(_Message, frozen=True, kw_only=True):
+class Submit(WireMessage, frozen=True, kw_only=True):
     """A client's request, the plain JSON that anything that speaks NATS can publish."""
 
     text: str
@@ -62,169 +51,10 @@ class Submit(_Message, frozen=True, kw_only=True):
     v: Literal[1] = 1
 
 
-# --- moves ----------------------------------------------------------------------------------------
-
-
-class Transfer(_Message, tag_field="move", tag="transfer", frozen=True, kw_only=True):
-    """Give the work to another agent. Brings only what is new; the guard carries the rest on."""
-
-    to_agent: AgentName
-    summary: str
-    intent: str | None = None
-    facts: tuple[Fact, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    drop: tuple[str, ...] = ()
-    constraints: Constraints = Constraints()
-    return_to: AgentName | None = None
-    no_return: bool = False
-
-
-class HandBack(_Message, tag_field="move", tag="hand_back", frozen=True, kw_only=True):
-    """Give the work back along the path, with what was found out."""
-
-    summary: str
-    to_agent: AgentName | None = None
-    facts: tuple[Fact, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    drop: tuple[str, ...] = ()
-
-
-class Ask(_Message, tag_field="move", tag="ask", frozen=True, kw_only=True):
-    """Put a question to the client or to `human` and suspend the turn until the reply."""
-
-    to_agent: AgentName
-    question: str
-    schema: Mapping[str, Any] | None = None
-    """JSON Schema of the reply, checked by the replier's client and by the asking runtime."""
-    expires_s: Seconds | None = None
-    """Seconds from admission; the request's deadline if none."""
-    digest: Short | None = None
-    """For an approval: what the reply approves, the key of one effect (tool, arguments, ordinal)."""
-    action: Short = ""
-    """For an approval: the tool that waits for it. Only with it is an ask an approval."""
-
-
-class Escalate(_Message, tag_field="move", tag="escalate", frozen=True, kw_only=True):
-    """Give the work to a person."""
-
-    summary: str
-    facts: tuple[Fact, ...] = ()
-
-
-class Complete(_Message, tag_field="move", tag="complete", frozen=True, kw_only=True):
-    """Answer the request."""
-
-    answer: Any
-    """Any JSON value; mostly a string."""
-    cancel_open: bool = False
-    """Call off the tasks that are still open; without it, an answer waits for them."""
-    remember: tuple[Fact, ...] = ()
-    """Facts that the answer brings for the later requests of the same conversation."""
-    remember_keys: tuple[str, ...] = ()
-    """Keys of facts that the turn was handed and that are remembered, too."""
-
-
-Join = Literal["all", "any"] | Annotated[int, msgspec.Meta(ge=1, le=1_000)]
-"""When a lead runs again: at the first new success (`any`), at so many of them (a number), or once no task is
-open (`all`). The first two also end once no task is open."""
-
-
-class Task(_Message, frozen=True, kw_only=True):
-    """One child piece of work, as its lead asks for it."""
-
-    name: Short
-    """Unique in the lead's turn."""
-    summary: str
-    to_agent: AgentName | None = None
-    """None: the guard picks an agent that takes the intent; in a swarm, it is offered to all of them."""
-    intent: str | None = None
-    facts: tuple[Fact, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    carry: tuple[str, ...] | None = None
-    """Keys of facts and names of artifacts that the lead carries and the task gets too; None: all of them."""
-    uses: tuple[Short, ...] = ()
-    """Earlier tasks of this turn whose results it is given."""
-    revises: Short = ""
-    """The earlier task of this turn that it does again, with feedback as a fact."""
-    fallback: bool = False
-    """True if the guard may give it, once, to the next capable agent when it fails."""
-    constraints: Constraints = Constraints()
-
-
-class Delegate(_Message, tag_field="move", tag="delegate", frozen=True, kw_only=True):
-    """Open tasks and wait for their join. Without tasks: wait for those that are open."""
-
-    tasks: tuple[Task, ...] = ()
-    join: Join = "all"
-    within_s: Seconds | None = None
-    """Seconds from admission after which the turn runs again whatever is there."""
-    cancel: tuple[Short, ...] = ()
-    """Names of open tasks of this turn that are called off."""
-
-
-class Deliver(_Message, tag_field="move", tag="deliver", frozen=True, kw_only=True):
-    """End the task with its result."""
-
-    summary: str
-    facts: tuple[Fact, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    cancel_open: bool = False
-    """Call off the tasks that this turn itself has still open."""
-
-
-class Fail(_Message, tag_field="move", tag="fail", frozen=True, kw_only=True):
-    """Give the request up; of a task, the task alone."""
-
-    reason: str
-    code: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_.]{0,63}$")] = FAILED
-    """The agent's own, by which programs tell why."""
-
-
-class UnknownMove(_Message, tag_field="move", tag="?", frozen=True, kw_only=True):
-    """A move that this build does not have; `known_move` refuses it by its name."""
-
-    name: str
-
-
-Move = Transfer | HandBack | Ask | Escalate | Complete | Fail | Delegate | Deliver | UnknownMove
-HANDOFF_MOVES = ("transfer", "hand_back", "ask", "escalate", "complete", "fail")
-"""The moves of topology `handoff`. All but `ask` spend the turn."""
-TREE_MOVES = ("delegate", "deliver")
-"""Those of the topologies in which a lead delegates tasks."""
-MOVES = HANDOFF_MOVES + TREE_MOVES
-TOPOLOGIES: Mapping[str, tuple[str, ...]] = {
-    "handoff": HANDOFF_MOVES,
-    "supervised": ("delegate", "deliver", "ask", "escalate", "complete", "fail"),
-    "swarm": ("delegate", "deliver", "ask", "escalate", "complete", "fail"),
-}
-"""The moves of each topology. A request runs under one of them."""
-
-
-def move_name(move: Move) -> str:
-    return move.name if isinstance(move, UnknownMove) else str(move.__struct_config__.tag)
-
-
-def move_summary(move: Move) -> str:
-    """Return the one line that says what a move wants."""
-    match move:
-        case Transfer() | HandBack() | Escalate() | Deliver():
-            return move.summary
-        case Delegate(tasks=tasks, join=join):
-            return f"{', '.join(task.name for task in tasks) or 'no new task'}; join: {join}"
-        case Ask():
-            return move.question
-        case Complete():
-            return move.answer if isinstance(move.answer, str) else msgspec.json.encode(move.answer).decode()
-        case Fail():
-            return move.reason
-        case UnknownMove():
-            return ""
-
-
 # --- proposals ------------------------------------------------------------------------------------
 
 
-class Usage(_Message, frozen=True, kw_only=True):
+class Usage(WireMessage, frozen=True, kw_only=True):
     """What a turn spent, cumulative over its rounds."""
 
     nano_dollars: Amount = 0
@@ -234,7 +64,7 @@ class Usage(_Message, frozen=True, kw_only=True):
     """The same by model, where it is known; nothing is judged by it."""
 
 
-class Report(_Message, frozen=True, kw_only=True):
+class Report(WireMessage, frozen=True, kw_only=True):
     """What a turn says it did. The guard accounts for it; the journal lets others check it."""
 
     usage: Usage = Usage()
@@ -253,7 +83,7 @@ class Report(_Message, frozen=True, kw_only=True):
     """Of what that code was built, such as a git revision."""
 
 
-class Failure(_Message, frozen=True, kw_only=True):
+class Failure(WireMessage, frozen=True, kw_only=True):
     """Why a turn broke. `message` is a safe sentence: no prompt, no model text, no repr."""
 
     code: str
@@ -262,7 +92,7 @@ class Failure(_Message, frozen=True, kw_only=True):
     retry_after_s: Seconds | None = None
 
 
-class Doubt(_Message, frozen=True, kw_only=True):
+class Doubt(WireMessage, frozen=True, kw_only=True):
     """An effect that began, and of which no result is known: its process died, or its tool raised."""
 
     step: str
@@ -272,7 +102,7 @@ class Doubt(_Message, frozen=True, kw_only=True):
     """What its tool raised, as a safe sentence; empty where the process died."""
 
 
-class _Proposal(_Message, tag_field="kind", frozen=True, kw_only=True):
+class _Proposal(WireMessage, tag_field="kind", frozen=True, kw_only=True):
     turn: TurnId
     round: Count
     report: Report = Report()
@@ -331,7 +161,7 @@ def submit_id(request: str) -> ProposalId:
 # --- control --------------------------------------------------------------------------------------
 
 
-class _Control(_Message, tag_field="kind", frozen=True, kw_only=True):
+class _Control(WireMessage, tag_field="kind", frozen=True, kw_only=True):
     id: str
     """The sender's own id of this message: the same id again is the same message."""
     by: str = ""

@@ -21,10 +21,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from protocol.wire.commands import TOPOLOGIES
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import TEXT_FACT, Budget
 from protocol.wire.ids import NAME_RULE, AgentName, Cause, SenderRole, TurnId, is_label, is_name, is_token
+from protocol.wire.moves import TOPOLOGIES
 from protocol.wire.prices import (
     DAY_S,
     LARGEST_AMOUNT,

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.wire.commands import Failure, Move, Report, Task, Usage
+from protocol.wire.commands import Failure, Report, Usage
 from protocol.wire.config import TURN_TIMEOUT_S, AgentEntry, BreakerState
 from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Move, Task
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

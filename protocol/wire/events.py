@@ -13,12 +13,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.commands import Ask, Doubt, Failure, Join, Move, Proposal, Report, Submit
+from protocol.wire.commands import Doubt, Failure, Proposal, Report, Submit
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, PlannedTask, TaskError
 from protocol.wire.freeze import Span
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
+from protocol.wire.moves import Ask, Join, Move
 
 VERSION: Final = 2
 """The form of the events that this build writes, and of the oldest that it reads."""
@@ -468,6 +469,22 @@ AnyEvent = (
 
 Ended = RequestRefused | RequestCompleted | RequestFailed | RequestExpired | RequestCancelled
 """The last event of a request is one of these."""
+
+Verdict = (
+    RequestOpened
+    | RequestRefused
+    | HandoffAdmitted
+    | MoveRefused
+    | MoveDeferred
+    | TurnSuspended
+    | EscalationRaised
+    | RequestCompleted
+    | RequestFailed
+    | TurnDelegated
+    | TaskDelivered
+    | TaskFailed
+)
+"""Events by which a guard answers somebody who asked for something."""
 
 TYPES: Final[Mapping[type[Event], str]] = {
     kind: str(kind.__struct_config__.tag) for kind in AnyEvent.__args__

@@ -3,16 +3,19 @@
 A handoff is frozen, small and self-describing. It carries facts and references, never a transcript. Large
 things stay where they are and travel as `Artifact` references. A refusal names its rule, the numbers that it
 rests on, and what would be allowed.
+
+The checks at the end find what no type of a field says: in facts, artifacts and budgets from a peer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from protocol.wire.ids import AgentName, TurnId
-from protocol.wire.prices import Moment, Seconds
+from protocol.wire.errors import Malformed
+from protocol.wire.ids import AgentName, TurnId, is_label
+from protocol.wire.prices import LARGEST_AMOUNT, Moment, Seconds
 
 TEXT_FACT = "text"
 """The key under which a submit's text travels; a submit may not bring another fact of this name."""
@@ -132,3 +135,71 @@ class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     """The same numbers for programs: `{"depth": 6, "max_depth": 5}`."""
     hint: str = ""
     """What would be allowed instead."""
+
+
+# --- checks -----------------------------------------------------------------------------------------
+
+DEEPEST = 64
+"""Lists and objects within each other that a value may have, so that it can be written and read again."""
+_NESTED = (dict, list)
+
+
+def check_facts(facts: Sequence[Fact], reserved: str | None = None) -> None:
+    """Raise Malformed for facts that no handoff can hold.
+
+    Args:
+        reserved: a key that is not free.
+    """
+    if not facts:
+        return
+    keys = [fact.key for fact in facts]
+    check_names(keys, "facts")
+    if reserved in keys:
+        raise Malformed(f"facts: the key `{reserved}` is taken by the request's own text")
+    for fact in facts:
+        check_nesting(fact.value)
+        _check_labels(fact.labels, "facts")
+
+
+def check_artifacts(artifacts: Sequence[Artifact]) -> None:
+    """Raise Malformed for references that no handoff can hold."""
+    if not artifacts:
+        return
+    check_names([artifact.name for artifact in artifacts], "artifacts")
+    for artifact in artifacts:
+        _check_labels(artifact.labels, "artifacts")
+
+
+def check_nesting(value: Any) -> None:
+    """Raise Malformed for a value that nests deeper than DEEPEST."""
+    level = [value] if isinstance(value, _NESTED) else []
+    for _ in range(DEEPEST):
+        if not level:
+            return
+        level = [item for node in level for item in _items(node) if isinstance(item, _NESTED)]
+    if level:
+        raise Malformed(f"a value has more than {DEEPEST} lists and objects within each other")
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """Raise Malformed for names of which two are the same, or one is empty or too long."""
+    if len(set(names)) != len(names) or not all(0 < len(name) <= 128 for name in names):
+        raise Malformed(f"{what}: each needs a name of 1 to 128 characters, and a name only once")
+
+
+def check_budget(budget: Budget | None, what: str) -> None:
+    """Raise Malformed for amounts that nobody can spend."""
+    if budget is None:
+        return
+    asked = (budget.nano_dollars, budget.tokens, budget.model_calls)
+    if any(value is not None and not 0 <= value <= LARGEST_AMOUNT for value in asked):
+        raise Malformed(f"{what}: a budget must be from 0 to 2^62")
+
+
+def _check_labels(labels: Sequence[str], what: str) -> None:
+    if not all(map(is_label, labels)):
+        raise Malformed(f"{what}: a label is 1 to 64 characters of A-Z a-z 0-9 _ . : / -")
+
+
+def _items(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.commands import Ask, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Ask
 from protocol.wire.prices import Moment
 
 # --- steps -----------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from protocol.wire import subjects
-from protocol.wire.commands import Control, Move, Proposal, Submit
+from protocol.wire.commands import Control, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.events import VERSION, AnyEvent, Ended, EscalationRaised, TurnSuspended, type_of
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Handoff
+from protocol.wire.moves import Move
 from protocol.wire.records import (
     Card,
     DeadLetter,

@@ -12,7 +12,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.guard.context import Waits
 from mesh.testing import EmbeddedBus
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 from tests.bad_input.scene import FLEET, Scene
 from tests.guard.stage import furnish
 from tests.logs import plain_logs

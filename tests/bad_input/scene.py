@@ -12,10 +12,11 @@ from mesh.bus.reader import every
 from mesh.guard.messages import is_submit
 from mesh.guard.service import Guard
 from protocol.wire import codec
-from protocol.wire.commands import Ask, Doubt, Escalate, Move, ReportInDoubt, id_of, submit_id
+from protocol.wire.commands import Doubt, ReportInDoubt, id_of, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.events import FactsWithheld
 from protocol.wire.ids import HUMAN, AgentName, control_cause
+from protocol.wire.moves import Ask, Escalate, Move
 from protocol.wire.records import DeadLetter, Notice
 from tests.bad_input.rubbish import Known
 from tests.guard import stage

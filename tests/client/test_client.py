@@ -14,8 +14,9 @@ from mesh.client import Client, Question, SubmitRejected
 from mesh.client import client as client_module
 from mesh.errors import Disconnected, PublishRefused, TooLarge
 from protocol.wire import events
-from protocol.wire.commands import Ask, Cancel, Complete, Fail, Move, ReplyToAsk
+from protocol.wire.commands import Cancel, ReplyToAsk
 from protocol.wire.ids import ulid
+from protocol.wire.moves import Ask, Complete, Fail, Move
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until
 

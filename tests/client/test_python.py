@@ -16,7 +16,7 @@ from mesh.client.follow import AgentNote
 from mesh.errors import Unreachable
 from mesh.settings import NoCredentials
 from protocol.wire import events
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S
 

@@ -10,9 +10,10 @@ from mesh.client import Client, Question
 from mesh.client.follow import Replying
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops import queue
-from protocol.wire.commands import Ask, Complete, Delegate, Deliver, ReplyToAsk, Task
+from protocol.wire.commands import ReplyToAsk
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName, RequestId
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Task
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually, until
 

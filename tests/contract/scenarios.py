@@ -4,15 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from protocol.wire.commands import (
-    Ask,
     Assign,
     Cancel,
-    Complete,
     Doubt,
-    Escalate,
     Failure,
     Freeze,
-    HandBack,
     MoveProposed,
     ReplyToAsk,
     ReportFailure,
@@ -20,11 +16,11 @@ from protocol.wire.commands import (
     Resolve,
     Settle,
     Thaw,
-    Transfer,
 )
 from protocol.wire.config import AgentEntry, BreakerEntry, BreakerRules, Fleet, Policy
 from protocol.wire.handoff import Budget, Constraints, Fact
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Ask, Complete, Escalate, HandBack, Transfer
 from tests.contract import trees
 from tests.contract.script import Script
 

@@ -11,7 +11,6 @@ from protocol.wire import codec
 from protocol.wire.commands import (
     Control,
     Failure,
-    Move,
     MoveProposed,
     Proposal,
     Report,
@@ -21,6 +20,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import TurnId
+from protocol.wire.moves import Move
 
 Said = Submit | Proposal | Control | bytes
 

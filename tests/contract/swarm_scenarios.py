@@ -2,8 +2,6 @@
 
 from protocol.wire.commands import (
     Cancel,
-    Complete,
-    Deliver,
     FactsPost,
     Failure,
     Freeze,
@@ -11,12 +9,12 @@ from protocol.wire.commands import (
     OfferClaimed,
     Report,
     ReportFailure,
-    Task,
     Thaw,
 )
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import TurnId
+from protocol.wire.moves import Complete, Deliver, Task
 from tests.contract.scenarios import DONE, OPEN_BY_HAND, Scenario, fact
 from tests.contract.script import Script
 from tests.contract.tree_scenarios import DELIVERED, plan

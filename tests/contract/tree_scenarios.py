@@ -4,23 +4,11 @@ from typing import Any
 
 import msgspec
 
-from protocol.wire.commands import (
-    Cancel,
-    Complete,
-    Delegate,
-    Deliver,
-    Fail,
-    Failure,
-    Freeze,
-    MoveProposed,
-    ReportFailure,
-    Resolve,
-    Task,
-    Thaw,
-)
+from protocol.wire.commands import Cancel, Failure, Freeze, MoveProposed, ReportFailure, Resolve, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Complete, Delegate, Deliver, Fail, Task
 from tests.contract.scenarios import BACK, DONE, OPEN_BY_HAND, Scenario, fact, to
 from tests.contract.script import Script
 

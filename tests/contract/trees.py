@@ -1,20 +1,10 @@
 """Scenarios of trees: a lead delegates, workers deliver, fail, fall back, and are called off."""
 
 from protocol.domain.turns import TurnState
-from protocol.wire.commands import (
-    Cancel,
-    Complete,
-    Delegate,
-    Deliver,
-    Fail,
-    Move,
-    MoveProposed,
-    Report,
-    Task,
-    Usage,
-)
+from protocol.wire.commands import Cancel, MoveProposed, Report, Usage
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Delegate, Deliver, Fail, Move, Task
 from tests.contract.script import Script
 
 

@@ -19,10 +19,10 @@ from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.prompt import Instructions, PromptContext, render
 from mesh.ops.spending import Row
 from mesh.testing import LocalMesh, turn
-from protocol.wire.commands import Complete, Move
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Move
 from protocol.wire.prices import price_list, unsaid
 from tests.docs.pages import blocks, codes, read, section, table, tables, written
 from tests.servers import ran

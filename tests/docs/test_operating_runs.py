@@ -16,10 +16,11 @@ from mesh.fleet.file import parse_fleet
 from mesh.ops.dead_letters import STREAM
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
-from protocol.wire.commands import Ask, Complete, Doubt, Escalate, Freeze, Move, ReportInDoubt, Thaw, Transfer
+from protocol.wire.commands import Doubt, Freeze, ReportInDoubt, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Complete, Escalate, Move, Transfer
 from tests.docs.pages import blocks, read
 from tests.docs.test_operating import TYPED
 from tests.guard.stage import Stage, staged

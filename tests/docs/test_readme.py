@@ -6,7 +6,7 @@ import shlex
 
 from mesh.agent import Agent
 from mesh.testing import turn
-from protocol.wire.commands import Escalate, Transfer
+from protocol.wire.moves import Escalate, Transfer
 from tests.certain import is_
 from tests.docs.pages import blocks, commands, section
 from tests.docs.reader import require_installed

@@ -21,14 +21,15 @@ from mesh.client.client import POLL_S
 from mesh.guard.context import Waits
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
-from protocol.wire import codec, ids, prices
-from protocol.wire.commands import MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
+from protocol.wire import codec, handoff, ids, prices
+from protocol.wire.commands import Control, Doubt, Failure, MoveProposed, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome
 from protocol.wire.events import AnyEvent, Event, type_of
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Handoff, Rule
+from protocol.wire.moves import MOVES, Move
 from protocol.wire.records import (
     MAX_DATA_BYTES,
     Card,
@@ -414,5 +415,5 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"tried for {Waits().overtaken_s:g} s" in PAGE
     assert f"may be {AHEAD_S // 60} minutes ahead" in PAGE
     assert f"every {POLL_S:g} s" in PAGE
-    assert codec.DEEPEST == 64
+    assert handoff.DEEPEST == 64
     assert prices.LONGEST_S == 10 * 366 * 86_400

@@ -18,8 +18,9 @@ from mesh.agent.definition import Agent, agent
 from mesh.agent.errors import Permanent, Retry, ToolError, ToolRefused
 from mesh.agent.tools import NOT_DONE, tool
 from mesh.agent.turn import Turn
-from protocol.wire.commands import Move, Task, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.handoff import Constraints
+from protocol.wire.moves import Move, Task
 from tests.drill import ledger, stalls
 from tests.drill.evidence import Kind
 from tests.drill.stories import BRIEFLY_S

@@ -14,9 +14,10 @@ from mesh.agent._instance import Presence
 from mesh.bus.connection import Bus
 from mesh.errors import BusError, Denied
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Deliver, MoveProposed, OfferClaimed, Proposal
+from protocol.wire.commands import MoveProposed, OfferClaimed, Proposal
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Deliver
 from tests.drill.agents import claimant
 from tests.drill.evidence import Claimed
 from tests.drill.fleet import RARE

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from protocol.wire.commands import Move, Submit
+from protocol.wire.commands import Submit
 from protocol.wire.config import Fleet
+from protocol.wire.moves import Move
 
 Kind = Literal["read", "model", "idempotent", "reconcilable", "once"]
 """What a tool did: read, asked a model (which costs), or changed the world in one of three ways."""

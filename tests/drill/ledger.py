@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 from tests.drill.evidence import Asked, Deed, Fault, Kind
 
 VARIABLE = "MESH_DRILL_LEDGER"

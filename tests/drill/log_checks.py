@@ -15,7 +15,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.domain.waits import Looks
 from protocol.wire import events
-from protocol.wire.commands import Command, OfferClaimed, move_name
+from protocol.wire.commands import Command, OfferClaimed
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent, Ended, type_of
 from protocol.wire.ids import HUMAN
@@ -242,7 +242,7 @@ def _asked(event: AnyEvent) -> tuple[str, int, str]:
     claimant = ""
     if isinstance(event, events.MoveDeferred) and isinstance(event.proposal, OfferClaimed):
         claimant = event.sender
-    elif isinstance(event, events.MoveRefused) and move_name(event.move) == "claim":
+    elif isinstance(event, events.MoveRefused) and event.move.name == "claim":
         claimant = "" if event.grounds.sender is None else event.grounds.sender.name
     return _turn(event), event.round, claimant
 

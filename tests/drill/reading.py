@@ -16,10 +16,10 @@ import msgspec
 
 from protocol.domain.ledger import Ledger
 from protocol.wire import codec
-from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry
 from protocol.wire.errors import MeshError
 from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.moves import Move
 from tests.drill.evidence import Deed, Evidence, Fault, StepName
 
 SERVER = "nats-server"

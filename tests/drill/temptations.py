@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mesh.agent.turn import Turn
-from protocol.wire.commands import Complete, Move, UnknownMove
 from protocol.wire.handoff import Budget, Constraints, Rule
+from protocol.wire.moves import Complete, Move, UnknownMove
 
 
 class Temptation(NamedTuple):

@@ -10,14 +10,15 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from protocol.domain.ledger import Ledger
-from protocol.domain.recorded import message_of
+from protocol.domain.verdict import message_of
 from protocol.wire import events
-from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
+from protocol.wire.commands import MoveProposed, Submit
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
+from protocol.wire.moves import Ask, Escalate, HandBack, Move, Transfer
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
 from tests.unit.protocol.oracle.account import Account, grounds_of

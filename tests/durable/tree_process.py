@@ -14,7 +14,7 @@ from mesh.agent._runtime import Runtime
 from mesh.bus.connection import connect
 from mesh.model import Hear, Model, Prompt, Reply, Supervisor, Swarm, ToolCall
 from mesh.model.prompt import Instructions
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 
 LEDGER = Path(os.environ["LEDGER"])
 STEPS = [

@@ -4,20 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mesh.testing import Conversations, InMemoryGuard
-from protocol.wire.commands import (
-    Assign,
-    Complete,
-    Freeze,
-    ReplyToAsk,
-    Report,
-    Resolve,
-    Settle,
-    Thaw,
-    Usage,
-)
+from protocol.wire.commands import Assign, Freeze, ReplyToAsk, Report, Resolve, Settle, Thaw, Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.handoff import Artifact, Budget, Constraints
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete
 from protocol.wire.prices import Metered
 from tests.contract.scenarios import FLEET
 from tests.unit.protocol.worlds import (

@@ -7,10 +7,11 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.request_mux import PubAck
 from mesh.bus.streams import inbox_consumer
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Move, MoveProposed, Proposal, Report
+from protocol.wire.commands import MoveProposed, Proposal, Report
 from protocol.wire.event_parts import Assignment
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import RequestId, submitted_ms
+from protocol.wire.moves import Move
 from tests.servers import PATIENCE_S, until
 
 

@@ -8,8 +8,8 @@ from mesh.guard import availability
 from mesh.guard.availability import AttendanceWatch, InboxProgress
 from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
-from protocol.wire.commands import Complete, Move
 from protocol.wire.events import RequestOpened
+from protocol.wire.moves import Complete, Move
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually

@@ -14,10 +14,11 @@ from mesh.guard.service import Guard
 from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.ledger import fold
 from protocol.wire import events, subjects
-from protocol.wire.commands import Complete, Failure, ReportFailure, Resolve, Transfer
+from protocol.wire.commands import Failure, ReportFailure, Resolve
 from protocol.wire.config import BreakerEntry, BreakerRules, Fleet
 from protocol.wire.handoff import Constraints, Rule
 from protocol.wire.ids import AgentName, Cause, RequestId
+from protocol.wire.moves import Complete, Transfer
 from tests.certain import is_, known
 from tests.guard.stage import FLEET, Stage, furnished_mesh, human_turn, staged
 from tests.logs import captured_logs, said

@@ -3,10 +3,11 @@
 import msgspec
 
 from mesh.bus.roles import API, GET
-from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, ReplyToAsk, Report, Transfer, Usage
+from protocol.wire.commands import ReplyToAsk, Report, Usage
 from protocol.wire.events import RequestRefused
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, RequestId
+from protocol.wire.moves import Ask, Complete, Escalate, Fail, Move, Transfer
 from protocol.wire.subjects import evt
 from tests.docs.pages import DOCS, blocks
 from tests.guard.stage import Stage

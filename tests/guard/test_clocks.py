@@ -9,8 +9,9 @@ import pytest
 from mesh.guard.clock import MOST_US
 from mesh.ops.health import Look, run
 from protocol.wire import events, subjects
-from protocol.wire.commands import Complete, Failure, ReportFailure
+from protocol.wire.commands import Failure, ReportFailure
 from protocol.wire.config import Policy
+from protocol.wire.moves import Complete
 from tests.certain import is_, known
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually

@@ -9,20 +9,10 @@ import pytest_asyncio
 from mesh.guard.processor import MeshIsFrozen
 from mesh.guard.service import Guard
 from protocol.wire import events
-from protocol.wire.commands import (
-    Ask,
-    Assign,
-    Cancel,
-    Escalate,
-    Freeze,
-    MoveProposed,
-    ReplyToAsk,
-    Resolve,
-    Thaw,
-    Transfer,
-)
+from protocol.wire.commands import Assign, Cancel, Freeze, MoveProposed, ReplyToAsk, Resolve, Thaw
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id
+from protocol.wire.moves import Ask, Escalate, Transfer
 from tests.guard.stage import PATIENT, Stage, control_command, human_turn, proposal_command
 from tests.servers import PATIENCE_S
 

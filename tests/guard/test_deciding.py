@@ -9,11 +9,8 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Decided
 from protocol.wire import codec, events
 from protocol.wire.commands import (
-    Ask,
-    Complete,
     Doubt,
     Failure,
-    HandBack,
     MoveProposed,
     Proposal,
     ReplyToAsk,
@@ -21,12 +18,12 @@ from protocol.wire.commands import (
     ReportInDoubt,
     Settle,
     Submit,
-    Transfer,
 )
 from protocol.wire.event_parts import Assignment
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import TurnId, submitted_ms
+from protocol.wire.moves import Ask, Complete, HandBack, Transfer
 from tests.certain import is_
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage, control_command, proposal_command, submit_command

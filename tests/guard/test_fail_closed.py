@@ -13,9 +13,10 @@ from mesh.guard import service
 from mesh.ops.roster import mesh_freeze
 from mesh.testing import EmbeddedBus
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Complete, Thaw, Transfer
+from protocol.wire.commands import Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
+from protocol.wire.moves import Complete, Transfer
 from tests.guard.stage import FLEET, PATIENT, POLICIES, Stage, furnish
 from tests.logs import captured_logs, said
 from tests.servers import PATIENCE_S, eventually, until

@@ -16,19 +16,10 @@ from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import NeedPeers
 from protocol.domain.timers import consequence
 from protocol.wire import codec, events
-from protocol.wire.commands import (
-    Cancel,
-    Command,
-    Complete,
-    Delegate,
-    Freeze,
-    OfferClaimed,
-    Task,
-    Thaw,
-    Transfer,
-)
+from protocol.wire.commands import Cancel, Command, Freeze, OfferClaimed, Thaw
 from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, control_cause
+from protocol.wire.moves import Complete, Delegate, Task, Transfer
 from tests.guard.stage import PATIENT, Stage, control_command
 from tests.guard.test_trees import ends
 from tests.logs import captured_logs, said

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from protocol.wire import events, subjects
-from protocol.wire.commands import Ask, Complete, Delegate, OfferClaimed, ReplyToAsk, Task
+from protocol.wire.commands import OfferClaimed, ReplyToAsk
 from protocol.wire.config import Policy
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Complete, Delegate, Task
 from tests.certain import is_, known
 from tests.guard.stage import Stage, wall_clock_us
 from tests.guard.test_swarm import FURNISHED  # noqa: F401  # the server is furnished with it

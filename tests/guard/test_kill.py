@@ -8,9 +8,10 @@ from mesh.bus.roles import GET
 from mesh.ops import dead_letters
 from mesh.ops.watch import Watch, WatchPoint
 from protocol.wire import events
-from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
+from protocol.wire.commands import Failure, Freeze, ReportFailure, Thaw
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Complete, Transfer
 from protocol.wire.subjects import FREEZE, end
 from tests.certain import is_, known
 from tests.guard.stage import HASTY, Stage

@@ -15,8 +15,9 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.guard.lane import PLACES
 from mesh.guard.service import Guard
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, Submit, Thaw, Transfer
+from protocol.wire.commands import Freeze, MoveProposed, Submit, Thaw
 from protocol.wire.ids import AgentName, RequestId
+from protocol.wire.moves import Complete, Move, Transfer
 from protocol.wire.records import LaneAnswer
 from tests.guard.actor import Actor
 from tests.guard.stage import HASTY, Stage

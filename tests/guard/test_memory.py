@@ -17,10 +17,11 @@ from mesh.bus.streams import memory_of
 from mesh.guard import memory as guard_memory
 from protocol.domain.memory import living
 from protocol.wire import subjects
-from protocol.wire.commands import Complete, Control, Forget
+from protocol.wire.commands import Control, Forget
 from protocol.wire.events import RequestCompleted
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
+from protocol.wire.moves import Complete
 from protocol.wire.records import MemoryForgotten, MemoryRecord
 from protocol.wire.subjects import ctl
 from tests.certain import is_

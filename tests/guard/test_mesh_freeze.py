@@ -3,8 +3,9 @@
 import msgspec
 
 from protocol.wire import events, subjects
-from protocol.wire.commands import Complete, Delegate, Freeze, OfferClaimed, Task, Thaw
+from protocol.wire.commands import Freeze, OfferClaimed, Thaw
 from protocol.wire.config import Policy
+from protocol.wire.moves import Complete, Delegate, Task
 from tests.guard.stage import Stage, wall_clock_us
 from tests.guard.test_swarm import FURNISHED  # noqa: F401  # the server is furnished with it
 from tests.servers import PATIENCE_S, until

@@ -12,8 +12,9 @@ from mesh.bus.streams import stream_table
 from mesh.guard.messages import DeadLetters
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Complete, MoveProposed, Submit, Transfer
+from protocol.wire.commands import MoveProposed, Submit
 from protocol.wire.ids import request_id, submitted_ms, ulid
+from protocol.wire.moves import Complete, Transfer
 from protocol.wire.records import MAX_DETAIL_CHARS, Notice
 from tests.certain import known
 from tests.guard.stage import FLEET, Stage

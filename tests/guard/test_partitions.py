@@ -8,9 +8,9 @@ import pytest
 
 from mesh.errors import OtherPartitions
 from protocol.wire import subjects
-from protocol.wire.commands import Complete, Transfer
 from protocol.wire.config import Fleet
 from protocol.wire.ids import AgentName, RequestId
+from protocol.wire.moves import Complete, Transfer
 from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
 from tests.servers import PATIENCE_S, until
 

@@ -18,10 +18,11 @@ from mesh.bus.streams import Limits, Storage, controls_of, proposals_of, steps_o
 from mesh.errors import PublishRefused, StreamFull
 from mesh.testing import EmbeddedBus
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Cancel, Freeze, Move, Resolve, Thaw
+from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
 from protocol.wire.config import AgentEntry
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.ids import AgentName, RequestId, request_id
+from protocol.wire.moves import Move
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from mesh.client import SubmitRejected
-from protocol.wire.commands import Complete
 from protocol.wire.config import Quota
 from protocol.wire.ids import AgentName, RequestId
+from protocol.wire.moves import Complete
 from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
 from tests.servers import PATIENCE_S, eventually
 

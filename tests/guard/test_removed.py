@@ -4,10 +4,11 @@ from msgspec.structs import replace
 
 from mesh.bus.provision import provision
 from mesh.fleet.leavers import held_by_leavers, look_soon
-from protocol.wire.commands import Complete, Delegate, Freeze, Task, Thaw
+from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.config import Fleet
 from protocol.wire.events import EscalationRaised, TurnFailed
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Delegate, Task
 from tests.guard.stage import FLEET, Stage, human_turn
 from tests.servers import PATIENCE_S
 

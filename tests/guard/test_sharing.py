@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from mesh.bus.nats_protocol import Incoming
 from mesh.guard.assignment import Beat
-from protocol.wire.commands import Complete
 from protocol.wire.ids import RequestId
+from protocol.wire.moves import Complete
 from protocol.wire.subjects import GUARD_BEATS, partition
 from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
 from tests.servers import PATIENCE_S, Child, until

@@ -5,11 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
-from protocol.wire.commands import Complete, Delegate, Deliver, FactsPost, MoveProposed, OfferClaimed, Task
+from protocol.wire.commands import FactsPost, MoveProposed, OfferClaimed
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import TaskOffered, TaskOpened
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Delegate, Deliver, Task
 from tests.guard.stage import FLEET, HASTY, Stage
 from tests.servers import PATIENCE_S
 

@@ -7,8 +7,9 @@ import pytest_asyncio
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from protocol.wire import events
-from protocol.wire.commands import Freeze, Move, Thaw
+from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.moves import Move
 from tests.certain import is_, known
 from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S, eventually, until

@@ -17,22 +17,11 @@ from mesh.agent.turn import Turn
 from mesh.guard import processor
 from protocol.domain.steps import Decided
 from protocol.wire import events
-from protocol.wire.commands import (
-    MAX_MESSAGE_BYTES,
-    Cancel,
-    Complete,
-    Delegate,
-    Deliver,
-    Move,
-    MoveProposed,
-    Report,
-    Submit,
-    Task,
-    Usage,
-)
+from protocol.wire.commands import MAX_MESSAGE_BYTES, Cancel, MoveProposed, Report, Submit, Usage
 from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Complete, Delegate, Deliver, Move, Task
 from protocol.wire.prices import LARGEST_AMOUNT, MAX_MODELS, Metered
 from tests.certain import is_
 from tests.guard.stage import HASTY, Stage, control_command, proposal_command, submit_command

@@ -11,9 +11,9 @@ from mesh.agent.definition import Agent
 from mesh.model import Swarm
 from mesh.testing import LocalMesh, fleet_of
 from protocol.wire import events
-from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from tests.servers import PATIENCE_S
 
 READERS = ("r1", "r2", "r3")

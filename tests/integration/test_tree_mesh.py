@@ -14,9 +14,9 @@ from mesh.model.prompt import Instructions
 from mesh.model.vendors.claude import KEY
 from mesh.testing import LocalMesh, fleet_of
 from protocol.wire import events
-from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from protocol.wire.prices import MTOK, Price
 from tests.servers import PATIENCE_S
 from tests.vendors.claude import StubClaude

@@ -20,10 +20,11 @@ from mesh.model.port import Reply
 from mesh.model.prompt import Instructions
 from mesh.testing import LocalMesh, StrictModel, driven_by, fleet_of, says
 from protocol.wire import subjects
-from protocol.wire.commands import Move, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from protocol.wire.prices import MTOK, Price, Tokens, price_list
 from protocol.wire.records import Card
 from tests.servers import PATIENCE_S, ROOT, eventually, until

@@ -19,8 +19,8 @@ from mesh.client.follow import AgentNote, Following, JournalStep, LogEvent
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
 from protocol.wire import subjects
-from protocol.wire.commands import Move
 from protocol.wire.events import type_of
+from protocol.wire.moves import Move
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually, until
 

@@ -23,8 +23,9 @@ from mesh.agent._telemetry import (
 )
 from mesh.tasks import Alarms
 from protocol.wire import codec
-from protocol.wire.commands import Complete, Failure, Move, MoveProposed, ReportFailure, Transfer, UnknownMove
+from protocol.wire.commands import Failure, MoveProposed, ReportFailure
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Complete, Move, Transfer, UnknownMove
 from protocol.wire.records import LiveNote
 from tests.servers import until
 

@@ -12,9 +12,10 @@ from mesh.mcp import McpDown
 from mesh.model.loop import drive
 from mesh.model.port import ToolResult
 from mesh.testing import MemorySteps, turn
-from protocol.wire.commands import Complete, Failure
+from protocol.wire.commands import Failure
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints
+from protocol.wire.moves import Complete
 from tests.certain import is_
 from tests.mcp.conftest import Mount, Things, World, sharing
 from tests.unit.model.doubles import TalkingModel, calls, says

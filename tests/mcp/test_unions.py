@@ -12,7 +12,7 @@ from mesh.mcp.server import McpTool
 from mesh.model.loop import drive
 from mesh.model.vendors.claude import ClaudeModel
 from mesh.testing import turn
-from protocol.wire.commands import Complete
+from protocol.wire.moves import Complete
 from tests.vendors.claude import StubClaude
 from tests.vendors.stand_in import calls, says
 

@@ -17,7 +17,7 @@ from mesh.ops.feed import IndexFeed, end
 from mesh.ops.index import Filter
 from mesh.ops.rows import Listed
 from protocol.wire import subjects
-from protocol.wire.commands import Escalate, Transfer
+from protocol.wire.moves import Escalate, Transfer
 from tests.servers import eventually
 from tests.system.office import Office
 

@@ -13,9 +13,10 @@ from mesh.ops.health import CHECKS, Look
 from mesh.ops.index import Filter
 from mesh.ops.rows import Listed
 from protocol.wire import events
-from protocol.wire.commands import Complete, Resolve
+from protocol.wire.commands import Resolve
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import until

@@ -19,7 +19,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.credentials import seed_file
 from mesh.cli.options import serve
 from mesh.settings import Access
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 from tests.dying import die, die_after_storing
 
 _LOOK_S = 0.01

@@ -10,8 +10,9 @@ from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
 from mesh.client import Question
 from protocol.wire import events
-from protocol.wire.commands import Ask, Cancel, Move, ReplyToAsk
+from protocol.wire.commands import Cancel, ReplyToAsk
 from protocol.wire.ids import HUMAN
+from protocol.wire.moves import Ask, Move
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S

@@ -17,8 +17,9 @@ from mesh.bus.streams import inbox_consumer
 from mesh.errors import Disconnected
 from mesh.ops import dead_letters
 from protocol.wire import subjects
-from protocol.wire.commands import Cancel, Move
+from protocol.wire.commands import Cancel
 from protocol.wire.events import RequestCompleted
+from protocol.wire.moves import Move
 from tests.guard.stage import Stage, seed_directory
 from tests.servers import PATIENCE_S, Child, child, eventually, until
 

@@ -13,7 +13,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import ToolsUnusable
 from mesh.agent.turn import Turn
 from mesh.cli.exits import Exit
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until
 from tests.system.office import Office

@@ -16,9 +16,9 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.ops.health import Look, run
 from mesh.ops.roster import instances
 from protocol.wire import subjects
-from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from protocol.wire.records import Card
 from tests.certain import known
 from tests.guard.stage import FLEET, Stage

@@ -16,7 +16,8 @@ from mesh.bus import consumer
 from mesh.bus.stores import JetStreamSteps
 from protocol.domain.ledger import fold
 from protocol.wire import events
-from protocol.wire.commands import Move, Usage
+from protocol.wire.commands import Usage
+from protocol.wire.moves import Move
 from protocol.wire.records import Record
 from tests.certain import is_, known
 from tests.guard.stage import Stage

@@ -15,10 +15,11 @@ from mesh.model.port import Reply
 from mesh.testing import StrictModel, says
 from protocol.domain.ledger import fold
 from protocol.wire import subjects
-from protocol.wire.commands import Move, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import MoveRefused, RequestCompleted
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from protocol.wire.prices import MTOK, Tokens
 from protocol.wire.records import Card
 from tests.guard.stage import FLEET, Stage

@@ -17,8 +17,9 @@ from mesh.ops.queue import waiting_in
 from mesh.service.logs import VALUES
 from protocol.domain.ledger import fold
 from protocol.wire import events
-from protocol.wire.commands import Complete, Fail, Move, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.handoff import Fact, Rule
+from protocol.wire.moves import Complete, Fail, Move
 from tests.certain import is_
 from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S

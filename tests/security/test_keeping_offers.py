@@ -17,9 +17,9 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.streams import inbox_consumer
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
-from protocol.wire.commands import Complete, Delegate, Move, Task
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Delegate, Move, Task
 from protocol.wire.subjects import intent_inbox
 from tests.certain import known
 from tests.guard.actor import Actor

@@ -9,9 +9,10 @@ import msgspec
 
 from mesh.bus.stores import JetStreamSteps
 from protocol.wire import events
-from protocol.wire.commands import Ask, Delegate, Deliver, Doubt, Escalate, Report, ReportInDoubt, Task, Usage
+from protocol.wire.commands import Doubt, Report, ReportInDoubt, Usage
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Delegate, Deliver, Escalate, Task
 from protocol.wire.records import Record
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running

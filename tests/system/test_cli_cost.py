@@ -14,8 +14,9 @@ from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
 from mesh.testing import InMemoryGuard, StrictModel
 from protocol.wire import subjects
-from protocol.wire.commands import Complete, Move, Report, Transfer, Usage
+from protocol.wire.commands import Report, Usage
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Move, Transfer
 from protocol.wire.prices import MTOK, Metered, Tokens
 from protocol.wire.records import Record
 from tests.guard.stage import FLEET, Stage

@@ -8,9 +8,10 @@ import pytest
 
 from mesh.cli.exits import Exit
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.commands import Assign, Cancel, Freeze, MoveProposed, Resolve, Submit
 from protocol.wire.config import PARTITIONS
 from protocol.wire.ids import request_id
+from protocol.wire.moves import Escalate, Transfer
 from protocol.wire.records import dead_letter
 from tests.certain import is_
 from tests.guard.stage import FLEET, Stage

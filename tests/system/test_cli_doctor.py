@@ -13,9 +13,9 @@ import pytest
 from mesh.agent._instance import publish_card
 from mesh.cli.exits import Exit
 from protocol.wire import subjects
-from protocol.wire.commands import Complete
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget
+from protocol.wire.moves import Complete
 from protocol.wire.records import Card
 from tests.guard.stage import Stage
 from tests.servers import eventually

@@ -5,8 +5,8 @@ import asyncio
 from mesh.agent import Move, Turn, agent, tool
 from mesh.cli.exits import Exit
 from protocol.wire import subjects
-from protocol.wire.commands import Complete, Transfer
 from protocol.wire.events import type_of
+from protocol.wire.moves import Complete, Transfer
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, eventually, until
 from tests.system.office import Office

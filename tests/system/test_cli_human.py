@@ -10,9 +10,9 @@ from mesh.agent._reply_schema import ReplyInvalid
 from mesh.cli.exits import Exit
 from mesh.client import Question
 from protocol.wire import events
-from protocol.wire.commands import Ask, Complete
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, RequestId
+from protocol.wire.moves import Ask, Complete
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S

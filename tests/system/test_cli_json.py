@@ -7,8 +7,9 @@ from pathlib import Path
 from mesh.cli.exits import Exit
 from mesh.service.printable import when
 from protocol.wire import codec
-from protocol.wire.commands import Escalate, MoveProposed
+from protocol.wire.commands import MoveProposed
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Escalate
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.terminal import Folder

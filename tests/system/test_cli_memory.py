@@ -4,8 +4,8 @@ import shlex
 
 from mesh.bus.memory import read_memory
 from mesh.cli.exits import Exit
-from protocol.wire.commands import Complete
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Complete
 from protocol.wire.records import MemoryRecord
 from tests.docs.pages import DOCS, commands, section
 from tests.guard.stage import Stage

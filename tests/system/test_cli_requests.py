@@ -12,9 +12,9 @@ from mesh.cli.exits import Exit
 from mesh.errors import Unreachable
 from mesh.model.loop import drive
 from mesh.ops.requests import story_so_far
-from protocol.wire.commands import Complete, Move, Transfer
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Artifact, Budget
+from protocol.wire.moves import Complete, Move, Transfer
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import until

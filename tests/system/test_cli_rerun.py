@@ -8,9 +8,10 @@ import pytest
 from mesh.agent import Move, Turn, agent, tool
 from mesh.cli.exits import Exit
 from protocol.wire import events, subjects
-from protocol.wire.commands import Complete, Escalate, Fail, Failure, ReportFailure, Transfer
+from protocol.wire.commands import Failure, ReportFailure
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Escalate, Fail, Transfer
 from protocol.wire.records import Record
 from tests.certain import is_, known
 from tests.guard.stage import Stage

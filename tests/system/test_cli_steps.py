@@ -12,8 +12,9 @@ from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.testing import StrictModel
 from protocol.wire import subjects
-from protocol.wire.commands import Move, Transfer, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move, Transfer
 from protocol.wire.prices import Metered
 from protocol.wire.records import Record, Refused
 from tests.guard.stage import Stage

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from protocol.wire.commands import Escalate, Resolve
+from protocol.wire.commands import Resolve
 from protocol.wire.ids import request_id
+from protocol.wire.moves import Escalate
 from tests.guard.stage import Stage
 from tests.system.office import Office
 

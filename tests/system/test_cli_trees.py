@@ -3,18 +3,10 @@
 import json
 
 from mesh.cli.exits import Exit
-from protocol.wire.commands import (
-    Complete,
-    Delegate,
-    Deliver,
-    Doubt,
-    Escalate,
-    Fail,
-    ReportInDoubt,
-    Task,
-)
+from protocol.wire.commands import Doubt, ReportInDoubt
 from protocol.wire.events import EscalationResolved, RequestOpened
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Delegate, Deliver, Escalate, Fail, Task
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.system.office import Office

@@ -10,8 +10,8 @@ from mesh.cli.exits import Exit
 from mesh.errors import StreamFull
 from mesh.ops import log as trimming
 from protocol.wire import subjects
-from protocol.wire.commands import Complete
 from protocol.wire.ids import request_id
+from protocol.wire.moves import Complete
 from tests.guard.stage import Stage
 from tests.system.office import Office
 

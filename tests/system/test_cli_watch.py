@@ -19,7 +19,8 @@ from mesh.ops import dead_letters
 from mesh.ops import watch as watching
 from mesh.ops.queue import Queue, queue
 from mesh.ops.watch import Watch
-from protocol.wire.commands import Escalate, Resolve
+from protocol.wire.commands import Resolve
+from protocol.wire.moves import Escalate
 from protocol.wire.records import DeadLetter
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until

@@ -22,7 +22,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.ops.delivery import key_of, retry_after_s, signature
-from protocol.wire.commands import Escalate
+from protocol.wire.moves import Escalate
 from tests.guard.stage import Stage
 from tests.servers import until
 from tests.system.office import Office

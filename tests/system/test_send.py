@@ -20,8 +20,8 @@ from mesh.cli.send import _somebody
 from mesh.cli.waiting import Typed
 from mesh.ops.queue import reply_command
 from mesh.settings import NO_FLAGS
-from protocol.wire.commands import Ask, Complete
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Complete
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until

@@ -15,7 +15,8 @@ from mesh.replay.rejudge import rejudge
 from mesh.telemetry import tracing
 from mesh.testing.harness import REQUEST, turn
 from protocol.wire import codec
-from protocol.wire.commands import Complete, Usage
+from protocol.wire.commands import Usage
+from protocol.wire.moves import Complete
 from protocol.wire.prices import Price, Tokens
 from tests.golden.make import LOGS
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said

@@ -13,9 +13,10 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import Permanent, ToolError
 from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, ReplyToAsk, Submit, Transfer
+from protocol.wire.commands import Freeze, MoveProposed, ReplyToAsk, Submit
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Complete, Move, Transfer
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said, trace_of, traceparent_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mesh.agent import Turn, agent, tool
 from mesh.agent.tools import NOT_DONE
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 
 LEDGER = Path(os.environ["LEDGER"])
 VERSION = os.environ.get("VERSION", "1")

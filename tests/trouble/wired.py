@@ -13,7 +13,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.testing import EmbeddedBus
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 from tests.guard.stage import check
 from tests.servers import PATIENCE_S, until
 from tests.trouble.proxy import Proxy

@@ -15,23 +15,11 @@ from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
-from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Doubt,
-    Escalate,
-    Fail,
-    HandBack,
-    Move,
-    ReplyToAsk,
-    Report,
-    ReportInDoubt,
-    Transfer,
-    Usage,
-)
+from protocol.wire.commands import Doubt, ReplyToAsk, Report, ReportInDoubt, Usage
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 from tests.guard.stage import Stage, staged
 from tests.vendors.claude import StubClaude
 from tests.vendors.stand_in import Answer, calls, says

@@ -9,8 +9,8 @@ from playwright.async_api import Browser, Route, expect
 
 from mesh.model.choice import close_models
 from protocol.wire import events
-from protocol.wire.commands import Ask, Complete, Transfer
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Complete, Transfer
 from tests import mermaid
 from tests.scripted_claude import ask_at
 from tests.servers import PATIENCE_S, until

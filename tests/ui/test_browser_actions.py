@@ -10,10 +10,11 @@ from playwright.async_api import Browser, expect
 
 from mesh.ui import Keys, Options, serving
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import MoveProposed, Transfer
+from protocol.wire.commands import MoveProposed
 from protocol.wire.config import PARTITIONS
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Transfer
 from protocol.wire.records import dead_letter
 from tests.servers import PATIENCE_S
 from tests.ui.browser import Tab

@@ -9,7 +9,7 @@ import httpx
 
 from mesh.ui import Keys, Options, serving
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Complete
+from protocol.wire.moves import Complete
 from protocol.wire.records import LiveNote
 from tests.servers import PATIENCE_S
 from tests.system.office import Office

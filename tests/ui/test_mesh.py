@@ -7,7 +7,7 @@ import pytest
 
 from mesh.ops.dead_letters import letters
 from mesh.ops.roster import mesh_freeze
-from protocol.wire.commands import Transfer
+from protocol.wire.moves import Transfer
 from tests.servers import eventually
 from tests.system.office import Office
 from tests.ui.conftest import Serve, Visitor

@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from protocol.wire import events
-from protocol.wire.commands import Ask, Doubt, Escalate, Failure, ReportFailure, ReportInDoubt
+from protocol.wire.commands import Doubt, Failure, ReportFailure, ReportInDoubt
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Escalate
 from tests.certain import is_, known
 from tests.system.office import Office
 from tests.ui.conftest import Serve, Visitor

@@ -15,8 +15,8 @@ import pytest
 from mesh.errors import UsageWrong
 from mesh.ui import LEAST_TOKEN, Keys, Options, secret, serving
 from mesh.ui.security import MOST_BODY
-from protocol.wire.commands import Ask
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Ask
 from tests.servers import PATIENCE_S
 from tests.system.office import Office
 from tests.ui.conftest import Serve, Visitor

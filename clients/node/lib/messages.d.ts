@@ -72,12 +72,12 @@ export type Rule =
 export type Move =
   | MoveTransfer
   | MoveHandBack
+  | MoveDelegate
+  | MoveDeliver
   | MoveAsk
   | MoveEscalate
   | MoveComplete
   | MoveFail
-  | MoveDelegate
-  | MoveDeliver
   | MoveUnknown;
 /**
  * A note with a body. Exactly one of `error` and `ended` is set.
@@ -151,12 +151,12 @@ export interface ProposalMove {
   move:
     | MoveTransfer
     | MoveHandBack
+    | MoveDelegate
+    | MoveDeliver
     | MoveAsk
     | MoveEscalate
     | MoveComplete
     | MoveFail
-    | MoveDelegate
-    | MoveDeliver
     | MoveUnknown;
   oversized?: number;
 }
@@ -224,6 +224,42 @@ export interface MoveHandBack {
   drop?: string[];
 }
 /**
+ * Open tasks and wait for their join. Without tasks: wait for those that are open.
+ */
+export interface MoveDelegate {
+  move: "delegate";
+  tasks?: Task[];
+  join?: ("all" | "any") | number;
+  within_s?: number | null;
+  cancel?: string[];
+}
+/**
+ * One child piece of work, as its lead asks for it.
+ */
+export interface Task {
+  name: string;
+  summary: string;
+  to_agent?: string | null;
+  intent?: string | null;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  carry?: string[] | null;
+  uses?: string[];
+  revises?: string;
+  fallback?: boolean;
+  constraints?: Constraints;
+}
+/**
+ * End the task with its result.
+ */
+export interface MoveDeliver {
+  move: "deliver";
+  summary: string;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  cancel_open?: boolean;
+}
+/**
  * Put a question to the client or to `human` and suspend the turn until the reply.
  */
 export interface MoveAsk {
@@ -260,42 +296,6 @@ export interface MoveFail {
   move: "fail";
   reason: string;
   code?: string;
-}
-/**
- * Open tasks and wait for their join. Without tasks: wait for those that are open.
- */
-export interface MoveDelegate {
-  move: "delegate";
-  tasks?: Task[];
-  join?: ("all" | "any") | number;
-  within_s?: number | null;
-  cancel?: string[];
-}
-/**
- * One child piece of work, as its lead asks for it.
- */
-export interface Task {
-  name: string;
-  summary: string;
-  to_agent?: string | null;
-  intent?: string | null;
-  facts?: Fact[];
-  artifacts?: Artifact[];
-  carry?: string[] | null;
-  uses?: string[];
-  revises?: string;
-  fallback?: boolean;
-  constraints?: Constraints;
-}
-/**
- * End the task with its result.
- */
-export interface MoveDeliver {
-  move: "deliver";
-  summary: string;
-  facts?: Fact[];
-  artifacts?: Artifact[];
-  cancel_open?: boolean;
 }
 /**
  * A move that this build does not have; `known_move` refuses it by its name.
@@ -560,12 +560,12 @@ export interface RoundOutcome {
     | (
         | MoveTransfer
         | MoveHandBack
+        | MoveDelegate
+        | MoveDeliver
         | MoveAsk
         | MoveEscalate
         | MoveComplete
         | MoveFail
-        | MoveDelegate
-        | MoveDeliver
         | MoveUnknown
       )
     | null;
@@ -767,12 +767,12 @@ export interface MoveRefused {
   move:
     | MoveTransfer
     | MoveHandBack
+    | MoveDelegate
+    | MoveDeliver
     | MoveAsk
     | MoveEscalate
     | MoveComplete
     | MoveFail
-    | MoveDelegate
-    | MoveDeliver
     | MoveUnknown;
   refusal: Refusal;
   work?: Assignment | null;
@@ -831,12 +831,12 @@ export interface FactsWithheld {
     | (
         | MoveTransfer
         | MoveHandBack
+        | MoveDelegate
+        | MoveDeliver
         | MoveAsk
         | MoveEscalate
         | MoveComplete
         | MoveFail
-        | MoveDelegate
-        | MoveDeliver
         | MoveUnknown
       )
     | null;

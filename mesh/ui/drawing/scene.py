@@ -114,7 +114,8 @@ _AFTER: dict[str, State] = {
     "turn_failed": "failed",
     "doubt": "doubt",
 }
-_OPENS = ("submit", "transfer", "hand_back", "escalate", "resolve")
+_RECORDED_OPENS = ("escalate", "resolve")
+"""What gives the work without a verdict; an admitted move that reaches somebody gives it to them."""
 _ENDS = ("complete", "fail", "cancel")
 _REPLIES = ("reply", "approve", "deny")
 _AGAIN = ("retry", *_REPLIES, "settle", "expire", "join")
@@ -200,7 +201,7 @@ class Held:
             self._tasks[turn] = (move.to, "working")
         elif move.move in _TASK_ENDS:
             self._tasks.pop(turn, None)
-        elif move.move in _OPENS and move.to is not None:
+        elif move.to is not None and self._gives_work(move):
             self._root = (move.to, "working")
         else:
             state = _AFTER.get(move.move) or ("working" if move.move in _AGAIN else None)
@@ -208,6 +209,11 @@ class Held:
                 self._tasks[turn] = (self._tasks[turn][0], state)
             elif state is not None and self._root is not None:
                 self._root = (self._root[0], state)
+
+    @staticmethod
+    def _gives_work(move: TimelineEntry) -> bool:
+        admitted = move.verdict == "admitted" and move.move not in _AFTER
+        return admitted or move.move in _RECORDED_OPENS
 
 
 def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:

@@ -13,9 +13,10 @@ import pytest
 
 from protocol.domain import rules
 from protocol.wire import codec
-from protocol.wire.commands import Escalate, ReplyToAsk, Resolve, Settle, Submit, Transfer
+from protocol.wire.commands import ReplyToAsk, Resolve, Settle, Submit
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
+from protocol.wire.moves import Escalate, Transfer
 from protocol.wire.records import DeadLetter
 from tests.drill.evidence import Asked, Deed, Evidence, Fault, Kind, StepName, Submitted
 from tests.drill.reading import Step, digest_of

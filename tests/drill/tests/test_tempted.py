@@ -14,14 +14,26 @@ import pytest
 
 from mesh.testing.harness import FleetHarness
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from protocol.domain import admission, budget, carried, decider, envelope, moves, rules, submit, swarm, tasks
+from protocol.domain import (
+    admission,
+    budget,
+    carried,
+    decider,
+    envelope,
+    rules,
+    submit,
+    swarm,
+    tasks,
+    verdict,
+)
 from protocol.domain.carried import NOTHING
 from protocol.domain.case import Case
 from protocol.domain.turns import Segment
 from protocol.wire import codec, events
-from protocol.wire.commands import Submit, UnknownMove
+from protocol.wire.commands import Submit
 from protocol.wire.config import AgentEntry, BreakerEntry
 from protocol.wire.handoff import Fact, Refusal, Rule
+from protocol.wire.moves import UnknownMove
 from tests.drill import agents, ledger
 from tests.drill.agents import TOOLS
 from tests.drill.check import BY_NAME
@@ -211,10 +223,10 @@ def unsealed(verdict: Any, load: Any, **rest: Any) -> Any:
     return HANDOFF_OF(verdict, load, **{**rest, "no_return": False})
 
 
-HANDOFF_OF = moves._Verdict._handoff_of
+HANDOFF_OF = verdict._Verdict._handoff_of
 MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
     "a seal is forgotten": (
-        replaced(moves._Verdict, "_handoff_of", unsealed),
+        replaced(verdict._Verdict, "_handoff_of", unsealed),
         "tempted-past-the-seal",
         "hands over another no_return",
     ),
@@ -229,7 +241,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another facts",
     ),
     "a fact is lost": (
-        replaced(moves, "merge", lambda *_, **__: NOTHING),
+        replaced(verdict, "merge", lambda *_, **__: NOTHING),
         "chain",
         "hands over another facts",
     ),
@@ -239,7 +251,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another constraints",
     ),
     "a failure is the last": (
-        replaced(moves, "retry_at", never),
+        replaced(verdict, "retry_at", never),
         "retried",
         "failure 1 of a turn is not to be tried again",
     ),

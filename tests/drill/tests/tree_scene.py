@@ -7,10 +7,10 @@ import msgspec
 
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.wire import codec, events
-from protocol.wire.commands import Complete, Deliver
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.moves import Complete, Deliver
 from tests.contract.script import Script
 from tests.contract.tree_scenarios import DELIVERED, plan, task
 from tests.drill.evidence import Claimed, Deed, Evidence, Submitted

@@ -10,7 +10,7 @@ from mesh.agent.errors import Fenced
 from mesh.bus.stores import StepTaken
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
-from protocol.wire.commands import Complete
+from protocol.wire.moves import Complete
 from tests.unit.model.doubles import TalkingModel
 from tests.unit.model.doubles import says as costs
 

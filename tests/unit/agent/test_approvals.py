@@ -10,8 +10,8 @@ from mesh.agent.errors import InDoubt
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, unanswered
-from protocol.wire.commands import Ask, Complete
 from protocol.wire.event_parts import RoundOutcome
+from protocol.wire.moves import Ask, Complete
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 done: list[str] = []

@@ -8,7 +8,7 @@ from mesh.agent import Turn, agent
 from mesh.agent._instance import semantic
 from mesh.agent.definition import VERSION_GRACE_S, AgentNotFound, load
 from mesh.testing import turn
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 
 
 async def test_a_decorated_function_is_an_agent_and_still_a_function() -> None:

@@ -10,10 +10,11 @@ from mesh.agent._steps import plain
 from mesh.agent.values import NotFinite
 from mesh.testing import turn
 from protocol.wire import codec
-from protocol.wire.commands import Complete, MoveProposed, ReplyToAsk, ReportFailure, Submit
+from protocol.wire.commands import MoveProposed, ReplyToAsk, ReportFailure, Submit
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import TurnId
+from protocol.wire.moves import Complete
 from tests.certain import is_
 
 VALUES = [math.nan, math.inf, -math.inf]

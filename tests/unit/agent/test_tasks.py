@@ -9,10 +9,11 @@ from mesh.agent import Agent, FactUnusable, Turn, agent, tool
 from mesh.agent.errors import ActionNotAllowed, PostUnusable, failure_of
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import JOINED, delivered, undelivered
-from protocol.wire.commands import Delegate, Deliver, FactsPost, Move, Proposal, Task
+from protocol.wire.commands import FactsPost, Proposal
 from protocol.wire.event_parts import Posted, RoundOutcome
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Delegate, Deliver, Move, Task
 from tests.certain import is_
 
 

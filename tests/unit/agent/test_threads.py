@@ -13,7 +13,7 @@ from mesh.agent.errors import EffectUnknown, InDoubt, ToolBusy, ToolError, ToolR
 from mesh.agent.tools import NOT_DONE, Tool, tool
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
-from protocol.wire.commands import Complete
+from protocol.wire.moves import Complete
 from tests.servers import PATIENCE_S
 
 SHORT_S = 0.01

@@ -4,8 +4,8 @@ from typing import Any
 
 from mesh.agent import Budget, Turn, agent
 from mesh.testing import FleetHarness, InMemoryGuard, fleet_of
-from protocol.wire.commands import Delegate, Move
 from protocol.wire.config import Policy
+from protocol.wire.moves import Delegate, Move
 
 POLICY = Policy(topology="supervised", budget=Budget(tokens=1000), keep_back=0.2)
 

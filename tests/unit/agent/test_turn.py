@@ -15,10 +15,11 @@ from mesh.model.port import Hear, Prompt, Reply
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from mesh.testing.harness import turn_of
 from protocol.domain.timers import is_by_the_clock
-from protocol.wire.commands import Complete, Failure, Report, Transfer, Usage
+from protocol.wire.commands import Failure, Report, Usage
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Transfer
 from tests.unit.model.doubles import TalkingModel
 from tests.unit.model.doubles import says as costs
 

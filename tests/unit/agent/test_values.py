@@ -13,9 +13,10 @@ from mesh.agent import FactUnusable, Permanent, Turn, tool
 from mesh.agent.errors import ToolArgumentsInvalid
 from mesh.testing import turn
 from protocol.wire import codec
-from protocol.wire.commands import Complete, HandBack, MoveProposed, Transfer
+from protocol.wire.commands import MoveProposed
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import TurnId
+from protocol.wire.moves import Complete, HandBack, Transfer
 from tests.certain import is_
 
 

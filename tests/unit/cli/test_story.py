@@ -16,22 +16,12 @@ from mesh.service.printable import counted
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.views.timeline import timeline
 from protocol.wire import events
-from protocol.wire.commands import (
-    Cancel,
-    Complete,
-    Fail,
-    Failure,
-    MoveProposed,
-    Report,
-    ReportFailure,
-    Transfer,
-    UnknownMove,
-    Usage,
-)
+from protocol.wire.commands import Cancel, Failure, MoveProposed, Report, ReportFailure, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Fail, Transfer, UnknownMove
 from protocol.wire.prices import Metered
 from tests.certain import is_
 from tests.servers import ROOT

@@ -9,10 +9,11 @@ from mesh.ui.drawing.scene import mermaid, scene
 from protocol.views.timeline import timeline
 from protocol.views.tree import flat
 from protocol.wire import events
-from protocol.wire.commands import Delegate, Deliver, FactsPost, MoveProposed, Task
+from protocol.wire.commands import FactsPost, MoveProposed
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Delegate, Deliver, Task
 from tests.mermaid import read
 
 READERS = [AgentEntry(name=AgentName(name), intents=("read",)) for name in ("ann", "bob")]

@@ -10,10 +10,11 @@ import pytest
 from mesh.guard.cache import Cache, CachedRequest, weight
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.wire import codec
-from protocol.wire.commands import HandBack, Move, Submit, Transfer
+from protocol.wire.commands import Submit
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import HandBack, Move, Transfer
 from tests.contract.script import Script
 from tests.contract.tree_scenarios import DELIVERED, plan, task
 

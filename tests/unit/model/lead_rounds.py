@@ -6,11 +6,11 @@ from typing import Any
 from mesh.agent import Agent, Turn
 from mesh.testing import MemorySteps
 from mesh.testing.harness import turn_of
-from protocol.wire.commands import Delegate, Move, Task
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskResult
 from protocol.wire.handoff import Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Delegate, Move, Task
 
 Work = Callable[[Task], TaskResult]
 

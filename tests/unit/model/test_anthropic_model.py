@@ -15,7 +15,7 @@ from mesh.model.port import PastReply, ToolResult
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelThrottled, ModelUnreadable
 from mesh.model.vendors.claude import ClaudeModel
 from mesh.testing import MemorySteps, turn
-from protocol.wire.commands import Complete
+from protocol.wire.moves import Complete
 from protocol.wire.prices import MTOK, Price, Tokens
 from protocol.wire.records import decode_record
 from tests.unit.model.vendor import MODEL, OTHER, PROMPT, claude, failing, kinds, raw, replied, sent

@@ -12,9 +12,9 @@ from mesh.model.loop import ModelGaveUp, drive
 from mesh.model.port import Model, PastReply, Reply, ToolResult
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, unanswered
-from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Constraints, Fact
+from protocol.wire.moves import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 from tests.certain import is_
 from tests.servers import PATIENCE_S
 from tests.unit.model.doubles import StubbornModel, TalkingModel, calls, says

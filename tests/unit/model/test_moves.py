@@ -15,11 +15,12 @@ from mesh.model.moves import MoveTools
 from mesh.model.port import ToolCall
 from mesh.testing import turn
 from mesh.testing.harness import turn_of
-from protocol.wire.commands import Ask, Complete, MoveProposed, Transfer
+from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, TurnId
+from protocol.wire.moves import Ask, Complete, Transfer
 from tests.certain import is_
 
 A, B = AgentName("a"), AgentName("b-2")

@@ -19,8 +19,8 @@ from mesh.model.port import Hear, PastReply, ToolResult
 from mesh.model.prompt import Instructions
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
 from mesh.testing import MemorySteps, turn
-from protocol.wire.commands import Complete
 from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.moves import Complete
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.unit.model.vendor import PROMPT, failing
 from tests.vendors.openai import StubOpenAI

@@ -10,8 +10,9 @@ from mesh.model.pricing import BudgetUnpriced
 from mesh.model.vendor import ModelRetry
 from mesh.model.vendors.claude import ROUTING, WORK, ClaudeModel
 from mesh.testing import MemorySteps, turn
-from protocol.wire.commands import Complete, Move, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.moves import Complete, Move
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.logs import captured_logs
 from tests.unit.model.doubles import TalkingModel, says

@@ -9,11 +9,12 @@ from mesh.model.prompt import render, told
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
 from mesh.testing.harness import replied, turn_of
-from protocol.wire.commands import Escalate, Failure, Transfer
+from protocol.wire.commands import Failure
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment, RoundOutcome, Withheld
 from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Escalate, Transfer
 
 A, B, C = AgentName("a"), AgentName("b"), AgentName("c")
 

@@ -14,10 +14,11 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall, ToolResult
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, turn_of
-from protocol.wire.commands import Ask, Complete, Escalate, Move, Report, Transfer, Usage
+from protocol.wire.commands import Report, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import Refusal, Rule
+from protocol.wire.moves import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.certain import is_
 from tests.unit.model.doubles import TalkingModel, calls, says

@@ -11,8 +11,9 @@ from mesh.model.port import PastReply, Prompt, ToolCall, ToolResult, ToolSpec
 from mesh.model.prompt import render
 from mesh.model.scripted import ScriptedModel, ScriptInvalid, parse_script, read_prompt
 from mesh.testing import turn
-from protocol.wire.commands import Complete, Escalate, Transfer, Usage
+from protocol.wire.commands import Usage
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Complete, Escalate, Transfer
 
 SCRIPT = r"""
 [agent]

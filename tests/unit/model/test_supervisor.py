@@ -17,9 +17,9 @@ from mesh.model.supervisor import DelegateRefused, Flaw, Supervisor
 from mesh.ops.prompt import rebuild
 from mesh.testing import StrictModel, calls, driven_by, says
 from mesh.testing.harness import delivered, undelivered
-from protocol.wire.commands import Complete, Delegate, Deliver, Task
 from protocol.wire.event_parts import TaskResult
 from protocol.wire.handoff import Fact
+from protocol.wire.moves import Complete, Delegate, Deliver, Task
 from protocol.wire.records import decode_record
 from tests.certain import is_
 from tests.unit.model.lead_rounds import Rounds, entry, plan

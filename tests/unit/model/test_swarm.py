@@ -11,9 +11,9 @@ from mesh.model.prompt import Instructions
 from mesh.model.swarm import Board, ReadsRefused
 from mesh.testing import StrictModel, calls, driven_by, says
 from mesh.testing.harness import delivered
-from protocol.wire.commands import Complete, Deliver, Move
-from protocol.wire.commands import Task as WireTask
 from protocol.wire.event_parts import TaskResult
+from protocol.wire.moves import Complete, Deliver, Move
+from protocol.wire.moves import Task as WireTask
 from tests.unit.model.lead_rounds import Rounds, entry
 
 READERS = (entry("r1", "read"), entry("r2", "read"))

@@ -17,10 +17,11 @@ from mesh.model.prompt import render
 from mesh.model.scripted import ScriptedModel, parse_script, read_prompt
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from mesh.testing.harness import JOINED, delivered, undelivered
-from protocol.wire.commands import Complete, Delegate, Deliver, FactsPost, Fail, Move, Proposal
+from protocol.wire.commands import FactsPost, Proposal
 from protocol.wire.event_parts import Posted, RoundOutcome
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Delegate, Deliver, Fail, Move
 from tests.certain import is_
 
 PEERS = ["b", "c-3"]

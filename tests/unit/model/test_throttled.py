@@ -17,8 +17,8 @@ from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.model.vendor import ModelThrottled
 from mesh.model.vendors.claude import ClaudeModel
 from mesh.testing import turn
-from protocol.wire.commands import Complete, Move
 from protocol.wire.config import ModelLimits
+from protocol.wire.moves import Complete, Move
 from tests.servers import PATIENCE_S, until
 from tests.unit.model.vendor import PROMPT, claude, failing
 from tests.vendors.claude import StubClaude

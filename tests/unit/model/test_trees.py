@@ -9,9 +9,9 @@ from mesh.model import ClaudeAgent, Instructions, Supervisor, Swarm
 from mesh.model.swarm import Board
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, calls, driven_by, fleet_of, says
 from protocol.views.tree import flat, trees
-from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from tests.certain import known
 from tests.unit.model.lead_rounds import plan
 

@@ -4,20 +4,11 @@ import os
 
 from hypothesis import strategies as st
 
-from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Escalate,
-    Fail,
-    HandBack,
-    Report,
-    Transfer,
-    UnknownMove,
-    Usage,
-)
+from protocol.wire.commands import Report, Usage
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Artifact, Budget, Constraints
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Complete, Escalate, Fail, HandBack, Transfer, UnknownMove
 from tests.unit.protocol.worlds import fact
 
 STORIES = int(os.environ.get("MESH_TEST_STORIES", "150"))

@@ -5,20 +5,12 @@ from typing import Any
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
 from protocol.domain.turns import TurnState
-from protocol.wire.commands import (
-    Delegate,
-    FactsPost,
-    Failure,
-    Move,
-    MoveProposed,
-    Report,
-    ReportFailure,
-    Task,
-)
+from protocol.wire.commands import FactsPost, Failure, MoveProposed, Report, ReportFailure
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.events import AnyEvent, MoveRefused, TaskOffered
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Delegate, Move, Task
 from tests.certain import is_
 from tests.unit.protocol.worlds import agent
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
-from protocol.wire.commands import HandBack, Move, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import HandoffAdmitted
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import HandBack, Move, Transfer
 from tests.unit.protocol.anything import ALIKE, STORIES, agents_, values
 from tests.unit.protocol.oracle.account import same
 from tests.unit.protocol.oracle.audit import Auditor
@@ -107,7 +107,7 @@ def test_what_was_handed_over_is_what_every_later_reader_who_is_cleared_sees(sto
     for play, move in played(*story):
         if isinstance(move, Transfer | HandBack):
             said = {key: value for key, value in said.items() if key not in move.drop}
-        facts = (Fact(key="k", value=story[1], labels=story[2]),) if move is None else move.facts  # type: ignore[union-attr]
+        facts = (Fact(key="k", value=story[1], labels=story[2]),) if move is None else move.facts
         for each in facts:
             said[each.key] = each.value
             labels.setdefault(each.key, set()).update(each.labels)

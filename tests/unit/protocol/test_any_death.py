@@ -26,6 +26,18 @@ from protocol.wire.config import Fleet, Policy
 from protocol.wire.events import AnyEvent, FactsWithheld
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import (
+    Ask,
+    Complete,
+    Delegate,
+    Deliver,
+    Escalate,
+    Fail,
+    HandBack,
+    Move,
+    Task,
+    Transfer,
+)
 from tests.unit.protocol import anything
 from tests.unit.protocol.test_ledger import state
 from tests.unit.protocol.worlds import Play, agent, fact
@@ -211,37 +223,37 @@ class Story(Play):
         else:
             self.propose(MoveProposed(**own, move=self.move_of(turn)), turn.agent)
 
-    def move_of(self, turn: TurnState) -> commands.Move:
+    def move_of(self, turn: TurnState) -> Move:
         draw, shown = self.draw, [known.key for known in turn.work.handoff.facts]
-        asks = [commands.Ask(to_agent=AgentName(to), question="q") for to in ("c1", "human")]
-        moves: list[commands.Move] = [
+        asks = [Ask(to_agent=AgentName(to), question="q") for to in ("c1", "human")]
+        moves: list[Move] = [
             *asks,
-            commands.Escalate(summary="e", facts=self.facts("kl", turn.agent)),
+            Escalate(summary="e", facts=self.facts("kl", turn.agent)),
         ]
         some = [key for key in shown if draw.random() < 0.2]
         if self.topology == "handoff":
             to, drop = AgentName(draw.choice(NAMES)), tuple(key for key in shown if draw.random() < 0.1)
             limits = Constraints(must_carry=tuple(key for key in some if key not in drop))
             brings = dict[str, Any](summary="s", facts=self.facts("klm", turn.agent), drop=drop)
-            moves += [commands.Transfer(to_agent=to, **brings, constraints=limits)] * 8
-            moves += [commands.HandBack(**brings)] * 4
+            moves += [Transfer(to_agent=to, **brings, constraints=limits)] * 8
+            moves += [HandBack(**brings)] * 4
         elif turn.task is None or draw.random() < 0.2:
             live = [task.name for task in turn.tasks.values() if task.is_open]
             plan = tuple(self.task(turn) for _ in range(draw.randint(0 if live else 1, 2)))
-            moves += [commands.Delegate(tasks=plan, join=draw.choice(["any", "all"]))] * 8
+            moves += [Delegate(tasks=plan, join=draw.choice(["any", "all"]))] * 8
         if turn.task is not None:
-            moves += [commands.Deliver(summary="d", facts=self.facts("kl", turn.agent), cancel_open=True)] * 8
+            moves += [Deliver(summary="d", facts=self.facts("kl", turn.agent), cancel_open=True)] * 8
         else:
             keys = tuple(key for key in some if key not in ("text", "m", "o"))
             left = dict[str, Any](remember=self.facts("mo", turn.agent), remember_keys=keys)
-            moves += [commands.Complete(answer="done", cancel_open=True, **left)] * 2
-        return draw.choice([*moves, commands.Fail(reason="no")])
+            moves += [Complete(answer="done", cancel_open=True, **left)] * 2
+        return draw.choice([*moves, Fail(reason="no")])
 
-    def task(self, lead: TurnState) -> commands.Task:
+    def task(self, lead: TurnState) -> Task:
         draw = self.draw
         to = None if self.topology == "swarm" or draw.random() < 0.4 else AgentName(draw.choice(NAMES))
         over = tuple(task.name for task in lead.tasks.values() if not task.is_open)
-        return commands.Task(
+        return Task(
             name=self.number(),
             summary="do",
             to_agent=to,

@@ -17,19 +17,11 @@ from mesh.testing import InMemoryGuard
 from protocol.domain import plans
 from protocol.domain.admission import Late, Rejected
 from protocol.wire import codec
-from protocol.wire.commands import (
-    Cancel,
-    Command,
-    Delegate,
-    Deliver,
-    Freeze,
-    MoveProposed,
-    Task,
-    id_of,
-)
+from protocol.wire.commands import Cancel, Command, Freeze, MoveProposed, id_of
 from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import AgentName, Cause, control_cause
+from protocol.wire.moves import Delegate, Deliver, Task
 from tests.unit.protocol.swarms import FLEET
 from tests.unit.protocol.test_any_tree import by_the_newest_name
 from tests.unit.protocol.test_codec import places, said, values

@@ -34,10 +34,7 @@ from protocol.wire.commands import (
     Cancel,
     Command,
     Control,
-    Escalate,
     Freeze,
-    HandBack,
-    Move,
     MoveProposed,
     ReplyToAsk,
     Report,
@@ -45,7 +42,6 @@ from protocol.wire.commands import (
     Settle,
     Submit,
     Thaw,
-    Transfer,
     id_of,
 )
 from protocol.wire.config import Policy
@@ -64,6 +60,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId
+from protocol.wire.moves import Escalate, HandBack, Move, Transfer
 from tests.unit.protocol.anything import (
     ALIKE,
     NAMES,

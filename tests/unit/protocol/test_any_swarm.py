@@ -14,19 +14,12 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.steps import Attendance, Decided, Outcome
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
-    Ask,
     Assign,
     Command,
-    Complete,
-    Delegate,
-    Deliver,
     Doubt,
-    Escalate,
     FactsPost,
-    Fail,
     Failure,
     Freeze,
-    Move,
     MoveProposed,
     OfferClaimed,
     Proposal,
@@ -35,7 +28,6 @@ from protocol.wire.commands import (
     ReportInDoubt,
     Resolve,
     Settle,
-    Task,
     Thaw,
     id_of,
 )
@@ -43,6 +35,7 @@ from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import MoveRefused, TaskFailed, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, TurnId, control_cause
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move, Task
 from tests.unit.protocol import anything
 from tests.unit.protocol.oracle.swarm import SwarmOracle
 from tests.unit.protocol.oracle.tree import Tree

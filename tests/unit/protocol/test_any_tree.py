@@ -9,18 +9,13 @@ import pytest
 from protocol.domain import budget, ledger, plans, rules, task_rules, tasks
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
-from protocol.wire.commands import (
-    Command,
-    Delegate,
-    MoveProposed,
-    Usage,
-    id_of,
-)
+from protocol.wire.commands import Command, MoveProposed, Usage, id_of
 from protocol.wire.errors import BrokenLog
 from protocol.wire.event_parts import PlannedTask, TaskResult
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import Cause
+from protocol.wire.moves import Delegate
 from tests.unit.protocol.oracle.tree import Tree
 from tests.unit.protocol.tree_stories import FLEET, STORIES, Teller, stories
 from tests.unit.protocol.trees import delegate, deliver, say, task, tree, worker

@@ -8,13 +8,14 @@ import pytest
 from mesh.testing import NotDecided
 from protocol.domain.swarm import MAX_BOARD_BYTES
 from protocol.wire import codec
-from protocol.wire.commands import Delegate, Deliver, Escalate, FactsPost, Failure, ReportFailure, UnknownMove
+from protocol.wire.commands import FactsPost, Failure, ReportFailure
 from protocol.wire.config import Fleet
 from protocol.wire.errors import Malformed
 from protocol.wire.event_parts import Posted
 from protocol.wire.events import FactsPosted, TaskDelivered
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import NOBODY, AgentName, TurnId
+from protocol.wire.moves import Delegate, Deliver, Escalate, UnknownMove
 from tests.certain import is_
 from tests.unit.protocol.swarms import FLEET, Swarm, claimed, task
 from tests.unit.protocol.worlds import fact

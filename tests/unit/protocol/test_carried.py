@@ -12,11 +12,11 @@ from mesh.testing import InMemoryGuard, fleet_of, turn
 from protocol.domain.carried import NOTHING, Carried, divide, merge, together
 from protocol.wire import codec
 from protocol.wire.codec import equal
-from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import HandoffAdmitted, MoveRefused
 from protocol.wire.handoff import Artifact, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from tests.certain import is_
 from tests.unit.protocol.worlds import fact
 
@@ -168,7 +168,7 @@ def test_a_hand_back_and_a_refused_move_are_labelled_too() -> None:
     assert carried_name(opened) == [LABELLED]
     stranger = turn(agent="front", peers=["nobody"]).transfer("nobody", summary="?", facts=[NAME])
     refused = is_(opened.move(stranger), MoveRefused)
-    assert refused.move.facts == (LABELLED,)  # type: ignore[union-attr]
+    assert refused.move.facts == (LABELLED,)
     assert_judged_the_same(opened)
 
 

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.wire import codec
-from protocol.wire.commands import Complete, MoveProposed, Report, Submit, UnknownMove, Usage
+from protocol.wire.commands import MoveProposed, Report, Submit, Usage
 from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import TurnId, is_label
+from protocol.wire.moves import Complete, UnknownMove
 from protocol.wire.prices import Metered
 from protocol.wire.records import Record
 from tests.certain import is_

@@ -8,10 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.wire import codec
-from protocol.wire.codec import DEEPEST, DEEPEST_DOCUMENT, readable
+from protocol.wire.codec import DEEPEST_DOCUMENT, readable
 from protocol.wire.commands import Failure, Report, ReportFailure, Usage
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import Malformed
+from protocol.wire.handoff import DEEPEST
 from protocol.wire.ids import TurnId
 from protocol.wire.records import Card, DeadLetter, Notice, Record
 from tests.certain import known

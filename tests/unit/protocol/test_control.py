@@ -9,7 +9,7 @@ from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Rejected
 from protocol.domain.control import resolves_to
 from protocol.wire import codec
-from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, ReplyToAsk, Resolve, Settle, Thaw
+from protocol.wire.commands import Assign, Cancel, Freeze, ReplyToAsk, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import (
@@ -25,6 +25,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, control_cause
+from protocol.wire.moves import Escalate
 from tests.certain import is_
 from tests.unit.protocol.worlds import (
     REQUEST,

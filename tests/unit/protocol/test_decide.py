@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.wire.commands import Cancel, Complete, Freeze, Move, MoveProposed, Report, Resolve
+from protocol.wire.commands import Cancel, Freeze, MoveProposed, Report, Resolve
 from protocol.wire.config import Policy
 from protocol.wire.events import (
     Ended,
@@ -20,6 +20,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, Move
 from tests.certain import is_, known
 from tests.unit.protocol.worlds import (
     START,

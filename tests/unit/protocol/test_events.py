@@ -6,21 +6,10 @@ import msgspec
 import pytest
 
 from protocol.wire import events
-from protocol.wire.commands import (
-    HANDOFF_MOVES,
-    Complete,
-    Failure,
-    Move,
-    MoveProposed,
-    ReportFailure,
-    UnknownMove,
-    id_of,
-    move_name,
-    move_summary,
-    submit_id,
-)
+from protocol.wire.commands import Failure, MoveProposed, ReportFailure, id_of, submit_id
 from protocol.wire.events import AnyEvent, Event, type_of
 from protocol.wire.ids import TurnId, proposal_id
+from protocol.wire.moves import TOPOLOGIES, Complete, Move, UnknownMove
 from tests.unit.protocol.worlds import REQUEST, ask, complete, escalate, give_up, hand_back, transfer
 
 ENVELOPE = ("v", "id", "request", "n", "at", "cause", "prev", "salt", "to", "trace")
@@ -51,23 +40,23 @@ def test_an_event_is_frozen_and_begins_with_the_whole_envelope(kind: type[Event]
         (complete("yes"), "complete", "yes"),
         (give_up(), "fail", "it cannot be done"),
     ],
-    ids=HANDOFF_MOVES,
+    ids=TOPOLOGIES["handoff"],
 )
 def test_every_move_has_its_name_and_one_line_that_says_what_it_wants(
     move: Move, name: str, summary: str
 ) -> None:
-    assert (move_name(move), move_summary(move)) == (name, summary)
+    assert (move.name, move.sentence) == (name, summary)
 
 
 @pytest.mark.parametrize(
     ("answer", "summary"), [({"a": 1}, '{"a":1}'), (None, "null"), ([1, True], "[1,true]"), ("", "")]
 )
 def test_an_answer_that_is_no_text_is_summed_up_as_json(answer: Any, summary: str) -> None:
-    assert move_summary(Complete(answer=answer)) == summary
+    assert Complete(answer=answer).sentence == summary
 
 
 def test_an_unknown_move_goes_by_the_name_it_came_under() -> None:
-    assert (move_name(UnknownMove(name="delegate")), move_summary(UnknownMove(name="delegate"))) == (
+    assert (UnknownMove(name="delegate").name, UnknownMove(name="delegate").sentence) == (
         "delegate",
         "",
     )

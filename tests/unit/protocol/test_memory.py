@@ -11,7 +11,7 @@ from mesh.testing import Conversations, InMemoryGuard, NotDecided
 from mesh.testing.in_memory_guard import START_US
 from protocol.domain.memory import MemoryEntry, living, supersedes
 from protocol.wire import codec
-from protocol.wire.commands import Complete, Forget, MoveProposed, Transfer
+from protocol.wire.commands import Forget, MoveProposed
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import (
@@ -24,6 +24,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.moves import Complete, Transfer
 from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord
 from tests.certain import is_, known
 from tests.unit.protocol.happened import refused

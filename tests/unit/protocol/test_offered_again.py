@@ -5,11 +5,12 @@ from msgspec.structs import replace
 
 from mesh.testing import InMemoryGuard, NotDecided
 from protocol.domain.swarm import MOST_ASKED
-from protocol.wire.commands import Cancel, Delegate, Deliver, Freeze, Thaw
+from protocol.wire.commands import Cancel, Freeze, Thaw
 from protocol.wire.config import BreakerEntry, Fleet
 from protocol.wire.events import MoveDeferred, TaskCancelled, TaskFailed, TaskOffered, TaskOpened, type_of
 from protocol.wire.handoff import Constraints, Rule
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Delegate, Deliver
 from tests.certain import is_, known
 from tests.unit.protocol.swarms import FLEET, Swarm, again, refused, task
 from tests.unit.protocol.worlds import agent, fact

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.domain.carried import NOTHING
 from protocol.wire import codec
-from protocol.wire.commands import Freeze, Move, Resolve, Thaw
+from protocol.wire.commands import Freeze, Resolve, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Withheld
 from protocol.wire.events import (
@@ -21,6 +21,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Move
 from tests.certain import is_
 from tests.unit.protocol.worlds import Play, agent, agents, ask, escalate, fact, hand_back, transfer
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
 from protocol.domain.steps import Settled
-from protocol.wire.commands import Ask, Delegate, Freeze, Task, Thaw
+from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.events import (
     AnyEvent,
@@ -19,6 +19,7 @@ from protocol.wire.events import (
     type_of,
 )
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Delegate, Task
 from tests.certain import is_
 from tests.unit.protocol.swarms import Swarm
 from tests.unit.protocol.swarms import task as read

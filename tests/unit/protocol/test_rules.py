@@ -7,8 +7,13 @@ import pytest
 
 from protocol.domain import rules
 from protocol.domain.breaker import Use
-from protocol.wire.commands import (
-    HANDOFF_MOVES,
+from protocol.wire.commands import Report
+from protocol.wire.config import Policy
+from protocol.wire.event_parts import Grounds
+from protocol.wire.events import EscalationRaised, MoveRefused, RequestCompleted, RequestFailed, TurnSuspended
+from protocol.wire.handoff import Budget, Constraints, Rule
+from protocol.wire.moves import (
+    TOPOLOGIES,
     Ask,
     Complete,
     Delegate,
@@ -17,14 +22,9 @@ from protocol.wire.commands import (
     Fail,
     HandBack,
     Move,
-    Report,
     Transfer,
     UnknownMove,
 )
-from protocol.wire.config import Policy
-from protocol.wire.event_parts import Grounds
-from protocol.wire.events import EscalationRaised, MoveRefused, RequestCompleted, RequestFailed, TurnSuspended
-from protocol.wire.handoff import Budget, Constraints, Rule
 from tests.certain import is_
 from tests.unit.protocol.happened import admitted, refused, rule_of
 from tests.unit.protocol.worlds import (
@@ -136,7 +136,7 @@ def test_complete_and_fail_end_the_request() -> None:
     assert (failed.code, failed.reason) == ("failed", "it cannot be done")
 
 
-@pytest.mark.parametrize("name", ["delegate", "?", "TRANSFER", *HANDOFF_MOVES])
+@pytest.mark.parametrize("name", ["delegate", "?", "TRANSFER", *TOPOLOGIES["handoff"]])
 def test_a_move_that_the_topology_lacks_or_nobody_could_read_is_refused_by_its_name(name: str) -> None:
     refusal = refused(opened().move(UnknownMove(name=name)))
     assert (refusal.rule, refusal.numbers) == (
@@ -146,7 +146,7 @@ def test_a_move_that_the_topology_lacks_or_nobody_could_read_is_refused_by_its_n
     assert repr(name) in refusal.detail
     assert "policy 'default'" in refusal.detail
     elsewhere = "; 'delegate' takes a submit with a policy whose topology is supervised or swarm"
-    assert refusal.hint == f"one of: {', '.join(HANDOFF_MOVES)}{elsewhere if name == 'delegate' else ''}"
+    assert refusal.hint == f"one of: {', '.join(TOPOLOGIES['handoff'])}" + elsewhere * (name == "delegate")
 
 
 MOVES = (transfer("b"), hand_back(), ask(), escalate(), complete(), give_up())

@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.wire.commands import Ask, Escalate, Fail, Move, Report, Usage
+from protocol.wire.commands import Report, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import EscalationRaised, RequestCompleted, RequestRefused, TurnFailed, TurnSuspended
 from protocol.wire.handoff import Artifact, Budget, Constraints, Rule
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Escalate, Fail, Move
 from tests.certain import is_, known
 from tests.unit.protocol.happened import admitted, refused, rule_of
 from tests.unit.protocol.worlds import (

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from protocol.domain import moves as deciding
 from protocol.domain import rules
+from protocol.domain import verdict as deciding
 from protocol.domain.carried import NOTHING
 from protocol.domain.case import Case
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import fold
 from protocol.domain.turns import Segment
 from protocol.wire import codec
-from protocol.wire.commands import Command, HandBack, Move, MoveProposed, Transfer, id_of
+from protocol.wire.commands import Command, MoveProposed, id_of
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, HandoffAdmitted
 from protocol.wire.handoff import Fact, Refusal, Rule
 from protocol.wire.ids import AgentName, Cause
+from protocol.wire.moves import HandBack, Move, Transfer
 from tests.unit.protocol.oracle.account import Account, learn
 from tests.unit.protocol.oracle.audit import complaints
 from tests.unit.protocol.oracle.opinion import opine

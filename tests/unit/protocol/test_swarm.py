@@ -6,22 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.testing import InMemoryGuard, NotDecided
-from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Delegate,
-    Deliver,
-    Escalate,
-    FactsPost,
-    Fail,
-    Freeze,
-    Move,
-    MoveProposed,
-    OfferClaimed,
-    Report,
-    Task,
-    Thaw,
-)
+from protocol.wire.commands import FactsPost, Freeze, MoveProposed, OfferClaimed, Report, Thaw
 from protocol.wire.config import BreakerEntry, Fleet
 from protocol.wire.events import (
     FactsWithheld,
@@ -36,6 +21,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import NOBODY, AgentName, TurnId
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move, Task
 from tests.certain import is_, known
 from tests.unit.protocol.swarms import FLEET, Swarm, again, claimed, refused, task
 from tests.unit.protocol.worlds import agent, fact

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.domain.admission import Late
 from protocol.domain.steps import Step, TurnOver
-from protocol.wire.commands import Cancel, Complete, MoveProposed, Resolve
+from protocol.wire.commands import Cancel, MoveProposed, Resolve
 from protocol.wire.events import (
     EscalationRaised,
     RequestCancelled,
@@ -16,6 +16,7 @@ from protocol.wire.events import (
     TaskFailed,
 )
 from protocol.wire.handoff import Budget
+from protocol.wire.moves import Complete
 from tests.unit.protocol.trees import (
     breaks,
     delegate,

@@ -6,7 +6,7 @@ import pytest
 
 from mesh.testing import InMemoryGuard
 from protocol.views.timeline import timeline
-from protocol.wire.commands import Doubt, Fail, Freeze, ReportInDoubt, Settle, Thaw
+from protocol.wire.commands import Doubt, Freeze, ReportInDoubt, Settle, Thaw
 from protocol.wire.config import BreakerEntry, Fleet
 from protocol.wire.event_parts import TaskError
 from protocol.wire.events import (
@@ -19,6 +19,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Fail
 from tests.certain import is_, known
 from tests.unit.protocol.trees import (
     SUPERVISED,

@@ -2,9 +2,10 @@
 
 import pytest
 
-from protocol.wire.commands import Delegate, Move, Report
+from protocol.wire.commands import Report
 from protocol.wire.events import TurnDelegated
 from protocol.wire.handoff import Budget, Constraints, Rule
+from protocol.wire.moves import Delegate, Move
 from tests.certain import is_
 from tests.unit.protocol.trees import (
     admitted,

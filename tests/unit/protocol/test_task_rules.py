@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from mesh.replay.rejudge import rejudge
-from protocol.wire.commands import Complete, Delegate, Escalate, Move
 from protocol.wire.handoff import Artifact, Rule
+from protocol.wire.moves import Complete, Delegate, Escalate, Move
 from tests.unit.protocol.happened import refused, rule_of
 from tests.unit.protocol.trees import (
     admitted,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.domain import plans
-from protocol.wire.commands import Complete, Freeze, Thaw
+from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.config import DocumentInvalid, Fleet, Policy, fleet_mistakes, policy_of
 from protocol.wire.events import (
     FactsWithheld,
@@ -20,6 +20,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete
 from tests.certain import is_
 from tests.unit.protocol.swarms import Swarm
 from tests.unit.protocol.swarms import task as offered

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.domain.turns import MAX_MOVE_BYTES, MAX_TEXT_CHARS, next_round, remembered, retry_at
+from protocol.domain.turns import MAX_MOVE_BYTES, next_round, remembered, retry_at
 from protocol.wire import ids
-from protocol.wire.commands import Complete, Fail, Failure, Transfer
+from protocol.wire.commands import Failure
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import TurnRetried
 from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import MAX_TEXT_CHARS, Complete, Fail, Transfer
 from tests.certain import is_, known
 from tests.unit.protocol.worlds import START, ask, escalate, fact, hand_back, opened, transfer, usage
 

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.carried import FactHistory
-from protocol.wire.commands import Complete, HandBack, Move, Resolve, Transfer
+from protocol.wire.commands import Resolve
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Withheld
 from protocol.wire.events import FactsWithheld, HandoffAdmitted, MoveRefused, RequestFailed
 from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Complete, HandBack, Move, Transfer
 from tests.certain import is_
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused

@@ -2,10 +2,10 @@
 
 import pytest
 
-from protocol.wire.commands import Task
 from protocol.wire.event_parts import Withheld
 from protocol.wire.events import FactsPosted, TaskDelivered, TaskOpened
 from protocol.wire.handoff import Artifact, Rule
+from protocol.wire.moves import Task
 from tests.certain import is_
 from tests.unit.protocol.swarms import Swarm
 from tests.unit.protocol.trees import SUPERVISED, delegate, deliver, refusal_of, results, say, task, worker

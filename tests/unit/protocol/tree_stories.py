@@ -13,18 +13,11 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.ledger import fold_bodies
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
-    Ask,
     Assign,
     Cancel,
-    Complete,
-    Delegate,
-    Deliver,
     Doubt,
-    Escalate,
-    Fail,
     Failure,
     Freeze,
-    Move,
     MoveProposed,
     ReplyToAsk,
     Report,
@@ -33,13 +26,13 @@ from protocol.wire.commands import (
     Resolve,
     Settle,
     Submit,
-    Task,
     Thaw,
     Usage,
 )
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move, Task
 from tests.unit.protocol import anything
 from tests.unit.protocol.oracle.jobs import Node
 from tests.unit.protocol.oracle.tree import Tree

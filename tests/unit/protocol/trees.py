@@ -4,12 +4,13 @@ from typing import Any
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.turns import TurnState
-from protocol.wire.commands import Delegate, Deliver, Failure, Move, MoveProposed, Report, ReportFailure, Task
+from protocol.wire.commands import Failure, MoveProposed, Report, ReportFailure
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import TaskResult
 from protocol.wire.events import AnyEvent, TaskOpened, TurnDelegated
 from protocol.wire.handoff import Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName
+from protocol.wire.moves import Delegate, Deliver, Move, Task
 from tests.certain import is_
 from tests.unit.protocol.happened import refused
 from tests.unit.protocol.worlds import NO_REPORT, Play, agents, opened, told

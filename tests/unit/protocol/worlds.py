@@ -38,23 +38,16 @@ from protocol.domain.swarm import readers_seen
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
-    Ask,
     Command,
-    Complete,
     Control,
     Doubt,
-    Escalate,
-    Fail,
     Failure,
-    HandBack,
-    Move,
     MoveProposed,
     Proposal,
     Report,
     ReportFailure,
     ReportInDoubt,
     Submit,
-    Transfer,
     Usage,
     id_of,
     submit_id,
@@ -63,6 +56,7 @@ from protocol.wire.config import AgentEntry, BreakerState, Fleet, Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause, request_id
+from protocol.wire.moves import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 
 DAY = 86_400
 START = 1_700_000_000_000_000

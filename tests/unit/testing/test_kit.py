@@ -29,10 +29,11 @@ from mesh.testing import (
     turn_in,
 )
 from protocol.wire import events
-from protocol.wire.commands import Ask, Cancel, Complete, Escalate, Move, Transfer, Usage
+from protocol.wire.commands import Cancel, Usage
 from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Budget, Fact
+from protocol.wire.moves import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.certain import is_, known
 from tests.servers import ran

@@ -11,7 +11,7 @@ from mesh.agent import Constraints, Tool
 from mesh.agent.errors import ActionNotAllowed
 from mesh.model.prompt import context_now
 from mesh.testing import turn
-from protocol.wire.commands import Deliver
+from protocol.wire.moves import Deliver
 
 READERS = (historian, tracer, specifier)
 EFFECTS = (check_out, edit_file, undo_edit)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 from protocol.wire import events as ev
-from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
+from protocol.wire.commands import MoveProposed, Submit
 from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Budget, Handoff
+from protocol.wire.moves import Ask, Complete, Escalate, Fail, Move
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
     Account,

@@ -5,8 +5,9 @@ from typing import TypeVar
 
 import msgspec
 
-from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, MoveProposed, Transfer
+from protocol.wire.commands import MoveProposed
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.moves import Ask, Complete, Escalate, Fail, HandBack, Transfer
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
     Account,

@@ -8,9 +8,10 @@ what events are made of.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.wire.commands import Ask, Complete, Escalate, HandBack, Move, MoveProposed, Report, Transfer
+from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Handoff
+from protocol.wire.moves import Ask, Complete, Escalate, HandBack, Move, Transfer
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
     Account,

@@ -7,25 +7,11 @@ import itertools
 from collections.abc import Collection, Iterator
 
 from protocol.wire import events as ev
-from protocol.wire.commands import (
-    Ask,
-    Assign,
-    Complete,
-    Control,
-    Delegate,
-    Deliver,
-    Escalate,
-    Fail,
-    MoveProposed,
-    ReplyToAsk,
-    Report,
-    Resolve,
-    Settle,
-    Task,
-)
+from protocol.wire.commands import Assign, Control, MoveProposed, ReplyToAsk, Report, Resolve, Settle
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Candidate, Grounds
 from protocol.wire.handoff import Budget, Rule
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Task
 from tests.unit.protocol.oracle.jobs import DIMENSIONS, Job, Node
 from tests.unit.protocol.oracle.wrong import Lost, Twice
 

@@ -1,6 +1,9 @@
-"""The verdict on a move, a failure or a doubt: one message in, one event out. Pure and total.
+"""The verdict on a move, a failure or a doubt: one message in, one event out, and the way back.
 
     decide(ledger, command, world) -> event
+    message_of(ledger, event) -> command
+
+Both are pure, and `decide` is total.
 
 The caller has made sure that the message may be decided (`protocol.domain.admission`). A proposal whose
 handoff hides something from its reader takes two events: `decide` first returns `facts.withheld`,
@@ -15,19 +18,20 @@ from msgspec.structs import replace
 from protocol.domain import budget, plans, rules, swarm
 from protocol.domain.carried import NOTHING, Carried, added, dropped, merge
 from protocol.domain.case import Case
-from protocol.domain.control import ASKED, decide_control
+from protocol.domain.control import ASKED, control_of, decide_control
 from protocol.domain.envelope import Draft, E, World
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import to_remember
-from protocol.domain.submit import decide_submit
+from protocol.domain.submit import decide_submit, submit_of
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import Segment, TurnState, error_of, next_round, remembered, retry_at
 from protocol.wire import commands, events
-from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
+from protocol.wire.commands import Command, MoveProposed, Proposal, Submit
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
-from protocol.wire.ids import HUMAN, NOBODY, AgentName
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, claim_id
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, HandBack, Move, Transfer
 
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
@@ -41,7 +45,7 @@ def target_of(ledger: Ledger, command: Command) -> AgentName | None:
 
 
 def _target_of(move: Move, segment: Segment) -> AgentName | None:
-    if type(move) is Transfer or type(move) is commands.Ask:
+    if type(move) is Transfer or type(move) is Ask:
         return move.to_agent
     if type(move) is HandBack:
         back = segment.resumed()
@@ -118,12 +122,11 @@ class _Verdict(Case):
         self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
         self.before = self.carried = NOTHING
         self.handoff, self.known, self.plan = None, None, ()
-        move = self.move
-        if type(move) is Transfer or type(move) is HandBack or type(move) is Escalate:
-            self._carry(move)
-        elif type(move) is commands.Delegate:
+        if type(self.move) is Delegate:
             grounds, now = self.world.grounds, self.world.now
-            self.plan = plans.planned(self.ledger, turn, move, grounds, now, self.rest)
+            self.plan = plans.planned(self.ledger, turn, self.move, grounds, now, self.rest)
+        elif type(self.move) in _HANDS_OVER:
+            self._carry(self.move)
 
     def event(self) -> AnyEvent:
         refusal = rules.judge(self)
@@ -131,7 +134,7 @@ class _Verdict(Case):
             return self._refused(refusal)
         return _ADMIT[type(self.move)](self, self.move)
 
-    def _completed(self, move: commands.Complete) -> AnyEvent:
+    def _completed(self, move: Complete) -> AnyEvent:
         facts = self._to_remember(move)
         return self._for_client(
             events.RequestCompleted,
@@ -142,7 +145,7 @@ class _Verdict(Case):
             cancel_open=move.cancel_open,
         )
 
-    def _given_up(self, move: commands.Fail) -> AnyEvent:
+    def _given_up(self, move: Fail) -> AnyEvent:
         if self.turn.task is not None:
             return self._task_failed(move, self.turn.task)
         return self._failed(move.code, move.reason)
@@ -150,20 +153,20 @@ class _Verdict(Case):
     def _for_client(self, kind: type[E], to: str = "", **said: Any) -> E | events.FactsWithheld:
         return self.draft.for_client(kind, to, **self.said, **said)
 
-    def _to_remember(self, move: commands.Complete) -> tuple[Fact, ...]:
+    def _to_remember(self, move: Complete) -> tuple[Fact, ...]:
         """Return what the request's conversation is to remember; nothing if the request is of none."""
         if self.ledger.conversation is None or not (move.remember or move.remember_keys):
             return ()
         return to_remember(move, self.turn.carried(), self.ledger.history.labels)
 
-    def _carry(self, move: Transfer | HandBack | Escalate) -> None:
+    def _carry(self, move: Move) -> None:
         """Work out what the move would carry on and hand over."""
-        drop, things = (move.drop, move.artifacts) if isinstance(move, (Transfer, HandBack)) else ((), ())
         self.before = self.turn.carried()
-        self.carried = merge(self.before, move.facts, things, drop, self.ledger.history.labels)
+        labels = self.ledger.history.labels
+        self.carried = merge(self.before, move.facts, move.artifacts, move.drop, labels)
         self.handoff = self._handoff(self.carried)
         if self.handoff is not None:
-            self.known = plans.known_to_giver(self.handoff, self.turn, move.facts, things)
+            self.known = plans.known_to_giver(self.handoff, self.turn, move.facts, move.artifacts)
 
     def _handoff(self, carried: Carried) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""
@@ -206,9 +209,8 @@ class _Verdict(Case):
         return None
 
     def _handoff_of(self, carried: Carried, *, to: str, **rest: Any) -> Handoff:
-        name = str(self.move.__struct_config__.tag)
         return Handoff(
-            move=name,
+            move=self.move.name,
             from_agent=self.turn.agent,
             to_agent=AgentName(to),
             parent=self.turn.id,
@@ -254,14 +256,14 @@ class _Verdict(Case):
             **self.said,
         )
 
-    def _suspended(self, move: commands.Ask) -> AnyEvent:
+    def _suspended(self, move: Ask) -> AnyEvent:
         deadlines = (self.ledger.deadline, self.turn.frame.constraints.deadline)
         expires_at = min(at for at in deadlines if at is not None)
         if move.expires_s is not None:
             expires_at = min(expires_at, self.world.now + int(move.expires_s * 1e6))
         return self._for_client(events.TurnSuspended, move.to_agent, ask=move, expires_at=expires_at)
 
-    def _delegated(self, move: commands.Delegate) -> AnyEvent:
+    def _delegated(self, move: Delegate) -> AnyEvent:
         """Return the plan as it is admitted. Nobody reads it, so that it may hold everything."""
         deadlines = (self.ledger.deadline, self.own.deadline)
         expires_at = None
@@ -280,7 +282,7 @@ class _Verdict(Case):
             **self.said,
         )
 
-    def _delivered(self, move: commands.Deliver) -> AnyEvent:
+    def _delivered(self, move: Deliver) -> AnyEvent:
         task = self.turn.task
         assert task is not None
         labelled = merge(NOTHING, move.facts, labels=self.ledger.history.labels)
@@ -297,7 +299,7 @@ class _Verdict(Case):
             **self.said,
         )
 
-    def _task_failed(self, move: commands.Fail, task: TaskState) -> AnyEvent:
+    def _task_failed(self, move: Fail, task: TaskState) -> AnyEvent:
         return self.draft.event(
             events.TaskFailed,
             NOBODY,
@@ -334,11 +336,120 @@ class _Verdict(Case):
 _ADMIT: Mapping[type, Callable[[_Verdict, Any], AnyEvent]] = {
     Transfer: _Verdict._admitted,
     HandBack: _Verdict._admitted,
-    commands.Ask: _Verdict._suspended,
+    Ask: _Verdict._suspended,
     Escalate: _Verdict._escalated,
-    commands.Delegate: _Verdict._delegated,
-    commands.Deliver: _Verdict._delivered,
-    commands.Complete: _Verdict._completed,
-    commands.Fail: _Verdict._given_up,
+    Delegate: _Verdict._delegated,
+    Deliver: _Verdict._delivered,
+    Complete: _Verdict._completed,
+    Fail: _Verdict._given_up,
 }
 """What becomes of a move that no rule refuses; `known_move` refuses every other."""
+_HANDS_OVER = frozenset({Transfer, HandBack, Escalate})
+"""Moves that hand over what the turn carries."""
+
+
+# --- the way back ---------------------------------------------------------------------------------------
+
+
+def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
+    """Return the message that `event` answers; None for what came by itself.
+
+    Args:
+        ledger: the request as it was before `event`, what was withheld for it included.
+    """
+    if isinstance(event, events.RequestOpened | events.RequestRefused):
+        submit = submit_of(ledger, event)
+        return Command(event.request, event.client, submit, event.cause, "client", event.digest)
+    proposal = _proposal_of(ledger, event)
+    if proposal is not None:
+        sender = _proposer(ledger, event, proposal)
+        return Command(event.request, sender, proposal, event.cause, "agent")
+    control = control_of(ledger, event)
+    if control is not None:
+        sender = event.sender or AgentName("")
+        stored = (event.since or 0) if isinstance(event, events.RequestFrozen) else 0
+        return Command(event.request, sender, control, event.cause, "operator", stored=stored)
+    return None
+
+
+def _proposer(ledger: Ledger, event: AnyEvent, proposal: Proposal) -> AgentName:
+    if not isinstance(proposal, commands.OfferClaimed):
+        return ledger.turns[proposal.turn].agent
+    if isinstance(event, events.MoveDeferred):
+        return event.sender
+    entry = None if event.grounds is None else event.grounds.sender
+    if entry is not None:
+        return entry.name
+    # Refused, for its claimant had left the fleet. Only the cause proves the name in the refusal.
+    name = "" if event.refusal is None else str(event.refusal.numbers.get("agent", ""))
+    proven = str(event.cause) == claim_id(event.request, proposal.turn, name)
+    return AgentName(name if proven else "")
+
+
+def _proposal_of(ledger: Ledger, event: AnyEvent) -> Proposal | None:
+    move: Move
+    match event:
+        case events.TurnFailed(turn=turn, round=round_, error=error, report=report):
+            if event.sender is None:
+                return None
+            return commands.ReportFailure(turn=turn, round=round_, error=error, report=report)
+        case events.EffectDoubted(turn=turn, round=round_, effect=effect, report=report):
+            return commands.ReportInDoubt(turn=turn, round=round_, effect=effect, report=report)
+        case events.MoveDeferred(proposal=proposal):
+            return proposal
+        case events.MoveRefused(turn=turn) if turn in ledger.offers:
+            return commands.OfferClaimed(turn=turn, round=0)
+        case events.TaskOpened(lead=lead, name=name) if event.grounds is not None:
+            offer = ledger.turns[lead].tasks[name].offer
+            return None if offer is None else commands.OfferClaimed(turn=offer, round=0)
+        case events.FactsPosted(turn=turn, round=round_, post=post, facts=facts):
+            return commands.FactsPost(turn=turn, round=round_, post=post, facts=facts)
+        case events.HandoffAdmitted():
+            move = _handoff_move(ledger, event)
+        case events.MoveRefused(move=refused):
+            move = refused
+        case events.TurnSuspended(ask=ask):
+            move = ask
+        case events.EscalationRaised(reason="asked", work=work):
+            move = Escalate(summary=work.handoff.summary, facts=ledger.added_by(event))
+        case events.RequestCompleted(control="", answer=answer):
+            kept = ledger.kept_back(event.cause)
+            leaves = () if kept is None else kept.facts
+            move = Complete(answer=answer, remember=leaves, cancel_open=event.cancel_open)
+        case events.TurnDelegated(tasks=tasks, join=join, cancel=cancel, within_s=within_s):
+            asked = tuple(planned.task for planned in tasks)
+            move = Delegate(tasks=asked, join=join, within_s=within_s, cancel=cancel)
+        case events.TaskDelivered(summary=summary, facts=facts, artifacts=artifacts):
+            move = Deliver(summary=summary, facts=facts, artifacts=artifacts, cancel_open=event.cancel_open)
+        case events.TaskFailed(error=failed) if event.sender is not None:
+            move = Fail(reason=failed.message, code=failed.code)
+        case events.RequestFailed(reason=reason, code=code) if event.sender is not None:
+            kept = ledger.kept_back(event.cause)
+            gave_up = Fail(reason=reason, code=code)
+            move = kept.move if kept is not None and kept.move is not None else gave_up
+        case _:
+            return None
+    report, oversized = ledger.report_of(event), 0
+    if isinstance(event, events.MoveRefused):
+        oversized = event.oversized
+    return commands.MoveProposed(
+        turn=event.turn, round=event.round, move=move, report=report, oversized=oversized
+    )
+
+
+def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted) -> Move:
+    handoff, named = event.work.handoff, ledger.carried_after(event).artifacts
+    facts, artifacts = ledger.added_by(event), tuple(named[name] for name in event.artifacts)
+    if handoff.move == "hand_back":
+        return HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=event.dropped)
+    return Transfer(
+        to_agent=handoff.to_agent,
+        summary=handoff.summary,
+        intent=handoff.intent,
+        facts=facts,
+        artifacts=artifacts,
+        drop=event.dropped,
+        constraints=event.asked,
+        return_to=handoff.return_to,
+        no_return=handoff.no_return,
+    )
