@@ -31,7 +31,7 @@ from typing import IO, NamedTuple
 import msgspec
 
 from mesh.errors import ReceiverGone, UsageWrong
-from mesh.ops.servers import web_url
+from mesh.ops.checks import web_url
 from mesh.ops.watch import Alarm, WatchPoint
 from mesh.service.printable import counted, short
 from mesh.settings import STATE

@@ -30,13 +30,21 @@ from mesh.errors import (
 )
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
-from mesh.ops.clocks import clocks
+from mesh.ops.checks import (
+    Results,
+    State,
+    Varz,
+    clocks,
+    config_of,
+    durability,
+    name_of,
+    varz_of,
+    who_fills_it,
+)
 from mesh.ops.dead_letters import letters
 from mesh.ops.log import read_each
-from mesh.ops.log_use import who_fills_it
 from mesh.ops.queue import Waiting, queue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
-from mesh.ops.servers import Results, State, Varz, config_of, durability, name_of, varz_of
 from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, Access, load_settings
 from protocol.domain.ledger import fold

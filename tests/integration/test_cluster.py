@@ -24,8 +24,8 @@ from mesh.bus.roles import GET, accounts_config, names
 from mesh.bus.streams import GUARD_GROUP, Storage, inbox_consumer, proposals_of, queue_consumers
 from mesh.errors import PASSING, ApiError, BusError, NoResponders
 from mesh.local.server import EmbeddedServer
+from mesh.ops.checks import varz_of
 from mesh.ops.health import Finding, Look, examine, run
-from mesh.ops.servers import varz_of
 from mesh.settings import Access
 from mesh.testing import EmbeddedBus
 from protocol.wire.config import AgentEntry

@@ -1,0 +1,311 @@
+"""What `mesh doctor` looks at beneath the mesh: the nats-servers, their clocks, and who fills the log.
+
+A stream keeps a message on so many servers (`num_replicas`), and a majority of them acknowledges it. Each
+server's own `sync_interval` says when it puts a message on its disk; only its monitoring shows that. The word
+*durable* is used only of a server that was seen to fsync each message.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.presence import Clocks, ping, statistics
+from mesh.bus.reader import StoredMessage, batch, bounds, listing, microseconds
+from mesh.bus.roles import GUARD
+from mesh.bus.streams import TIMERS, queue_consumer, stream_table
+from mesh.errors import Denied, NoResponders, UsageWrong
+from mesh.guard.clock import MOST_US
+from mesh.ops.roster import fleet_of
+from protocol.wire import codec, subjects
+from protocol.wire.ids import submitter_of
+
+_TIMEOUT_S = 5.0
+
+State = Literal["ok", "found", "unknown"]
+"""`found`: something is wrong. `unknown`: these credentials or this server cannot tell."""
+Results = AsyncIterator[tuple[State, str]]
+"""What a check yields: `found` for each thing that is wrong, or one `ok` or `unknown`, and why."""
+Varz = Mapping[str, Any]
+"""What a server's monitoring says of it under `/varz`."""
+
+
+def web_url(url: str, option: str) -> str:
+    """Return an HTTP URL without credentials. Raises UsageWrong for any other, without its text.
+
+    The standard library takes `user:password@host` for the name of a host and asks the resolver for it.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if "@" in parts.netloc:
+        raise UsageWrong(
+            f"{option} takes a URL without a user or password: they would be sent to the resolver"
+        )
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageWrong(f"{option} takes a URL, http://… or https://…")
+    return url
+
+
+async def varz_of(monitors: str | None) -> list[Varz]:
+    """Return what each server says whose monitoring answers, of URLs separated by commas.
+
+    Raises UsageWrong for what is no such URL.
+    """
+    addresses = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
+    urls = [web_url(url, "--monitor") for url in addresses]
+    answers = await asyncio.gather(*(asyncio.to_thread(_varz, url) for url in urls))
+    return [answer for answer in answers if answer is not None]
+
+
+def _varz(url: str) -> Varz | None:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        urllib.request.urlopen(f"{url}/varz", timeout=_TIMEOUT_S) as answer,
+    ):
+        return dict(json.load(answer))
+    return None
+
+
+async def durability(bus: Bus, seen: Sequence[Varz]) -> Results:
+    """Find crashes through which messages are lost.
+
+    Args:
+        seen: of the servers whose monitoring answered.
+    """
+    replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
+    streams = stream_table(await fleet_of(bus))
+    listed = await listing(bus)
+    for stream in streams:
+        try:
+            info = listed.info(stream)
+        except NoResponders:
+            silent.append(stream)
+            continue
+        replicas[stream] = int(info["config"]["num_replicas"])
+        cluster = info.get("cluster", {})
+        others = cluster.get("replicas", ())
+        holders |= dict.fromkeys(filter(None, (cluster.get("leader"), *(each["name"] for each in others))))
+        behind |= {each["name"] for each in others if each.get("offline") or not each["current"]}
+    if silent:
+        yield "found", f"nobody answers for {', '.join(silent)}: no server of theirs is up, or they elect"
+    if not (log := replicas.get("LOG", 0)):
+        return
+    if fewer := [f"{stream} ({count})" for stream, count in replicas.items() if count < log]:
+        yield "found", f"kept by fewer servers than the log ({log}): {', '.join(fewer)}; run `mesh setup`"
+    if behind:
+        yield "found", f"away, or without everything yet: {', '.join(sorted(behind))}"
+    yield _synced(log, holders, {name_of(server): server for server in seen})
+
+
+def _synced(replicas: int, holders: Iterable[str], seen: Mapping[str, Varz]) -> tuple[State, str]:
+    by = f"the log is kept by {'one server' if replicas == 1 else f'{replicas} servers'}"
+    if not seen:
+        return "unknown", f"{by}; name the monitoring of each (--monitor URL,URL) to see sync_interval"
+    holders = tuple(holders) or tuple(seen)
+    configs = {name: config_of(seen[name]) for name in holders if name in seen}
+    hidden = ", ".join(name for name in holders if name not in seen)
+    unseen = f"; not seen: {hidden} (--monitor takes several URLs)" if hidden else ""
+    lazy = [
+        f"{name} ({int(config.get('sync_interval', 0)) / 1e9:g} s)"
+        for name, config in configs.items()
+        if not config.get("sync_always")
+    ]
+    if lazy:
+        return "found", (
+            f"not fsynced before it is acknowledged (sync_interval of {', '.join(lazy)}), {by}: "
+            f"what was acknowledged last can be lost when {_loses(replicas)}{unseen}"
+        )
+    if hidden:
+        return "unknown", f"{by}; sync_interval is always on {', '.join(configs) or 'none of them'}{unseen}"
+    return "ok", f"durable: sync_interval always, {by}; {_survives(replicas)}"
+
+
+def _loses(replicas: int) -> str:
+    return "a machine stops" if replicas == 1 else "machines stop at once, or one before the others have it"
+
+
+def _survives(replicas: int) -> str:
+    """Return how many disks may be lost: a majority has every acknowledged message."""
+    spare = (replicas - 1) // 2
+    if not spare:
+        return "the loss of a disk is the loss of what is on it" if replicas == 1 else "no disk may be lost"
+    return f"{'a disk' if spare == 1 else f'{spare} disks'} may be lost"
+
+
+def name_of(varz: Varz) -> str:
+    """Return a server's name, or its id if it has none."""
+    return str(varz.get("server_name") or varz.get("server_id") or "?")
+
+
+def config_of(varz: Varz) -> Mapping[str, Any]:
+    """Return how a server's JetStream is configured."""
+    return dict((varz.get("jetstream") or {}).get("config") or {})
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+# A guard decides by the server's clock alone. So a machine whose clock is wrong harms no verdict, but
+# what it writes into logs and traces has wrong times. Servers that disagree are worse: all times go by
+# them.
+
+SKEW_S = 1.0
+"""How far this machine's clock may be from the server's."""
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    data: Clocks
+
+
+class _Guard(msgspec.Struct, frozen=True):
+    """A guard's statistics, as far as they are about clocks."""
+
+    id: str
+    endpoints: tuple[_Endpoint, ...]
+
+
+async def clocks(bus: Bus) -> Results:
+    """Yield what is known of each clock."""
+    before = time.time()
+    stamp = (await bus.api(f"CONSUMER.INFO.{TIMERS}.{queue_consumer(0)}")).get("ts")
+    after = time.time()
+    if not stamp:
+        yield "unknown", "the server does not say what time it has"
+        return
+    theirs = microseconds(stamp) / 1e6
+    skew = max(before - theirs, theirs - after, 0.0)
+    if skew > SKEW_S:
+        yield "found", f"the server's clock and this machine's are {skew:.1f} s apart: run NTP on both"
+    else:
+        yield "ok", f"the server's clock and this machine's agree within {SKEW_S:g} s"
+    try:
+        there = await ping(bus, GUARD) is not None
+    except Denied:
+        yield "unknown", f"{bus.name} may not ask guards what they measured: ask as an operator or the admin"
+        return
+    guards = [codec.readable(data, _Guard) for data in await statistics(bus, GUARD)] if there else []
+    known = sorted(
+        (each.id, each.endpoints[0].data) for each in guards if each is not None and each.endpoints
+    )
+    for identity, measured in known:
+        for found in _judged(identity, measured):
+            yield found
+    if not known:
+        yield "unknown", "no guard says what it measured"
+
+
+def _judged(identity: str, measured: Clocks) -> Iterator[tuple[State, str]]:
+    ahead = measured.machine_ahead_us
+    where = f"{abs(ahead) / 1e6:.3f} s {'behind' if ahead < 0 else 'ahead of'} the server's"
+    told = f"the clock of guard {identity} is {where} (measured to {measured.within_us / 1e6:.3f} s)"
+    if abs(ahead) - measured.within_us > MOST_US:
+        yield (
+            "found",
+            f"{told}: run NTP on its machine; it decides by the server's clock, but logs by its own",
+        )
+    else:
+        yield "ok", told
+    if measured.servers_apart_us > MOST_US:
+        apart = (
+            f"guard {identity} finds the clocks of the bus's servers {measured.servers_apart_us / 1e6:.1f} s"
+        )
+        yield "found", f"{apart} apart: run NTP on each of them"
+
+
+# --- who fills the log ----------------------------------------------------------------------------
+# Reading a whole day of a busy log takes minutes. A few hundred events, evenly spaced, tell the parts to
+# a few percent. The first event of a span of time is found by bisection, since the log's times do not run
+# back.
+
+SAMPLE = 400
+"""Events that are read of a span. Of fewer, all are."""
+SPANS = {"hour": 3600.0, "day": 86_400.0}
+_SIDE_BY_SIDE = 50
+_SHOWN = 3
+_KIB, _MIB = 1 << 10, 1 << 20
+
+
+class LogUse(NamedTuple):
+    """What a span of the log took: events, about how many bytes, and whose they are (0 to 1)."""
+
+    events: int
+    bytes: int
+    clients: Mapping[str, float]
+    """By whose requests they belong to."""
+    agents: Mapping[str, float]
+    """By which agent proposed what they answer. What clients, people and guards say is nobody's here."""
+
+
+class _Sender(msgspec.Struct):
+    sender: str = ""
+
+
+async def log_use(bus: Bus, span_s: float, sample: int = SAMPLE) -> LogUse:
+    """Return what the last `span_s` of the log took. Raises BusError."""
+    oldest, last = await bounds(bus, "LOG")
+    first = await _first_since(bus, int((time.time() - span_s) * 1e6), oldest, last)
+    events = last - first + 1
+    if not events:
+        return LogUse(0, 0, {}, {})
+    places = sorted({first + round(n * (events - 1) / max(1, sample - 1)) for n in range(sample)})
+    turnstile = asyncio.Semaphore(_SIDE_BY_SIDE)
+
+    async def one(seq: int) -> list[StoredMessage]:
+        async with turnstile:
+            return await batch(bus, "LOG", None, seq, 1)
+
+    found = [message for part in await asyncio.gather(*map(one, places)) for message in part]
+    clients, agents, read = Counter[str](), Counter[str](), 0
+    for message in found:
+        size, request = len(message.data), subjects.parse_evt(message.subject).request
+        sender, client = codec.readable(message.data, _Sender), submitter_of(request)
+        read += size
+        clients[client] += size
+        if sender is not None and sender.sender not in ("", client):
+            agents[sender.sender] += size
+    whole = max(1, read)
+    return LogUse(
+        events,
+        round(read / max(1, len(found)) * events),
+        {name: size / whole for name, size in clients.most_common()},
+        {name: size / whole for name, size in agents.most_common()},
+    )
+
+
+async def _first_since(bus: Bus, since: int, first: int, last: int) -> int:
+    """Return the place of the first event stored at `since` (UTC µs) or later; `last + 1` for none."""
+    low, high = first, last + 1
+    while low < high:
+        middle = (low + high) // 2
+        found = await batch(bus, "LOG", None, middle, 1)
+        if found and found[0].at < since:
+            low = found[0].seq + 1
+        else:
+            high = middle
+    return low
+
+
+async def who_fills_it(bus: Bus) -> Results:
+    """Yield a sentence on each span."""
+    for name, span_s in SPANS.items():
+        use = await log_use(bus, span_s)
+        if use.events:
+            told = f"in the last {name} {use.events} events, about {_size(use.bytes)}"
+            yield "ok", f"{told}; by client: {_parts(use.clients)}; by agent: {_parts(use.agents)}"
+
+
+def _parts(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:_SHOWN]) or "none"
+
+
+def _size(bytes_: int) -> str:
+    return f"{bytes_ / _MIB:.1f} MiB" if bytes_ >= _MIB else f"{bytes_ / _KIB:.1f} KiB"
