@@ -72,7 +72,7 @@ def eager(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
     """Run a coroutine up to its first wait, and return what will be its result. The rest is a task.
 
     That first part runs in the caller's task: it may open no time limit and no group of tasks. An error is
-    the result's; of one that nobody asks for nothing is said.
+    the result's; it is not reported if the result is never asked for.
     """
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     try:

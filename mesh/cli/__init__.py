@@ -81,7 +81,7 @@ COMMANDS = {
 
 
 class Commands(ReportingGroup):
-    """The root: it imports a command when somebody asks for it."""
+    """The root. It imports a command when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

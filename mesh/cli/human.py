@@ -257,7 +257,7 @@ def _check_reply(text: str | None, schema: Any, given: Any) -> None:
 async def assign(
     where: Where, *, request: str, to: str, at_event: int | None, by: str, as_json: bool
 ) -> None:
-    """Name the person who looks at an escalation. It is shown to people; anybody may still resolve it."""
+    """Name the person who looks at an escalation. It is shown to people; any of them may still resolve it."""
     if not to.strip():
         raise UsageWrong("PERSON is empty")
     async with await where.connect("operator") as bus:

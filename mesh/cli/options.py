@@ -228,7 +228,7 @@ class Where:
         return Where(self.flags._replace(name=name), self.asked)
 
     def default_name(self, name: str) -> "Where":
-        """Return the same for `name`, unless anything else names somebody."""
+        """Return the same for `name`, unless a flag or a setting gives another name."""
         settings = load_settings()
         named = self.flags.name or settings.name or settings.credentials or self.flags.context
         return self if named else self.named(name)

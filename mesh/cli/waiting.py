@@ -181,7 +181,7 @@ class QuestionPrompts:
         """Those that wait for a reply, by the number of the event that asked."""
 
     async def put(self, question: Question) -> Any:
-        """Return the reply. Without one it never ends: somebody may give it elsewhere."""
+        """Return the reply. Without one this waits for ever: a reply may be given elsewhere."""
         self._open.add(question.n)
         try:
             async with self._turn:
@@ -231,7 +231,7 @@ def _how_to_reply(where: Where, request: str, schema: Any, n: int | None = None)
 async def _ask(question: Question, typed: "Typed") -> Any:
     """Put an agent's question at the terminal, until the reply is as the question wants it.
 
-    Raises EOFError when nobody will say anything.
+    Raises EOFError at the end of the input.
     """
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 

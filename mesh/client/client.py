@@ -90,7 +90,7 @@ class Client:
         bus = await connect(url, name=name, seed=seed, wait=wait, tls=tls)
         try:
             return await cls.on(bus, name)
-        except BaseException:  # cancelled, too: nobody else knows of this connection
+        except BaseException:  # cancelled, too: no other code holds this connection
             await bus.close()
             raise
 

@@ -48,7 +48,7 @@ async def completes(stage: Stage) -> None:
 
 async def _proposed_once(stage: Stage, request: RequestId) -> None:
     """One readable proposal, stored before the event was acknowledged, which it was once and for good."""
-    (first, *more) = await stage.until(lambda: stage.heard.of(request), "there was to be a proposal")
+    (first, *more) = await stage.until(lambda: stage.heard.proposed(request), "there was to be a proposal")
     if more:
         raise Wrong(f"it proposed {1 + len(more)} times for one round")
     try:
@@ -114,7 +114,7 @@ async def stops_when_cancelled(stage: Stage) -> None:
     await stage.client.cancel(request, "a check")
     await stage.end(request)
     await stage.acked(seq)
-    if stage.heard.of(request):
+    if stage.heard.proposed(request):
         raise Wrong("it proposed for a turn that was over")
 
 
@@ -124,7 +124,7 @@ async def looks_by_itself(stage: Stage) -> None:
     seq = await stage.pulled(request)
     await stage.end_untold(request)
     await stage.acked(seq)
-    if stage.heard.of(request):
+    if stage.heard.proposed(request):
         raise Wrong("it proposed for a turn that was over, of which no notice came")
     await stage.client.cancel(request, "a check")
     await stage.end(request)
@@ -153,7 +153,7 @@ async def gives_back_what_it_does_not_know(stage: Stage) -> None:
         )
     if '"delay"' not in first.payload:
         raise Wrong("it gave an unknown type back without a delay: it comes again at once")
-    if stage.heard.of(request):
+    if stage.heard.proposed(request):
         raise Wrong("it proposed something for an event of an unknown type")
 
 
@@ -180,7 +180,7 @@ async def goes_on_after_a_kill(stage: Stage) -> None:
     request = await stage.submit("wait", for_s=_WORKS_S)
     await stage.pulled(request)
     await stage.process.kill()
-    if stage.heard.of(request):
+    if stage.heard.proposed(request):
         raise Wrong("it proposed before its work was done")
     stage.process.start()
     await stage.takes_work()

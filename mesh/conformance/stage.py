@@ -173,7 +173,7 @@ class Overheard:
         await bus.subscribe(f"mesh.dead.{self.name}", lambda message: self.letters.append(_said(message)))
         await bus.subscribe(f"$JS.ACK.LOG.in-{self.name}.>", self._acknowledged)
 
-    def of(self, request: str) -> list[Published]:
+    def proposed(self, request: str) -> list[Published]:
         """Return what was proposed for a request."""
         return [said for said in self.proposals if said.subject.endswith(f".{request}")]
 

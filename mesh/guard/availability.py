@@ -128,7 +128,7 @@ class AttendanceWatch:
         except BusError as error:  # the bus says so itself; a look that is missing is a gap
             _log.debug("agent_not_seen", agent=agent, code=error.code)
 
-    async def of(self, agent: str, seq: int, first_step: str) -> Attendance:
+    async def look_at(self, agent: str, seq: int, first_step: str) -> Attendance:
         """Look at `agent` now, and return how it was served, for its round.
 
         Args:

@@ -350,7 +350,7 @@ class RequestProcessor:
         seen: list[Attendance] = []
         for start in range(0, len(need.turns), _SEEN_AT_ONCE):
             looks = [
-                watch.of(turn.agent, cached.placed[turn.round_n], _first_step(request, turn))
+                watch.look_at(turn.agent, cached.placed[turn.round_n], _first_step(request, turn))
                 for turn in need.turns[start : start + _SEEN_AT_ONCE]
             ]
             seen += await asyncio.gather(*looks)

@@ -233,7 +233,7 @@ class Guard:
 
     def _sent(self, message: Message) -> messages.Sent:
         sender, request = subjects.parse_queued(message.subject)
-        role, trace = self._context.fleet.role_of(sender), tracing.brought(message.headers)
+        role, trace = self._context.fleet.role_of(sender), tracing.traceparent_in(message.headers)
         return messages.Sent(sender, request, message.data, role, trace, message.stored_us)
 
     async def _on_fire(self, message: Message) -> None:
@@ -256,7 +256,7 @@ class Guard:
         """
         sender, request = subjects.parse_queued(asked.subject)
         bind(request=request)
-        role, trace = self._context.fleet.role_of(sender), tracing.brought(asked.headers)
+        role, trace = self._context.fleet.role_of(sender), tracing.traceparent_in(asked.headers)
         try:
             if len(asked.data) > MESSAGE_BYTES:
                 return False

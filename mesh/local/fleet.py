@@ -344,4 +344,4 @@ class LocalFleet(Lifecycle):
         if self._lasting:
             await self.server.stop()
         else:
-            await self.server.kill()  # a clean end takes half a second, and nobody looks at this store again
+            await self.server.kill()  # a clean end takes half a second, and this store is not read again

@@ -114,7 +114,7 @@ class LocalMesh:
     """A real nats-server, a real guard and the runtimes of these agents, each under its own credentials.
 
     Args:
-        agents: the code. Agents of the fleet that are not among them are served by nobody.
+        agents: the code. Other agents of the fleet are not served.
         directory: for keys and store; a fresh one for each test.
         fleet: who may do what; by default one of these agents, the first being the one to begin with.
         policies: by name, as in `InMemoryGuard`.
@@ -180,7 +180,7 @@ class LocalMesh:
         """Start everything and wait until it takes work. Raises what a service dies of."""
         try:
             await self._stack.enter_async_context(self.bus)
-            self._stack.push_async_callback(self.bus.server.kill)  # nobody looks at this store again
+            self._stack.push_async_callback(self.bus.server.kill)  # this store is not read again
             await self._write_documents()
             self._begin(Guard(await self._connection(GUARD), identity=f"{GUARD}-1"))
             for agent in self._agents:

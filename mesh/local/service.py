@@ -171,7 +171,7 @@ class OutputLine(NamedTuple):
 class Output:
     """The part of a service's log file from a place on, as a person at this terminal reads it.
 
-    A service logs JSON, a line an event. Any other line was printed by somebody's code, or by Python as it
+    A service logs JSON, a line an event. Any other line was printed by an agent's code, or by Python as it
     ended the process. It is shown as it is. Of a traceback, the file and line of the reader's own code come
     first: the frame in `home` that is nearest to the error.
 

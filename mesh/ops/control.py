@@ -60,7 +60,7 @@ def order_id() -> str:
 
 
 async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float = _WITHIN_S) -> AnyEvent:
-    """Send a control message and return the event that it brought about.
+    """Send a control message and return the event that came of it.
 
     Args:
         bus: an operator's connection, or that of the client whose request it is.

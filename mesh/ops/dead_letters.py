@@ -149,7 +149,7 @@ def _queued(seq: int, letter: DeadLetter) -> tuple[str, str]:
         sender, request = subjects.parse_queued(letter.subject)
     except ValueError:
         raise Impossible(
-            f"letter {seq} is a timer, not somebody's message: a guard looks at the request again, and arms "
+            f"letter {seq} is a timer, not a member's message: a guard looks at the request again, and arms "
             f"its timer anew, with the next message about it: mesh request freeze {letter.request}, then thaw"
         ) from None
     if request == subjects.MESH_WIDE:

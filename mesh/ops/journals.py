@@ -120,7 +120,7 @@ def _attributed(
     whose = owners_of(happened)
     steps = []
     for step in found:
-        if step.agent != whose.get(step.journal, step.agent):  # anybody may write under any turn's id
+        if step.agent != whose.get(step.journal, step.agent):  # an agent can write under any turn's id
             passed_over.add(f"{step.agent} {step.journal} {step.name}")
         elif until is None or step.record.at <= until:
             steps.append(step)

@@ -290,7 +290,7 @@ def turn_in(ledger: Ledger, what: What, own: str = "", n: int | None = None) -> 
 
     Args:
         own: the name of the reader; a client may be asked itself.
-        n: the number of the event since which it waited when somebody looked. Raises Impossible if no turn
+        n: the number of the event since which it waited when the reader looked. Raises Impossible if no turn
             waits since that one now: what was decided then may not fit. None means the only one. Raises
             UsageWrong if there are several.
     """

@@ -140,7 +140,7 @@ class Steps:
                 left.append(step)
             elif whose == step.agent:
                 self._show(step)
-            else:  # anybody may write under any turn's id
+            else:  # an agent can write under any turn's id
                 self.passed_over.add(f"{step.agent} {step.journal} {step.name}")
         self._waiting = left
         if event is not None:

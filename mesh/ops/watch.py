@@ -32,7 +32,7 @@ _INTERESTING: dict[str, What] = {
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody should know of."""
+    """Something that a person should know of."""
 
     what: Literal["escalation", "ask", "doubt", "dead_letter"]
     at: int
@@ -167,7 +167,7 @@ class Watch:
             except Exception as error:  # neither source ends by itself
                 found.put_nowait(error)
 
-        sources = (self._raised(log_from, tail=True), self._buried(dead_from))
+        sources = (self._raised(log_from, tail=True), self._dead_lettered(dead_from))
         reading = [asyncio.create_task(put(source)) for source in sources]
         try:
             while True:
@@ -225,7 +225,7 @@ class Watch:
 
     # --- dead letters -----------------------------------------------------------------------------
 
-    async def _buried(self, from_seq: int) -> AsyncIterator[tuple[int, Alarm]]:
+    async def _dead_lettered(self, from_seq: int) -> AsyncIterator[tuple[int, Alarm]]:
         told = set[dead_letters.Buried]()
         while True:
             try:

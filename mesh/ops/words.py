@@ -19,7 +19,7 @@ from protocol.wire.ids import HUMAN
 from protocol.wire.records import Record
 
 ASKED = "a question waits for its reply"
-"""Why a request waits, as `protocol.views.timeline` says it of one that has asked somebody."""
+"""Why a request that has asked a question waits, in the words of `protocol.views.timeline`."""
 OF_TASKS = ("task", "offer", "deliver", "task_failed", "task_cancelled")
 """Moves whose detail is the name of a task."""
 WIDTH = 80

@@ -57,7 +57,7 @@ class Logger:
         if self._made is None:
             structlog = _structlog()
             made = structlog.get_logger(self._name)
-            # A proxy binds anew for each line. Where nobody configures it again, once is enough.
+            # A proxy binds anew for each line. Where logging is configured for good, once is enough.
             self._made = made.bind() if structlog.get_config()["cache_logger_on_first_use"] else made
         return self._made
 
@@ -108,12 +108,12 @@ _log = Logger("")
 def configure_logging(style: str = "auto", level: str = "info", *, for_good: bool = False) -> None:
     """Send structlog's and the standard library's records to standard error.
 
-    What exceptions say may be anybody's data. It is written only if MESH_LOG_VALUES says so.
+    The text of an exception may hold private data. It is written only if MESH_LOG_VALUES says so.
 
     Args:
         style: `console`, `json`, or `auto` (console on a terminal).
         level: a name of the standard library's levels. Lines below it cost next to nothing.
-        for_good: nobody configures it again in this process. Each line then costs less, and uncaught
+        for_good: it is not configured again in this process. Each line then costs less, and uncaught
             exceptions of any thread are logged, too.
     """
     structlog = _structlog()
@@ -163,7 +163,7 @@ def _harmless(_logger: Any, _method: str, line: "EventDict") -> "EventDict":
     }
 
 
-# --- what nobody catches --------------------------------------------------------------------------
+# --- uncaught exceptions ----------------------------------------------------------------------------
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -67,7 +67,7 @@ def when(at_us: int) -> str:
     """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for a time that no calendar has."""
     try:
         at = datetime.fromtimestamp(at_us / 1e6, UTC)
-    except (ValueError, OverflowError, OSError):  # anybody may write any number
+    except (ValueError, OverflowError, OSError):  # an agent can write any number
         return "?"
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

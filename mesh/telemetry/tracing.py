@@ -4,7 +4,7 @@ A request is one trace through all processes. The header of each message names t
 Each event repeats it in its body, because an exported log has no headers.
 
 `look` finds out once if this process traces, when a client, a guard or an agent begins. With telemetry off,
-asking each time would be a guard's largest cost of telemetry. A process traces only if somebody else has
+asking each time would be a guard's largest cost of telemetry. A process traces only if other code has
 loaded OpenTelemetry's API.
 
 GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development. The names of a
@@ -142,7 +142,7 @@ def sound(traceparent: str | None) -> str:
     return traceparent if traceparent and _WELL_FORMED.fullmatch(traceparent) else ""
 
 
-def brought(headers: Mapping[str, str]) -> str:
+def traceparent_in(headers: Mapping[str, str]) -> str:
     """Return the `traceparent` in a message's headers; empty without a well-formed one."""
     return sound(headers.get(HEADER))
 

@@ -102,7 +102,7 @@ class Options(NamedTuple):
             return False
 
     def check(self) -> None:
-        """Raise UsageWrong for a page that anybody on the network could open, or a token that is short."""
+        """Raise UsageWrong for a page that others on the network could open, or a token that is short."""
         if self.token is not None and len(self.token) < LEAST_TOKEN:
             raise UsageWrong(f"the page's token has {LEAST_TOKEN} characters or more")
         if not self.is_loopback and not self.token:

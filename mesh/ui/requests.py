@@ -2,7 +2,7 @@
 
 What happens now are server-sent events: `note`, a live note of the running turn (its steps, and the model's
 text as it comes); `grown`, the number of the newest event in the log; `ended`, how the request ended, and
-then the stream ends. Notes go to the client whose request it is and to nobody else: they are here only if its
+then the stream ends. Notes go only to the client whose request it is: they are here only if its
 key is at hand.
 """
 

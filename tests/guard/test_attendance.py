@@ -37,7 +37,7 @@ async def seen_by(mesh: EmbeddedBus, stage: Stage, clock: Clock) -> AttendanceWa
 
 async def seen(looker: AttendanceWatch, seq: int = 1) -> tuple[bool, int]:
     """Return whether `a` is served, and since when."""
-    return (await looker.of("a", seq, f"{STEP}0-0"))[:2]
+    return (await looker.look_at("a", seq, f"{STEP}0-0"))[:2]
 
 
 async def test_a_span_begins_at_the_first_look_that_finds_it_and_lasts_while_looks_find_the_same(
@@ -112,7 +112,7 @@ async def test_an_agent_without_an_inbox_is_only_not_served(furnished: EmbeddedB
     looker = await seen_by(furnished, stage, clock)
     admin = await stage.bus("admin")
     await admin.api(f"CONSUMER.DELETE.LOG.{inbox_consumer('e')}")
-    assert await looker.of("e", 1, subjects.step("e", "c1_none", "t", "0-0")) == (False, clock.now, True)
+    assert await looker.look_at("e", 1, subjects.step("e", "c1_none", "t", "0-0")) == (False, clock.now, True)
 
 
 async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_proof_too(
@@ -127,7 +127,7 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
 
     async def unbegun() -> bool:
         step = subjects.step("a", request, work.work.turn, "0-0")
-        return (await looker.of("a", seq, step)).unbegun
+        return (await looker.look_at("a", seq, step)).unbegun
 
     assert await unbegun()
     step = subjects.step("a", request, work.work.turn, "0-0")
@@ -138,9 +138,9 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
     other = await client.submit("hello")
     await stage.reaches(other, "request.opened")
     seq = await stage.last_seq("LOG")
-    assert (await looker.of("a", seq, f"{STEP}0-0")).unbegun
+    assert (await looker.look_at("a", seq, f"{STEP}0-0")).unbegun
     await (await stage.actor("a")).work(other)
-    assert not (await looker.of("a", seq, f"{STEP}0-0")).unbegun
+    assert not (await looker.look_at("a", seq, f"{STEP}0-0")).unbegun
     await client.cancel(other)
     await client.wait(other, timeout_s=PATIENCE_S)
 

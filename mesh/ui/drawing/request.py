@@ -141,7 +141,7 @@ def _arrow(drawn: Element, row: SceneRow, x: dict[str, float], y: float, width: 
     begin = x[row.lane]
     end = x.get(row.to or "")
     outward = 1.0 if begin + _LANE / 2 < width - 20 else -1.0
-    aimed = end is None or end == begin  # at nobody that has a lane: it leads nowhere
+    aimed = end is None or end == begin  # its target has no lane: it leads nowhere
     if end is None or end == begin:
         end = begin + outward * _LANE * 0.62
     way = 1.0 if end > begin else -1.0
