@@ -11,6 +11,7 @@ from typing import NamedTuple
 import click
 
 from mesh.cli.exits import EPILOG, ReportingGroup
+from mesh.cli.output import say
 
 
 class CommandPlace(NamedTuple):
@@ -114,7 +115,7 @@ def _say_version(ctx: click.Context, option: click.Parameter, is_wanted: bool) -
     """Print the version, and of what it was built (`mesh.settings` is too much to load for that)."""
     if is_wanted:
         build = " ".join(os.environ.get("MESH_BUILD", "").split())
-        click.echo(f"mesh {version('handoff-mesh')}{f' (build {build})' if build else ''}")
+        say(f"mesh {version('handoff-mesh')}{f' (build {build})' if build else ''}")
         ctx.exit()
 
 
