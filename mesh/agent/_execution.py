@@ -17,7 +17,7 @@ import msgspec
 from mesh.agent._ahead import EndWatch
 from mesh.agent._effects import another_try, bring_about, require_approval
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
-from mesh.agent._steps import Recorded, RoundKey, digest_of, given, giving, plain, text_of
+from mesh.agent._steps import Given, Recorded, RoundKey, digest_of, given, giving, plain, prompt_of, text_of
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
 from mesh.agent.errors import (
@@ -69,6 +69,13 @@ MOST_KEPT_S = 5.0
 """Kept of a round's time, at most a tenth of it, to report that the round has waited in vain."""
 
 
+KeepPrompt = Callable[[str, bytes], Awaitable[None]]
+
+
+async def _unkept(digest: str, body: bytes) -> None:
+    """Keep no prompt: for rounds that no log names."""
+
+
 class Execution:
     """One round under way. `mesh.model` uses it; an agent's own code has the `Turn` around it.
 
@@ -76,6 +83,7 @@ class Execution:
         is_over: returns True if a guard ended the turn.
         live: shows the client the round's work.
         send: stores a proposal that does not end the round.
+        keep_prompt: stores the fixed part of a prompt, by its digest, before it is first sent.
         store: of artifacts; None for the one that the fleet names.
         open_at: when the turn was open for certain (monotonic seconds).
     """
@@ -93,12 +101,14 @@ class Execution:
         build: str = "",
         live: LiveOutput = SILENT,
         send: Send = nowhere,
+        keep_prompt: KeepPrompt = _unkept,
         store: "ArtifactStore | None" = None,
         open_at: float = -math.inf,
     ) -> None:
         self.key, self.work, self.fleet, self.journal = key, work, fleet, journal
         self.request, self.agent = key.request, key.agent
         self.live = live
+        self._keep_prompt = keep_prompt
         self.prices = price_list(work.prices)
         """Prices of models' tokens, by model."""
         self.actions = set(work.reported.actions)
@@ -245,6 +255,7 @@ class Execution:
         cost: Callable[[T], Usage] | None = None,
         began: Any = None,
         ahead: bool = False,
+        parts: tuple[Any, Any, Any] | None = None,
     ) -> tuple[T, bool]:
         """Return a model's reply to `prompt`, and True if this round is the one that pays for it.
 
@@ -255,17 +266,22 @@ class Execution:
                 afterwards takes nothing of the bill with it.
             began: of a conversation's first call: its beginning, for `journal.begun`.
             ahead: as for `Journal.step`.
+            parts: of the prompt: what is fixed, the turn as text, and what was said so far. The step names
+                their digests, and the fixed part is stored.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
         Raises Throttled when the round's time does not last until the model may be asked.
         """
         paid = True
+        shown, fixed = (None, b"") if parts is None else prompt_of(*parts)
 
         async def ask() -> Any:
             while True:
                 await self.require_open()
                 await self.journal.require_held(self.journal.progressed_at)
                 self._require_budget()
+                if shown is not None:
+                    await self._keep_prompt(shown.fixed, fixed)
                 try:
                     with self.live.doing("model", name):
                         return plain(await produce())
@@ -279,7 +295,9 @@ class Execution:
         priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
         call = ("model", name, digest_of(prompt))
         kept = None if began is None else plain(began)
-        value = await self.journal.step(call, ask, cost=priced, on_reuse=reused, began=kept, ahead=ahead)
+        value = await self.journal.step(
+            call, ask, cost=priced, on_reuse=reused, began=kept, given=Given(prompt=shown), ahead=ahead
+        )
         return msgspec.convert(value, kind), paid
 
     async def _wait_out(self, throttled: Throttled) -> None:

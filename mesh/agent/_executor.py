@@ -30,7 +30,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, spread
 from mesh.bus.lane import Lane
 from mesh.bus.reader import get
-from mesh.bus.stores import JetStreamSteps
+from mesh.bus.stores import JetStreamSteps, PromptStore
 from mesh.errors import ApiCode, ApiError, Malformed, MeshError, TooLarge
 from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
@@ -73,6 +73,7 @@ class Executor:
         self.claims = Claims(self._store, self._is_busy, lambda: around.fleet.heartbeat_s)
         self.running = RunningRounds(self._was_ended, self.claims.on_notice)
         self._steps = JetStreamSteps(bus, agent.name)
+        self._prompts = PromptStore(bus, agent.name)
         self._lane = Lane(bus, agent.name)
         self._foreign = ForeignRounds(agent.version_grace_s)
         self._deliveries = itertools.count(1)
@@ -238,6 +239,7 @@ class Executor:
             build=self._build,
             live=live,
             send=partial(self._store, key.request),
+            keep_prompt=self._prompts.keep,
             open_at=open_at,
         )
 

@@ -32,6 +32,7 @@ from protocol.wire.records import (
     MOST_ARGUMENTS_BYTES,
     RAISED,
     Cut,
+    PromptParts,
     Record,
     decode_record,
     place_of,
@@ -122,11 +123,12 @@ def type_of(error: Exception) -> str:
 
 
 class Given(NamedTuple):
-    """What a tool is called with, as its step records it."""
+    """What a tool or a model is called with, as its step records it."""
 
     arguments: msgspec.Raw | None = None
     secret: tuple[str, ...] = ()
     cut: Cut | None = None
+    prompt: PromptParts | None = None
 
 
 NOTHING_GIVEN = Given()
@@ -144,6 +146,15 @@ def given(arguments: Mapping[str, Any], secret: Iterable[str] = ()) -> Given:
     if len(body) <= MOST_ARGUMENTS_BYTES:
         return Given(msgspec.Raw(body), kept_out)
     return Given(None, kept_out, Cut(bytes=len(body), head=body[:HEAD_BYTES].decode(errors="ignore")))
+
+
+def prompt_of(fixed: Any, brief: Any, transcript: Any) -> tuple[PromptParts, bytes]:
+    """Return the digests of a prompt's parts, and its fixed part as it is stored."""
+    body, *others = (
+        msgspec.json.encode(part, order="deterministic", enc_hook=str) for part in (fixed, brief, transcript)
+    )
+    digests = [hashlib.sha256(each).hexdigest()[:32] for each in (body, *others)]
+    return PromptParts(fixed=digests[0], brief=digests[1], transcript=digests[2]), body
 
 
 def _argument(value: Any) -> Any:
@@ -210,6 +221,7 @@ class StoredSteps:
             arguments=given.arguments,
             secret=given.secret,
             cut=given.cut,
+            prompt=given.prompt,
             **known,
         )
 

@@ -172,6 +172,45 @@ class JetStreamSteps:
             raise StepTaken(name) from None
 
 
+PROMPT_S = 2.0
+"""How long a prompt may keep a model's call waiting until it is stored."""
+_PROMPTS_KNOWN = 1_000
+
+
+class PromptStore:
+    """The fixed parts of an agent's prompts, each stored once, before a model is first sent it.
+
+    A part that cannot be stored is named in the log, and the model is asked all the same.
+    """
+
+    def __init__(self, bus: Bus, agent: str) -> None:
+        self._bus, self._agent = bus, agent
+        self._known: dict[str, None] = {}
+        """Digests of the parts that this process has stored, or tried to."""
+
+    async def keep(self, digest: str, body: bytes) -> None:
+        """Store a part, unless this process has done so."""
+        if digest in self._known:
+            return
+        self._known[digest] = None
+        if len(self._known) > _PROMPTS_KNOWN:
+            del self._known[next(iter(self._known))]
+        subject = subjects.prompt(self._agent, digest)
+        try:
+            await self._bus.publish_durable(subject, body, timeout_s=PROMPT_S)
+        except SubjectTaken:
+            return
+        except MeshError as error:
+            if isinstance(error, StreamFull) and await self._is_there(subject):
+                return  # the server has one code for both
+            _log.warning("prompt_not_kept", agent=self._agent, digest=digest, code=error.code)
+
+    async def _is_there(self, subject: str) -> bool:
+        with contextlib.suppress(BusError):
+            return await get(self._bus, "PROMPTS", subject) is not None
+        return False
+
+
 # --- journals, as viewers and operators read them ---------------------------------------------------
 # Each agent's journals are a stream of their own, and an agent may write anything into its own. Steps are
 # named as `mesh.agent._journal` does: `<round>-<n>`, and `<round>-<n>d` for an effect's result. What lies

@@ -26,6 +26,7 @@ IN_MEMORY = "mem_storage"
 
 _ENDS_BYTES = 256 * MIB
 _ASKS_BYTES = 256 * MIB
+_PROMPTS_BYTES = 256 * MIB
 SCHEMA_KEY = "mesh.schema"
 _PARTITIONS_KEY = "mesh.partitions"
 MOST_LETTERS = 250
@@ -213,6 +214,8 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "max_msg_size": 64 * KIB,
             "republish": _told("mesh.card.*", f"{CONF_CHANGED}.card.{{{{wildcard(1)}}}}"),
         },
+        # What is not kept is missed by nobody's turn; what is kept stays as long as the log may name it.
+        "PROMPTS": {**_KEPT, **_ONCE, "max_msg_size": MESSAGE_BYTES, "max_bytes": _PROMPTS_BYTES},
         "DEAD": {
             "allow_direct": True,
             "max_msgs_per_subject": MOST_LETTERS,  # a sender takes 125 MiB, and displaces no other's

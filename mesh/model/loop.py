@@ -358,8 +358,16 @@ async def replied(
             turn.execution.ended.look_ahead()
         return reply
 
+    fixed = {"instructions": prompt.instructions, "tools": prompt.tools, "parameters": model.parameters}
     reply, is_paid_now = await turn.execution.model(
-        model.mode, prompt, ask, Reply, cost=pricing.cost, began=began, ahead=ahead
+        model.mode,
+        prompt,
+        ask,
+        Reply,
+        cost=pricing.cost,
+        began=began,
+        ahead=ahead,
+        parts=(fixed, prompt.brief, prompt.transcript),
     )
     pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
     if reply.stop in FATAL:

@@ -122,6 +122,11 @@ class Model(ABC):
             hear: called with each piece of text as it comes, by a model that can; for display only.
         """
 
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What is asked of the model beside the prompt, for the record; nothing that is secret."""
+        return {"model": self.mode}
+
     def warm(self) -> None:  # noqa: B027 - most models have nothing to load
         """Load what the first reply needs. It takes long, and is called in a thread."""
 

@@ -137,6 +137,12 @@ class VendorModel(Model):
         self._base_url = base_url
         self._api_key = api_key
 
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        known = {"model": self.mode, "fallback": self.fallback, "max_tokens": self._max_tokens}
+        more = {name: value for name, value in self._more.items() if not name.startswith("extra_")}
+        return {**more, **known}  # the others go into headers and addresses, which may hold a key
+
     @classmethod
     def is_installed(cls) -> bool:
         """Return True if its SDK is there. Nothing is imported."""

@@ -55,6 +55,15 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     head: str
 
 
+class PromptParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Digests of the parts of a prompt: the first 32 digits (hex) of SHA-256 over each as canonical JSON."""
+
+    fixed: str
+    """Instructions, tools and parameters, as they lie in the stream PROMPTS."""
+    brief: str
+    transcript: str
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step as it is stored. Fields are only ever added, at the end and with a default."""
 
@@ -85,6 +94,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names of arguments that the tool keeps out of the record. The digest is of them, too."""
     cut: Cut | None = None
     """Instead of `arguments` of more than 16 KiB."""
+    prompt: PromptParts | None = None
+    """Of a model's reply: what was sent."""
 
     @property
     def called(self) -> str:

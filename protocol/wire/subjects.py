@@ -110,6 +110,11 @@ def card(agent: str) -> str:
     return f"mesh.card.{_token(agent)}"
 
 
+def prompt(agent: str, digest: str) -> str:
+    """A fixed part of an agent's prompts, by its digest."""
+    return f"mesh.prompt.{_token(agent)}.{_token(digest)}"
+
+
 def dead(name: str) -> str:
     return f"mesh.dead.{_token(name)}"
 
@@ -187,6 +192,7 @@ STORED_IN: dict[str, tuple[str, ...]] = {
     "TIMER": (SCHEDULES, "mesh.timer.fire.*.*"),
     "CONF": ("mesh.conf.>",),
     "CARDS": ("mesh.card.*",),
+    "PROMPTS": ("mesh.prompt.*.*",),
     "DEAD": ("mesh.dead.*", "mesh.dead.guard.*"),
 }
 """Subjects of each stream that a mesh has once."""

@@ -57,6 +57,7 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         pytest.param(writing("ENDS", lambda r: end("a", r, "t")), id="the-end-of-anothers-turn"),
         pytest.param(writing("ASKS", lambda r: questions("c1", r)), id="a-question-to-a-client"),
         pytest.param(writing("CARDS", lambda r: card("d")), id="the-card-of-another"),
+        pytest.param(writing("PROMPTS", lambda r: subjects.prompt("a", r)), id="a-prompt-of-another"),
         pytest.param(writing("DEAD", lambda r: dead("a")), id="a-dead-letter-of-another"),
         pytest.param(writing("TIMER", lambda r: f"mesh.timer.fire.0.{r}"), id="an-alarm"),
         pytest.param(writing("CONF", lambda r: f"mesh.conf.policy.{r}"), id="a-policy"),
