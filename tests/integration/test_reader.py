@@ -171,7 +171,7 @@ async def test_whoever_reads_on_hears_that_the_connection_is_closed(server: Embe
         watch, client = Watch(viewer, server.url), await Client.on(bus, "c1")
         work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "the log": lambda: _all(watch.alarms()),
-            "dead letters": lambda: _all(watch._buried(1)),
+            "dead letters": lambda: _all(watch._dead_lettered(1)),
             "drill": drill.Watch(JetStreamLog(viewer), lambda event: None, decided=False).run,
             "client": lambda: _all(client.follow(fresh(), viewer=viewer)),
         }
@@ -190,7 +190,7 @@ async def test_who_may_not_read_dead_letters_hears_it(server: EmbeddedBus) -> No
     async with server.connected_as("c1") as client:
         with pytest.raises(Denied):
             async with asyncio.timeout(PATIENCE_S):
-                await anext(aiter(Watch(client, server.url)._buried(1)))
+                await anext(aiter(Watch(client, server.url)._dead_lettered(1)))
 
 
 async def test_readers_that_are_cancelled_disturb_nobody(own_server: EmbeddedBus) -> None:

@@ -101,7 +101,17 @@ def test_imports_stand_on_top_of_a_nouns_file() -> None:
                 assert WITHIN & {name, name.partition(".")[0]}, f"{path.name}: {name} in a function"
 
 
-UNUSED = {"anthropic", "jsonschema", "mcp", "opentelemetry", "pydantic", "rich", "structlog"}
+UNUSED = {
+    "anthropic",
+    "jinja2",
+    "jsonschema",
+    "mcp",
+    "opentelemetry",
+    "pydantic",
+    "rich",
+    "starlette",
+    "structlog",
+}
 """What a command that asks the bus for something, or reads a file, has no use for."""
 NOWHERE = "nats://127.0.0.1:1"
 A_REQUEST = "c1_01HF7YAT00040G2081040G2081"
@@ -112,6 +122,7 @@ A_REQUEST = "c1_01HF7YAT00040G2081040G2081"
     [
         pytest.param(["send", "hello", "--url", NOWHERE], Exit.UNREACHABLE, id="send"),
         pytest.param(["request", "show", A_REQUEST, "--url", NOWHERE], Exit.UNREACHABLE, id="request show"),
+        pytest.param(["request", "ls", "--url", NOWHERE], Exit.UNREACHABLE, id="request ls"),
         pytest.param(["why", A_REQUEST, "--url", NOWHERE], Exit.UNREACHABLE, id="why"),
         pytest.param(["request", "show", str(STORY)], Exit.DONE, id="request show FILE"),
         pytest.param(["why", str(STORY)], Exit.DONE, id="why FILE"),
