@@ -40,6 +40,7 @@ class RecordedAnswers:
     def __init__(self, ledger: Ledger, event: AnyEvent, policy: Policy | None = None) -> None:
         self._ledger, self._event, self._policy = ledger, event, policy
         self._grounds = ledger.grounds_of(event) or _NOTHING
+        self._kept = ledger.kept_back(event.cause)
 
     @property
     def fleet(self) -> Fleet:
@@ -87,7 +88,7 @@ class RecordedAnswers:
             return VerdictContext(use)
         named = event.policy  # None: there was none of the name, and no other policy makes one
         prices = event.prices if isinstance(event, events.RequestOpened) else None
-        memory = recalled_for(event, self._ledger.kept_back(event.cause))
+        memory = recalled_for(event, self._kept)
         return VerdictContext(use, named and (self._policy or named), prices, memory)
 
     @property

@@ -20,7 +20,16 @@ from protocol.domain.envelope import World
 from protocol.domain.guard_failed import guard_failed, is_guard_failed
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
-from protocol.domain.steps import NOT_STORED, Append, Appended, Moment, Settled, ShowQuestions, TurnOver
+from protocol.domain.steps import (
+    NOT_STORED,
+    Append,
+    Appended,
+    Moment,
+    Settled,
+    ShowQuestions,
+    Stored,
+    TurnOver,
+)
 from protocol.domain.timers import EVENT_TOO_LARGE
 from protocol.domain.verdict import message_of
 from protocol.wire import codec, events
@@ -71,7 +80,6 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     Raises OldForm.
     """
     differences: list[Difference] = []
-    ledger = Ledger()
     happened: list[AnyEvent] = []
     unreadable = "" if bodies else "there are no events"
     try:
@@ -81,12 +89,12 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     except MeshError as error:
         unreadable = str(error)
     request = happened[0].request if happened else ""
-    judged = 0
+    again, judged, holds = _Again(happened, bodies, policy), 0, True
     for index, event in enumerate(happened):
         try:
-            ledger.mesh_thawed = event.stood
-            derived = _derive(ledger, happened, index, policy) if event.n == index else None
-            ledger.apply(event, bodies[index])
+            holds = holds and event.prev == again.ledger.prev
+            derived = again.derive(index) if event.n == index else None
+            again.take(index)
         except BrokenLog as error:
             unreadable = str(error)
             break
@@ -102,78 +110,134 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
         if difference is not None:
             differences.append(difference)
         judged += 1
-    return Rejudged(request, judged, tuple(differences), tuple(hash_chain.breaks(bodies)), unreadable)
+    breaks = [] if holds and not unreadable else hash_chain.breaks(bodies)
+    return Rejudged(request, judged, tuple(differences), tuple(breaks), unreadable)
 
 
-def _derive(
-    ledger: Ledger, happened: Sequence[AnyEvent], index: int, policy: Policy | None
-) -> AnyEvent | None:
-    """Return what the live code makes of the state before an event and of what it answered.
-
-    What was withheld for a verdict is none itself: with another policy it is not compared.
-    """
-    event = verdict = happened[index]
-    if is_guard_failed(event):
-        return _guard_failed(ledger, happened, event)
-    before = ledger
-    if isinstance(event, FactsWithheld):
-        following = happened[index + 1] if index + 1 < len(happened) else None
-        if policy is not None or following is None or not _is_for(event, following):
-            return event  # its own verdict was never given, or became another: nothing to judge it by
-        verdict, before = following, _with(ledger, event)
-    if policy is not None:
-        ledger = copy(ledger)
-        ledger.policy = policy
-    derived = _decided(ledger, before, event, verdict, policy)
-    if policy is not None and isinstance(derived, FactsWithheld):
-        return _decided(_with(ledger, derived), before, event, verdict, policy)
-    return derived
-
-
-def _decided(
-    ledger: Ledger, before: Ledger, event: AnyEvent, verdict: AnyEvent, policy: Policy | None
-) -> AnyEvent | None:
-    """Return what the guards' decider appends first; None if that is nothing.
+class _Again:
+    """One request, whose events the guards' decider derives again: each from what really happened before.
 
     Args:
-        before: what the recorded message is read by: the ledger, and what was withheld for the verdict.
-        event: what it has to be.
-        verdict: the event that says what was known then: `event`, or the one that it belongs to.
+        policy: the one to judge by; None: the recorded one.
     """
-    command = message_of(before, verdict)
-    recorded = RecordedAnswers(before, verdict, policy)
-    decider, moment = RequestDecider(ledger), Moment(event.at, event.salt)
-    if command is None:
-        gone = recorded.removed
-        in_hand = None if gone is None else _in_hand(ledger, gone)
-        decision = decider.wake(recorded.fleet, moment, deciding=in_hand)
-    else:
+
+    def __init__(self, happened: Sequence[AnyEvent], bodies: Sequence[bytes], policy: Policy | None) -> None:
+        self._happened, self._bodies, self._policy = happened, bodies, policy
+        self._decider = RequestDecider()
+        self._going_on: _Deciding | None = None
+        """What has appended the first event of a verdict, and is to append the second."""
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._decider.ledger
+
+    def derive(self, index: int) -> AnyEvent | None:
+        """Return what the live code makes of the state before an event, and of what that answered.
+
+        What was withheld for a verdict is none itself: with another policy it is not compared.
+        """
+        event = self._happened[index]
+        self.ledger.mesh_thawed = event.stood
+        if is_guard_failed(event):
+            return _guard_failed(self.ledger, self._happened, event)
+        going_on, self._going_on = self._going_on, None
+        if going_on is None:
+            verdict = self._verdict_of(index)
+            if verdict is None:
+                return event
+            if self._policy is not None:
+                return self._by_policy(event, self._policy)
+            going_on = self._begin(self._decider, event, verdict)
+        derived = going_on.next_event()
+        if type(event) is FactsWithheld and derived is not None:
+            self._going_on = going_on
+        if derived is None or derived.trace == event.trace:
+            return derived
+        return replace(derived, trace=event.trace)  # whoever stores it says in which span
+
+    def take(self, index: int) -> None:
+        """Take an event into the ledger, as it is recorded."""
+        event, body = self._happened[index], self._bodies[index]
+        if self._going_on is None or type(event) is not FactsWithheld:
+            for _ in self._decider.take(event, body, None):
+                pass
+        else:
+            following = self._happened[index + 1]
+            self._going_on.store(Stored(event, body, Moment(following.at, following.salt)))
+
+    def _verdict_of(self, index: int) -> AnyEvent | None:
+        """Return the event that says what was known when another was written: itself, or the one after it.
+
+        Return None for what was withheld for a verdict that was never given, or became another.
+        """
+        event = self._happened[index]
+        if not isinstance(event, FactsWithheld):
+            return event
+        following = self._happened[index + 1] if index + 1 < len(self._happened) else None
+        # Its reader is the one who gets the verdict.
+        if following is None or following.cause != event.cause or following.to != event.target:
+            return None
+        return None if self._policy is not None else following
+
+    def _by_policy(self, event: AnyEvent, policy: Policy) -> AnyEvent | None:
+        ledger = copy(self.ledger)
+        ledger.policy = policy
+        derived = self._begin(RequestDecider(ledger), event, event).next_event()
+        if isinstance(derived, FactsWithheld):
+            ledger.pending = derived
+            derived = self._begin(RequestDecider(ledger), event, event).next_event()
+        return derived
+
+    def _begin(self, decider: RequestDecider, event: AnyEvent, verdict: AnyEvent) -> "_Deciding":
+        """Hand the decider what led to an event: a message, or the time."""
+        ledger = self.ledger
+        pending = ledger.pending
+        if type(event) is FactsWithheld:
+            ledger.pending = event  # only to read by: it is taken in when it is derived
+        command, recorded = message_of(ledger, verdict), RecordedAnswers(ledger, verdict, self._policy)
+        ledger.pending = pending
+        moment = Moment(event.at, event.salt)
+        if command is None:
+            gone = recorded.removed
+            in_hand = None if gone is None else _in_hand(ledger, gone)
+            return _Deciding(decider.wake(recorded.fleet, moment, deciding=in_hand), recorded, verdict)
         # An order of a person brings about its own event alone, if the whole mesh was frozen. What fell due
         # by time before a message has events of its own: as if it was stored at the beginning of time.
         alone = is_control(command.what)
         command = command if alone else replace(command, stored=1)
         decision = decider.handle(command, recorded.fleet, moment, mesh_frozen=alone)
-    derived = _first_event(decision, recorded, verdict)
-    if derived is None or derived.trace == event.trace:
-        return derived
-    return replace(derived, trace=event.trace)  # whoever stores it says in which span
+        return _Deciding(decision, recorded, verdict)
 
 
-def _first_event(decision: OpenDecision, recorded: RecordedAnswers, verdict: AnyEvent) -> AnyEvent | None:
-    """Return the first event of a decision that was stored; None if it has none.
+class _Deciding:
+    """A decision that is answered with what the log recorded."""
 
-    Where the log says that what was due was too large to store, it was not stored.
-    """
-    too_large = _code_of(verdict) == EVENT_TOO_LARGE
-    while not isinstance(step := decision.next(), Settled):
-        if isinstance(step, Append):
-            if not too_large or step.event.cause == verdict.cause:
-                return step.event
-            step.supply(NOT_STORED)
-            too_large = False
-        elif not isinstance(step, Appended | TurnOver | ShowQuestions):
-            recorded.supply(step)
-    return None
+    def __init__(self, decision: OpenDecision, recorded: RecordedAnswers, verdict: AnyEvent) -> None:
+        self._decision, self._recorded, self._verdict = decision, recorded, verdict
+        self._too_large = _code_of(verdict) == EVENT_TOO_LARGE
+        self._append: Append | None = None
+
+    def next_event(self) -> AnyEvent | None:
+        """Return the next event that was stored; None if there is none.
+
+        Where the log says that what was due was too large to store, it was not stored.
+        """
+        while not isinstance(step := self._decision.next(), Settled):
+            if isinstance(step, Append):
+                if not self._too_large or step.event.cause == self._verdict.cause:
+                    self._append = step
+                    return step.event
+                step.supply(NOT_STORED)
+                self._too_large = False
+            elif not isinstance(step, Appended | TurnOver | ShowQuestions):
+                self._recorded.supply(step)
+        return None
+
+    def store(self, stored: Stored) -> None:
+        """Take into the ledger what was stored."""
+        assert self._append is not None
+        self._append.supply(stored)
+        self._decision.next()
 
 
 def _code_of(event: AnyEvent) -> str:
@@ -193,11 +257,6 @@ def _in_hand(ledger: Ledger, gone: TurnId) -> tuple[str, int] | None:
     return None if first is None or first.id == gone else (first.id, first.round)
 
 
-def _is_for(withheld: FactsWithheld, following: AnyEvent) -> bool:
-    """Return True if `following` is the verdict that something was withheld for: its reader gets it."""
-    return following.cause == withheld.cause and following.to == withheld.target
-
-
 def _guard_failed(ledger: Ledger, happened: Sequence[AnyEvent], event: AnyEvent) -> AnyEvent | None:
     """Return the end of a request that a guard failed on, as it has to be after these events.
 
@@ -208,13 +267,6 @@ def _guard_failed(ledger: Ledger, happened: Sequence[AnyEvent], event: AnyEvent)
         return None
     world = World(now=event.at, salt=event.salt, trace=event.trace)
     return guard_failed(opened, ledger.head, ledger.prev, world)
-
-
-def _with(ledger: Ledger, withheld: FactsWithheld) -> Ledger:
-    """Return the ledger as it is judged by once something is withheld for the next event."""
-    after = copy(ledger)
-    after.pending = withheld
-    return after
 
 
 def _letters(value: Any) -> bytes:
