@@ -29,7 +29,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet.setup import apply
-from mesh.ops.log import chains_of
+from mesh.ops.chain_parts import chains_in
 from mesh.replay.export import of_each
 from protocol.domain.ledger import Ledger, fold_bodies
 from protocol.wire import codec
@@ -291,8 +291,12 @@ def _folded(bodies: list[bytes]) -> int:
     return fold_bodies(bodies).n
 
 
-def _checked(bodies: list[bytes]) -> int:
-    chains = chains_of(bodies)
+async def _fold(file: Path) -> int:
+    return sum(await of_each(file, _folded))
+
+
+async def _verify(file: Path) -> int:
+    chains = await chains_in(file)
     if chains.breaks:
         raise RuntimeError("a chain that was just written does not verify")
     return chains.events
@@ -301,7 +305,7 @@ def _checked(bodies: list[bytes]) -> int:
 def _rate(what: str, file: Path) -> float:
     """Return the events a second of folding, or of verifying, all requests in a file."""
     started = time.perf_counter()
-    events = sum(asyncio.run(of_each(file, {"fold": _folded, "verify": _checked}[what])))
+    events = asyncio.run({"fold": _fold, "verify": _verify}[what](file))
     took = time.perf_counter() - started
     if events != file.read_bytes().count(b"\n"):
         raise RuntimeError(f"{events} events are not all that the file holds")

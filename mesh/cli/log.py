@@ -17,8 +17,8 @@ from mesh.cli.options import (
     A_PATH,
     READERS,
     Where,
+    file_at,
     framed,
-    of_each,
     requests_argument,
     source_argument_for,
 )
@@ -167,9 +167,11 @@ async def verify(where: Where, *, source: str | Path | None, as_json: bool) -> N
         async with await where.connect("viewer", "operator") as bus:
             async for body in ops.log.stored_bodies(bus):
                 chains.take(body)
+    elif isinstance(source, Path):
+        chains = await ops.chain_parts.chains_in(file_at(source))
     else:
-        for checked in await of_each(where, source, ops.log.chains_of):
-            chains.add(checked)
+        async with await where.connect(*READERS) as bus:
+            chains = ops.log.chains_of(await ops.log.request_bodies(bus, source))
     if not chains.events:
         raise NotFound("the log holds no event: there is nothing to verify")
     if as_json:

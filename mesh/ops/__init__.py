@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mesh.ops import chain_parts as chain_parts
     from mesh.ops import control as control
     from mesh.ops import dead_letters as dead_letters
     from mesh.ops import delivery as delivery

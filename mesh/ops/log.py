@@ -285,12 +285,12 @@ def redacted_if(is_redacted: Callable[[int], bool], body: bytes) -> bytes:
 class Chains:
     """Checks hash chains as events come by: requests in any order, each one's events in order."""
 
-    def __init__(self) -> None:
-        self.events = 0
+    def __init__(self, whole: dict[str, Chain] | None = None) -> None:
+        self._chains: dict[str, Chain] = whole or {}
+        """By request."""
+        self.events = sum(chain.n for chain in self._chains.values())
         self.unreadable = 0
         """How many of them are no event."""
-        self._chains: dict[str, Chain] = {}
-        """By request."""
 
     @property
     def requests(self) -> int:

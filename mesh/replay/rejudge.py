@@ -159,8 +159,7 @@ class _Again:
         """Take an event into the ledger, as it is recorded."""
         event, body = self._happened[index], self._bodies[index]
         if self._going_on is None or type(event) is not FactsWithheld:
-            for _ in self._decider.take(event, body, None):
-                pass
+            self._decider.follow(event, body)
         else:
             following = self._happened[index + 1]
             self._going_on.store(Stored(event, body, Moment(following.at, following.salt)))

@@ -126,6 +126,11 @@ class RequestDecider:
         yield from self._report(event, over)
         yield Appended(event, tuple(counts(self.ledger, event, moved, over)), command)
 
+    def follow(self, event: AnyEvent, body: bytes) -> None:
+        """Take in an event that another guard wrote and told of, or nobody is to hear of any more."""
+        self.ledger.apply(event, body)
+        self._reported = event.id
+
     def unreported(self) -> Iterator[Step]:
         """Yield whom to tell of the turns that the head ended, unless it is known that this was done.
 
@@ -269,11 +274,12 @@ class OpenDecision:
             trace = trace_of(ledger.trace, command.trace)
             world = replace(world, now=moment.now, salt=moment.salt, trace=trace)
         else:
-            self.admitting = command is self._command
-            found = admission(ledger, command)
-            self.admitting = False
-            if not isinstance(found, Accepted):
-                return found
+            if not self._inquiry.begun:
+                self.admitting = command is self._command
+                found = admission(ledger, command)
+                self.admitting = False
+                if not isinstance(found, Accepted):
+                    return found
             asked = self._inquiry.world(command, self._now())
             if not isinstance(asked, World):
                 return asked

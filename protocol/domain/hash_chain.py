@@ -49,15 +49,20 @@ _links = msgspec.json.Decoder(ChainLink)
 
 
 class Chain:
-    """Checks one request's events as they come, in order from its first."""
+    """Checks one request's events as they come, in order from its first.
+
+    Args:
+        n: the number of the first that comes.
+        prev: what that has to name as the one before it.
+    """
 
     __slots__ = ("breaks", "n", "prev", "redacted")
 
-    def __init__(self) -> None:
+    def __init__(self, n: int = 0, prev: str = GENESIS) -> None:
         self.breaks: list[Break] = []
         self.redacted: list[int] = []
         """Numbers of the events that are redacted."""
-        self.n, self.prev = 0, GENESIS
+        self.n, self.prev = n, prev
         """Of the next event."""
 
     def take(self, body: bytes, link: ChainLink) -> None:

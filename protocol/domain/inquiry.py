@@ -34,6 +34,11 @@ class Inquiry:
         self._peers: NeedPeers | None = None
         self._candidates: NeedCandidates | None = None
 
+    @property
+    def begun(self) -> bool:
+        """True once it was asked what a verdict rests on."""
+        return self._context is not None
+
     def world(
         self, command: Command, moment: Moment
     ) -> World | NeedVerdictContext | NeedPeers | NeedCandidates:

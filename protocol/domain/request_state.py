@@ -110,7 +110,10 @@ class RequestState:
         """
         if self.noted or self.thawed or self.mesh_thawed:
             end = moved_on(begin, end, merged((*self.noted, *self.thawed, *self.not_noted())))
-        return min([end, *(at for at in most if at is not None)])
+        for at in most:
+            if at is not None and at < end:
+                end = at
+        return end
 
     # --- reading ----------------------------------------------------------------------------------
 

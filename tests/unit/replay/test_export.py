@@ -11,13 +11,16 @@ from mmap import mmap
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from mesh.errors import Malformed
-from mesh.ops.log import chains_of
+from mesh.ops.chain_parts import chains_in, joined, parts_of
+from mesh.ops.log import Chains, chains_of
 from mesh.replay import export
-from mesh.replay.export import StoredStep, of_each, step_line
+from mesh.replay.export import StoredStep, of_each, of_parts, step_line
 from mesh.replay.rejudge import rejudge
+from protocol.domain.hash_chain import redacted
 from protocol.wire.config import Policy
 from tests.servers import until
 from tests.unit.cli.conftest import STORY, Mesh, here, mesh
@@ -87,6 +90,86 @@ def test_several_processes_find_what_one_finds_in_its_order(
     found = in_processes(1, file, work, monkeypatch)
     assert len(found) == len(REQUESTS) + 1
     assert in_processes(processes, file, work, monkeypatch) == found
+
+
+@pytest.mark.parametrize("processes", [1, 2, 30])
+def test_a_file_as_the_log_wrote_it_is_verified_in_parts_each_event_decoded_once(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firsts = [LINES[0].replace(REQUEST, request) for request in REQUESTS]
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"\n".join([STEP, b"", LINES[0], *firsts, STEP, *LINES[1:]]))
+    monkeypatch.setattr(export, "_processes_for", lambda _: processes)
+    monkeypatch.setattr(export, "sort", None)
+    monkeypatch.setattr(export, "_share", None)
+    chains = asyncio.run(chains_in(file))
+    assert (chains.events, chains.requests) == (len(LINES) + len(REQUESTS), 1 + len(REQUESTS))
+    assert chains.breaks == []
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 30])
+def test_the_parts_of_a_file_have_every_event_once(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "log.jsonl")
+    monkeypatch.setattr(export, "_processes_for", lambda _: processes)
+    parts = asyncio.run(of_parts(file, list))
+    assert parts is not None
+    assert len(parts) == processes
+    lines = [line for line in file.read_bytes().splitlines() if line not in (b"", STEP)]
+    assert [line for part in parts for line in part] == lines
+
+
+def test_redacted_events_of_all_parts_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"\n".join(map(redacted, LINES)))
+    monkeypatch.setattr(export, "_processes_for", lambda _: 3)
+    assert asyncio.run(chains_in(file)).redacted == [(REQUEST.decode(), n) for n in range(len(LINES))]
+
+
+BROKEN = msgspec.json.encode({**msgspec.json.decode(LINES[1]), "at": 1})
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([STEP], id="no event"),
+        pytest.param([LINES[1], LINES[0], *LINES[2:]], id="another order"),
+        pytest.param([LINES[0], *LINES[2:]], id="one is missing"),
+        pytest.param([LINES[0], BROKEN, *LINES[2:]], id="an altered one"),
+        pytest.param([*LINES[:3], LINES[3][:-40]], id="one that is cut"),
+        pytest.param([*LINES, b"rubbish"], id="rubbish"),
+        pytest.param([*LINES, b'{"step":"mesh.step"'], id="half a step"),
+        pytest.param([*LINES, OTHER_ORDER], id="fields in another order"),
+        pytest.param([*LINES, TWICE], id="a field twice"),
+        pytest.param([LINES[0].replace(b",", b",\r"), *LINES[1:]], id="a line within a line"),
+    ],
+)
+def test_any_other_file_is_not_and_what_is_found_is_what_sorting_it_finds(
+    lines: list[bytes], processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"\n".join(lines) + b"\n")
+    monkeypatch.setattr(export, "_processes_for", lambda _: processes)
+    parts = asyncio.run(of_parts(file, parts_of))
+    assert parts is None or joined(parts) is None
+    told = []
+    for check in (chains_in, sorted_first):
+        try:
+            chains = asyncio.run(check(file))
+            told.append(str((chains.events, chains.requests, chains.breaks)))
+        except Malformed as wrong:
+            told.append(str(wrong))
+    assert told[0] == told[1]
+
+
+async def sorted_first(file: Path) -> Chains:
+    chains = Chains()
+    for one in await of_each(file, chains_of):
+        chains.add(one)
+    return chains
 
 
 def test_requests_are_shared_among_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
