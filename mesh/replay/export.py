@@ -177,7 +177,7 @@ def _processes_for(path: Path) -> int:
     """Return how many processes a file is worth; 1 where forking is not safe."""
     if sys.platform != "linux" or threading.active_count() > 1:
         return 1
-    return min(len(os.sched_getaffinity(0)), _size_of(path) // SHARE_BYTES)
+    return max(1, min(len(os.sched_getaffinity(0)), _size_of(path) // SHARE_BYTES))
 
 
 def _size_of(path: Path) -> int:

@@ -120,6 +120,11 @@ def test_the_parts_of_a_file_have_every_event_once(
     assert [line for part in parts for line in part] == lines
 
 
+def test_a_small_file_is_verified_by_one_process() -> None:
+    chains = asyncio.run(chains_in(STORY))
+    assert (chains.events, chains.requests, chains.breaks) == (len(LINES), 1, [])
+
+
 def test_redacted_events_of_all_parts_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "log.jsonl"
     file.write_bytes(b"\n".join(map(redacted, LINES)))
