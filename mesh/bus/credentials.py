@@ -119,7 +119,7 @@ class TlsFiles(NamedTuple):
     """Files in PEM form."""
 
     ca: Path | None = None
-    """Of the authority that signed the bus's certificate; None: those that this machine trusts."""
+    """The certificate of the authority that signed the bus's; None: those that this machine trusts."""
     cert: Path | None = None
     """The client's certificate, for a bus that asks for one."""
     key: Path | None = None

@@ -30,7 +30,7 @@ _AGAIN_S = 0.02
 
 
 class Memory(NamedTuple):
-    """What the records say of a client's conversation, or of all its conversations."""
+    """The records of one conversation of a client, or of all its conversations."""
 
     entries: tuple[MemoryEntry, ...]
     unreadable: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ async def set_back(bus: Bus, client: str, end: int) -> None:
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """As much of an event as tells an answer that leaves something."""
+    """The fields of an event that tell if it is an answer that leaves facts behind."""
 
     type: str
     v: int

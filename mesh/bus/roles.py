@@ -74,7 +74,7 @@ INBOX = "_I"
 ANONYMOUS_INBOX = "_INBOX"
 
 TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "card.*"))
-"""Of these wake-ups, those that agents hear, too."""
+"""The wake-ups that agents hear, too."""
 
 LANE_S = 5
 """The server drops later answers of guards on the lane: by then their asker has long stored the message."""
@@ -184,9 +184,9 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     ANSWER,
     f"{INBOX}.{ADMIN}.>",  # the admin is in the same account: what it asks a guard is answered directly
 )
-"""What a guard may publish, besides what its work on each partition's queues takes (`_guard_publishes`)."""
+"""Subjects that a guard may publish, besides those of each partition's queues (`_guard_publishes`)."""
 GUARD_ANSWERS = tuple(f"$SRV.{verb}.{GUARD}" for verb in ("PING", "STATS"))
-"""What a guard answers operators and the admin. Nobody else can: no member may be named so."""
+"""Subjects that a guard answers to operators and the admin. No member may have that name."""
 GUARD_HEARS = ("mesh.lane.>", "mesh.note._.>", CONF_CHANGED + ".>", GUARD_BEATS, *GUARD_ANSWERS)
 
 

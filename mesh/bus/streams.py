@@ -72,9 +72,9 @@ class Storage(NamedTuple):
     log_max_bytes: int = -1
     """-1: as much as the store takes. When it is full, appends are refused; nothing is dropped."""
     memory_bytes: int = 8 << 20
-    """What the conversations of one client may remember; beyond it the oldest facts go."""
+    """Most bytes that the conversations of one client may remember; beyond it the oldest facts go."""
     limits: Limits = Limits()
-    """Of each sender."""
+    """Each sender's limits."""
     limits_of: Mapping[str, Limits] = {}
     """The same for senders with limits of their own."""
 

@@ -20,7 +20,7 @@ __all__ = ["EPILOG", "Exit", "Leave", "ReportingGroup", "ended_by_signals", "lea
 
 
 class Exit(IntEnum):
-    """What a finished command says to its caller."""
+    """The exit status of a command."""
 
     DONE = 0
     FAILED = 1

@@ -221,7 +221,7 @@ class Where:
     def __init__(self, flags: Flags, asked: list[tuple[str, tuple[str, ...]]] | None = None) -> None:
         self.flags = flags
         self.asked = [] if asked is None else asked
-        """Whose key was used so far, and for which roles."""
+        """The names whose keys were used so far, and for which roles."""
 
     def named(self, name: str | None) -> "Where":
         """Return the same for `name`."""

@@ -147,7 +147,7 @@ _HANG = 2
 
 
 class _Page(StringIO):
-    """What a command writes, kept until it is known if the terminal has room for it."""
+    """A command's output, kept until it is known if the terminal has room for it."""
 
     def __init__(self, terminal: TextIO) -> None:
         super().__init__()

@@ -178,7 +178,7 @@ class QuestionPrompts:
         self._over = False
         """True if the question that was put last is over without a reply from here."""
         self._open = set[int]()
-        """Those that wait for a reply, by the number of the event that asked."""
+        """Questions that wait for a reply, by the number of the event that asked."""
 
     async def put(self, question: Question) -> Any:
         """Return the reply. Without one this waits for ever: a reply may be given elsewhere."""
@@ -269,7 +269,7 @@ class Typed:
     def __init__(self, terminal: int) -> None:
         self._terminal = terminal
         self._left = b""
-        """What has come and was not taken as a line."""
+        """Bytes that were read and not yet returned as a line."""
 
     async def line(self) -> str:
         """Return the next line, without its end.

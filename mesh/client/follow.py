@@ -119,7 +119,7 @@ class ClientView(NamedTuple):
     event: events.AnyEvent
     """The newest event that is addressed to it."""
     questions: tuple[Question, ...]
-    """Those that wait for its reply, the oldest first."""
+    """The questions that wait for its reply, the oldest first."""
 
 
 def questions_in(request: RequestId, kept: Questions | None) -> tuple[Question, ...]:
@@ -154,7 +154,7 @@ class Replying:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Those that are at work."""
+        """The tasks that are still running."""
         return [task for task in self._tasks.values() if not task.done()]
 
     async def take(self, questions: Collection[Question]) -> None:

@@ -75,7 +75,7 @@ class InboxProgress:
 
 
 class _Agent:
-    """What was seen of one agent."""
+    """The sightings of one agent."""
 
     def __init__(self) -> None:
         self.served = False
@@ -203,7 +203,7 @@ ATTEMPTS = 4
 class _Copy(NamedTuple):
     entry: BreakerEntry
     seq: int
-    """What a compare-and-set has to name."""
+    """The sequence that a compare-and-set has to name."""
 
 
 _NONE = _Copy(CLOSED, 0)

@@ -18,9 +18,9 @@ from protocol.wire import events
 from protocol.wire.events import AnyEvent
 
 MOST_BYTES = 96 << 20
-"""What all cached requests may take: about 2,000 requests of six events of 1.5 KB."""
+"""Most bytes of all cached requests: about 2,000 requests of six events of 1.5 KB."""
 _OBJECT_BYTES, _MAP_BYTES = 64, 240
-"""What a value and an object take in CPython 3.11, at most, beside the text in them."""
+"""Most bytes of a value and of an object in CPython 3.11, besides the text in them."""
 _TURN_BYTES, _NAME_BYTES, _MODEL_BYTES, _FACT_BYTES = 1_500, 100, 400, 600
 """What is left of a turn that is over; of each name in its path; of what it spent on a model; of a fact."""
 _LOOSE_BYTES = 256 << 10

@@ -115,7 +115,7 @@ class ServerClock:
 
     @property
     def measured(self) -> Clocks:
-        """What was measured, for whoever looks after the machines."""
+        """The newest measurement, for the people who run the machines."""
         known = [each.aged(self._own()) for each in self._servers.values()]
         within = max([(each.high - each.low + 1) // 2 for each in known], default=0)
         return Clocks(

@@ -37,11 +37,11 @@ class Sent(NamedTuple):
     """A message as its sender's queue holds it."""
 
     sender: str
-    """As the broker says, in the subject."""
+    """The name that the broker put into the subject."""
     request: str
     data: bytes
     role: SenderRole
-    """What the fleet file says the sender is."""
+    """The sender's role in the fleet file."""
     trace: str = ""
     """The `traceparent` that it brought; well-formed or empty."""
     stored_us: int = 0
@@ -129,15 +129,15 @@ About = tuple[str, int, int]
 
 
 class _List:
-    """What is known of one list."""
+    """One sender's list, as far as it was read."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.read_up_to = 0
         self.known: dict[About, None] = {}
-        """What its letters are about, those up to `read_up_to`, the oldest first."""
+        """The messages of its letters up to `read_up_to`, the oldest first."""
         self.tail: int | None = None
-        """What the next letter must find as the last one; None if that has to be read."""
+        """The sequence of the last letter, which the next one must name; None if it has to be read."""
 
     def take(self, seq: int, about: About) -> None:
         self.read_up_to = seq

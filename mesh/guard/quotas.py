@@ -44,7 +44,7 @@ _ENDS = frozenset(events.Ended.__args__)
 
 
 class _Client:
-    """What is known of one client."""
+    """One client's use of the log."""
 
     def __init__(self, now: float) -> None:
         self.open: set[str] = set()

@@ -47,9 +47,9 @@ class ServiceProcess:
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.name = name
-        """Whose credentials it has."""
+        """The member whose credentials it has."""
         self.identity = identity
-        """What this process is called: several may have one name."""
+        """The name of this process: several processes may serve one member."""
         self.log = log
         self._arguments = (*command, *arguments)
         self._environment = dict(environment)

@@ -35,7 +35,7 @@ State = Literal["ok", "found", "unknown"]
 Results = AsyncIterator[tuple[State, str]]
 """What a check yields: `found` for each thing that is wrong, or one `ok` or `unknown`, and why."""
 Varz = Mapping[str, Any]
-"""What a server's monitoring says of it under `/varz`."""
+"""A server's own report under `/varz`."""
 
 
 def web_url(url: str, option: str) -> str:
@@ -235,7 +235,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 
 
 class LogUse(NamedTuple):
-    """What a span of the log took: events, about how many bytes, and whose they are (0 to 1)."""
+    """The use of a span of the log: events, approximate bytes, and each sender's share (0 to 1)."""
 
     events: int
     bytes: int

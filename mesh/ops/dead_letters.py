@@ -34,7 +34,7 @@ _PROPOSAL_S = 20.0
 _ORDER_S = 45.0
 """A guard keeps trying an order for a request that is not there, for a while, before it gives it up."""
 _BACK = 100
-"""So many letters at most lie between the two of a message, mostly: the second comes a lease later."""
+"""Most letters that usually lie between two about the same message: the second comes a lease later."""
 _IN_VAIN = {
     "unusable_id": "its request id cannot be one, and never will",
     "request_exists": "its id belongs to another request; the same work needs a new id: mesh request submit",

@@ -45,7 +45,7 @@ class Outbox(ABC):
     """
 
     _LAST: tuple[str, ...] = ()
-    """What lets all other alarms go first."""
+    """Kinds of alarm that let all others go first."""
 
     def __init__(self, reached: Callable[[WatchPoint], None] = lambda place: None) -> None:
         self._reached = reached

@@ -44,7 +44,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None
     detail: str | None
     failure: str | None
-    """What the turn said of its failure, of an escalation that followed from one."""
+    """The message of the failed turn that led to this escalation."""
     numbers: dict[str, Any]
     hint: str | None
     """What would be allowed instead."""
@@ -61,11 +61,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     followed: str
     """What came of it."""
     channel: tuple[ErrorLevel, ...] = ()
-    """Of a task that failed: what each level made of it, its own first and the origin last."""
+    """A failed task's error at each level, its own first and the origin last."""
     version: str = ""
     """The agent's that asked for it, as it reported."""
     build: str = ""
-    """Of what that agent's code was built, as it reported."""
+    """The build of that agent's code, as it reported it."""
     tree: tuple[TreeNode, ...] = ()
     """The tasks of the whole request as they stand, where it is open and leads wait for them."""
 

@@ -55,11 +55,11 @@ from protocol.wire.records import Card
 
 OLDEST_SERVER = (2, 12)
 MOST_LETTERS = 1_000
-"""So many dead letters are read, to count those of one message once; each may have 350 KB."""
+"""Most dead letters that are read to count those of one message once; each may have 350 KB."""
 FULL = 0.8
 """Share of a limit from which on it is worth a word."""
 MOST_TIMER_BYTES = 256 << 20
-"""Of schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
+"""Most schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
 LEAST_FOR_LOG = 1 << 30
 """Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
 _MOST_WAITING = 200
@@ -90,7 +90,7 @@ class Look(NamedTuple):
 
     bus: Bus
     varz: Sequence[Varz] = ()
-    """Of the servers whose monitoring answered."""
+    """The servers whose monitoring answered."""
     file: FleetFile | None = None
     """To compare the server with; the admin's alone."""
 

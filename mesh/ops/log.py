@@ -54,7 +54,7 @@ _PAUSE_S = 0.1
 
 
 class EventHeader(msgspec.Struct, frozen=True):
-    """What any event says of itself, whatever its version."""
+    """The fields that every version of an event has."""
 
     request: str
     n: int
@@ -110,7 +110,7 @@ def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
 
 _PREFIX = re.compile(r"[a-z0-9-]{1,24}_[0-7][0-9A-HJKMNP-TV-Z]{0,24}")
 _TIME_CHARS = 10
-"""Of a ULID's 26 characters: its milliseconds (https://github.com/ulid/spec)."""
+"""The first characters of a ULID, which are its milliseconds (https://github.com/ulid/spec)."""
 _LATE_S = 3600
 """How long a submit may have waited in its queue before the search goes on without it, once one is found."""
 _MOST_LOOKED_AT = 200_000

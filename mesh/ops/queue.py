@@ -59,38 +59,38 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     person: str = ""
     """Who looks at it, if it was assigned."""
     tier: int = 0
-    """Of an escalation: how often it was raised."""
+    """How often an escalation was raised."""
     tier_name: str = ""
     """Which tier of the fleet's people has it; empty where the fleet names none, or nobody has looked."""
     client: str = ""
     text: str = ""
     """What the client wrote."""
     action: str = ""
-    """Of a doubt, or of an ask that is an approval: the tool's name."""
+    """The tool's name, for a doubt or an approval."""
     error: str = ""
-    """What went wrong: of a doubt why nobody knows, of an escalation what the turn reported last."""
+    """What went wrong: why an effect is in doubt, or what the escalated turn reported last."""
     attempts: int = 0
     """Rounds that its turn began."""
     step: str = ""
-    """Of a doubt: the step in the journal."""
+    """A doubt's step in the journal."""
     key: str = ""
-    """Of a doubt: the effect's own key."""
+    """The key of the effect in doubt."""
     schema: Any = None
-    """Of an ask: the JSON Schema that the reply has to follow."""
+    """The JSON Schema that the reply to an ask has to follow."""
     expires_at: int | None = None
-    """Of an ask: when it ends without a reply, UTC µs."""
+    """When an ask ends without a reply, UTC µs."""
     due: int = 0
     """When it is too late, UTC µs: the question or the whole request has ended then."""
     asked: str = ""
-    """Of an ask: whom, `human` or the client."""
+    """The target of an ask: `human` or the client."""
     arguments: Any = None
-    """Of `action`: by name, where its step, or a question for its approval, shows them whole."""
+    """The arguments of `action` by name, if its step or the question for its approval shows them whole."""
     secret: tuple[str, ...] = ()
     """Names of arguments that the tool keeps out of its step."""
     cut: Cut | None = None
-    """Of longer arguments: how many bytes they have, and their beginning."""
+    """The size in bytes and the beginning of longer arguments."""
     journal: str = ""
-    """Of a doubt: the turn under whose id its step lies."""
+    """The turn under whose id the step of a doubt lies."""
 
     @property
     def called(self) -> str:

@@ -199,7 +199,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     key: str
     at: int
-    """Of the intent, UTC µs."""
+    """When its intent was journaled, UTC µs."""
     state: Literal["done", "not_proven"]
     """`not_proven`: there is an intent and no result. It may have happened."""
     result: Any = None

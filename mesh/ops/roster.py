@@ -128,7 +128,7 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 class _Stats(msgspec.Struct, frozen=True):
-    """What an instance answers, by NATS ADR-32; any listener may answer anything."""
+    """An instance's answer, in the shape of NATS ADR-32. A listener may answer anything."""
 
     name: str
     id: str
@@ -176,7 +176,7 @@ async def with_served(bus: Bus, told: Timeline) -> Timeline:
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps work from an agent that failed too often."""
+    """The breaker of an agent: open, it keeps work from one that failed too often."""
 
     agent: str
     state: BreakerState
@@ -224,7 +224,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeshFreeze(Frozen, frozen=True, kw_only=True):
-    """What CONF says of the whole mesh: an entry that guards write and everybody may read."""
+    """The freeze of the whole mesh: an entry of CONF that guards write and every member may read."""
 
     frozen: bool
 

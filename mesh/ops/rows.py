@@ -42,7 +42,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     holder: str
     """Who has to act; empty when nobody has."""
     type: str
-    """Of the newest event."""
+    """The newest event's type."""
     at: int
     """UTC µs of the newest event."""
     events: int
@@ -73,7 +73,7 @@ class IndexRow(NamedTuple):
     listed: Listed
     tags: frozenset[str]
     words: str
-    """What can be looked for, as `words_of` returns it."""
+    """The words that a search finds, as `words_of` returns them."""
 
 
 def words_of(*texts: str) -> str:

@@ -24,7 +24,7 @@ from protocol.wire.prices import UNUSED, Metered
 from protocol.wire.subjects import EVENTS, evt_of
 
 By = Literal["agent", "edge", "model", "client", "request", "turn", "lead", "worker"]
-"""What costs are summed up by."""
+"""The keys by which costs can be summed up."""
 _NO_MODEL = "(no model named)"
 
 

@@ -40,14 +40,14 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     """Empty for a dead letter about none."""
     agent: str
-    """Whose turn it was or is; of a dead letter, who sent the message."""
+    """The agent whose turn it was or is; for a dead letter, the sender."""
     summary: str
     reason: str
     url: str
     """The bus."""
     waiting: Waiting | None = None
     seq: int | None = None
-    """Of a dead letter: its number in `mesh dead ls`."""
+    """A dead letter's number in `mesh dead ls`."""
     tier_name: str = ""
     """Which tier of the fleet's people it is for; empty where the fleet names none."""
     id: str = ""

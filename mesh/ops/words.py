@@ -28,7 +28,7 @@ _NAME_COLUMNS = 44
 _STATUS_COLUMNS = 11
 FOLLOWED_CHARS = 400
 INDENT = "       "
-"""What stands beneath an entry begins so."""
+"""The indent of lines beneath an entry."""
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128
@@ -294,11 +294,11 @@ def step_in_words(made: Record) -> str:
 
 
 class Trouble:
-    """What a request's events mean to a submitter who waits."""
+    """Says what a request's events mean to a submitter who waits."""
 
     def __init__(self) -> None:
         self._failure = ""
-        """What the newest turn that failed said of itself."""
+        """The message of the newest failed turn."""
         self._holders: dict[str, str] = {}
         """By turn: a turn that ran out of time did not send the event that says so."""
 

@@ -169,7 +169,7 @@ class ProbesUnusable(MeshError, code="health.unusable"):
 
 
 class ProbeAnswer(NamedTuple):
-    """What a probe answers over HTTP."""
+    """A probe's answer over HTTP."""
 
     status: int
     body: bytes

@@ -92,7 +92,7 @@ CLIENT: Kind = "CLIENT"
 CONSUMER: Kind = "CONSUMER"
 INTERNAL: Kind = "INTERNAL"
 PRODUCER: Kind = "PRODUCER"
-"""Of a span, by the name of OpenTelemetry's `SpanKind`."""
+"""A span's kind, by the name of OpenTelemetry's `SpanKind`."""
 Attributes = Mapping[str, str | int | float | bool]
 
 conversation: ContextVar[str] = ContextVar("mesh_conversation", default="")

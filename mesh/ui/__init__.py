@@ -42,10 +42,10 @@ LEAST_TOKEN = 16
 
 
 class Keys(NamedTuple):
-    """Whose keys the server holds. A browser gets none of them."""
+    """The keys that the server holds. A browser gets none of them."""
 
     reader: Access
-    """Of a viewer or an operator: for everything that is shown."""
+    """A viewer's or an operator's access, for everything that is shown."""
     of: Callable[[str], Access | None]
     """Returns how to get on the bus as a name; None if its key is not at hand."""
     operator: str | None = None
@@ -72,9 +72,9 @@ class Options(NamedTuple):
     port: int = 0
     """0 lets the system choose."""
     token: str | None = None
-    """What a visitor has to show first; None: nothing, which is for tests. On a network it is needed."""
+    """The token that a visitor has to show first; None, for tests: none. A network needs one."""
     session_key: bytes = b""
-    """What signs sessions: 32 random bytes; empty: made anew, so that sessions end with the page."""
+    """32 random bytes that sign sessions. Empty: made anew, so that sessions end with the page."""
     ended_sessions: Path | None = None
     """The file that keeps which sessions were ended, for a `session_key` that lasts."""
     allow_write: bool = False

@@ -199,14 +199,14 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     help: str = ""
     required: bool = True
     value: str = ""
-    """What stands in it first."""
+    """The initial value."""
     choices: tuple[str, ...] = ()
     """JSON of each."""
     is_long: bool = False
     least: float | None = None
     most: float | None = None
     item: Kind | None = None
-    """Of lines: what each one is."""
+    """The kind of each line, where it has lines."""
     fields: tuple["Field", ...] = ()
 
 

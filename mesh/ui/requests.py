@@ -199,7 +199,7 @@ MOST_WAITING = 500
 MOST_STREAMS = 50
 """Streams at once: each visitor's tab has one."""
 MOST_STREAMS_OF_ONE = 20
-"""Of one session: a visitor cannot take them all."""
+"""The most of one session: a visitor cannot take them all."""
 
 
 class LiveResponse(StreamingResponse):

@@ -24,7 +24,7 @@ from mesh.ui.security import Gate
 _LAST_ANSWERS_S = 2
 """How long answers that are under way may take when the server ends, in seconds."""
 _HEAD_BYTES = 32 << 10
-"""Of a request's line and headers."""
+"""The largest line and headers of a request, in bytes."""
 
 
 class _Server(uvicorn.Server):

@@ -30,7 +30,7 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened, and where."""
 
     seq: int
-    """Of the event that its link leads to."""
+    """The number of the event that its link leads to."""
     first: int
     """Number of the first event that it stands for: one that withholds facts is told with the next one."""
     last: int
@@ -44,7 +44,7 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None = None
     """Where it ends; None: on the same lane, or nowhere."""
     aim: str | None = None
-    """Whom a refused move was for, if that is no lane."""
+    """The target of a refused move, if that is no lane."""
     who: str = ""
     """Who did it, if that is another name than the lane's: a person, an operator, the guard."""
     text: str = ""
@@ -53,9 +53,9 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[tuple[str, State], ...] = ()
     """By lane: who holds work once this has happened, and what they do with it."""
     cycle: int = 0
-    """Of a fold: how many rows it repeats."""
+    """How many rows a fold repeats."""
     times: int = 0
-    """Of a fold: how often it repeats them."""
+    """How often a fold repeats them."""
 
     @property
     def across(self) -> str:
@@ -165,7 +165,7 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
 
 
 _TO_ANYBODY = ("offer", "claim")
-"""What an agent says to no other one: an offer, and a claim that was refused."""
+"""Moves without another agent: an offer, and a claim that was refused."""
 
 
 def _claimants(told: Timeline) -> Iterator[str]:
