@@ -22,6 +22,7 @@ from mesh.model.moves import POST, Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, PastReply, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
+from mesh.model.results import as_text
 from mesh.service.logs import get_logger
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.moves import Escalate, Move
@@ -313,7 +314,7 @@ class _Conversation:
             result = await self.turn.execution.call(tool, call.arguments, for_model=True)
         except ToolError as refused:
             return _error(call, str(refused))
-        return ToolResult(call.id, call.name, msgspec.json.encode(result, enc_hook=str).decode())
+        return ToolResult(call.id, call.name, as_text(result))
 
     async def _post(self, call: ToolCall) -> ToolResult:
         """Put facts on the board; what is wrong with them the model reads."""
@@ -321,7 +322,7 @@ class _Conversation:
             await self.turn.post(self.moves.posted(call))
         except (ToolError, PostUnusable, NotFinite) as wrong:
             return _error(call, str(wrong))
-        return ToolResult(call.id, call.name, '"posted"')
+        return ToolResult(call.id, call.name, "posted")
 
     def _given_up(self) -> Move:
         reason = f"{self.turn.agent} came to no move within {self.most} calls"

@@ -97,6 +97,19 @@ class Streamed(ABC):
         except (AttributeError, KeyError, TypeError, ValueError) as wrong:
             raise Unreadable(f"an event that is none: {type(wrong).__name__}") from wrong
 
+    def whole(self, body: bytes) -> str:
+        """Take a whole message, which came in place of a stream; return its text. Raises Unreadable."""
+        try:
+            return self._taken(msgspec.json.decode(body))
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as wrong:
+            raise Unreadable("an answer that is no JSON") from wrong
+        except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+            raise Unreadable(f"a message that is none: {type(wrong).__name__}") from wrong
+
+    @abstractmethod
+    def _taken(self, message: Any) -> str:
+        """Take a whole message; return its text."""
+
     @abstractmethod
     def _added(self, event: Mapping[str, Any]) -> str:
         """Add an event; return its piece of text."""

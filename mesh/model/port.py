@@ -55,7 +55,7 @@ class ToolResult:
     """The call's id; empty for a remark on the reply as a whole."""
     name: str
     text: str
-    """The result as JSON, or one sentence about the error."""
+    """The result: a text as it is, anything else as JSON; or one sentence about the error."""
     is_error: bool = False
 
 

@@ -194,10 +194,18 @@ def read_prompt(prompt: Prompt) -> dict[str, Any]:
         if refused is not None:
             known["refused"][refused["rule"]] = refused["detail"]
         elif each.name:
-            known[each.name] = {"error": each.text} if each.is_error else json.loads(each.text)
+            known[each.name] = {"error": each.text} if each.is_error else _value_of(each.text)
             if each.name == DELEGATE and not each.is_error:
                 known["results"] = {**known.get("results", {}), **known[DELEGATE]["results"]}
     return known
+
+
+def _value_of(text: str) -> Any:
+    """Return a result's value: of JSON what it says, of any other text the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _read_brief(brief: str) -> dict[str, Any]:

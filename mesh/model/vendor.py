@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from mesh.agent._rate_limit import HeldBack, Permit, RateLimiter, limiter_of, sound_pause
 from mesh.agent.errors import Permanent, Retry, Throttled
+from mesh.agent.values import short
 from mesh.model.parts import BrokenOff, Streamed, Unreadable, encodable
 from mesh.model.port import Hear, Model, PastReply, Prompt, Reply
 from mesh.service.logs import get_logger
@@ -36,6 +37,8 @@ _log = get_logger(__name__)
 MAX_TOKENS = 16_000
 """Of a reply, thinking included."""
 TIMEOUT_S = 300.0
+_LONGEST_WORDS = 300
+"""Characters of a vendor's message that are kept."""
 _LAST_S = 1.0
 """How long the end of a stream may take after its message has ended."""
 _PASSING = frozenset({408, 409, 429})
@@ -293,12 +296,10 @@ class VendorModel(Model):
                 self._stream(self.request(prompt, model)) as stream,
             ):
                 request_id = _request(stream.response.headers.get(self.request_header))
-                while not streamed.ended and (event := await self._next(stream)) is not None:
-                    text = streamed.take(event)
+                async for text in self._pieces(stream, streamed):
                     if text and hear is not None:
                         heard = True
                         hear(encodable(text))
-                await self._drained(stream)
             reply = streamed.reply(asked=model, taken=_ids(prompt))
         except (sdk.APITimeoutError, TimeoutError) as error:
             raise ModelRetry(f"{model} did not answer within {self._timeout_s:g} s") from error
@@ -320,6 +321,15 @@ class VendorModel(Model):
             _log.warning("reply_unreadable", model=model, why=str(error))
             raise ModelUnreadable(f"{model} answered what cannot be read: {error}{request_id}") from error
         return reply if self.asked_of(reply.model) == model else replace(reply, asked=model)
+
+    async def _pieces(self, stream: Any, streamed: Streamed) -> AsyncIterator[str]:
+        """Yield a reply's pieces of text. A proxy that buffers may give the whole of it as JSON."""
+        if stream.response.headers.get("content-type", "").startswith("application/json"):
+            yield streamed.whole(await stream.response.aread())
+            return
+        while not streamed.ended and (event := await self._next(stream)) is not None:
+            yield streamed.take(event)
+        await self._drained(stream)
 
     async def _next(self, stream: Any) -> Mapping[str, Any] | None:
         """Return a stream's next event as JSON has it; None at its end. Raises Unreadable.
@@ -357,18 +367,30 @@ class VendorModel(Model):
         return getattr(error, "status_code", 200) in _TOO_FAST_STATUS or not _TOO_FAST.isdisjoint(words)
 
     def _failure(self, model: str, error: Any, request_id: str) -> "ModelRetry | ModelRefused":
-        """Return what an error of the API means for the turn, in words that repeat nothing of the request."""
+        """Return what an error of the API means for the turn, with the vendor's own words."""
         kind, code = _word(getattr(error, "type", None)), _word(getattr(error, self.error_code, None))
         response = getattr(error, "response", None)
         status = 200 if response is None else error.status_code
         named = request_id if response is None else _request(error.request_id)
-        said = f"status {status}{kind and f' {kind}'}{code and f' ({code})'}{named}"
-        if response is None and not kind and not code:
+        why = self._words(error)
+        said = f"status {status}{kind and f' {kind}'}{code and f' ({code})'}{why and f': {why}'}{named}"
+        if response is None and not kind and not code and not why:
             said = f"{model} broke off: {type(error).__name__}{named}"
         may_pass = kind not in _FINAL_TYPES if status == 200 else status in _PASSING or status >= 500
         if may_pass and code not in _NO_USE_WAITING:
             return ModelRetry(said, after_s=None if response is None else _pause_s(response.headers))
         return ModelRefused(said)
+
+    def _words(self, error: Any) -> str:
+        """Return the message that the vendor gave with an error, without our keys; empty if it gave none."""
+        body = getattr(error, "body", None)
+        inner = body.get("error", body) if isinstance(body, Mapping) else None
+        words = inner.get("message") if isinstance(inner, Mapping) else inner
+        if not isinstance(words, str):
+            return ""
+        for key in filter(None, (self._api_key, *map(os.environ.get, self.keys))):
+            words = words.replace(key, "[key]")
+        return short(encodable(words), _LONGEST_WORDS)
 
 
 def _ids(prompt: Prompt) -> frozenset[str]:

@@ -14,7 +14,7 @@ from mesh.client.follow import AgentNote
 from mesh.model import ROUTING, WORK
 from mesh.model import choice as driven
 from protocol.domain.ledger import Ledger
-from protocol.wire.events import MoveRefused, RequestCompleted
+from protocol.wire.events import MoveRefused, RequestCompleted, TurnFailed
 from tests.docs.pages import DOCS, commands
 from tests.guard.stage import Stage
 from tests.live import prompted
@@ -126,7 +126,7 @@ async def test_people_get_the_words_as_they_were(stage: Stage, office: Office, v
     assert "exact: this is what was sent, to the letter" in done.out
     assert "You find people.\nBe brief.\n" in done.out
     assert 'text: "Where is Ada?"' in done.out
-    assert '"content":"\\"Ada is in the attic\\""' in done.out
+    assert '"content":"Ada is in the attic"' in done.out
     assert "prompt version 7, agent version 1" in done.out
 
 
@@ -168,6 +168,21 @@ async def test_a_turn_on_openais_api_is_followed_answered_and_shown_to_the_lette
         assert (used.tokens, used.models["gpt-6-luna"].calls) == (2 * 120, 2)
         assert vendor.refused == []
         await driven.close_models()
+
+
+async def test_the_vendors_words_for_a_refusal_are_what_why_says(
+    stage: Stage, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "prompt is too long: 200001 tokens > 200000"
+    async with StubClaude(lambda body: fails(400, said)) as vendor:
+        ask_at(vendor.url, monkeypatch)
+        await stage.runtime(prompted.agent)
+        client = await stage.client()
+        request = await client.submit("Where is Ada?")
+        await stage.reached(request, TurnFailed)
+        done = await office.mesh("why", request, who="audit")
+        await driven.close_models()
+    assert said in done.out
 
 
 async def test_changed_code_is_found_out_and_said(stage: Stage, office: Office, vendor: StubClaude) -> None:

@@ -61,7 +61,7 @@ async def test_a_reading_tool_whose_server_died_is_called_again_in_the_next_roun
     server, steps = mount(), MemorySteps()
     with pytest.raises(McpDown):
         await turn(steps=steps).call(await server.tool("die_reading"))
-    assert steps.written == 0
+    assert steps.written == 1  # what the tool raised
     assert await turn(steps=steps, past=[FAILED]).call(await server.tool("add"), a=1) == {"result": 2}
 
 

@@ -61,6 +61,9 @@ class StubOpenAI(VendorStub):
             ]
         ]
         said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
+        thoughts = [block["thinking"] for block in answer.content if block["type"] == "thinking"]
+        if thoughts:
+            said["reasoning_content"] = "".join(thoughts)
         stop = None if answer.stop_reason is None else _STOPS.get(answer.stop_reason, answer.stop_reason)
         usage = {"prompt_tokens": 100, "completion_tokens": 20, **answer.usage}
         return {
@@ -87,6 +90,8 @@ class StubOpenAI(VendorStub):
             return _event({**common, "choices": choices, "usage": None})
 
         yield chunk({"role": "assistant", "content": ""})
+        for piece in cut(choice["message"].get("reasoning_content", "")):
+            yield chunk({"reasoning_content": piece})
         for piece in cut(choice["message"]["content"] or ""):
             yield chunk({"content": piece})
         for index, call in enumerate(choice["message"].get("tool_calls", ())):

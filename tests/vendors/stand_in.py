@@ -42,9 +42,13 @@ class Answer:
     status: int = 200
     error_code: str | None = None
     """Of an error: `error.details.error_code`, as in `enforced_spend_limit_reached`."""
+    error_message: str = ""
+    """Of an error: its words; by default, that the stub was told to answer so."""
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
     """Before anything is answered."""
+    whole: bool = False
+    """True for a message as JSON where a stream was asked for, as a proxy that buffers answers."""
     pause_s: float = 0.0
     """Between two events of a stream."""
     cut_after: int | None = None
@@ -89,10 +93,12 @@ def thinks(thought: str, then: Answer) -> Answer:
     return replace(then, content=({"type": "thinking", "thinking": thought, "signature": "x"}, *then.content))
 
 
-def fails(status: int, *, retry_after_s: float | None = None, error_code: str | None = None) -> Answer:
+def fails(
+    status: int, message: str = "", *, retry_after_s: float | None = None, error_code: str | None = None
+) -> Answer:
     """Return an error; 429, 529 and the 5xx are those that another attempt may cure."""
     headers = {} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"}
-    return Answer(status=status, headers=headers, error_code=error_code)
+    return Answer(status=status, headers=headers, error_code=error_code, error_message=message)
 
 
 Script = Iterable[Answer] | Callable[[Mapping[str, Any]], "Answer | Awaitable[Answer]"]
@@ -222,7 +228,7 @@ class VendorStub(Lifecycle):
             await asyncio.sleep(answer.delay_s)
         headers = {self.request_header: request_id, **answer.headers}
         if answer.status != 200:
-            refusal = self.error(answer.status, answer.error_code, request_id)
+            refusal = self.error(answer.status, answer.error_code, request_id, answer.error_message)
             await _send(writer, answer.status, headers, refusal)
             return True
         if answer.cut_after == 0 and not answer.cut_cleanly:
@@ -230,7 +236,7 @@ class VendorStub(Lifecycle):
         if answer.content_type is not None:
             headers["content-type"] = answer.content_type
         message = self.message(answer, wanted, len(self.asked))
-        if not wanted.get("stream"):
+        if answer.whole or not wanted.get("stream"):
             await _send(
                 writer, 200, headers, json.dumps(message).encode() if answer.body is None else answer.body
             )

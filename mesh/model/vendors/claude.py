@@ -189,6 +189,12 @@ class StreamedMessage(parts.Streamed):
         ]
         return {**self._message, "content": content}
 
+    def _taken(self, message: Any) -> str:
+        self._added({"type": "message_start", "message": message})
+        self.ended = True
+        texts = (block.get("text", "") for block in self._blocks.values() if block["type"] == "text")
+        return "".join(parts.text_of({"text": text}, "text") for text in texts)
+
     def _added(self, event: Mapping[str, Any]) -> str:
         kind, message = event["type"], self._message
         if (message is None) is not (kind == "message_start"):

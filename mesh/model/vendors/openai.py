@@ -8,7 +8,7 @@ gets an error as its result, and a reply that nothing followed is asked to go on
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,20 @@ _STOPS = {
 }
 """Reasons to stop, as `mesh.model.loop` knows them. Another one ends the turn under its own name."""
 
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Fields in which servers of other models give a model's thoughts, and want them back."""
+
 # --- what is sent ---------------------------------------------------------------------------------
 
 
 class _Messages(parts.Dialogue):
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, prompt: Prompt, own: Callable[[PastReply], bool]) -> None:
+        """Put a prompt's messages together.
+
+        Args:
+            own: returns True for a reply of the model that is asked; another model's thoughts are left out.
+        """
+        self._own = own
         system = prompt.instructions.strip()
         super().__init__(
             prompt, *([{"role": "system", "content": parts.encodable(system)}] if system else [])
@@ -60,6 +69,9 @@ class _Messages(parts.Dialogue):
         ]
         text = parts.said_or_nothing(said.text) if said.text.strip() or not calls else None
         reply: dict[str, Any] = {"role": "assistant", "content": text}
+        if self._own(said):
+            for block in said.blocks:
+                reply |= {name: thought for name, thought in block.items() if name in THOUGHTS}
         self.messages.append({**reply, "tool_calls": calls} if calls else reply)
         self._open = [call.id for call in said.calls]
 
@@ -85,12 +97,20 @@ class StreamedCompletion(parts.Streamed):
 
     def __init__(self) -> None:
         self._text: list[str] = []
-        self._calls: dict[int, dict[str, str]] = {}
-        """By the vendor's index: id, name, and the JSON of the arguments so far."""
+        self._thoughts: dict[str, str] = {}
+        """By the field in which they came."""
+        self._calls: list[dict[str, str]] = []
+        """Id, name, and the JSON of the arguments so far."""
+        self._newest: dict[object, dict[str, str]] = {}
+        """The newest call by the vendor's index; under None the newest of all."""
         self._stop = ""
         self._refused = self._begun = False
         self._usage: Mapping[str, Any] = {}
         self._model: object = None
+
+    def _taken(self, message: Any) -> str:
+        choices = [{**each, "delta": each["message"]} for each in message.get("choices") or ()]
+        return self._added({**message, "choices": choices})
 
     def _added(self, event: Mapping[str, Any]) -> str:
         self._model = event.get("model") or self._model
@@ -102,17 +122,34 @@ class StreamedCompletion(parts.Streamed):
         self._begun = True
         delta: Mapping[str, Any] = choice.get("delta") or {}
         for part in delta.get("tool_calls") or ():
-            call = self._calls.setdefault(int(part["index"]), {"id": "", "name": "", "arguments": ""})
-            function = part.get("function") or {}
-            call["id"] = call["id"] or parts.text_of({"id": part.get("id") or ""}, "id")
-            for name in ("name", "arguments"):
-                call[name] += parts.text_of({name: function.get(name) or ""}, name)
+            self._grow_call(part)
+        for name in THOUGHTS:
+            if thought := parts.text_of({name: delta.get(name) or ""}, name):
+                self._thoughts[name] = self._thoughts.get(name, "") + thought
         self._refused = self._refused or bool(delta.get("refusal"))
         if choice.get("finish_reason") is not None:
             self._stop = parts.text_of(choice, "finish_reason")
         piece = parts.text_of({"content": delta.get("content") or ""}, "content")
         self._text.append(piece)
         return piece
+
+    def _grow_call(self, part: Mapping[str, Any]) -> None:
+        """Add a piece of a call. Servers leave out the index, or give several calls the same one."""
+        made = parts.text_of({"id": part.get("id") or ""}, "id")
+        function = part.get("function") or {}
+        name, given = parts.text_of({"name": function.get("name") or ""}, "name"), function.get("arguments")
+        index = part.get("index")
+        call = self._newest.get(index)
+        if call is None and not (made or name):
+            raise ValueError("a piece of no call")
+        if call is None or _begins_another(call, made, name):
+            call = {"id": made, "name": "", "arguments": ""}
+            self._calls.append(call)
+        self._newest[index] = self._newest[None] = call
+        call["id"] = call["id"] or made
+        call["name"] += name
+        written = msgspec.json.encode(given).decode() if isinstance(given, Mapping) else given
+        call["arguments"] += parts.text_of({"arguments": written or ""}, "arguments")
 
     def reply(self, *, asked: str, taken: Iterable[str]) -> Reply:
         if not self._begun:
@@ -126,16 +163,24 @@ class StreamedCompletion(parts.Streamed):
             usage=Usage(tokens=tokens.total, model_calls=1),
             tokens=tokens,
             stop="refusal" if self._refused else parts.stop_of(_STOPS.get(self._stop, self._stop)),
+            blocks=tuple({name: parts.encodable(text)} for name, text in self._thoughts.items()),
             model=parts.model_of(self._model, asked),
         )
 
     def _made(self, taken: set[str]) -> tuple[ToolCall, ...]:
         made = []
-        for _, said in sorted(self._calls.items()):
+        for said in self._calls:
             given = parts.value_of(said["arguments"]) if said["arguments"].strip() else {}
             made.append(parts.call_of(said["name"], said["id"], given, taken))
             taken.add(made[-1].id)
         return tuple(made)
+
+
+def _begins_another(call: Mapping[str, str], made: str, name: str) -> bool:
+    """Return True for a piece of another call: it has another id, or a name after whole arguments."""
+    if made and call["id"]:
+        return made != call["id"]
+    return bool(name and call["arguments"]) and parts.value_of(call["arguments"]) is not None
 
 
 def _tokens(usage: Mapping[str, Any]) -> Tokens:
@@ -194,10 +239,11 @@ class OpenAIModel(VendorModel):
             }
             for tool in sorted(prompt.tools, key=lambda tool: tool.name)
         ]
+        name = model or self.mode
         asked: dict[str, Any] = {
-            "model": model or self.mode,
+            "model": name,
             "max_completion_tokens": self._max_tokens,
-            "messages": _Messages(prompt).messages,
+            "messages": _Messages(prompt, own=lambda said: self.asked_of(said.model) == name).messages,
             "stream": True,
             "stream_options": {"include_usage": True},
         }

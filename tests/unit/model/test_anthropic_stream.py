@@ -115,13 +115,33 @@ async def test_an_error_in_the_middle_of_a_stream_passes_unless_it_is_known_not_
     await failing(claude(raw(begun(), text("x"), body)), ModelRetry, "request req_stub_1")
 
 
+async def test_a_whole_message_in_place_of_a_stream_is_read() -> None:
+    heard: list[str | None] = []
+    script = thinks("Hm.", calls(("a", {"x": 1}), text="I try it.", whole=True))
+    reply = await replied(script, heard.append)
+    assert (reply.text, reply.stop, dict(reply.calls[0].arguments)) == ("I try it.", "tool_use", {"x": 1})
+    assert (heard, reply.tokens.total) == (["I try it."], 120)
+    for wrong in (b"<html>", b"[]", b'{"type":"message"}', b'{"type":"error","error":{"message":"no"}}'):
+        await failing(claude(Answer(whole=True, body=wrong)), ModelUnreadable)
+
+
+async def test_what_the_vendor_says_of_a_failure_is_kept() -> None:
+    said = "prompt is too long: 200001 tokens > 200000"
+    refused = await failing(claude(fails(400, said)), ModelRefused)
+    assert str(refused) == f"status 400 invalid_request_error: {said}, request req_stub_1"
+    late = event("error", error={"type": "overloaded_error", "message": "come\nback"})
+    assert "overloaded_error: come back, request" in str(
+        await failing(claude(raw(begun(), late)), ModelRetry)
+    )
+
+
 async def test_an_error_whose_words_cannot_be_read_passes() -> None:
     await failing(claude(Answer(status=500, headers={"content-encoding": "gzip"})), ModelRetry)
 
 
 async def test_what_an_error_is_called_is_said_only_if_it_is_a_name() -> None:
     odd = event("error", error={"type": "a\nb" * 99, "message": "?"})
-    assert str(await failing(claude(raw(begun(), odd)), ModelRetry)) == "status 200, request req_stub_1"
+    assert str(await failing(claude(raw(begun(), odd)), ModelRetry)) == "status 200: ?, request req_stub_1"
 
 
 ODD = {

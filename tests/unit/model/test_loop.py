@@ -365,7 +365,7 @@ async def test_calls_that_only_read_run_at_once_and_answer_in_their_order() -> N
 
     model = TalkingModel(calls(("meet", {"who": "one"}), ("meet", {"who": "other"})), says("met"))
     await drive(turn(steps=MemorySteps()), model, instructions="", tools=(meet,))
-    assert [each.text for each in model.prompts[1].transcript[1:]] == ['"one"', '"other"']
+    assert [each.text for each in model.prompts[1].transcript[1:]] == ["one", "other"]
 
 
 async def test_effects_happen_one_after_the_other() -> None:
@@ -382,7 +382,7 @@ async def test_effects_happen_one_after_the_other() -> None:
 
     model = TalkingModel(calls(("change", {"what": "one"}), ("change", {"what": "other"})), says("done"))
     await drive(turn(steps=MemorySteps()), model, instructions="", tools=(change,))
-    assert [each.text for each in model.prompts[1].transcript[1:]] == ['"one"', '"other"']
+    assert [each.text for each in model.prompts[1].transcript[1:]] == ["one", "other"]
 
 
 @pytest.mark.parametrize(

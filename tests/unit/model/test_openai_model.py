@@ -24,7 +24,7 @@ from protocol.wire.moves import Complete
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.unit.model.vendor import PROMPT, failing
 from tests.vendors.openai import StubOpenAI
-from tests.vendors.stand_in import Answer, calls, fails, says, writes
+from tests.vendors.stand_in import Answer, calls, fails, says, thinks, writes
 
 MODEL, OTHER = "gpt-6-astra", "gpt-6-luna"
 
@@ -143,6 +143,86 @@ async def test_calls_that_cannot_be_read_are_told_and_ids_are_made_unique() -> N
         reply = await model.reply(PROMPT)
     assert [call.id for call in reply.calls] == ["call_1", "call_2"]
     assert reply.tokens == Tokens()  # this server counts nothing
+
+
+PIECES = {
+    "without an index": [
+        [{"id": "1", "function": {"name": "a", "arguments": '{"x":'}}],
+        [{"function": {"arguments": "1}"}}],
+        [{"id": "2", "function": {"name": "z", "arguments": "{}"}}],
+    ],
+    "two under one index": [
+        [{"index": 0, "id": "1", "function": {"name": "a", "arguments": '{"x":1}'}}],
+        [{"index": 0, "id": "2", "function": {"name": "z", "arguments": "{}"}}],
+    ],
+    "two under one index, without ids": [
+        [
+            {"index": 0, "function": {"name": "a", "arguments": '{"x":1}'}},
+            {"index": 0, "function": {"name": "z", "arguments": "{}"}},
+        ]
+    ],
+    "an object": [
+        [
+            {"index": 0, "id": "1", "function": {"name": "a", "arguments": {"x": 1}}},
+            {"index": 1, "id": "2", "function": {"name": "z", "arguments": {}}},
+        ]
+    ],
+    "in turns": [
+        [
+            {"index": 0, "id": "1", "function": {"name": "a", "arguments": ""}},
+            {"index": 1, "id": "2", "function": {"name": "z", "arguments": "{"}},
+        ],
+        [
+            {"index": 0, "function": {"arguments": '{"x":1}'}},
+            {"index": 1, "id": "2", "function": {"arguments": "}"}},
+        ],
+    ],
+}
+
+
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+async def test_calls_are_read_however_a_server_numbers_and_writes_them(pieces: list[Any]) -> None:
+    answer = raw(*(delta(tool_calls=each) for each in pieces), delta("tool_calls"))
+    async with openai(answer) as (_, model):
+        reply = await model.reply(PROMPT)
+    assert [(call.name, dict(call.arguments)) for call in reply.calls] == [("a", {"x": 1}), ("z", {})]
+
+
+async def test_a_whole_message_in_place_of_a_stream_is_read() -> None:
+    heard: list[str | None] = []
+    script = calls(("a", {"x": 1}), ("a", {"x": 2}), text="I try both.", whole=True)
+    async with openai(script, Answer(whole=True, body=b"<html>"), Answer(whole=True, body=b"[]")) as (
+        _,
+        model,
+    ):
+        reply = await model.reply(PROMPT, heard.append)
+        for _wrong in range(2):
+            with pytest.raises(ModelUnreadable):
+                await model.reply(PROMPT)
+    assert ([dict(call.arguments) for call in reply.calls], reply.stop) == ([{"x": 1}, {"x": 2}], "tool_use")
+    assert heard == ["I try both."]
+    assert reply.tokens.total == 120
+
+
+async def test_thoughts_go_back_to_the_model_that_had_them_and_to_no_other() -> None:
+    script = [thinks("It may be a.", calls(("a", {"x": 1}))), says("done"), says("done")]
+    async with openai(*script, fallback=OTHER) as (stub, model):
+        first = await model.reply(PROMPT)
+        said = PastReply(first.text, first.calls, first.blocks, first.model)
+        for each in (said, replace(said, model=OTHER)):
+            await model.reply(replace(PROMPT, transcript=(each, ToolResult(first.calls[0].id, "a", "1"))))
+    own, others = (asked.body["messages"][2] for asked in stub.asked[1:])
+    assert own["reasoning_content"] == "It may be a."
+    assert "reasoning_content" not in others
+
+
+async def test_what_the_vendor_says_of_a_failure_is_kept_without_the_key() -> None:
+    said = "prompt is too long: 200001 tokens > 200000"
+    refused = await failing(openai(fails(400, said)), ModelRefused)
+    assert str(refused) == f"status 400 invalid_request_error: {said}, request req_stub_1"
+    wrong = await failing(openai(fails(401, "no such key: stub\n" + "x" * 999)), ModelRefused)
+    assert "no such key: [key] x" in str(wrong)
+    assert len(str(wrong)) < 400
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])

@@ -139,7 +139,7 @@ async def test_a_model_posts_and_goes_on() -> None:
     [post] = sent
     assert isinstance(post, FactsPost)
     assert post.facts == (Fact(key="cause", value="a race"),)
-    assert [each.text for each in results_in(model.prompts[-1])][1] == '"posted"'
+    assert [each.text for each in results_in(model.prompts[-1])][1] == "posted"
 
 
 def results_in(prompt: Prompt) -> Sequence[ToolResult]:
