@@ -82,8 +82,10 @@ class IndexFeed:
     def _open(self, log: str) -> RequestIndex:
         name = f"requests-{hashlib.sha256(log.encode()).hexdigest()[:12]}.sqlite3"
         if self._folder is not None:
-            with contextlib.suppress(OSError, sqlite3.Error):  # a disk that is full or cannot be written
+            try:
                 return self._stack.enter_context(contextlib.closing(RequestIndex(self._folder / name, log)))
+            except (OSError, sqlite3.Error) as error:  # a disk that is full or cannot be written
+                _log.warning("index_not_kept", folder=str(self._folder), reason=one_line(str(error)))
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mesh-index-"))
         return self._stack.enter_context(contextlib.closing(RequestIndex(Path(folder) / name, log)))
 
@@ -121,6 +123,10 @@ class IndexFeed:
                 pass
             except OldForm as old:
                 self.trouble = str(old)
+            except sqlite3.DatabaseError as error:
+                self.trouble = one_line(f"the index: {error}")
+                if is_damage(error):
+                    await asyncio.to_thread(self.index.replace)
             except Exception as error:  # any error: the rest of the page stays up
                 self.trouble = one_line(f"{type(error).__name__}: {error}")
                 _log.warning("index_feed_interrupted", reason=self.trouble)
@@ -202,6 +208,11 @@ class IndexFeed:
         first, _ = await self._bus.retry_unavailable(lambda: bounds(self._bus, "LOG"))
         while await asyncio.to_thread(self.index.forget, first):
             pass
+
+
+def is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Return True if a file is damaged; False if it cannot be used now: a full disk, a lock that stays."""
+    return not isinstance(error, sqlite3.OperationalError)
 
 
 async def end(feeding: "asyncio.Task[None]") -> None:

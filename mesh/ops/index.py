@@ -166,12 +166,7 @@ class RequestIndex:
             self.close()
             raise
         except sqlite3.DatabaseError:  # it is no database, or a damaged one
-            self.close()
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{path}{suffix}").unlink(missing_ok=True)
-            path.touch(mode=0o600)
-            self._open()
-            self._make_unless(self._fits)
+            self.replace()
 
     def _open(self) -> None:
         self._writing, self._reading = (
@@ -189,6 +184,17 @@ class RequestIndex:
         except sqlite3.OperationalError:
             return False
         return bool(place == (_FORM, self._log))
+
+    def replace(self) -> None:
+        """Put a new file in the place of a damaged one. A process that has that open keeps it."""
+        with self._at_writing, self._at_reading:
+            self._writing.close()
+            self._reading.close()
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            self._path.touch(mode=0o600)
+            self._open()
+        self._make_unless(self._fits)
 
     def remake(self, since: int = 1) -> None:
         """Throw everything away, and begin at a place in the log."""

@@ -12,7 +12,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import up_to
 from mesh.bus.stores import JournaledStep, read_steps
 from mesh.bus.streams import steps_of
-from mesh.ops.feed import IndexFeed
+from mesh.ops.feed import IndexFeed, is_damage
 from mesh.ops.index import Filter, RequestIndex
 from mesh.ops.journals import owners_of
 from mesh.ops.log import check_numbers, has_ended, not_there, read_each
@@ -54,9 +54,16 @@ async def from_index(
         async with IndexFeed(bus, folder, whole=whole) as feed:
             if feed.behind > _MANY:
                 on_work(feed.behind)
-            await feed.catch_up()
-            return await asyncio.to_thread(ask, feed.index)
-    except sqlite3.DatabaseError:  # a damaged file, or a full disk: it can all be made again elsewhere
+            try:
+                await feed.catch_up()
+                return await asyncio.to_thread(ask, feed.index)
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                await asyncio.to_thread(feed.index.replace)
+                await feed.catch_up()
+                return await asyncio.to_thread(ask, feed.index)
+    except sqlite3.OperationalError:  # a full disk, for example: elsewhere there may be room
         if folder is None:
             raise
         return await from_index(bus, ask, folder=None, whole=whole, on_work=on_work)

@@ -184,6 +184,22 @@ async def test_a_file_that_cannot_be_used_is_done_without(office: Office, tmp_pa
     rows = await look(tmp_path)
     assert request in {row.request for row in rows}
     assert await look(spoiled(tmp_path, harm)) == rows
+    if harm == "a damaged page":
+        async with IndexFeed(bus, tmp_path) as feed:
+            assert feed.index._read("PRAGMA integrity_check") == [("ok",)]
+            assert listed(feed) == rows
+
+
+async def test_a_page_whose_file_is_damaged_puts_a_new_one_in_its_place(
+    office: Office, tmp_path: Path
+) -> None:
+    request, bus = await walked(office), await office.stage.bus("audit")
+    async with IndexFeed(bus, tmp_path) as feed:
+        await feed.catch_up()
+    spoiled(tmp_path, "a damaged page")
+    other = await walked(office)
+    async with fed(bus, tmp_path, lambda feed: not feed.trouble and not feed.behind) as feed:
+        assert {request, other} <= {row.request for row in listed(feed)}
 
 
 def spoiled(folder: Path, harm: str) -> Path:
