@@ -149,6 +149,14 @@ class LogCutShort(MeshError, code="log.cut_short"):
         )
 
 
+class BackupUnusable(MeshError, code="backup.unusable"):
+    """A folder is no whole backup, or not one of this mesh; the text says which, and what to do."""
+
+
+class RestoreFailed(MeshError, code="backup.restore_failed"):
+    """A restore cannot begin or go on; the text says why. What it wrote is of no use to any service."""
+
+
 # --- provisioning ---------------------------------------------------------------------------------
 
 

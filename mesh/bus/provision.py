@@ -157,10 +157,15 @@ async def _plan_consumers(bus: Bus, table: Iterable[streams.Consumer]) -> list[_
             steps.append(_Step(deleted, f"CONSUMER.DELETE.{stream}.{name}"))
             body = {"stream_name": stream, "config": wanted, "action": "create"}
             steps.append(_Step(Change("create", what), verb, body))
-        elif detail := _differences(what, stands, wanted, _CONSUMER_FREE, ()):
-            body = {"stream_name": stream, "config": {**stands, **wanted}, "action": "update"}
+        elif detail := _differences(what, stands, begun := _as_begun(wanted, stands), _CONSUMER_FREE, ()):
+            body = {"stream_name": stream, "config": {**stands, **begun}, "action": "update"}
             steps.append(_Step(Change("update", what, detail), verb, body))
     return steps
+
+
+def _as_begun(wanted: Mapping[str, Any], stands: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a consumer's wanted configuration; where it began is its own affair: a restore chose that."""
+    return {**wanted, "deliver_policy": stands.get("deliver_policy", wanted["deliver_policy"])}
 
 
 async def _plan_left_offers(bus: Bus, table: Iterable[streams.Consumer]) -> list[_Step]:

@@ -64,6 +64,15 @@ COMMANDS = {
     "doctor": CommandPlace(
         "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."
     ),
+    "backup": CommandPlace(
+        "backup", "backup", "Copy the mesh into a folder; into the same folder again, only what is new."
+    ),
+    "restore": CommandPlace(
+        "backup", "restore", "Make the mesh of a backup on a server with an empty store."
+    ),
+    "requeue": CommandPlace(
+        "backup", "requeue", "Deliver open turns again that are in no queue, and arm timers that lack."
+    ),
     "cost": CommandPlace(
         "audit",
         "cost",

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mesh.ops import backup as backup
     from mesh.ops import chain_parts as chain_parts
     from mesh.ops import control as control
     from mesh.ops import dead_letters as dead_letters
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from mesh.ops import rehearsal as rehearsal
     from mesh.ops import requests as requests
     from mesh.ops import rerun as rerun
+    from mesh.ops import restore as restore
     from mesh.ops import roster as roster
     from mesh.ops import spending as spending
     from mesh.ops import watch as watch

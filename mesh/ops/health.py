@@ -44,6 +44,7 @@ from mesh.ops.checks import (
 from mesh.ops.dead_letters import letters
 from mesh.ops.log import read_each
 from mesh.ops.queue import Waiting, queue
+from mesh.ops.restore import requeue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
 from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, Access, load_settings
@@ -56,6 +57,8 @@ from protocol.wire.records import Card
 OLDEST_SERVER = (2, 12)
 MOST_LETTERS = 1_000
 """Most dead letters that are read to count those of one message once; each may have 350 KB."""
+MOST_EVENTS = 100_000
+"""Of a log that is folded whole, to find open turns without a message: a second or two."""
 FULL = 0.8
 """Share of a limit from which on it is worth a word."""
 MOST_TIMER_BYTES = 256 << 20
@@ -216,6 +219,22 @@ async def _guards(look: Look) -> Results:
     if asked:
         idle = dict.fromkeys(queue for queue, _ in asked)
         yield "found", f"no guard takes from {', '.join(idle)}; run `mesh guard run`"
+
+
+async def _queues(look: Look) -> Results:
+    """Find open turns that nobody will be given, as in a store that was copied while its server ran."""
+    if look.bus.name != ADMIN:
+        yield "unknown", "only the admin can look into every queue: mesh requeue --dry-run"
+        return
+    if (events := int((await stream_info(look.bus, "LOG"))["state"]["messages"])) > MOST_EVENTS:
+        yield "unknown", f"the log has {events} events; to look at all of them: mesh requeue --dry-run"
+        return
+    found = await requeue(look.bus, dry_run=True, leases=0)
+    if found.turns:
+        have = "has" if len(found.turns) == 1 else "have"
+        yield "found", f"{counted(len(found.turns), 'open turn')} {have} no message: mesh requeue"
+    if found.queues:
+        yield "found", f"guards are not given what waits in {', '.join(found.queues)}: mesh requeue"
 
 
 async def _dead_letters(look: Look) -> Results:
@@ -414,6 +433,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
     "log": (_log_use, "nothing was written in the last day"),
     "guards": (_guards, "every queue is served"),
+    "queues": (_queues, "every open turn has a message, or waits for something"),
     "agents": (_agents, ""),
     "permissions": (_permissions, "each agent has a limit in the fleet file"),
     "rules": (_rules, "no agent goes by rules and has none"),

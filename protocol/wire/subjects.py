@@ -94,6 +94,7 @@ def timer_at(request: str) -> str:
 
 
 SCHEDULES = "mesh.timer.at.*"
+FIRED = "mesh.timer.fire.*.*"
 """The schedules of all requests."""
 
 
@@ -189,7 +190,7 @@ STORED_IN: dict[str, tuple[str, ...]] = {
     "LOG": ("mesh.evt.*.*",),
     "ENDS": ("mesh.end.*.*.*",),
     "ASKS": ("mesh.ask.*.*",),
-    "TIMER": (SCHEDULES, "mesh.timer.fire.*.*"),
+    "TIMER": (SCHEDULES, FIRED),
     "CONF": ("mesh.conf.>",),
     "CARDS": ("mesh.card.*",),
     "PROMPTS": ("mesh.prompt.*.*",),

@@ -207,7 +207,8 @@ def test_an_unknown_command_is_a_matter_of_usage(mesh: Mesh) -> None:
     ],
 )
 def test_the_command_that_is_near_is_suggested(mesh: Mesh, said: tuple[str, ...], meant: str) -> None:
-    assert f"Did you mean '{meant}'" in mesh(*said).stderr
+    suggested = mesh(*said).stderr.partition("Did you mean")[2]
+    assert f"'{meant}'" in suggested
 
 
 def raising(error: BaseException) -> click.Group:

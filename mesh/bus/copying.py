@@ -1,0 +1,121 @@
+"""Whole messages out of a stream and into an empty one: sequence, subject, sender's headers and bytes.
+
+A backup and a restore are made of these. A message that is copied in gets a new time of storing. Its sequence
+is kept where other stored data names it: in LOG, and in CONF.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.reader import MOST_BYTES, stored_message
+from mesh.bus.request_mux import PubAck
+from mesh.bus.roles import GET
+from mesh.errors import RestoreFailed
+
+_BATCH = 1000
+_API_S = 60.0
+_ON_THEIR_WAY = 256
+"""Messages that are published and not acknowledged yet."""
+_BYTES_ON_THEIR_WAY = 8 << 20
+_SERVERS = "Nats-"
+"""Prefix of headers that the server reads or adds. A condition of the first publish must not be set again."""
+
+
+class WholeMessage(NamedTuple):
+    """A stored message with the headers that its sender gave it."""
+
+    seq: int
+    subject: str
+    headers: Mapping[str, str]
+    data: bytes
+    stamp: str = ""
+    """When it was stored, as the server writes it."""
+
+
+async def whole(bus: Bus, stream: str, from_seq: int, to_seq: int) -> AsyncIterator[list[WholeMessage]]:
+    """Yield the messages of a stream from `from_seq` to `to_seq` (both inclusive), in order, in batches.
+
+    Waits for a bus that is away. Raises BusError otherwise.
+    """
+    while from_seq <= to_seq:
+        asked = {"seq": from_seq, "batch": min(_BATCH, to_seq - from_seq + 1), "max_bytes": MOST_BYTES}
+        body = msgspec.json.encode(asked)
+        answers = await bus.retry_unavailable(partial(bus.collect, f"{GET}{stream}", body))
+        found = []
+        for answer in answers:
+            seq, subject, data, stamp = stored_message(answer)
+            if seq > to_seq:
+                break
+            own = {name: value for name, value in answer.headers.items() if not name.startswith(_SERVERS)}
+            found.append(WholeMessage(seq, subject, own, data, stamp))
+        if not found:
+            return
+        yield found
+        from_seq = found[-1].seq + 1
+
+
+async def create_stream(bus: Bus, config: Mapping[str, Any]) -> None:
+    """Create a stream. Raises ApiError."""
+    await bus.api(f"STREAM.CREATE.{config['name']}", config, timeout_s=_API_S)
+
+
+async def update_stream(bus: Bus, config: Mapping[str, Any]) -> None:
+    """Give a stream another configuration. Raises ApiError."""
+    await bus.api(f"STREAM.UPDATE.{config['name']}", config, timeout_s=_API_S)
+
+
+async def delete_stream(bus: Bus, stream: str) -> None:
+    """Delete a stream with all it holds. Raises ApiError."""
+    await bus.api(f"STREAM.DELETE.{stream}", timeout_s=_API_S)
+
+
+class Writer:
+    """Stores messages in one stream in their order, many on their way at once.
+
+    Args:
+        exact: each message has to get its old sequence. Then no message may be missing between two of them.
+    """
+
+    def __init__(self, bus: Bus, stream: str, *, exact: bool) -> None:
+        self._bus, self._stream, self._exact = bus, stream, exact
+        self._asked = deque[tuple[WholeMessage, asyncio.Task[PubAck]]]()
+        self._bytes = 0
+
+    async def store(self, messages: Iterable[WholeMessage]) -> None:
+        """Publish messages, and wait while too many are on their way. Raises RestoreFailed, BusError."""
+        for message in messages:
+            while len(self._asked) >= _ON_THEIR_WAY or self._bytes > _BYTES_ON_THEIR_WAY:
+                await self._settle()
+            headers = {**message.headers, "Nats-Expected-Stream": self._stream}
+            publish = self._bus.publish_durable(message.subject, message.data, headers, timeout_s=_API_S)
+            self._asked.append((message, asyncio.create_task(publish)))
+            self._bytes += len(message.data)
+
+    async def finish(self) -> None:
+        """Return once every message is stored. Raises as `store`."""
+        while self._asked:
+            await self._settle()
+
+    async def close(self) -> None:
+        """Give up what is on its way. Idempotent."""
+        tasks = [task for _, task in self._asked]
+        self._asked.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle(self) -> None:
+        message, task = self._asked.popleft()
+        self._bytes -= len(message.data)
+        ack = await task
+        if self._exact and ack.seq != message.seq:
+            raise RestoreFailed(
+                f"{self._stream}: message {message.seq} was stored as {ack.seq}: somebody else writes there; "
+                "stop all services, empty the server's store, and restore again"
+            )

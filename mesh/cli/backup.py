@@ -1,0 +1,107 @@
+"""`mesh backup`, `mesh restore` and `mesh requeue`: a copy of the whole mesh, and what brings it back."""
+
+import time
+from pathlib import Path
+
+import click
+
+from mesh import ops
+from mesh.cli.options import A_PATH, Where, framed
+from mesh.cli.output import Id, note, report, row, say
+from mesh.service.printable import counted
+
+_folder = click.argument("folder", type=A_PATH, metavar="FOLDER", help="The folder of the backup.")
+_EACH_S = 2.0
+"""How often progress is told."""
+
+
+@click.command()
+@_folder
+@framed
+async def backup(where: Where, *, folder: Path, as_json: bool) -> None:
+    """Copy the mesh into a folder; into the same folder again, only what is new.
+
+    Services go on meanwhile. The log is copied up to the event that is its last one now, and everything else
+    after it. What waits in queues is not copied: submits and proposals that no guard has decided yet.
+
+    It takes the admin's credentials. The files have mode 600: they hold what clients wrote.
+    """
+    async with await where.connect("admin") as bus:
+        made = await ops.backup.backup(bus, folder, _Progress().tell)
+    said = f"{counted(made.messages, 'message')}, {_size(made.bytes)}: the log up to event {made.through}"
+    report(
+        {
+            "folder": str(folder),
+            "mesh": made.mesh,
+            "through": made.through,
+            "at": made.at,
+            "messages": made.messages,
+            "bytes": made.bytes,
+        },
+        f"{folder} holds {said}, stored {made.at or 'never'}",
+        as_json=as_json,
+    )
+
+
+@click.command()
+@_folder
+@click.option(
+    "--replicas", type=click.IntRange(1, 5), help="Of every stream; by default as many as they had."
+)
+@framed
+async def restore(where: Where, *, folder: Path, replicas: int | None, as_json: bool) -> None:
+    """Make the mesh of a backup on a server with an empty store.
+
+    Start the server with the accounts that it had, run this, and start the services: guards and agents wait
+    for the fleet, which is written last. Open turns are delivered again, and go on where their journals end.
+
+    It takes the admin's credentials. A restore that was interrupted is repeated with the same command.
+    """
+    async with await where.connect("admin") as bus:
+        made = await ops.restore.restore(bus, folder, replicas=replicas, progress=_Progress().tell)
+    for request, why in made.unreadable.items() if not as_json else ():
+        say(f"{request} cannot be read: {why}")
+    said = f"{counted(made.open, 'open request')}, {counted(made.turns, 'turn')} delivered again"
+    report(
+        made,
+        f"{made.mesh} is as it was at event {made.through} ({made.at or 'empty'}): {said}",
+        as_json=as_json,
+    )
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only list what is in no queue.")
+@framed
+async def requeue(where: Where, *, dry_run: bool, as_json: bool) -> None:
+    """Deliver open turns again that are in no queue, and arm timers that lack.
+
+    That is so where a store was copied while its server ran: the queues may be ahead of the log. It reads the
+    whole log. Services may run meanwhile. It takes the admin's credentials.
+    """
+    async with await where.connect("admin") as bus:
+        done = await ops.restore.requeue(bus, dry_run=dry_run)
+    for turn in done.turns if not as_json else ():
+        row(Id(turn.request), f"{turn.inbox}, event {turn.seq}")
+    for queue in done.queues if not as_json else ():
+        row(queue, "its messages are given to guards again")
+    will = "would be" if dry_run else "are"
+    said = f"{counted(len(done.turns), 'open turn')} {will} delivered again"
+    timers = f"{counted(done.timers, 'timer')} {will} armed"
+    report(done, f"{said}, {timers}; {counted(done.open, 'request')} open", as_json=as_json)
+
+
+class _Progress:
+    """Tells how far each stream is: now and then, and never where it is done at once."""
+
+    def __init__(self) -> None:
+        self._told_s = time.monotonic()
+
+    def tell(self, stream: str, done: int, most: int) -> None:
+        now = time.monotonic()
+        if now - self._told_s >= _EACH_S:
+            self._told_s = now
+            note(f"{stream}: {done} of {most}")
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"

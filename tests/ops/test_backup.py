@@ -1,0 +1,442 @@
+"""A mesh is made anew from a backup: every request goes on, and nothing that was done is done again."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.agent.definition import Agent
+from mesh.agent.tools import Tool, tool
+from mesh.agent.turn import Turn
+from mesh.bus.connection import Bus
+from mesh.bus.copying import WholeMessage
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import every
+from mesh.bus.streams import inbox_consumer
+from mesh.cli.exits import Exit
+from mesh.client import Client
+from mesh.errors import BackupUnusable, RestoreFailed
+from mesh.ops.backup import MANIFEST, backup, line_of, message_of, read_manifest
+from mesh.ops.restore import requeue, restore
+from mesh.testing import EmbeddedBus
+from protocol.wire import events, subjects
+from protocol.wire.commands import Move
+from tests.guard.stage import Stage, furnished_mesh, staged
+from tests.servers import FLEET, PATIENCE_S, until
+from tests.system.office import Office
+
+
+class Bank:
+    """Agents `a` and `b`: one charges and hands on, the other writes a receipt. It counts what was done."""
+
+    def __init__(self) -> None:
+        self.charges = Counter[str]()
+        self.receipts = Counter[str]()
+
+        @tool(effect="idempotent")
+        async def charge(request: str, idempotency_key: str) -> str:
+            """Charge once for each key."""
+            self.charges[idempotency_key] += 1
+            return idempotency_key
+
+        self.charge: Tool = charge
+
+    async def front(self, turn: Turn) -> Move:
+        charged = await turn.call(self.charge, request=turn.request)
+        return turn.transfer("b", summary="write the receipt", facts={"charged": charged})
+
+    async def back(self, turn: Turn) -> Move:
+        self.receipts[turn.request] += 1
+        return turn.complete(turn.facts["charged"])
+
+
+@contextlib.asynccontextmanager
+async def empty_server(like: EmbeddedBus, folder: Path) -> AsyncIterator[EmbeddedBus]:
+    """Give a server with nothing in its store, and the same keys as another one."""
+    shutil.copytree(like.server.store.parent / "keys", folder / "keys")
+    mesh = EmbeddedBus(FLEET, folder)
+    await mesh.server.start()
+    try:
+        yield mesh
+    finally:
+        await mesh.server.kill()
+
+
+async def bodies_of(bus: Bus) -> list[tuple[int, bytes]]:
+    return [(stored.seq, stored.data) async for stored in JetStreamLog(bus).follow(tail=False)]
+
+
+async def test_every_request_of_a_restored_mesh_goes_on_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    bank = Bank()
+    async with furnished_mesh(tmp_path / "first") as mesh, staged(mesh, guards=1) as stage:
+        client, admin = await stage.client(), await stage.bus("admin")
+        front = await stage.runtime(Agent("a", bank.front))
+        back = await stage.runtime(Agent("b", bank.back))
+        done = [await client.submit("done", to="a") for _ in range(3)]
+        for request in done:
+            await client.wait(request, timeout_s=PATIENCE_S)
+        await stage.stop(back)
+        handed = [await client.submit("handed on", to="a") for _ in range(3)]
+        for request in handed:
+            await stage.reaches(request, "handoff.admitted")
+        await stage.stop(front)
+        begun = [await client.submit("not begun", to="a") for _ in range(3)]
+        for request in begun:
+            await stage.reaches(request, "request.opened")
+        made = await backup(admin, tmp_path / "backup")
+        before = await bodies_of(admin)
+        await stage.runtime(Agent("a", bank.front), "again")
+        for request in begun:  # after the backup: nobody will know of it
+            await stage.reaches(request, "handoff.admitted")
+    assert made.through == before[-1][0]
+    async with empty_server(mesh, tmp_path / "second") as second:
+        async with second.connected_as("admin") as admin:
+            restored = await restore(admin, tmp_path / "backup")
+            assert await bodies_of(admin) == before
+            assert (restored.open, restored.turns) == (6, 6)
+        async with staged(second, guards=1) as stage:
+            client = await stage.client()
+            await stage.runtime(Agent("a", bank.front))
+            await stage.runtime(Agent("b", bank.back))
+            for request in (*done, *handed, *begun):
+                event = (await client.wait(request, timeout_s=PATIENCE_S)).event
+                assert isinstance(event, events.RequestCompleted)
+            fresh = await client.submit("a new one", to="a")
+            await client.wait(fresh, timeout_s=PATIENCE_S)
+    assert len(bank.charges) == 10, "lost time is done again under the keys that it had"
+    assert sorted(bank.charges.values()) == [1] * 7 + [2] * 3
+    assert bank.receipts == dict.fromkeys((*done, *handed, *begun, fresh), 1)
+
+
+# --- cut anywhere ---------------------------------------------------------------------------------
+
+CUTS = int(os.environ.get("MESH_TEST_CUTS", "2"))
+"""How often each of the next two tests takes a copy of a mesh that works; `make nightly` takes more."""
+REQUESTS = 25
+
+
+@contextlib.asynccontextmanager
+async def at_work(mesh: EmbeddedBus, bank: Bank, requests: list[str]) -> AsyncIterator[Stage]:
+    """Give a stage on which requests go through both agents, one after the other, until it is left."""
+
+    async def submits(client: Client) -> None:
+        while len(requests) < REQUESTS:
+            requests.append(await client.submit("hello", to="a"))
+
+    async with staged(mesh, guards=1) as stage:
+        await stage.runtime(Agent("a", bank.front))
+        await stage.runtime(Agent("b", bank.back))
+        submitting = asyncio.create_task(submits(await stage.client()))
+        try:
+            yield stage
+        finally:
+            await submitting
+
+
+async def goes_on(mesh: EmbeddedBus, bank: Bank, requests: Sequence[str]) -> None:
+    """Let all requests come to their ends that the mesh knows."""
+    async with staged(mesh, guards=1) as stage:
+        admin, client = await stage.bus("admin"), await stage.client()
+        known = {subjects.parse_evt(each.subject).request async for each in every(admin, "LOG", None)}
+        await stage.runtime(Agent("a", bank.front))
+        await stage.runtime(Agent("b", bank.back))
+        for request in filter(known.__contains__, requests):
+            event = (await client.wait(request, timeout_s=PATIENCE_S)).event
+            assert isinstance(event, events.RequestCompleted)
+        assert not (await requeue(admin)).turns
+
+
+async def test_a_backup_of_a_mesh_at_work_comes_to_the_ends_of_all_its_requests(tmp_path: Path) -> None:
+    for cut in range(CUTS):
+        bank, requests = Bank(), list[str]()
+        async with furnished_mesh(tmp_path / f"first{cut}") as mesh:
+            async with at_work(mesh, bank, requests) as stage:
+                await until(lambda: len(bank.charges) > cut * REQUESTS // CUTS)  # noqa: B023
+                await backup(await stage.bus("admin"), tmp_path / f"backup{cut}")
+            charged = len(bank.charges)
+        async with empty_server(mesh, tmp_path / f"second{cut}") as second:
+            async with second.connected_as("admin") as admin:
+                await restore(admin, tmp_path / f"backup{cut}")
+            await goes_on(second, bank, requests)
+        assert len(bank.charges) == charged == REQUESTS, "each under the key that it had"
+
+
+async def test_a_store_that_was_copied_while_it_ran_goes_on_after_a_requeue(tmp_path: Path) -> None:
+    for cut in range(CUTS):
+        bank, requests = Bank(), list[str]()
+        async with furnished_mesh(tmp_path / f"first{cut}") as mesh, at_work(mesh, bank, requests):
+            await until(lambda: len(bank.charges) > cut * REQUESTS // CUTS)  # noqa: B023
+            await asyncio.to_thread(copy_hot, mesh.server.store, tmp_path / f"second{cut}" / "store")
+        async with empty_server(mesh, tmp_path / f"second{cut}") as second:
+            async with second.connected_as("admin") as admin:
+                await requeue(admin)
+            await goes_on(second, bank, requests)
+        assert len(bank.charges) == REQUESTS, "each under the key that it had"
+
+
+def copy_hot(source: Path, target: Path) -> None:
+    """Copy a store file by file while its server writes it: consumers, which lie deeper, come last."""
+    for path in sorted(source.rglob("*"), key=lambda path: len(path.parts)):
+        with contextlib.suppress(FileNotFoundError):
+            place = target / path.relative_to(source)
+            if path.is_dir():
+                place.mkdir(parents=True, exist_ok=True)
+            elif path.suffix != ".conf" and path.is_file():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
+
+
+# --- a second backup, and what is refused ---------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def mesh_with_requests(folder: Path, count: int = 2) -> AsyncIterator[Stage]:
+    """Give a stage whose log has some open requests, and nobody who serves their agent."""
+    async with furnished_mesh(folder) as mesh, staged(mesh, guards=1) as stage:
+        await submitted(stage, count)
+        yield stage
+
+
+async def submitted(stage: Stage, count: int) -> list[str]:
+    requests = [await (await stage.client()).submit("hello", to="a") for _ in range(count)]
+    for request in requests:
+        await stage.reaches(request, "request.opened")
+    return [str(request) for request in requests]
+
+
+async def test_a_second_backup_adds_only_what_is_new(tmp_path: Path) -> None:
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        admin, folder = await stage.bus("admin"), tmp_path / "backup"
+        first = await backup(admin, folder)
+        kept = {path: path.stat().st_mtime_ns for path in folder.rglob("*.jsonl")}
+        await submitted(stage, 3)
+        second = await backup(admin, folder)
+        assert {path: path.stat().st_mtime_ns for path in kept} == kept
+        assert second.through == first.through + 3
+        assert [file.messages for file in second.streams["LOG"].files] == [2, 3]
+        assert await backup(admin, folder) == second, "nothing is new"
+
+
+def damaged(folder: Path, how: str) -> None:
+    manifest = read_manifest(folder)
+    path = folder / manifest.streams["LOG"].files[0].name
+    if how == "altered":
+        path.write_bytes(path.read_bytes().replace(b"hello", b"hallo", 1))
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[:-10])
+    elif how == "missing":
+        path.unlink()
+    elif how == "half":
+        write(folder, msgspec.structs.replace(manifest, whole=False))
+    elif how == "newer":
+        write(folder, msgspec.structs.replace(manifest, form=manifest.form + 1))
+    elif how == "nonsense":
+        (folder / MANIFEST).write_text("{")
+    elif how == "no manifest":
+        (folder / MANIFEST).unlink()
+
+
+def write(folder: Path, manifest: Any) -> None:
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+
+
+DAMAGE = {
+    "altered": "was altered",
+    "cut": "was altered",
+    "missing": "not whole",
+    "half": "half a backup",
+    "newer": "form 2",
+    "nonsense": "cannot be read",
+    "no manifest": "holds no backup",
+}
+
+
+async def test_a_damaged_backup_is_refused_by_name_before_anything_is_written(tmp_path: Path) -> None:
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        await backup(await stage.bus("admin"), tmp_path / "backup")
+    async with empty_server(stage.mesh, tmp_path / "second") as second, second.connected_as("admin") as admin:
+        for how, words in DAMAGE.items():
+            shutil.copytree(tmp_path / "backup", tmp_path / how)
+            damaged(tmp_path / how, how)
+            with pytest.raises(BackupUnusable, match=words):
+                await restore(admin, tmp_path / how)
+        assert not (await admin.api("STREAM.NAMES"))["streams"]
+
+
+async def test_a_bus_with_a_mesh_in_it_takes_no_restore(tmp_path: Path) -> None:
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        admin = await stage.bus("admin")
+        await backup(admin, tmp_path / "backup")
+        before = await bodies_of(admin)
+        with pytest.raises(RestoreFailed, match="not empty"):
+            await restore(admin, tmp_path / "backup")
+        assert await bodies_of(admin) == before
+
+
+async def test_a_folder_of_another_mesh_takes_no_backup(tmp_path: Path) -> None:
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        await backup(await stage.bus("admin"), tmp_path / "backup")
+    async with mesh_with_requests(tmp_path / "second") as stage:
+        admin = await stage.bus("admin")
+        with pytest.raises(BackupUnusable, match="made anew"):
+            await backup(admin, tmp_path / "backup")
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "letters.txt").write_text("mine")
+        with pytest.raises(BackupUnusable, match="not empty"):
+            await backup(admin, tmp_path / "other")
+
+
+async def test_a_restore_that_was_interrupted_anywhere_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh_with_requests(tmp_path / "first", 5) as stage:
+        admin = await stage.bus("admin")
+        await backup(admin, tmp_path / "backup")
+        before = await bodies_of(admin)
+    async with empty_server(stage.mesh, tmp_path / "second") as second, second.connected_as("admin") as admin:
+        for calls in (2, 8, 30, 80, 150):
+            left = calls
+
+            async def interrupted(*arguments: Any, of: Any = admin._ask) -> Any:
+                nonlocal left
+                left -= 1
+                if not left:
+                    raise asyncio.CancelledError
+                return await of(*arguments)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(admin, "_ask", interrupted)
+                with pytest.raises(asyncio.CancelledError):
+                    await restore(admin, tmp_path / "backup")
+        restored = await restore(admin, tmp_path / "backup")
+        assert (await bodies_of(admin), restored.turns) == (before, 5)
+        with pytest.raises(RestoreFailed, match="not empty"):  # it came to its end
+            await restore(admin, tmp_path / "backup")
+
+
+async def test_entries_keep_the_sequences_by_which_events_name_them(tmp_path: Path) -> None:
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        admin = await stage.bus("admin")
+        for _ in range(3):  # the first two leave gaps
+            await admin.publish_durable("mesh.conf.breaker.a", b"{}")
+        await backup(admin, tmp_path / "backup")
+        before = [(each.seq, each.subject, each.data) async for each in every(admin, "CONF", None)]
+    async with empty_server(stage.mesh, tmp_path / "second") as second, second.connected_as("admin") as admin:
+        await restore(admin, tmp_path / "backup")
+        assert [(each.seq, each.subject, each.data) async for each in every(admin, "CONF", None)] == before
+
+
+@given(
+    seq=st.integers(1, 2**53),
+    data=st.one_of(
+        st.binary(),
+        st.text().map(str.encode),
+        st.dictionaries(st.text(), st.integers()).map(msgspec.json.encode),
+    ),
+    headers=st.dictionaries(st.sampled_from(["Mesh-Id", "traceparent"]), st.text("abc-", max_size=9)),
+)
+def test_a_line_gives_the_very_message_again(seq: int, data: bytes, headers: dict[str, str]) -> None:
+    message = WholeMessage(seq, "mesh.evt.a.r", headers, data)
+    line = line_of(message)
+    assert line.count(b"\n") == 1
+    assert message_of(line) == message
+
+
+# --- requeue --------------------------------------------------------------------------------------
+
+
+async def acknowledged_unseen(admin: Bus, agent: str) -> None:
+    """Let an agent's consumer be ahead of the log, as in a store that was copied while it ran."""
+    name = inbox_consumer(agent)
+    config = (await admin.api(f"CONSUMER.INFO.LOG.{name}"))["config"]
+    end = (await admin.api("STREAM.INFO.LOG"))["state"]["last_seq"]
+    await admin.api(f"CONSUMER.DELETE.LOG.{name}")
+    config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": end + 1}
+    body = {"stream_name": "LOG", "config": config, "action": "create"}
+    await admin.api(f"CONSUMER.CREATE.LOG.{name}", body)
+
+
+async def test_open_turns_that_lie_in_no_queue_are_delivered_again(tmp_path: Path) -> None:
+    bank = Bank()
+    async with furnished_mesh(tmp_path / "mesh") as mesh, staged(mesh, guards=1) as stage:
+        client, admin = await stage.client(), await stage.bus("admin")
+        front = await stage.runtime(Agent("a", bank.front))
+        back = await stage.runtime(Agent("b", bank.back))
+        over = await client.submit("over", to="a")
+        await client.wait(over, timeout_s=PATIENCE_S)
+        await stage.stop(back)
+        requests = [await client.submit("waits", to="a") for _ in range(3)]
+        for request in requests:
+            await stage.reaches(request, "handoff.admitted")
+        assert not (await requeue(admin)).turns, "they lie in the inbox of b"
+        await acknowledged_unseen(admin, "b")
+        await stage.runtime(Agent("b", bank.back), "again")
+        lost = (await requeue(admin, dry_run=True)).turns
+        assert {turn.request for turn in lost} == set(requests)
+        assert (await requeue(admin)).turns == lost
+        for request in requests:
+            await client.wait(request, timeout_s=PATIENCE_S)
+        assert not (await requeue(admin)).turns
+        assert bank.receipts == dict.fromkeys((over, *requests), 1)
+        assert stage.runs(front)
+
+
+async def test_what_waits_in_a_queue_or_is_in_hand_is_left_alone(tmp_path: Path) -> None:
+    fleet = msgspec.structs.replace(FLEET, lease_s=1.0)
+    async with furnished_mesh(tmp_path / "mesh", fleet) as mesh, staged(mesh) as stage:
+        admin = await stage.bus("admin")
+        guard = await stage.guard()
+        await stage.ready(guard)
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def slow(turn: Turn) -> Move:
+            entered.set()
+            await leave.wait()
+            return turn.complete("done")
+
+        await stage.runtime(Agent("a", slow))
+        request = await (await stage.client()).submit("hello", to="a")
+        await entered.wait()
+        assert not (await requeue(admin)).turns, "an instance has it in hand"
+        await stage.dismiss(guard)
+        leave.set()
+        await stage.drained("LOG", to=1)
+        await stage.inbox_drained("a")
+        assert not (await requeue(admin)).turns, "its proposal waits for a guard"
+        await stage.guard("g2")
+        await (await stage.client()).wait(request, timeout_s=PATIENCE_S)
+
+
+# --- at the terminal ------------------------------------------------------------------------------
+
+
+async def test_an_admin_backs_up_restores_and_requeues_by_command(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        office = Office(stage, tmp_path)
+        made = await office.mesh("backup", folder, who="admin")
+        assert made.out.startswith(f"{folder} holds ")
+        refused = await office.mesh("backup", tmp_path / "other", who="op")
+        assert refused.status == Exit.USAGE
+        assert "admin" in refused.err
+        await acknowledged_unseen(await stage.bus("admin"), "a")
+        doctor = await office.mesh("doctor", who="admin")
+        assert "2 open turns have no message: mesh requeue" in doctor.out
+        assert "2 open turns are delivered again" in (await office.mesh("requeue", who="admin")).out
+        assert "no message" not in (await office.mesh("doctor", who="admin")).out
+    async with empty_server(stage.mesh, tmp_path / "second") as second:
+        office = Office(Stage(second), tmp_path)
+        restored = await office.mesh("restore", folder, who="admin")
+        assert "2 open requests, 2 turns delivered again" in restored.out
+        again = await office.mesh("restore", folder, who="admin")
+        assert again.status == Exit.FAILED
+        assert "backup.restore_failed" in again.err
