@@ -3,8 +3,6 @@
 Whether the sender may say it was settled before (`protocol.domain.admission`).
 """
 
-from typing import Any
-
 from msgspec.structs import replace
 
 from protocol.domain import budget
@@ -55,54 +53,101 @@ def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | N
 
 def decide_control(ledger: Ledger, command: Command, control: Control, world: World) -> AnyEvent:
     """Return the event that a control message brings about."""
-    draft, by = Draft(ledger, world, command.cause), control.by or command.sender
-    said: dict[str, Any] = {"sender": command.sender, "control": control.id}
+    draft, sender, by = Draft(ledger, world, command.cause), command.sender, control.by or command.sender
+    client = str(ledger.client)
     match control:
         case commands.Cancel(reason=reason):
-            return draft.event(events.RequestCancelled, str(ledger.client), by=by, reason=reason, **said)
+            return events.RequestCancelled(
+                **draft.envelope(events.RequestCancelled, client),
+                by=by,
+                sender=sender,
+                control=control.id,
+                reason=reason,
+                digest=ledger.submit_digest,
+            )
         case commands.Freeze(reason=reason):
             # A clock that is behind the bus's must not let a freeze begin in the future.
             since = command.stored if 0 < command.stored < world.now else None
-            return draft.event(events.RequestFrozen, NOBODY, by=by, reason=reason, since=since, **said)
+            return events.RequestFrozen(
+                **draft.envelope(events.RequestFrozen, NOBODY),
+                by=by,
+                sender=sender,
+                control=control.id,
+                reason=reason,
+                since=since,
+            )
         case commands.Thaw(reason=reason):
-            return draft.event(events.RequestThawed, NOBODY, by=by, reason=reason, **said)
+            return events.RequestThawed(
+                **draft.envelope(events.RequestThawed, NOBODY),
+                by=by,
+                sender=sender,
+                control=control.id,
+                reason=reason,
+            )
         case commands.Assign(turn=turn_id, to=person):
-            return draft.event(events.EscalationAssigned, NOBODY, turn=turn_id, person=person, by=by, **said)
+            return events.EscalationAssigned(
+                **draft.envelope(events.EscalationAssigned, NOBODY),
+                turn=turn_id,
+                person=person,
+                by=by,
+                sender=sender,
+                control=control.id,
+            )
         case Resolve(complete=True):
-            human, to = ledger.turns[control.turn], str(ledger.client)
-            said |= {"turn": human.id, "round": human.round, "answer": control.answer}
-            return draft.event(events.RequestCompleted, to, by=by, **said)
+            human = ledger.turns[control.turn]
+            return events.RequestCompleted(
+                **draft.envelope(events.RequestCompleted, client),
+                turn=human.id,
+                round=human.round,
+                answer=control.answer,
+                by=by,
+                sender=sender,
+                control=control.id,
+                digest=ledger.submit_digest,
+            )
         case Resolve():
-            return _resolved(draft, control, said | {"by": by})
+            return _resolved(draft, control, sender)
         case commands.ReplyToAsk(value=value, reason=why):
             turn = ledger.turns[control.turn]
             past = RoundOutcome(
                 round=turn.round, how="replied", reply=value, by=by, asked=turn.approval, reason=why
             )
-            return draft.event(
-                events.TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past), **said
+            return events.TurnResumed(
+                **draft.envelope(events.TurnResumed, turn.agent),
+                turn=turn.id,
+                work=next_round(turn, past),
+                sender=sender,
+                control=control.id,
             )
         case commands.Settle(outcome=outcome, result=result):
             turn = ledger.turns[control.turn]
             past = RoundOutcome(
                 round=turn.round, how="settled", reply=result, settled=outcome, step=turn.doubted, by=by
             )
-            said |= {"work": next_round(turn, past), "outcome": outcome, "result": result, "by": by}
-            return draft.event(events.EffectSettled, turn.agent, turn=turn.id, **said)
+            return events.EffectSettled(
+                **draft.envelope(events.EffectSettled, turn.agent),
+                turn=turn.id,
+                work=next_round(turn, past),
+                outcome=outcome,
+                result=result,
+                by=by,
+                sender=sender,
+                control=control.id,
+            )
         case commands.Forget():
             raise AssertionError("admission rejects it: it is about no request")
 
 
-def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
+def _resolved(draft: Draft, control: Resolve, sender: AgentName) -> AnyEvent:
     """Return the event that gives an agent the work, in a fresh segment.
 
     An agent that goes on with its turn counts its rounds on, as its journal does. Journal and effect keys go
     on under the id of the first turn of a chain.
     """
-    ledger = draft.ledger
+    ledger, by = draft.ledger, control.by or sender
     human = ledger.turns[control.turn]
     ended = None if human.instead_of is None else ledger.turns[human.instead_of]
-    again: dict[str, Any] = {}
+    past_rounds: tuple[RoundOutcome, ...] = ()
     if control.again:
         asked = moves.Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
         past = RoundOutcome(
@@ -110,25 +155,34 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
             how="resolved",
             move=asked,
             reply=control.summary or None,
-            by=said["by"],
+            by=by,
         )
-        again["past"] = (*human.work.past, remembered(past))
-        if ended is not None:
-            again |= {"round_": ended.round + 1, "continues": ended.journal_id}
+        past_rounds = (*human.work.past, remembered(past))
+    goes_on = ended if control.again else None
     handoff, carried = _handed_on(ledger, human, control, draft.world.now)
-    return draft.opening(
+    opening = draft.opening(
         events.EscalationResolved,
         handoff,
         carried,
         path=(handoff.to_agent,),
+        round_=0 if goes_on is None else goes_on.round + 1,
+        past=past_rounds,
+        continues=None if goes_on is None else goes_on.journal_id,
+    )
+    if isinstance(opening, events.FactsWithheld):
+        return opening
+    return events.EscalationResolved(
+        **opening.envelope,
+        work=opening.work,
         turn=human.id,
         summary=control.summary,
         again=control.again,
         grounds=draft.world.grounds,
         budget=control.budget,
         added=added(human.carried().facts, carried.facts),
-        **again,
-        **said,
+        by=by,
+        sender=sender,
+        control=control.id,
     )
 
 

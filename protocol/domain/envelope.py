@@ -6,7 +6,7 @@ has decided nothing: the next one writes the second, or both again.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -14,20 +14,16 @@ from msgspec.structs import replace
 from protocol.domain.carried import Carried, divide
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import ClientUse
+from protocol.domain.turns import NO_REPORT
 from protocol.wire.codec import equal
 from protocol.wire.commands import Report
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome, TaskResult, Withheld
-from protocol.wire.events import VERSION, Ended, Event, FactsWithheld, type_of
+from protocol.wire.events import VERSION, Event, FactsWithheld, type_of
+from protocol.wire.freeze import Span
 from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, due_cause, event_id
 from protocol.wire.moves import Move
-
-E = TypeVar("E", bound=Event)
-_NOTHING_TOLD = {"report": Report(), "grounds": Grounds(), "move": None, "facts": ()}
-_NOTHING_KEPT = _NOTHING_TOLD | {"grounds": None, "artifacts": ()}
-"""What `facts.withheld` says by default."""
-_ENDS = Ended.__args__
 
 
 class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -60,6 +56,32 @@ class HandoffView(NamedTuple):
     """What the reader does not see."""
 
 
+_NO_GROUNDS = Grounds()
+
+
+class Envelope(TypedDict):
+    """The fields of every event. An event's own are named where it is made, for the type checker to see."""
+
+    v: Literal[2]
+    id: EventId
+    request: RequestId
+    n: int
+    at: int
+    cause: Cause
+    prev: str
+    salt: str
+    to: AgentName
+    trace: str
+    stood: tuple[Span, ...]
+
+
+class Opening(NamedTuple):
+    """The beginning of an event that opens a turn."""
+
+    envelope: Envelope
+    work: Assignment
+
+
 class Draft:
     """The next event of a request, as it follows from one cause."""
 
@@ -69,14 +91,12 @@ class Draft:
         self.ledger, self.world, self.cause = ledger, world, cause
         self.request = RequestId(request or str(ledger.request))
 
-    def event(self, kind: type[E], to: str, **payload: Any) -> E:
-        """Return the event: `payload` with its envelope, in the inbox of `to`. An end names its submit."""
+    def envelope(self, kind: type[Event], to: str, id_: EventId | None = None) -> Envelope:
+        """Return the envelope of an event of this kind, in the inbox of `to`."""
         ledger, world = self.ledger, self.world
-        if kind in _ENDS:
-            payload.setdefault("digest", ledger.submit_digest)
-        return kind(
+        return Envelope(
             v=VERSION,
-            id=payload.pop("id", None) or self._id(kind),
+            id=id_ or self._id(kind),
             request=self.request,
             n=ledger.n,
             at=world.now,
@@ -86,12 +106,11 @@ class Draft:
             to=AgentName(to),
             trace=world.trace,
             stood=ledger.not_noted(),
-            **payload,
         )
 
     def opening(
         self,
-        kind: type[E],
+        kind: type[Event],
         handoff: Handoff,
         carried: Carried,
         *,
@@ -100,12 +119,14 @@ class Draft:
         round_: int = 0,
         past: tuple[RoundOutcome, ...] = (),
         continues: TurnId | None = None,
-        remembered: Collection[str] = (),
         reader: AgentEntry | None = None,
         results: tuple[TaskResult, ...] = (),
-        **payload: Any,
-    ) -> E | FactsWithheld:
-        """Return an event that opens a turn, or the one that first has to keep what is not shown.
+        task: str = "",
+        turn: TurnId | None = None,
+        policy: Policy | None = None,
+        prices: Mapping[str, Any] | None = None,
+    ) -> Opening | FactsWithheld:
+        """Begin an event that opens a turn, or return the one that first has to keep what is not shown.
 
         `facts.withheld` comes before every handoff of which the reader may not see a part, and before no
         other. People are cleared for everything: they read the log.
@@ -113,23 +134,26 @@ class Draft:
         Args:
             handoff: the whole, nothing withheld.
             carried: all that it carries.
-            remembered: keys of the facts that the request's conversation remembers.
             reader: as the fleet file has them; by default the target of the grounds.
             results: those that a task is given to use, as its reader may see them.
+            turn: the id of the turn and of the event, if it is known already.
+            policy: the request's by default; of `prices` likewise.
         """
         target = reader or self.world.grounds.target
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
         shown, withheld, hidden = show(handoff, carried, clearance)
-        keeps = {"facts": hidden.fact_tuple, "artifacts": hidden.artifact_tuple}
-        first = self._keeping(handoff.to_agent, keeps, is_needed=withheld is not None)
+        first = None
+        if withheld is not None or self.ledger.kept_back(self.cause) is not None:
+            facts, artifacts = hidden.fact_tuple, hidden.artifact_tuple
+            envelope = self.envelope(FactsWithheld, NOBODY)
+            first = self._unless_kept(
+                FactsWithheld(**envelope, target=handoff.to_agent, facts=facts, artifacts=artifacts)
+            )
         if first is not None:
             return first
-        if remembered:
-            payload["remembered"] = tuple(sorted(remembered))
-        turn = payload.pop("id", None) or self._id(kind)  # the event's own id
-        policy = payload.get("policy", self.ledger.policy)
+        id_, policy = EventId(turn or self._id(kind)), policy or self.ledger.policy  # the event's own id
         work = Assignment(
-            turn=TurnId(turn),
+            turn=TurnId(id_),
             round=round_,
             handoff=shown,
             path=path,
@@ -137,54 +161,51 @@ class Draft:
             withheld=withheld,
             past=past,
             continues=continues,
-            prices=payload.get("prices", self.ledger.prices),
+            prices=self.ledger.prices if prices is None else prices,
             topology=policy.topology,
-            task=payload.get("name", ""),
+            task=task,
             results=results,
             board=self.ledger.board_for(clearance) if self.ledger.board else (),
             timeout_s=policy.turn_timeout_s,
         )
-        return self.event(kind, handoff.to_agent, id=turn, work=work, **payload)
+        return Opening(self.envelope(kind, handoff.to_agent, id_), work)
 
-    def for_client(
+    def withhold_from_client(
         self,
-        kind: type[E],
         to: str = "",
         *,
-        report: Report = Report(),  # noqa: B008  # it is immutable
+        report: Report = NO_REPORT,
         move: Move | None = None,
         facts: tuple[Fact, ...] = (),
-        **payload: Any,
-    ) -> E | FactsWithheld:
-        """Return a question or an end, or the event that first has to keep what its reader is not told.
+    ) -> FactsWithheld | None:
+        """Return the event that first has to keep what a question or an end does not tell its reader, if any.
 
         Args:
             to: the reader; by default the client.
             report: what the agent reported with the move that led to it.
-            move: the move itself, where `payload` does not say it.
+            move: the move itself, where the event does not say it.
             facts: what the conversation is to remember, or what a refusal of the submit rests on.
         """
-        to, grounds = to or str(self.ledger.client), self.world.grounds
-        keeps = {"report": report, "grounds": grounds, "move": move, "facts": facts}
-        is_nothing = keeps == _NOTHING_TOLD and equal(keeps, _NOTHING_TOLD)
-        first = self._keeping(to, keeps, is_needed=not is_nothing)
-        return self.event(kind, to, **payload) if first is None else first
+        grounds = self.world.grounds
+        tells_nothing = report == NO_REPORT and grounds == _NO_GROUNDS and move is None and not facts
+        if tells_nothing and self.ledger.kept_back(self.cause) is None:
+            return None
+        envelope, target = self.envelope(FactsWithheld, NOBODY), AgentName(to or str(self.ledger.client))
+        return self._unless_kept(
+            FactsWithheld(**envelope, target=target, facts=facts, report=report, grounds=grounds, move=move)
+        )
 
-    def _keeping(self, target: str, keeps: dict[str, Any], *, is_needed: bool) -> FactsWithheld | None:
-        """Return the event that has to come first, or None if it stands in the log or none is needed.
+    def _unless_kept(self, first: FactsWithheld) -> FactsWithheld | None:
+        """Return the event that has to come first, or None if it stands in the log.
 
         One that stands there may be a dead guard's, of another verdict. It is this one's only if it says the
         very same; else it is followed by another, even by an empty one.
         """
-        kept = self.ledger.kept_back(self.cause)
-        if kept is None and not is_needed:
-            return None
-        if kept is not None and kept.target == target:
-            wanted = _NOTHING_KEPT | keeps
-            told = {name: getattr(kept, name) for name in wanted}
-            if told == wanted and equal(told, wanted):
-                return None
-        return self.event(FactsWithheld, NOBODY, target=target, **keeps)
+        stands = self.ledger.kept_back(self.cause)
+        if stands is None:
+            return first
+        same = replace(first, **{name: getattr(stands, name) for name in Envelope.__annotations__})
+        return None if same == stands and equal(same, stands) else first
 
     def _id(self, kind: type[Event]) -> EventId:
         type_ = type_of(kind)

@@ -6,7 +6,7 @@ is admitted, its tasks open, joins close, and tasks that were cancelled or left 
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -325,22 +325,34 @@ def opened(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
     entry, left = worker.entry, budget.left(task.grant, task.spent)
     plan = replace(task.planned, constraints=replace(task.planned.constraints, budget=budget.public(left)))
     draft = Draft(ledger, world, opening_cause(str(ledger.request), lead.id, task.since_n))
-    return opening(draft, lead, plan, entry, id=task.turn)
+    return opening(draft, lead, plan, entry, turn=task.turn)
 
 
-def opening(draft: Draft, lead: TurnState, plan: PlannedTask, entry: AgentEntry, **said: Any) -> AnyEvent:
+def opening(
+    draft: Draft,
+    lead: TurnState,
+    plan: PlannedTask,
+    entry: AgentEntry,
+    *,
+    turn: TurnId | None = None,
+    grounds: Grounds | None = None,
+) -> AnyEvent:
     """Return what opens the turn of a task for its agent, `entry`, with what that may see."""
     work = task_work(draft.ledger, lead, plan, entry.name)
-    return draft.opening(
+    opened = draft.opening(
         events.TaskOpened,
         work.handoff,
         work.carried,
         path=(*lead.path, entry.name),
         reader=entry,
         results=given(draft.ledger, plan, entry.clearance),
-        lead=lead.id,
-        name=plan.task.name,
-        **said,
+        task=plan.task.name,
+        turn=turn,
+    )
+    if isinstance(opened, events.FactsWithheld):
+        return opened
+    return events.TaskOpened(
+        **opened.envelope, work=opened.work, lead=lead.id, name=plan.task.name, grounds=grounds
     )
 
 
@@ -359,16 +371,28 @@ def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, messa
         lineage = (*path, agent)
     error = TaskError(code=code, message=message, agent=agent, attempts=0, lineage=lineage)
     draft = due_draft(events.TaskFailed, ledger, world, task.turn, task.since_n)
-    said = {"turn": task.turn, "round": 0, "name": task.name, "error": error, "grounds": world.grounds}
-    return draft.event(events.TaskFailed, NOBODY, **said)
+    return events.TaskFailed(
+        **draft.envelope(events.TaskFailed, NOBODY),
+        turn=task.turn,
+        round=0,
+        name=task.name,
+        error=error,
+        grounds=world.grounds,
+    )
 
 
 def failed(ledger: Ledger, world: World, turn: TurnState, code: str, message: str) -> AnyEvent:
     """Return the end of a task whose turn has no round left."""
     assert turn.task is not None
-    said = {"turn": turn.id, "round": turn.round, "name": turn.task.name, "grounds": world.grounds}
     draft = due_draft(events.TaskFailed, ledger, world, turn.id, turn.since_n)
-    return draft.event(events.TaskFailed, NOBODY, error=error_of(turn, code, message), **said)
+    return events.TaskFailed(
+        **draft.envelope(events.TaskFailed, NOBODY),
+        turn=turn.id,
+        round=turn.round,
+        name=turn.task.name,
+        error=error_of(turn, code, message),
+        grounds=world.grounds,
+    )
 
 
 def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
@@ -376,9 +400,8 @@ def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
     turn = ledger.turns.get(task.turn)
     n = task.since_n if turn is None else turn.since_n
     draft = due_draft(events.TaskCancelled, ledger, world, task.turn, n)
-    return draft.event(
-        events.TaskCancelled,
-        NOBODY,
+    return events.TaskCancelled(
+        **draft.envelope(events.TaskCancelled, NOBODY),
         turn=task.turn,
         name=task.name,
         why="called_off" if task.called_off else "lead_ended",
@@ -398,4 +421,5 @@ def resumed(ledger: Ledger, world: World, lead: TurnState) -> AnyEvent:
     if lead.board:
         work = replace(work, board=ledger.board_for(clearance))
     draft = due_draft(events.TurnResumed, ledger, world, lead.id, lead.since_n)
-    return draft.event(events.TurnResumed, lead.agent, turn=lead.id, work=work, grounds=world.grounds)
+    envelope = draft.envelope(events.TurnResumed, lead.agent)
+    return events.TurnResumed(**envelope, turn=lead.id, work=work, grounds=world.grounds)

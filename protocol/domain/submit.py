@@ -13,7 +13,7 @@ from protocol.domain.steps import ClientUse
 from protocol.wire.codec import encode
 from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy, policy_hash
-from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused
+from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused
 from protocol.wire.handoff import TEXT_FACT, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, submitted_ms
 
@@ -75,28 +75,40 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
     draft = Draft(ledger, world, command.cause, command.request)
     if refusal is not None or policy is None or handoff is None:
         rests_on_memory = refusal is not None and refusal.rule == Rule.MEMORY
-        return draft.for_client(
-            RequestRefused,
-            command.sender,
+        first = draft.withhold_from_client(command.sender, facts=memory if rests_on_memory else ())
+        if first is not None:
+            return first
+        assert refusal is not None  # where there is no policy or nobody to begin with, it says so
+        return RequestRefused(
+            **draft.envelope(RequestRefused, command.sender),
             client=command.sender,
             submit=submit,
             refusal=refusal,
             digest=command.digest,
             policy=policy,
-            facts=memory if rests_on_memory else (),
         )
-    return draft.opening(
+    opening = draft.opening(
         RequestOpened,
         handoff,
         begins.carried,
         path=(handoff.to_agent,),
-        remembered=begins.remembered,
+        policy=policy,
+        prices=world.prices or {},
+    )
+    if isinstance(opening, FactsWithheld):
+        return opening
+    deadline = handoff.constraints.deadline
+    assert deadline is not None  # by default the policy's
+    return RequestOpened(
+        **opening.envelope,
+        work=opening.work,
+        remembered=tuple(sorted(begins.remembered)),
         client=command.sender,
         asked=submit.constraints,
         digest=command.digest,
         policy=policy,
         policy_hash=policy_hash(policy),
-        deadline=handoff.constraints.deadline,
+        deadline=deadline,
         prices=world.prices or {},
         conversation=submit.conversation,
         grounds=world.grounds,

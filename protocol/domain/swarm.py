@@ -6,7 +6,7 @@ read: what writes is the root's turn, and there is one.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import json
 
@@ -21,10 +21,10 @@ from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, OfferClaimed
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.event_parts import Assignment, Candidate
+from protocol.wire.event_parts import Assignment, Candidate, Grounds
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Refusal, Rule
-from protocol.wire.ids import NOBODY, AgentName, draw
+from protocol.wire.ids import NOBODY, AgentName, EventId, draw
 from protocol.wire.moves import UnknownMove
 
 UNCLAIMED = "unclaimed"
@@ -53,11 +53,17 @@ def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
         draft = due_draft(events.TaskOffered, ledger, world, task.turn, task.since_n)
         return _offer(draft, task, reader.entry.name, frozenset(reader.entry.clearance))
     draft = Draft(ledger, world, offering_cause(str(ledger.request), task.lead, task.since_n))
-    return _offer(draft, task, task.addressee, common_clearance(task.readers), id=task.turn)
+    return _offer(draft, task, task.addressee, common_clearance(task.readers), id_=EventId(task.turn))
 
 
 def _offer(
-    draft: Draft, task: TaskState, inbox: AgentName, clearance: frozenset[str], **said: Any
+    draft: Draft,
+    task: TaskState,
+    inbox: AgentName,
+    clearance: frozenset[str],
+    *,
+    id_: EventId | None = None,
+    grounds: Grounds | None = None,
 ) -> events.TaskOffered:
     """Return the offer of a task in one inbox, as its readers may see it."""
     ledger, lead = draft.ledger, draft.ledger.turns[task.lead]
@@ -79,8 +85,15 @@ def _offer(
         board=ledger.board_for(clearance),
         timeout_s=ledger.policy.turn_timeout_s,
     )
-    said |= {"lead": lead.id, "name": task.name, "intent": str(task.planned.task.intent), "offer": offer}
-    return draft.event(events.TaskOffered, inbox, claim_by=min([until, *ends]), **said)
+    return events.TaskOffered(
+        **draft.envelope(events.TaskOffered, inbox, id_),
+        lead=lead.id,
+        name=task.name,
+        intent=str(task.planned.task.intent),
+        offer=offer,
+        claim_by=min([until, *ends]),
+        grounds=grounds,
+    )
 
 
 def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentEntry, ...]:
@@ -156,13 +169,24 @@ def _in_vain(asked: Candidate) -> str:
 def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: World) -> AnyEvent:
     """Return what comes of a claim: the task's turn, a refusal, or that it waits for a thaw."""
     draft, task = Draft(ledger, world, command.cause), ledger.offers[claim.turn]
-    said: dict[str, Any] = {"turn": claim.turn, "round": 0}
     if ledger.frozen_at is not None:
-        return draft.event(events.MoveDeferred, NOBODY, proposal=claim, sender=command.sender, **said)
+        return events.MoveDeferred(
+            **draft.envelope(events.MoveDeferred, NOBODY),
+            turn=claim.turn,
+            round=0,
+            proposal=claim,
+            sender=command.sender,
+        )
     refusal = _refusal(ledger, task, command.sender, world)
     if refusal is not None:
-        said |= {"move": CLAIM, "refusal": refusal, "grounds": world.grounds}
-        return draft.event(events.MoveRefused, NOBODY, **said)
+        return events.MoveRefused(
+            **draft.envelope(events.MoveRefused, NOBODY),
+            turn=claim.turn,
+            round=0,
+            move=CLAIM,
+            refusal=refusal,
+            grounds=world.grounds,
+        )
     lead, entry = ledger.turns[task.lead], world.grounds.sender
     assert entry is not None  # else it is not capable
     return opening(draft, lead, task.planned, entry, grounds=world.grounds)
@@ -239,8 +263,20 @@ def decide_post(ledger: Ledger, command: Command, post: FactsPost, world: World)
     """Return the facts as they are posted, with the labels that stick to their keys; or that they wait."""
     draft = Draft(ledger, world, command.cause)
     if ledger.frozen_at is not None:
-        round_ = {"turn": post.turn, "round": post.round}
-        return draft.event(events.MoveDeferred, NOBODY, proposal=post, sender=command.sender, **round_)
+        return events.MoveDeferred(
+            **draft.envelope(events.MoveDeferred, NOBODY),
+            turn=post.turn,
+            round=post.round,
+            proposal=post,
+            sender=command.sender,
+        )
     facts = merge(NOTHING, post.facts, labels=ledger.history.labels).fact_tuple
-    said: dict[str, Any] = {"turn": post.turn, "round": post.round, "post": post.post, "facts": facts}
-    return draft.event(events.FactsPosted, NOBODY, sender=command.sender, grounds=world.grounds, **said)
+    return events.FactsPosted(
+        **draft.envelope(events.FactsPosted, NOBODY),
+        turn=post.turn,
+        round=post.round,
+        post=post.post,
+        facts=facts,
+        sender=command.sender,
+        grounds=world.grounds,
+    )

@@ -97,7 +97,12 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
     turn = wait.turn
     if turn is None:
         draft = _draft(events.RequestExpired, ledger, world, None)
-        return draft.event(events.RequestExpired, str(ledger.client), deadline=ledger.deadline)
+        assert ledger.deadline is not None  # it is what has passed
+        return events.RequestExpired(
+            **draft.envelope(events.RequestExpired, str(ledger.client)),
+            deadline=ledger.deadline,
+            digest=ledger.submit_digest,
+        )
     match wait.what:
         case "cancel" if wait.task is not None:
             return plans.cancelled(ledger, world, wait.task)
@@ -115,11 +120,13 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
             return Command(waiting.request, waiting.sender, waiting.proposal, cause, role="agent")
         case "retry":
             draft = _draft(events.TurnRetried, ledger, world, turn)
-            return draft.event(events.TurnRetried, turn.agent, turn=turn.id, work=next_round(turn, None))
+            envelope = draft.envelope(events.TurnRetried, turn.agent)
+            return events.TurnRetried(**envelope, turn=turn.id, work=next_round(turn, None))
         case "expire_ask":
             work = next_round(turn, RoundOutcome(round=turn.round, how="expired", asked=turn.approval))
             draft = _draft(events.TurnResumed, ledger, world, turn)
-            return draft.event(events.TurnResumed, turn.agent, turn=turn.id, work=work)
+            envelope = draft.envelope(events.TurnResumed, turn.agent)
+            return events.TurnResumed(**envelope, turn=turn.id, work=work)
         case "sla":
             return _escalated(ledger, world, turn, "sla", turn.tier + 1)
         case "timeout" | "unattended" | "abandoned" | "removed" | "deadline" if turn.state == "working":
@@ -142,9 +149,8 @@ def is_by_the_clock(failure: Failure) -> bool:
 
 def _timed_out(ledger: Ledger, world: World, turn: TurnState, what: Clock) -> AnyEvent:
     error, draft = _TIMED_OUT[what], _draft(events.TurnFailed, ledger, world, turn)
-    return draft.event(
-        events.TurnFailed,
-        NOBODY,
+    return events.TurnFailed(
+        **draft.envelope(events.TurnFailed, NOBODY),
         turn=turn.id,
         round=turn.round,
         error=error,
@@ -196,8 +202,17 @@ def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: 
     if turn.task is not None:
         return plans.failed(ledger, world, turn, code, reason)
     draft = _draft(events.RequestFailed, ledger, world, turn)
-    said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "code": code, "reason": reason}
-    return draft.for_client(events.RequestFailed, **said)
+    first = draft.withhold_from_client()
+    if first is not None:
+        return first
+    return events.RequestFailed(
+        **draft.envelope(events.RequestFailed, str(ledger.client)),
+        turn=turn.id,
+        round=turn.round,
+        code=code,
+        reason=reason,
+        digest=ledger.submit_digest,
+    )
 
 
 def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier: int) -> AnyEvent:
@@ -219,13 +234,19 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         artifacts=carried.artifact_tuple,
         constraints=constraints,
     )
-    return _draft(events.EscalationRaised, ledger, world, turn).opening(
+    opening = _draft(events.EscalationRaised, ledger, world, turn).opening(
         events.EscalationRaised,
         handoff,
         carried,
         path=turn.segment.names,
         depth=turn.segment.depth,
         past=turn.past,
+    )
+    if isinstance(opening, events.FactsWithheld):
+        return opening
+    return events.EscalationRaised(
+        **opening.envelope,
+        work=opening.work,
         turn=turn.id,
         round=turn.round,
         reason=reason,

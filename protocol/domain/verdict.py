@@ -19,7 +19,7 @@ from protocol.domain import budget, plans, rules, swarm
 from protocol.domain.carried import NOTHING, Carried, added, dropped, merge
 from protocol.domain.case import Case
 from protocol.domain.control import ASKED, control_of, decide_control
-from protocol.domain.envelope import Draft, E, World
+from protocol.domain.envelope import Draft, World
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import to_remember
 from protocol.domain.submit import decide_submit, submit_of
@@ -68,17 +68,21 @@ def _decide_move(ledger: Ledger, command: Command, proposal: MoveProposed, world
     turn, draft = ledger.turns[proposal.turn], Draft(ledger, world, command.cause)
     if ledger.frozen_at is None:
         return _Verdict(draft, command, proposal, turn).event()
-    said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "sender": command.sender}
-    return draft.event(events.MoveDeferred, NOBODY, proposal=proposal, **said)
+    return events.MoveDeferred(
+        **draft.envelope(events.MoveDeferred, NOBODY),
+        turn=turn.id,
+        round=turn.round,
+        proposal=proposal,
+        sender=command.sender,
+    )
 
 
 def _decide_failure(
     ledger: Ledger, command: Command, failure: commands.ReportFailure, world: World
 ) -> AnyEvent:
     turn, error = ledger.turns[failure.turn], failure.error
-    return Draft(ledger, world, command.cause).event(
-        events.TurnFailed,
-        NOBODY,
+    return events.TurnFailed(
+        **Draft(ledger, world, command.cause).envelope(events.TurnFailed, NOBODY),
         turn=turn.id,
         round=turn.round,
         error=error,
@@ -89,9 +93,13 @@ def _decide_failure(
 
 
 def _decide_doubt(ledger: Ledger, command: Command, doubt: commands.ReportInDoubt, world: World) -> AnyEvent:
-    said: dict[str, Any] = {"turn": doubt.turn, "round": doubt.round, "effect": doubt.effect}
-    draft = Draft(ledger, world, command.cause)
-    return draft.event(events.EffectDoubted, HUMAN, report=doubt.report, **said)
+    return events.EffectDoubted(
+        **Draft(ledger, world, command.cause).envelope(events.EffectDoubted, HUMAN),
+        turn=doubt.turn,
+        round=doubt.round,
+        effect=doubt.effect,
+        report=doubt.report,
+    )
 
 
 _DECIDE: Mapping[type, Callable[[Ledger, Command, Any, World], AnyEvent]] = {
@@ -108,7 +116,7 @@ _DECIDE: Mapping[type, Callable[[Ledger, Command, Any, World], AnyEvent]] = {
 class _Verdict(Case):
     """One move being judged."""
 
-    __slots__ = ("draft", "said", "sender", "spent")
+    __slots__ = ("draft", "sender", "spent")
 
     def __init__(self, draft: Draft, command: Command, proposal: MoveProposed, turn: TurnState) -> None:
         self.draft, self.ledger, self.world = draft, draft.ledger, draft.world
@@ -119,7 +127,6 @@ class _Verdict(Case):
         self.spent = budget.plus(self.ledger.spent, more)
         self.rest = self.ledger.rest(turn, more)
         self.target = target_of(self.ledger, command)
-        self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
         self.before = self.carried = NOTHING
         self.handoff, self.known, self.plan = None, None, ()
         if type(self.move) is Delegate:
@@ -136,11 +143,16 @@ class _Verdict(Case):
 
     def _completed(self, move: Complete) -> AnyEvent:
         facts = self._to_remember(move)
-        return self._for_client(
-            events.RequestCompleted,
+        first = self.draft.withhold_from_client(report=self.report, facts=facts)
+        if first is not None:
+            return first
+        return events.RequestCompleted(
+            **self.draft.envelope(events.RequestCompleted, str(self.ledger.client)),
+            turn=self.turn.id,
+            round=self.turn.round,
             answer=move.answer,
             sender=self.sender,
-            facts=facts,
+            digest=self.ledger.submit_digest,
             conversation=self.ledger.conversation if facts else None,
             cancel_open=move.cancel_open,
         )
@@ -149,9 +161,6 @@ class _Verdict(Case):
         if self.turn.task is not None:
             return self._task_failed(move, self.turn.task)
         return self._failed(move.code, move.reason)
-
-    def _for_client(self, kind: type[E], to: str = "", **said: Any) -> E | events.FactsWithheld:
-        return self.draft.for_client(kind, to, **self.said, **said)
 
     def _to_remember(self, move: Complete) -> tuple[Fact, ...]:
         """Return what the request's conversation is to remember; nothing if the request is of none."""
@@ -226,18 +235,22 @@ class _Verdict(Case):
             path, asked = (*segment.names, move.to_agent), move.constraints
         else:
             path, asked = segment.names[: (segment.resumed() or 0) + 1], Constraints()
-        return self.draft.opening(
-            events.HandoffAdmitted,
-            self.handoff,
-            self.carried,
-            path=path,
-            depth=segment.depth + 1,
+        opening = self.draft.opening(
+            events.HandoffAdmitted, self.handoff, self.carried, path=path, depth=segment.depth + 1
+        )
+        if isinstance(opening, events.FactsWithheld):
+            return opening
+        return events.HandoffAdmitted(
+            **opening.envelope,
+            work=opening.work,
+            turn=self.turn.id,
+            round=self.turn.round,
+            report=self.report,
             asked=asked,
             grounds=self.world.grounds,
             added=added(self.before.facts, self.carried.facts),
             dropped=dropped(self.before, self.carried),
             artifacts=added(self.before.artifacts, self.carried.artifacts),
-            **self.said,
         )
 
     def _refused(self, refusal: Refusal) -> AnyEvent:
@@ -245,15 +258,16 @@ class _Verdict(Case):
         if turn.refusals < self.policy.max_refusals:
             past = RoundOutcome(round=turn.round, how="refused", move=move, refusal=refusal)
             work = next_round(turn, remembered(past), self.report)
-        return self.draft.event(
-            events.MoveRefused,
-            NOBODY if work is None else turn.agent,
+        return events.MoveRefused(
+            **self.draft.envelope(events.MoveRefused, NOBODY if work is None else turn.agent),
+            turn=turn.id,
+            round=turn.round,
+            report=self.report,
             move=move,
             refusal=refusal,
             work=work,
             grounds=self.world.grounds,
             oversized=self.oversized,
-            **self.said,
         )
 
     def _suspended(self, move: Ask) -> AnyEvent:
@@ -261,7 +275,16 @@ class _Verdict(Case):
         expires_at = min(at for at in deadlines if at is not None)
         if move.expires_s is not None:
             expires_at = min(expires_at, self.world.now + int(move.expires_s * 1e6))
-        return self._for_client(events.TurnSuspended, move.to_agent, ask=move, expires_at=expires_at)
+        first = self.draft.withhold_from_client(move.to_agent, report=self.report)
+        if first is not None:
+            return first
+        return events.TurnSuspended(
+            **self.draft.envelope(events.TurnSuspended, move.to_agent),
+            turn=self.turn.id,
+            round=self.turn.round,
+            ask=move,
+            expires_at=expires_at,
+        )
 
     def _delegated(self, move: Delegate) -> AnyEvent:
         """Return the plan as it is admitted. Nobody reads it, so that it may hold everything."""
@@ -270,25 +293,28 @@ class _Verdict(Case):
         if move.within_s is not None:
             own = min(at for at in deadlines if at is not None)
             expires_at = min(own, self.world.now + int(move.within_s * 1e6))
-        return self.draft.event(
-            events.TurnDelegated,
-            NOBODY,
+        return events.TurnDelegated(
+            **self.draft.envelope(events.TurnDelegated, NOBODY),
+            turn=self.turn.id,
+            round=self.turn.round,
+            report=self.report,
             tasks=tuple(work.planned for work in self.plan),
             join=move.join,
             cancel=move.cancel,
             expires_at=expires_at,
             within_s=move.within_s,
             grounds=self.world.grounds,
-            **self.said,
         )
 
     def _delivered(self, move: Deliver) -> AnyEvent:
         task = self.turn.task
         assert task is not None
         labelled = merge(NOTHING, move.facts, labels=self.ledger.history.labels)
-        return self.draft.event(
-            events.TaskDelivered,
-            NOBODY,
+        return events.TaskDelivered(
+            **self.draft.envelope(events.TaskDelivered, NOBODY),
+            turn=self.turn.id,
+            round=self.turn.round,
+            report=self.report,
             name=task.name,
             summary=move.summary,
             facts=labelled.fact_tuple,
@@ -296,18 +322,18 @@ class _Verdict(Case):
             cancel_open=move.cancel_open,
             sender=self.sender,
             grounds=self.world.grounds,
-            **self.said,
         )
 
     def _task_failed(self, move: Fail, task: TaskState) -> AnyEvent:
-        return self.draft.event(
-            events.TaskFailed,
-            NOBODY,
+        return events.TaskFailed(
+            **self.draft.envelope(events.TaskFailed, NOBODY),
+            turn=self.turn.id,
+            round=self.turn.round,
+            report=self.report,
             name=task.name,
             error=error_of(self.turn, move.code, move.reason),
             sender=self.sender,
             grounds=self.world.grounds,
-            **self.said,
         )
 
     def _escalated(self, move: Escalate) -> AnyEvent:
@@ -315,22 +341,40 @@ class _Verdict(Case):
         if self.ledger.escalations >= most:
             return self._failed("max_escalations", f"the policy lets a person be asked {most} times", move)
         assert self.handoff is not None
-        return self.draft.opening(
+        opening = self.draft.opening(
             events.EscalationRaised,
             self.handoff,
             self.carried,
             path=segment.names,
             depth=segment.depth,
             past=self.turn.past,
+        )
+        if isinstance(opening, events.FactsWithheld):
+            return opening
+        return events.EscalationRaised(
+            **opening.envelope,
+            work=opening.work,
+            turn=self.turn.id,
+            round=self.turn.round,
+            report=self.report,
             reason=ASKED,
             grounds=self.world.grounds,
             added=added(self.before.facts, self.carried.facts),
-            **self.said,
         )
 
     def _failed(self, code: str, reason: str, move: Move | None = None) -> AnyEvent:
-        said = {"code": code, "reason": reason, "sender": self.sender}
-        return self._for_client(events.RequestFailed, move=move, **said)
+        first = self.draft.withhold_from_client(report=self.report, move=move)
+        if first is not None:
+            return first
+        return events.RequestFailed(
+            **self.draft.envelope(events.RequestFailed, str(self.ledger.client)),
+            turn=self.turn.id,
+            round=self.turn.round,
+            code=code,
+            reason=reason,
+            sender=self.sender,
+            digest=self.ledger.submit_digest,
+        )
 
 
 _ADMIT: Mapping[type, Callable[[_Verdict, Any], AnyEvent]] = {

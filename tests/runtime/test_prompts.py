@@ -13,8 +13,8 @@ from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
 from mesh.testing import StrictModel
 from protocol.wire import subjects
-from protocol.wire.commands import Move
 from protocol.wire.ids import RequestId
+from protocol.wire.moves import Move
 from protocol.wire.records import PromptParts, decode_record
 from tests.certain import known
 from tests.guard.stage import Stage
