@@ -16,6 +16,7 @@ from mesh.bus import streams
 from mesh.bus.connection import Bus
 from mesh.bus.reader import last
 from mesh.bus.roles import members
+from mesh.bus.stores import write_revision
 from mesh.errors import ApiCode, ApiError, NewerSchema, OtherPartitions, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET, PRICES
@@ -54,6 +55,7 @@ async def provision(
     storage: streams.Storage = streams.DEFAULT_STORAGE,
     documents: Mapping[str, bytes] = {},
     *,
+    by: str = "",
     dry_run: bool = False,
 ) -> list[Change]:
     """Bring the server to the table, to `fleet` and to `documents`; return the changes.
@@ -62,6 +64,7 @@ async def provision(
     the admin's, on a server that is healthy: a store that could not be decrypted looks empty.
 
     Args:
+        by: who wants it so: kept beside each entry.
         documents: other entries of CONF by subject. An empty price list only replaces another one.
         dry_run: only plan the changes.
 
@@ -80,7 +83,7 @@ async def provision(
             if step.verb:
                 await _make(bus, step)
             else:
-                await bus.publish_durable(step.change.what, step.document, after=step.after)
+                await write_revision(bus, step.change.what, step.document, by=by, after=step.after)
     return [step.change for step in steps]
 
 

@@ -132,6 +132,12 @@ async def every(
         from_seq = part[-1].seq + 1
 
 
+async def newest(bus: Bus, stream: str, subject: str | None) -> list[StoredMessage]:
+    """Return the last message of each subject that a filter (None: all) lets through."""
+    found = {each.subject: each async for each in every(bus, stream, subject)}
+    return list(found.values())
+
+
 async def ahead(
     bus: Bus, stream: str, from_seq: int = 1, *, timeout_s: float = TIMEOUT_S
 ) -> AsyncGenerator[list[StoredMessage]]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.reader import StoredMessage, every, get, last
+from mesh.bus.reader import BATCH, MOST_BYTES, StoredMessage, every, get, last, stored_message
+from mesh.bus.roles import GET
 from mesh.bus.streams import steps_of
 from mesh.errors import PASSING, BusError, MeshError, SequenceConflict, StreamFull, SubjectTaken
 from mesh.service.conditions import Kind
@@ -70,6 +71,49 @@ async def write_conf(
     """
     body = msgspec.json.encode(entry)
     return (await bus.publish_durable(subject, body, after=after, timeout_s=timeout_s)).seq
+
+
+BY = "Mesh-By"
+"""Header of an entry: who wrote it, by their own word."""
+
+
+class Revision(NamedTuple):
+    """One revision of an entry of CONF, as it is stored."""
+
+    seq: int
+    subject: str
+    data: bytes
+    at: int
+    """UTC µs."""
+    by: str
+
+
+async def revisions(bus: Bus, subject: str) -> list[Revision]:
+    """Return the revisions that are kept of entries, the oldest first. Raises BusError.
+
+    Args:
+        subject: of the entries, wildcards allowed.
+    """
+    found, from_seq = list[Revision](), 1
+    while True:
+        asked = {"seq": from_seq, "batch": BATCH, "max_bytes": MOST_BYTES, "next_by_subj": subject}
+        answers = await bus.collect(f"{GET}CONF", msgspec.json.encode(asked), timeout_s=TIMEOUT_S)
+        for answer in answers:
+            kept = stored_message(answer)
+            found.append(Revision(kept.seq, kept.subject, kept.data, kept.at, answer.header(BY)))
+        if not answers:
+            return found
+        from_seq = found[-1].seq + 1
+
+
+async def write_revision(bus: Bus, subject: str, body: bytes, *, by: str, after: int) -> int:
+    """Write an entry if the one of sequence `after` still stands; return its own. Raises as `write_conf`.
+
+    Args:
+        by: who writes it.
+    """
+    headers = {BY: " ".join(by.split())[:80]} if by else None
+    return (await bus.publish_durable(subject, body, headers, after=after)).seq
 
 
 # --- schedules --------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ IN_MEMORY = "mem_storage"
 _ENDS_BYTES = 256 * MIB
 _ASKS_BYTES = 256 * MIB
 _PROMPTS_BYTES = 256 * MIB
+REVISIONS = 64
+"""Revisions that are kept of each document in CONF: verdicts of before name them."""
 SCHEMA_KEY = "mesh.schema"
 _PARTITIONS_KEY = "mesh.partitions"
 MOST_LETTERS = 250
@@ -204,7 +206,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         "CONF": {
             "allow_direct": True,
             "deny_delete": True,
-            "max_msgs_per_subject": 1,
+            "max_msgs_per_subject": REVISIONS,
             "max_msg_size": MIB // 2,
             "republish": _told("mesh.conf.>", f"{CONF_CHANGED}.>"),
         },

@@ -5,7 +5,6 @@ A command's file is imported when the command is asked for, so that no noun pays
 
 import importlib
 import os
-from importlib.metadata import version
 from typing import NamedTuple
 
 import click
@@ -61,6 +60,7 @@ COMMANDS = {
         "Let the whole mesh go on: guards decide the messages that waited, in the order in which they came.",
     ),
     "setup": CommandPlace("fleet", "setup", "Make files and bus as the fleet file wants them."),
+    "conf": CommandPlace("conf", "app", "The fleet and its policies over time: log, show, diff, rollback."),
     "doctor": CommandPlace(
         "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."
     ),
@@ -123,6 +123,7 @@ class Commands(ReportingGroup):
 def _say_version(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
     """Print the version, and of what it was built (`mesh.settings` is too much to load for that)."""
     if is_wanted:
+        version = importlib.import_module("importlib.metadata").version  # slow to import
         build = " ".join(os.environ.get("MESH_BUILD", "").split())
         say(f"mesh {version('handoff-mesh')}{f' (build {build})' if build else ''}")
         ctx.exit()

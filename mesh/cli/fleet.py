@@ -71,7 +71,7 @@ async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask, though agents that leave hold open requests.")
 @framed
 async def setup(
-    where: Where, *, dry_run: bool, out: Path | None, file: Path, yes: bool, as_json: bool
+    where: Where, *, dry_run: bool, out: Path | None, file: Path, yes: bool, by: str, as_json: bool
 ) -> None:
     """Make files and bus as the fleet file wants them.
 
@@ -94,7 +94,7 @@ async def setup(
     if is_alone:
         note("no bus is named, so that nothing was applied to one")
     else:
-        applied = await _apply(where, fleet, out, dry_run)
+        applied = await _apply(where, fleet, out, dry_run, by)
         if applied is not None:
             url, done = applied
             changes += done
@@ -151,7 +151,7 @@ def _write(fleet: FleetFile, out: Path, dry_run: bool) -> list[Change]:
 
 
 async def _apply(
-    where: Where, fleet: FleetFile, out: Path | None, dry_run: bool
+    where: Where, fleet: FleetFile, out: Path | None, dry_run: bool, by: str
 ) -> tuple[str, list[Change]] | None:
     """Return the bus and what was applied to it, or would be; None if it cannot be reached after --out."""
 
@@ -164,7 +164,7 @@ async def _apply(
         note(f"nothing was applied to the bus at {access.url}: {failed}")
         return None
     async with bus:
-        changes = await apply(bus, _as_run_at(access.url, fleet), dry_run=dry_run)
+        changes = await apply(bus, _as_run_at(access.url, fleet), by=by, dry_run=dry_run)
         unpriced = "" if dry_run else await ops.health.unpriced(bus)
     if unpriced:
         note(unpriced)

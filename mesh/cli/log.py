@@ -94,9 +94,10 @@ async def export(
     the chain holds, and `mesh log verify` says which events are redacted. What a fact says may stand in later
     events, too.
 
-    With --with-steps each journaled step follows on a line of its own. Steps hold the results of tools and
-    the replies of models. With --out, you alone can read the file (mode 600), and --json prints how many
-    lines there are.
+    With --with-steps each journaled step follows on a line of its own, then what steps and verdicts name: the
+    fixed parts of prompts, and the revisions of fleet and policies. Steps hold the arguments and results of
+    tools and the replies of models. With --out, you alone can read the file (mode 600), and --json prints how
+    many events and steps there are.
     """
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
@@ -104,7 +105,7 @@ async def export(
         raise UsageWrong("steps hold what events do: either --redact or --with-steps")
     is_redacted = numbers_in(redact)
     events = steps = 0
-    agents = set[str]()
+    agents, prompts = set[str](), set[tuple[str, str]]()
     with whole_file(out) as file:
         async with await where.connect("viewer", "operator") as bus:
             async for body in ops.log.stored_bodies(bus, requests):
@@ -113,9 +114,11 @@ async def export(
                 if with_steps:
                     agents.update(ops.journals.agents_in(body))
             if with_steps:
-                async for line in ops.journals.step_lines(bus, requests, agents):
+                async for line in ops.journals.step_lines(bus, requests, agents, prompts):
                     file.write(line + b"\n")
                     steps += 1
+                async for line in ops.journals.named_lines(bus, prompts):
+                    file.write(line + b"\n")
     if out is not None and as_json:
         emit({"file": str(out), "events": events, "steps": steps})
     elif out is not None:
@@ -207,6 +210,8 @@ async def verify(where: Where, *, source: str | Path | None, as_json: bool) -> N
 async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: bool) -> None:
     """Make room: take out the journals of requests that have ended. Their events stay.
 
+    A request without its journals can no longer be replayed with agents' code; its verdicts still can.
+
     It takes the admin's credentials. No open request loses a journal: its turns go on from it.
     """
     seconds, least = seconds_in(older_than), ops.log.LEAST_S
@@ -217,7 +222,7 @@ async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: b
         async for each in ops.log.trim_steps(bus, older_than_s=seconds, dry_run=dry_run):
             trimmed.append(each)
             if not as_json:
-                row(Id(each.request), counted(each.steps, "step"))
+                row(Id(each.request), counted(each.steps, "step"), "can then no longer be replayed")
         left = await ops.log.bytes_in_journals(bus)
     steps = sum(each.steps for each in trimmed)
     what, went = (

@@ -54,8 +54,11 @@ def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -
     return Prepared(directory, keys, text)
 
 
-async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Change]:
+async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = False) -> list[Change]:
     """Bring a running server to the fleet file; return what was done, or with `dry_run` would be.
+
+    Args:
+        by: who wants it so.
 
     Guards then look at the requests of agents that the file has no more, and end their rounds.
 
@@ -66,7 +69,7 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
     documents[PRICES] = msgspec.json.encode(prices_of(file))
     held = [] if dry_run else await held_by_leavers(bus, file.fleet)
-    changes = await provision(bus, file.fleet, file.storage, documents, dry_run=dry_run)
+    changes = await provision(bus, file.fleet, file.storage, documents, by=by, dry_run=dry_run)
     await look_soon(bus, (each.request for each in held), file.fleet.partitions)
     return changes
 

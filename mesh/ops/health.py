@@ -14,7 +14,7 @@ import msgspec
 from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import check_form
-from mesh.bus.reader import every, get, listing, stream_info, up_to
+from mesh.bus.reader import every, get, listing, newest, stream_info, up_to
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
 from mesh.errors import (
@@ -250,7 +250,7 @@ async def _dead_letters(look: Look) -> Results:
 
 async def _documents(look: Look) -> Results:
     policies = subjects.POLICIES.removesuffix("*")
-    async for kept in every(look.bus, "CONF", None):
+    for kept in await newest(look.bus, "CONF", None):
         name, refused = kept.subject.removeprefix(policies), "new requests"
         try:
             if kept.subject == subjects.FLEET:
@@ -414,7 +414,7 @@ async def _prices(look: Look) -> Results:
     missing, limits = await unpriced(look.bus), []
     if not missing:
         return
-    async for kept in every(look.bus, "CONF", subjects.POLICIES):
+    for kept in await newest(look.bus, "CONF", subjects.POLICIES):
         with contextlib.suppress(DocumentInvalid):  # another check tells of it
             policy = read_policy(kept.data, kept.subject.rpartition(".")[2])
             if policy.budget is not None and policy.budget.nano_dollars is not None:

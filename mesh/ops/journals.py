@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import get
-from mesh.bus.stores import JournaledStep, journaled, read_steps, stored_steps
+from mesh.bus.stores import JournaledStep, journaled, read_steps, revisions, stored_steps
 from mesh.bus.streams import steps_of
 from mesh.errors import BusError
 from mesh.ops.roster import fleet_of
@@ -111,7 +111,12 @@ async def journals_of(bus: Bus, happened: Sequence[AnyEvent], until: int | None 
 def journals_in_file(path: Path, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
     """Return the same of a request that was exported to a file."""
     passed_over = set[str]()
-    return _attributed(read_steps(steps_in(path), passed_over), passed_over, happened, until)
+    return _attributed(
+        read_steps(((each.subject, each.data) for each in steps_in(path)), passed_over),
+        passed_over,
+        happened,
+        until,
+    )
 
 
 def _attributed(
@@ -127,10 +132,29 @@ def _attributed(
     return Journals(step_entries(steps, prices_in(happened)), passed_over)
 
 
-async def step_lines(bus: Bus, requests: Sequence[str], agents: set[str]) -> AsyncIterator[bytes]:
-    """Yield the steps that agents journaled for requests, as lines of an export; all where none is named."""
+async def step_lines(
+    bus: Bus, requests: Sequence[str], agents: set[str], prompts: set[tuple[str, str]]
+) -> AsyncIterator[bytes]:
+    """Yield the steps that agents journaled for requests, as lines of an export; all where none is named.
+
+    Args:
+        prompts: gets agent and digest of each fixed part of a prompt that they name.
+    """
     if not requests:  # a journal may outlast the event that opened it
         agents = agents | set((await fleet_of(bus)).agents)
     for request in requests or (None,):
         async for stored in stored_steps(bus, request, agents):
+            record, agent = codec.readable(stored.data, Record), stored.subject.split(".")[2]
+            if record is not None and record.prompt is not None and is_token(record.prompt.fixed):
+                prompts.add((agent, record.prompt.fixed))
             yield step_line(StoredStep(stored.subject, stored.data))
+
+
+async def named_lines(bus: Bus, prompts: Iterable[tuple[str, str]]) -> AsyncIterator[bytes]:
+    """Yield what steps and verdicts name, as lines of an export: prompts, and all revisions of documents."""
+    for agent, digest in sorted(prompts):
+        stored = await get(bus, "PROMPTS", subjects.prompt(agent, digest))
+        if stored is not None:
+            yield step_line(StoredStep(stored.subject, stored.data))
+    for kept in await revisions(bus, subjects.CONF):
+        yield step_line(StoredStep(kept.subject, kept.data, kept.seq, kept.by))

@@ -7,7 +7,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served, ping, statistics
-from mesh.bus.reader import every, get
+from mesh.bus.reader import get, newest
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied, NotFound
 from mesh.service.printable import when
@@ -191,7 +191,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
 async def breakers(bus: Bus) -> list[Breaker]:
     """Return the breakers that anything is known of; an agent without one is given work. Raises BusError."""
     found = []
-    async for kept in every(bus, "CONF", BREAKERS):
+    for kept in await newest(bus, "CONF", BREAKERS):
         agent = kept.subject.rpartition(".")[2]
         try:
             entry, why = read_breaker(kept.data), ""

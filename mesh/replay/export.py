@@ -36,17 +36,23 @@ T = TypeVar("T")
 
 
 class StoredStep(NamedTuple):
-    """A step of a journal, as it is stored."""
+    """A step of a journal, as it is stored; or what others name: a prompt, a revision of a document."""
 
     subject: str
     data: bytes
+    rev: int = 0
+    """Of a document: its revision."""
+    by: str = ""
+    """Of a document: who wrote it."""
 
 
 class _Line(msgspec.Struct, frozen=True):
     request: str = ""
     n: int = -1
     step: str = ""
-    """The subject of a step; empty for an event."""
+    """The subject of a step, a prompt or a document; empty for an event."""
+    rev: int = 0
+    by: str = ""
     body: msgspec.Raw = msgspec.Raw()
     base64: str = ""
     """The bytes of a step that are no JSON on one line."""
@@ -58,6 +64,8 @@ _LINE = msgspec.json.Decoder(_Line)
 def step_line(stored: StoredStep) -> bytes:
     """Return a step as one line of an export, from which `steps_in` reads the very bytes again."""
     named = b'{"step":' + msgspec.json.encode(stored.subject)
+    if stored.rev:
+        named += b',"rev":%d,"by":' % stored.rev + msgspec.json.encode(stored.by)
     line = named + b',"body":' + stored.data + b"}"
     if not _stands_alone(line) or bytes(_LINE.decode(line).body) != stored.data:
         line = named + b',"base64":"' + base64.b64encode(stored.data) + b'"}'
@@ -75,12 +83,15 @@ def _stands_alone(line: bytes) -> bool:
 
 
 def steps_in(path: Path) -> list[StoredStep]:
-    """Return the steps of journals that an export holds. Raises Malformed with the line's number."""
+    """Return all that an export holds beside events: steps of journals, prompts, revisions of documents.
+
+    Raises Malformed with the line's number.
+    """
     found = []
     for head, _ in _lines(path.read_bytes().splitlines()):
         if head.step:
             data = base64.b64decode(head.base64) if head.base64 else bytes(head.body)
-            found.append(StoredStep(head.step, data))
+            found.append(StoredStep(head.step, data, head.rev, head.by))
     return found
 
 

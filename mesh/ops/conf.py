@@ -1,0 +1,101 @@
+"""The fleet, its policies and prices over time: which revision stood when, and who wrote it.
+
+A verdict names the revision of the fleet that it rests on (`grounds.fleet`). The stream CONF keeps the newest
+64 of each document.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.reader import last
+from mesh.bus.stores import Revision, revisions, write_revision
+from mesh.errors import Impossible, NotFound, UsageWrong
+from protocol.wire.subjects import CONF, FLEET, POLICIES, PRICES
+
+_POLICY = POLICIES.removesuffix("*")
+
+
+class ConfEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One revision of a document."""
+
+    rev: int
+    what: str
+    """`fleet`, `prices`, or `policy` and its name."""
+    at: int
+    """UTC µs."""
+    by: str
+    """Who wrote it, by their own word."""
+    current: bool
+
+
+def _what(subject: str) -> str:
+    """Return which document a subject is of; empty for what no person writes."""
+    if subject.startswith(_POLICY):
+        return f"policy {subject.removeprefix(_POLICY)}"
+    return {FLEET: "fleet", PRICES: "prices"}.get(subject, "")
+
+
+async def history(bus: Bus) -> list[ConfEntry]:
+    """Return the revisions of all documents, the newest first. Raises BusError."""
+    found = [each for each in await revisions(bus, CONF) if _what(each.subject)]
+    newest = {each.subject: each.seq for each in found}
+    return [
+        ConfEntry(
+            rev=each.seq,
+            what=_what(each.subject),
+            at=each.at,
+            by=each.by,
+            current=newest[each.subject] == each.seq,
+        )
+        for each in reversed(found)
+    ]
+
+
+async def revision(bus: Bus, rev: int) -> Revision:
+    """Return one revision of a document. Raises NotFound, BusError."""
+    for each in await revisions(bus, CONF):
+        if each.seq == rev and _what(each.subject):
+            return each
+    raise NotFound(f"there is no revision {rev} of the fleet, its policies or prices: see mesh conf log")
+
+
+def document(kept: Revision) -> Any:
+    """Return a revision as JSON. Raises Impossible for one that is none."""
+    try:
+        return msgspec.json.decode(kept.data)
+    except msgspec.DecodeError:
+        raise Impossible(f"revision {kept.seq} is no JSON") from None
+
+
+def differences(before: Any, after: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield where two documents differ: the place, and what stands there before and after (None: nothing)."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys((*before, *after)):
+            yield from differences(before.get(key), after.get(key), f"{where}.{key}" if where else str(key))
+    elif before != after:
+        yield where, before, after
+
+
+async def compared(bus: Bus, a: int, b: int) -> list[tuple[str, Any, Any]]:
+    """Return where two revisions of one document differ. Raises NotFound, UsageWrong, BusError."""
+    first, second = await revision(bus, a), await revision(bus, b)
+    if first.subject != second.subject:
+        raise UsageWrong(f"{a} is of {_what(first.subject)}, {b} of {_what(second.subject)}")
+    return list(differences(document(first), document(second)))
+
+
+async def roll_back(bus: Bus, rev: int, *, by: str) -> ConfEntry:
+    """Write an earlier revision anew, as the newest; return that. It takes the admin's credentials.
+
+    Raises NotFound, Impossible if it stands already, SequenceConflict if somebody else writes, BusError.
+    """
+    kept = await revision(bus, rev)
+    stands = await last(bus, "CONF", kept.subject, leader=True)
+    if stands is not None and stands.data == kept.data:
+        raise Impossible(f"{_what(kept.subject)} stands as in revision {rev} already")
+    after = 0 if stands is None else stands.seq
+    seq = await write_revision(bus, kept.subject, kept.data, by=by, after=after)
+    return ConfEntry(rev=seq, what=_what(kept.subject), at=0, by=by, current=True)
