@@ -42,8 +42,7 @@ from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.records import DONE, FENCE, MOST_ARGUMENTS_BYTES, Record, Refused, place_of
 
 MAX_STEP_BYTES = 512 * 1024
-_ROUNDS_AT_ONCE = 8
-"""Earlier rounds that are read at once."""
+_ROUNDS_AT_ONCE = 8  # earlier ones, which are read
 
 Produce = Callable[[], Awaitable[Any]]
 

@@ -25,6 +25,7 @@ from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import Assignment, RoundOutcome
+from protocol.wire.ids import derive
 from protocol.wire.records import (
     DONE,
     FENCE,
@@ -65,8 +66,7 @@ def key_of(agent: str, request: str, work: Assignment) -> RoundKey:
     return RoundKey(agent, request, work.turn, work.round, work.journal_id)
 
 
-_TEXT_CHARS = 2_000
-"""Of an exception's text, in a step."""
+_TEXT_CHARS = 2_000  # of an exception's text, in a step
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ def prompt_of(fixed: Any, brief: Any, transcript: Any) -> tuple[PromptParts, byt
     body, *others = (
         msgspec.json.encode(part, order="deterministic", enc_hook=str) for part in (fixed, brief, transcript)
     )
-    digests = [hashlib.sha256(each).hexdigest()[:32] for each in (body, *others)]
-    return PromptParts(fixed=digests[0], brief=digests[1], transcript=digests[2]), body
+    fixed_digest, brief_digest, said = (derive(each.decode()) for each in (body, *others))
+    return PromptParts(fixed=fixed_digest, brief=brief_digest, transcript=said if transcript else ""), body
 
 
 def _argument(value: Any) -> Any:

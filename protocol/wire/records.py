@@ -56,12 +56,13 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PromptParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Digests of the parts of a prompt: the first 32 digits (hex) of SHA-256 over each as canonical JSON."""
+    """Digests of a prompt's parts: SHA-256 of each as canonical JSON, as ids have it (`derive`)."""
 
     fixed: str
     """Instructions, tools and parameters, as they lie in the stream PROMPTS."""
     brief: str
-    transcript: str
+    transcript: str = ""
+    """Empty where nothing was said yet."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,6 +1,5 @@
 """What a model was sent stays known: each fixed part of an agent's prompts is stored once."""
 
-import hashlib
 import json
 
 import msgspec
@@ -13,7 +12,7 @@ from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
 from mesh.testing import StrictModel
 from protocol.wire import subjects
-from protocol.wire.ids import RequestId
+from protocol.wire.ids import RequestId, derive
 from protocol.wire.moves import Move
 from protocol.wire.records import PromptParts, decode_record
 from tests.certain import known
@@ -54,10 +53,10 @@ async def test_a_fixed_part_is_stored_once_and_each_step_names_what_was_sent(sta
     first, second = await sent(stage, request)
     assert first.fixed == second.fixed
     assert first.brief == second.brief
-    assert first.transcript != second.transcript
+    assert (first.transcript, bool(second.transcript)) == ("", True)
     (kept,) = [kept async for kept in every(viewer, "PROMPTS", None)]
     assert kept.subject == subjects.prompt("a", first.fixed)
-    assert hashlib.sha256(kept.data).hexdigest().startswith(first.fixed)
+    assert derive(kept.data.decode()) == first.fixed
     body = json.loads(kept.data)
     assert body["instructions"] == "Be brief."
     assert "look" in {each["name"] for each in body["tools"]}
