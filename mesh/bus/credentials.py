@@ -126,7 +126,7 @@ class TlsFiles(NamedTuple):
     """The certificate's key; None: it lies in `cert`."""
 
     @property
-    def said(self) -> bool:
+    def are_given(self) -> bool:
         """Return True if any file is named: then the connection has to be secure."""
         return any(self)
 
@@ -163,7 +163,7 @@ class NotSecured(ssl.SSLError):
 
 def agree(files: TlsFiles, scheme: str, greeting: Mapping[str, Any]) -> bool:
     """Return True if TLS follows the server's greeting. Raises NotSecured if it would have to and cannot."""
-    wanted = files.said or scheme == "tls"
+    wanted = files.are_given or scheme == "tls"
     offered = bool(greeting.get("tls_required") or greeting.get("tls_available"))
     if wanted and not offered:
         raise NotSecured("TLS is asked for, and the bus offers none: it would be clear text")

@@ -103,7 +103,7 @@ class Link:
 
         Raises Unreachable, TlsFailed, AuthenticationFailed or BadAddress; then the link has ended.
         """
-        context = files.context() if files.said else None  # else nats-py makes one, if it needs it
+        context = files.context() if files.are_given else None  # else nats-py makes one, if it needs it
         self._wire.tls = files
         try:
             async with asyncio.timeout(timeout_s):

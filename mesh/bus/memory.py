@@ -143,8 +143,8 @@ async def reached(bus: Bus, client: str) -> Reached:
     found = await last(bus, memory_of(client), subjects.folded(client), leader=True)
     if found is None:
         return Reached()
-    said = codec.readable(found.data, MemoryFolded)
-    return Reached(0 if said is None else said.seq, found.seq)
+    folded = codec.readable(found.data, MemoryFolded)
+    return Reached(0 if folded is None else folded.seq, found.seq)
 
 
 async def write_reached(bus: Bus, client: str, seq: int, stands: Reached) -> None:

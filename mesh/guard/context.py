@@ -229,14 +229,14 @@ class DecisionContext:
     ) -> T | None:
         """Return an entry, None if there is none, and `instead` while it cannot be read."""
         try:
-            said = None if found is None else parse_conf(found, parse)
+            parsed = None if found is None else parse_conf(found, parse)
         except ConfUnreadable as error:
             self._unreadable[subject] = error.reason
             self._bus.conditions.raise_(UNREADABLE, subject)
             return instead
         if self._unreadable.pop(subject, None) is not None:
             self._bus.conditions.clear(UNREADABLE, subject)
-        return said
+        return parsed
 
     def _set_frozen(self, frozen: bool) -> None:
         if frozen != self.frozen.is_set():

@@ -153,12 +153,12 @@ class DeadLetters:
         self._bus = bus
         self._lists = defaultdict[str, _List](_List)
 
-    async def keep(self, sender: str, message: Message, **said: Any) -> bool:
+    async def keep(self, sender: str, message: Message, **fields: Any) -> bool:
         """Store the letter of a message unless it is there; return False if it could not be stored.
 
         Args:
             sender: empty where nobody sent it.
-            said: fields of the letter.
+            fields: fields of the letter.
 
         Raises BusError where the list cannot be read.
         """
@@ -173,7 +173,7 @@ class DeadLetters:
                 tail, kept.tail = kept.tail, None
                 try:
                     seq = await store_dead_letter(
-                        self._bus, subject, message, by=GUARD, sender=sender, after=tail, **said
+                        self._bus, subject, message, by=GUARD, sender=sender, after=tail, **fields
                     )
                 except SequenceConflict:
                     await asyncio.sleep(_PAUSE_S)  # for a replica behind the leader to catch up

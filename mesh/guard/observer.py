@@ -151,7 +151,7 @@ def _span(command: Command | None, ledger: Ledger, plan: str = "") -> AbstractCo
     name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
     name = tracing.CONSEQUENCE if command is None else name
     request = str(ledger.request) if command is None else command.request
-    said: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         tracing.SYSTEM: tracing.NATS,
         tracing.MESSAGING_OPERATION: tracing.PROCESS,
         tracing.DESTINATION: _TEMPLATES[name],
@@ -159,13 +159,13 @@ def _span(command: Command | None, ledger: Ledger, plan: str = "") -> AbstractCo
         tracing.CONVERSATION: request,
     }
     if command is None:
-        return tracing.span(name, tracing.CONSUMER, parent=plan or ledger.trace, attributes=said)
-    said |= {tracing.FROM: command.sender, tracing.MOVE: asked_for(command.what)}
+        return tracing.span(name, tracing.CONSUMER, parent=plan or ledger.trace, attributes=attributes)
+    attributes |= {tracing.FROM: command.sender, tracing.MOVE: asked_for(command.what)}
     for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
         if (value := getattr(what, field, None)) is not None:
-            said[attribute] = value
+            attributes[attribute] = value
     parent = trace_of(ledger.trace, command.trace)
-    return tracing.span(name, tracing.CONSUMER, parent=parent, came=command.trace, attributes=said)
+    return tracing.span(name, tracing.CONSUMER, parent=parent, came=command.trace, attributes=attributes)
 
 
 def _tell_event(span: Span, step: Appended) -> None:
@@ -237,13 +237,13 @@ def log_event(event: AnyEvent, seq: int) -> None:
     routine = type(event) in _ROUTINE
     if routine and not _log.debugs:
         return
-    said: dict[str, object] = {"request": event.request, "n": event.n, "to": event.to, "seq": seq}
+    fields: dict[str, object] = {"request": event.request, "n": event.n, "to": event.to, "seq": seq}
     if rule := _rule(event):
-        said["rule"] = rule
+        fields["rule"] = rule
     if type(event) is events.TurnFailed:
-        said["error"] = event.error.code
+        fields["error"] = event.error.code
     write = _log.debug if routine else _log.info
-    write(type_of(event).replace(".", "_"), **said)
+    write(type_of(event).replace(".", "_"), **fields)
 
 
 # --- a watchdog over decisions --------------------------------------------------------------------

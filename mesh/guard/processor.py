@@ -365,8 +365,8 @@ class RequestProcessor:
             seq = await self._store(event, body, cached.seq)
         except TooLarge as refused:
             if step.command is None:
-                said = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
-                _log.error("event_too_large", request=event.request, **said)
+                sizes = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
+                _log.error("event_too_large", request=event.request, **sizes)
             return NOT_STORED
         cached.stored(event, body, seq)
         self._context.memory.stored(event, seq)
