@@ -79,7 +79,7 @@ async def requeue(where: Where, *, dry_run: bool, as_json: bool) -> None:
     whole log. Services may run meanwhile. It takes the admin's credentials.
     """
     async with await where.connect("admin") as bus:
-        done = await ops.restore.requeue(bus, dry_run=dry_run)
+        done = await ops.requeue.requeue(bus, dry_run=dry_run)
     for turn in done.turns if not as_json else ():
         row(Id(turn.request), f"{turn.inbox}, event {turn.seq}")
     for queue in done.queues if not as_json else ():

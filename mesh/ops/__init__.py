@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mesh.ops import queue as queue
     from mesh.ops import rehearsal as rehearsal
     from mesh.ops import requests as requests
+    from mesh.ops import requeue as requeue
     from mesh.ops import rerun as rerun
     from mesh.ops import restore as restore
     from mesh.ops import roster as roster

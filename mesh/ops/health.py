@@ -44,7 +44,7 @@ from mesh.ops.checks import (
 from mesh.ops.dead_letters import letters
 from mesh.ops.log import read_each
 from mesh.ops.queue import Waiting, queue
-from mesh.ops.restore import requeue
+from mesh.ops.requeue import requeue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
 from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, Access, load_settings

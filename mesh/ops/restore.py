@@ -1,404 +1,35 @@
-"""`mesh restore` and `mesh requeue`: a bus made from a backup, and open turns that lie in no queue.
+"""`mesh restore`: a bus made from a backup.
 
-A turn that is open in the log goes on when its agent is given the event of its round. On a bus that was
-copied while it ran, the consumer of the inbox may be ahead of the log: then nobody is given it. `requeue`
-finds these turns and lets their consumers begin again at the earliest of them. What they deliver besides is
-over. It is marked so first, and an agent acknowledges it unseen.
+Streams are filled from the folder. What follows from the log is made from it: marks of turns that are over,
+consumers that begin at the earliest open round, timers. CONF comes last: services wait for the fleet in it.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage, Writer, create_stream, delete_stream, update_stream
-from mesh.bus.event_log import JetStreamLog
 from mesh.bus.memory import set_back
-from mesh.bus.provision import standing_queues
-from mesh.bus.reader import last, listing, up_to
-from mesh.bus.stores import arm_schedule, standing_schedule
-from mesh.bus.streams import (
-    LOG,
-    TIMERS,
-    Consumer,
-    Storage,
-    consumer_table,
-    inbox_consumer,
-    memory_of,
-    proposals_of,
-    queue_consumers,
-    stream_table,
-)
-from mesh.errors import (
-    ApiCode,
-    ApiError,
-    BackupUnusable,
-    ProtocolError,
-    RestoreFailed,
-    SequenceConflict,
-    SubjectTaken,
-)
+from mesh.bus.reader import listing
+from mesh.bus.streams import LOG, Storage, consumer_table, inbox_consumer, memory_of, stream_table
+from mesh.errors import BackupUnusable, RestoreFailed
 from mesh.ops.backup import BackupStream, Manifest, Progress, messages_in, whole_manifest
-from mesh.ops.roster import fleet_of
-from protocol.domain.ledger import Ledger
-from protocol.domain.turns import TurnState
-from protocol.wire import codec, subjects
+from mesh.ops.requeue import STALE_S, OpenRequests, arm, create_consumer, mark_over, starts_of
+from protocol.wire import subjects
 from protocol.wire.config import DocumentInvalid, Fleet, read_fleet
-from protocol.wire.event_parts import Assignment
-from protocol.wire.events import AnyEvent, Ended, TaskOffered
-from protocol.wire.ids import HUMAN, TurnId
-from protocol.wire.records import Ended as EndMark
 
-_STALE_S = 2.0
-"""How old an event must be before it is delivered: an agent takes one of the last second for a new one."""
 _GAP = "mesh.conf.gap"
 """Uses up the sequences in CONF between two entries. Nothing reads it, and it is purged."""
 _RESTORED = "mesh.restored"
 """Metadata of LOG: the backup that it was made from, and if that came to its end."""
 _CONF = "CONF"
-_REQUEUED = "requeued"
 _API_S = 60.0
-_LOOK_S = 0.5
 _LEFT_OUT = ("first_seq",)
 """Of a stream's old configuration: it is worked out anew."""
-
-
-class OpenTurn(NamedTuple):
-    """A round that an agent has to work on, and the event that gives it."""
-
-    request: str
-    turn: str
-    round: int
-    agent: str
-    inbox: str
-    """The agent's name, or that of an intent's inbox for an offer."""
-    seq: int
-    """The event's sequence in LOG."""
-
-
-class OpenRequests:
-    """Folds the whole log, event by event, and knows what is open at its end."""
-
-    def __init__(self) -> None:
-        self._ledgers: dict[str, Ledger] = {}
-        self._given: dict[str, dict[tuple[str, int], tuple[str, int]]] = {}
-        """By request: where each round, and each offer, was given: inbox and sequence."""
-        self.unreadable: dict[str, str] = {}
-        """Requests that nobody can fold, with the reason. Guards cannot go on with them either."""
-
-    def take(self, seq: int, subject: str, data: bytes) -> None:
-        """Take the next event in."""
-        request = subject.rpartition(".")[2]
-        if request in self.unreadable:
-            return
-        try:
-            event = codec.decode_event(data)
-            ledger = self._ledgers.setdefault(request, Ledger())
-            ledger.apply(event, data)
-        except (ProtocolError, LookupError, TypeError, AttributeError, ValueError) as broken:
-            self.unreadable[request] = str(broken)
-            self._forget(request)
-            return
-        if isinstance(event, Ended):
-            self._forget(request)
-        elif (given := _given(event)) is not None:
-            self._given.setdefault(request, {})[given.turn, given.round] = (str(event.to), seq)
-
-    def _forget(self, request: str) -> None:
-        self._ledgers.pop(request, None)
-        self._given.pop(request, None)
-
-    @property
-    def requests(self) -> list[str]:
-        return list(self._ledgers)
-
-    def is_open(self, request: str, turn: str) -> bool:
-        """Return True if a turn, or an offer, is not over."""
-        ledger = self._ledgers.get(request)
-        return ledger is not None and (turn in ledger.open or _is_offered(ledger, turn))
-
-    def waiting(self) -> list[OpenTurn]:
-        """Return the rounds that agents have to work on, and the offers that nobody has claimed."""
-        found = []
-        for request, ledger in self._ledgers.items():
-            deferred = {(one.turn, one.round) for one in ledger.deferred}
-            for (turn, round_), (inbox, seq) in self._given.get(request, {}).items():
-                state = ledger.open.get(TurnId(turn))
-                if state is not None and _is_worked_on(state, round_) and (turn, round_) not in deferred:
-                    found.append(OpenTurn(request, turn, round_, str(state.agent), inbox, seq))
-                elif _is_offered(ledger, turn):
-                    found.append(OpenTurn(request, turn, round_, inbox, inbox, seq))
-        return found
-
-
-def _given(event: AnyEvent) -> Assignment | None:
-    return event.offer if isinstance(event, TaskOffered) else event.work
-
-
-def _is_worked_on(turn: TurnState, round_: int) -> bool:
-    return turn.state == "working" and turn.round == round_ and turn.agent != HUMAN
-
-
-def _is_offered(ledger: Ledger, offer: str) -> bool:
-    task = ledger.offers.get(TurnId(offer))
-    return task is not None and task.state == "offered"
-
-
-# --- requeue --------------------------------------------------------------------------------------
-
-
-class Requeued(msgspec.Struct, frozen=True, kw_only=True):
-    """What `requeue` did, or would do."""
-
-    turns: tuple[OpenTurn, ...]
-    """Rounds, and offers, that were in no queue."""
-    queues: tuple[str, ...] = ()
-    """Queues with messages that no guard would have been given."""
-    timers: int = 0
-    """Requests that had no schedule, and got one."""
-    open: int = 0
-    """Open requests."""
-    unreadable: dict[str, str] = {}
-    """Requests that nobody can fold, with the reason."""
-
-
-async def requeue(bus: Bus, *, dry_run: bool = False, leases: float = 2.0) -> Requeued:
-    """Deliver again what is open and lies in no queue, and arm timers that lack; return what was done.
-
-    Services may run meanwhile, and it may be run twice. Needs the admin's credentials. Raises BusError.
-
-    Args:
-        leases: how many leases of an inbox are waited for, until it is known what instances have in hand.
-    """
-    fleet = await fleet_of(bus)
-    stranded = [name for name in await standing_queues(bus) if await _is_stranded(bus, name, fleet)]
-    if not dry_run:
-        for consumer in consumer_table(fleet, await _storage(bus)):
-            if consumer.stream in stranded:
-                await bus.api(f"CONSUMER.DELETE.{consumer.stream}.{consumer.name}")
-                await _create_consumer(bus, consumer, None)
-    open_requests = OpenRequests()
-    async for stored in JetStreamLog(bus).follow(tail=False):
-        open_requests.take(stored.seq, stored.subject, stored.data)
-    lost = await _lost(bus, fleet, open_requests.waiting(), leases * fleet.lease_s)
-    timers = [request for request in open_requests.requests if await standing_schedule(bus, request) is None]
-    if not dry_run:
-        starts = await _starts_ahead(bus, fleet) | _starts(lost)
-        await _mark_over(bus, open_requests, starts, _events_from(bus, starts))
-        await _begin_again(bus, fleet, starts)
-        await _arm(bus, timers, fleet.partitions)
-    return Requeued(
-        turns=tuple(lost),
-        queues=tuple(stranded),
-        timers=len(timers),
-        open=len(open_requests.requests),
-        unreadable=open_requests.unreadable,
-    )
-
-
-async def _storage(bus: Bus) -> Storage:
-    config = (await bus.api(f"STREAM.INFO.{LOG}"))["config"]
-    return Storage(replicas=int(config.get("num_replicas", 1)))
-
-
-async def _is_stranded(bus: Bus, queue: str, fleet: Fleet) -> bool:
-    """Return True if guards would not be given every message that is in a queue, or comes into it.
-
-    An acknowledged message is taken out of a queue. So its consumers know of every one that is there, and
-    none is ahead of the queue's end: it would take new messages for old ones.
-    """
-    asked = {"subjects_filter": subjects.FIRED} if queue == TIMERS else {}
-    state = (await bus.api(f"STREAM.INFO.{queue}", asked))["state"]
-    there = sum((state.get("subjects") or {}).values()) if asked else state["messages"]
-    given = 0
-    for consumer in queue_consumers(fleet.partitions):
-        try:
-            info = await bus.api(f"CONSUMER.INFO.{queue}.{consumer}")
-        except ApiError as error:
-            if error.err_code != ApiCode.CONSUMER_NOT_FOUND:
-                raise
-            return False  # of a member that left the fleet
-        if info["delivered"]["stream_seq"] > state["last_seq"]:
-            return True
-        given += info["num_pending"] + info["num_ack_pending"]
-    return int(there) > given
-
-
-async def _lost(bus: Bus, fleet: Fleet, waiting: Iterable[OpenTurn], within_s: float) -> list[OpenTurn]:
-    """Return which of these nobody will be given.
-
-    The order of the looks matters: an agent acknowledges its event once its proposal is stored, and a guard
-    takes that from its queue once the verdict is in the log.
-    """
-    by_inbox: dict[str, list[OpenTurn]] = {}
-    for each in waiting:
-        by_inbox.setdefault(each.inbox, []).append(each)
-    found = await asyncio.gather(*(_acknowledged(bus, *each, within_s) for each in by_inbox.items()))
-    log = JetStreamLog(bus)
-    return [
-        each
-        for turns in found
-        for each in turns
-        if not await _is_proposed(bus, each, fleet.partitions) and await _still_waits(log, each)
-    ]
-
-
-async def _acknowledged(bus: Bus, inbox: str, turns: list[OpenTurn], within_s: float) -> list[OpenTurn]:
-    """Return the turns whose events the consumer of their inbox will not deliver.
-
-    It does not say which events between the first that it waits for and the last that it delivered are
-    acknowledged, only how many are not. Those that nobody has in hand come again within a lease, and what is
-    over is acknowledged then. If nobody asks for work, nobody has any: it may be delivered once more.
-    """
-    until_s, log = time.monotonic() + within_s, JetStreamLog(bus)
-    while True:
-        try:
-            info = await bus.api(f"CONSUMER.INFO.{LOG}.{inbox_consumer(inbox)}")
-        except ApiError as error:
-            if error.err_code != ApiCode.CONSUMER_NOT_FOUND:
-                raise
-            return []  # the agent left the fleet: guards end its rounds
-        floor, delivered = info["ack_floor"]["stream_seq"], info["delivered"]["stream_seq"]
-        lost = [turn for turn in turns if turn.seq <= floor]
-        in_doubt = [turn for turn in turns if floor < turn.seq <= delivered]
-        if not in_doubt or not info["num_waiting"] or len(in_doubt) > info["num_ack_pending"]:
-            return lost + in_doubt
-        if time.monotonic() > until_s:
-            return lost
-        await asyncio.sleep(_LOOK_S)
-        turns = [turn for turn in turns if await _still_waits(log, turn)]
-
-
-async def _is_proposed(bus: Bus, turn: OpenTurn, partitions: int) -> bool:
-    """Return True if a proposal for the turn's request waits in its agent's queue."""
-    if turn.inbox != turn.agent:
-        return False
-    queued = subjects.queued("prop", turn.agent, turn.request, partitions)
-    try:
-        return await last(bus, proposals_of(turn.agent), queued, leader=True) is not None
-    except ApiError as error:
-        if error.err_code != ApiCode.STREAM_NOT_FOUND:
-            raise
-        return False
-
-
-async def _still_waits(log: JetStreamLog, turn: OpenTurn) -> bool:
-    now = OpenRequests()
-    for stored in await log.read(turn.request):
-        now.take(stored.seq, stored.subject, stored.data)
-    return turn in now.waiting()
-
-
-def _starts(turns: Iterable[OpenTurn]) -> dict[str, int]:
-    """Return the earliest event of each inbox."""
-    starts: dict[str, int] = {}
-    for each in turns:
-        starts[each.inbox] = min(each.seq, starts.get(each.inbox, each.seq))
-    return starts
-
-
-async def _starts_ahead(bus: Bus, fleet: Fleet) -> dict[str, int]:
-    """Return the log's end for each inbox whose consumer is beyond it: it would pass over what comes next."""
-    end = int((await bus.api(f"STREAM.INFO.{LOG}"))["state"]["last_seq"])
-    starts = {}
-    for consumer in consumer_table(fleet):
-        if consumer.stream == LOG:
-            info = await bus.api(f"CONSUMER.INFO.{LOG}.{consumer.name}")
-            if info["delivered"]["stream_seq"] > end:
-                starts[consumer.name.removeprefix(inbox_consumer(""))] = end + 1
-    return starts
-
-
-async def _events_from(bus: Bus, starts: Mapping[str, int]) -> AsyncIterator[tuple[int, str, bytes]]:
-    for inbox, seq in starts.items():
-        while part := await up_to(bus, LOG, subjects.inbox(inbox), seq):
-            for each in part:
-                yield each.seq, each.subject, each.data
-            seq = part[-1].seq + 1
-
-
-async def _mark_over(
-    bus: Bus,
-    open_requests: OpenRequests,
-    starts: Mapping[str, int],
-    stored: AsyncIterator[tuple[int, str, bytes]],
-) -> None:
-    """Mark the turns that are over among what the inboxes deliver from `starts` on.
-
-    An agent that meets a mark acknowledges the event. Without one it would run the turn from its journal, and
-    the journal of a request that has ended may have been taken out.
-    """
-    writer = Writer(bus, "ENDS", exact=False)
-    done = set[str]()
-    try:
-        async for seq, subject, data in stored:
-            place = subjects.parse_evt(subject)
-            if seq < starts.get(place.to, seq + 1):
-                continue
-            try:
-                event = codec.decode_event(data)
-            except ProtocolError:
-                continue  # the agent says so, too
-            work = event.work
-            if work is None or open_requests.is_open(place.request, work.turn):
-                continue
-            mark = subjects.end(place.to, place.request, work.turn)
-            if mark in done or await last(bus, "ENDS", mark, leader=True) is not None:
-                continue
-            done.add(mark)
-            body = msgspec.json.encode(EndMark(why=_REQUEUED, turn=work.turn, round=work.round))
-            await writer.store([WholeMessage(0, mark, {}, body)])
-        await writer.finish()
-    except SubjectTaken:
-        raise RestoreFailed("a guard has ended a turn meanwhile: run it again") from None
-    finally:
-        await writer.close()
-
-
-async def _begin_again(bus: Bus, fleet: Fleet, starts: Mapping[str, int]) -> None:
-    """Make consumers of inboxes anew, so that they deliver from `starts` on, a moment later.
-
-    What an instance has in hand of such an inbox is delivered to another one, too. The journal fences the
-    first.
-    """
-    wanted = {each.name: each for each in consumer_table(fleet) if each.stream == LOG}
-    for inbox, seq in starts.items():
-        consumer = wanted.get(inbox_consumer(inbox))
-        if consumer is None:
-            continue
-        info = await bus.api(f"CONSUMER.INFO.{LOG}.{consumer.name}")
-        stale = datetime.fromisoformat(f"{info['ts'][:19]}+00:00") + timedelta(seconds=_STALE_S)
-        await bus.api(f"CONSUMER.DELETE.{LOG}.{consumer.name}")
-        await _create_consumer(bus, consumer, seq, paused_until=stale)
-
-
-async def _create_consumer(
-    bus: Bus, consumer: Consumer, start: int | None, *, paused_until: datetime | None = None
-) -> None:
-    config = dict(consumer.config)
-    if start is not None:
-        config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": max(1, start)}
-    if paused_until is not None:
-        config["pause_until"] = paused_until.isoformat().replace("+00:00", "Z")
-    body = {"stream_name": consumer.stream, "config": config, "action": "create"}
-    await bus.api(f"CONSUMER.CREATE.{consumer.stream}.{consumer.name}", body, timeout_s=_API_S)
-
-
-async def _arm(bus: Bus, requests: Iterable[str], partitions: int) -> None:
-    """Have a guard look at each request now: it appends what is due, and arms the next schedule."""
-    for request in requests:
-        try:
-            await arm_schedule(bus, request, time.time_ns() // 1000, partitions, after=0)
-        except SequenceConflict:
-            continue  # a guard was faster
-
-
-# --- restore --------------------------------------------------------------------------------------
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -477,14 +108,14 @@ async def _open_queues(
     configs: Mapping[str, Any],
 ) -> None:
     """Make what follows from the log: marks of turns that are over, consumers, timers."""
-    starts = _starts(open_requests.waiting())
-    await _mark_over(bus, open_requests, starts, _events_in(folder, manifest.streams[LOG]))
-    await asyncio.sleep(_STALE_S)
+    starts = starts_of(open_requests.waiting())
+    await mark_over(bus, open_requests, starts, _events_in(folder, manifest.streams[LOG]))
+    await asyncio.sleep(STALE_S)
     storage = Storage(replicas=int(configs[LOG].get("num_replicas", 1)))
     for consumer in consumer_table(fleet, storage):
         start = starts.get(consumer.name.removeprefix(inbox_consumer("")), manifest.through + 1)
-        await _create_consumer(bus, consumer, start if consumer.stream == LOG else None)
-    await _arm(bus, open_requests.requests, fleet.partitions)
+        await create_consumer(bus, consumer, start if consumer.stream == LOG else None)
+    await arm(bus, open_requests.requests, fleet.partitions)
 
 
 def _has_conf(there: Mapping[str, Any], manifest: Manifest) -> bool:

@@ -26,7 +26,8 @@ from mesh.cli.exits import Exit
 from mesh.client import Client
 from mesh.errors import BackupUnusable, RestoreFailed
 from mesh.ops.backup import MANIFEST, backup, line_of, message_of, read_manifest
-from mesh.ops.restore import requeue, restore
+from mesh.ops.requeue import requeue
+from mesh.ops.restore import restore
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
 from protocol.wire.commands import Move
