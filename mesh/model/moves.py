@@ -40,7 +40,7 @@ from mesh.model.arguments import (
     transfer_form,
 )
 from mesh.model.port import ToolCall, ToolSpec
-from mesh.model.prompt import PromptContext, context_now, one_line
+from mesh.model.prompt import PromptContext, context_now, hands_back_to, one_line
 from protocol.wire import codec
 from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry
@@ -64,7 +64,7 @@ Labels = Mapping[str, tuple[str, ...]]
 
 _NOT_JSON = "a number has to be finite, and a text without lone surrogates"
 
-_HAND_BACK_WORDS = "Give the work back to where it came from, with what was found out."
+_HAND_BACK_WORDS = "Give the work back to {}, with what was found out."
 _COMPLETE_WORDS = "Answer whoever sent the request. This ends it."
 _FORM_WORDS = (
     "Answer the client in this form. This ends the request; words outside of this call are no answer."
@@ -293,11 +293,13 @@ def _offers(
 def _passing_on(turn: Turn, peers: Iterable[AgentEntry]) -> Iterator[_Offer]:
     """Yield the moves of topology `handoff` that give the work on."""
     for peer in peers:
+        if peer.name in turn.path:
+            continue  # the guard refuses it, whatever it brings: work goes back by `hand_back` alone
         said = one_line(peer.description)
         words = f"Give the work to {peer.name}: {said}" if said else f"Give the work to {peer.name}."
         yield _offer(f"{TRANSFER}{peer.name}", words, transfer_form(peer.intents))
-    if len(turn.path) > 1:
-        yield _offer(HAND_BACK, _HAND_BACK_WORDS, HandBackArguments)
+    if (giver := hands_back_to(turn)) is not None:
+        yield _offer(HAND_BACK, _HAND_BACK_WORDS.format(giver), HandBackArguments)
 
 
 def _of_a_tree(turn: Turn, peers: Sequence[AgentEntry], output_type: Any) -> Iterator[_Offer]:

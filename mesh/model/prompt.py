@@ -97,6 +97,7 @@ def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
     )
 
 
+_AGAIN = "Whoever had this work from you before gets it again only with a fact that is new to the request."
 _GO_ON = "A person says: go on."
 _PLAIN = re.compile(r"[\w.-]+")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -117,6 +118,8 @@ def render(
     seen = seen or context_now(turn)
     rounds = [past for past in turn.past[: seen.past] if _is_shown(past)]
     peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
+    if turn.topology == "handoff":
+        peers = [peer for peer in peers if peer.name not in turn.path]
     head = [
         f"You are: {speaker or turn.agent}",
         f"Given by: {handoff.from_agent} ({handoff.move})",
@@ -127,6 +130,8 @@ def render(
     if handoff.intent is not None:
         head.append(f"Intent: {one_line(handoff.intent)}")
     head += [f"Path: {' > '.join(turn.path)}", f"Round: {len(rounds)}"]
+    if handoff.move == "hand_back":
+        head.append(_AGAIN)
     if turn.withheld:
         withheld = ", ".join(map(_label, turn.withheld))
         head.append(f"Withheld from you: {withheld} (it travels on without you)")
@@ -141,6 +146,14 @@ def render(
     )
     blocks = [head, *([title, *(f"- {line}" for line in lines)] for title, lines in sections)]
     return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1)
+
+
+def hands_back_to(turn: Turn) -> str | None:
+    """Return who gets the work by a hand-back; None if nobody is there."""
+    below, to = turn.path[:-1], turn.handoff.return_to
+    if not below:
+        return None
+    return to if to in below else below[-1]
 
 
 def one_line(text: str) -> str:

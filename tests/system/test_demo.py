@@ -112,7 +112,7 @@ PARAPHRASE = next(sample for sample in SAMPLES if sample["kind"] == "paraphrase"
 def is_told_whole(out: str) -> None:
     """Check what is told of the stories and a paraphrase, however the others are told."""
     assert "model: scripted (rules in agents/support/rules.toml, not a language model)" in out
-    assert "technical ✗ triage  transfer  refused by rule cycle" in out
+    assert "triage ✗ technical  transfer  refused by rule cycle" in out
     assert "withheld: 3 facts labelled pii" in out
     assert "1 not covered by the rules (needs a model)" in out
     assert "the guard refused 1 move: 1 by cycle" in out

@@ -137,7 +137,7 @@ def test_the_walks_that_the_support_fleet_is_there_to_show_are_all_among_them() 
         ("escalated", ("triage", "technical")),
     } <= walks
     refused = Counter(str(rule) for sample in SUPPORT.of_kind("ruled") for rule in sample.expect.refused)
-    assert refused["cycle"] >= 2
+    assert refused["cycle"] >= 1
     assert refused["depth"] >= 1
 
 
@@ -203,11 +203,14 @@ async def test_what_was_withheld_from_technical_is_there_again_for_billing(recor
 async def test_a_refusal_is_in_the_brief_of_the_next_round_and_is_answered_by_another_move(
     records: Path,
 ) -> None:
-    going = await walk(SUPPORT, "The router keeps failing, please send a technician. cem.aydin@example.com")
-    first, second = (turn for turn in going.turns if turn.agent == "technical")
+    text = "You said you fixed it, but the router is still bad. oskar.berg@example.com"
+    going = await walk(SUPPORT, text)
+    first, second = (
+        turn for turn in going.turns if turn.agent == "triage" and turn.handoff.move == "hand_back"
+    )
     assert (first.round, second.round, first.id) == (0, 1, second.id)
-    assert "rule cycle refused transfer to triage" in render(second)
-    assert "hand_back goes to triage" in render(second)
+    assert "rule cycle refused transfer to technical" in render(second)
+    assert "bring a fact that is new to the request" in render(second)
 
 
 async def test_an_effect_happens_once_though_a_refused_turn_runs_it_again(records: Path) -> None:

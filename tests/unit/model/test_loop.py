@@ -4,15 +4,18 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.agent.errors import Permanent, Retry, ToolError
 from mesh.agent.tools import tool
 from mesh.errors import Unreachable
 from mesh.model.loop import ModelGaveUp, drive
 from mesh.model.port import Model, PastReply, Reply, ToolResult
-from mesh.testing import MemorySteps, turn
-from mesh.testing.harness import replied, unanswered
+from mesh.model.prompt import render
+from mesh.testing import InMemoryGuard, MemorySteps, fleet_of, replied, turn, turn_in, unanswered
+from mesh.testing.harness import turn_of
 from protocol.wire.event_parts import RoundOutcome
+from protocol.wire.events import HandoffAdmitted, MoveRefused
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.moves import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 from tests.certain import is_
@@ -244,6 +247,37 @@ async def test_a_move_that_cannot_make_sense_is_not_offered(about: dict[str, Any
     model = TalkingModel(says("ok"))
     await made_of(model, **about)
     assert absent not in {tool.name for tool in model.prompts[0].tools}
+
+
+async def test_an_agent_on_the_path_is_offered_as_a_hand_back_or_not_at_all() -> None:
+    """The guard would refuse each of these transfers by `cycle`."""
+    model = TalkingModel(*[says("done")] * 2)
+    given = turn(path=["first", "second", "agent"], peers=["first", "second", "other"])
+    named = replace(given.execution.work, handoff=replace(given.handoff, return_to="first"))
+    for work in (given.execution.work, named):
+        await drive(turn_of("c1_r", work, given.execution.fleet), model, instructions="", tools=())
+    offered = [{tool.name: tool.description for tool in prompt.tools} for prompt in model.prompts]
+    assert [{name for name in each if name.startswith("transfer_to_")} for each in offered] == [
+        {"transfer_to_other"}
+    ] * 2
+    assert [each.get("hand_back", "")[:27] for each in offered] == [
+        "Give the work back to secon",
+        "Give the work back to first",
+    ]
+    assert "- second" not in model.prompts[0].brief
+
+
+async def test_a_second_visit_is_said_to_need_a_new_fact_and_the_guard_has_it_so() -> None:
+    guard = InMemoryGuard(fleet_of("a", "b"))
+    guard.submit("Fix it")
+    guard.move(turn_in(guard).transfer("b", summary="look"))
+    assert "new to the request" not in render(turn_in(guard))
+    guard.move(turn_in(guard).hand_back("nothing found"))
+    assert "gets it again only with a fact that is new to the request." in render(turn_in(guard))
+    again = turn_in(guard)
+    assert is_(guard.move(again.transfer("b", summary="look")), MoveRefused).refusal.rule == "cycle"
+    now = turn_in(guard).transfer("b", summary="look", facts={"seen": "smoke"})
+    assert is_(guard.move(now), HandoffAdmitted).to == "b"
 
 
 async def test_whom_the_agent_was_not_made_to_hand_to_is_not_named_either() -> None:
