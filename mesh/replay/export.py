@@ -11,6 +11,7 @@ the file in each process, and decodes each event once (`of_parts`).
 import asyncio
 import base64
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -241,6 +242,11 @@ async def _received(pipe: "Connection") -> list[tuple[int, Any]]:
     return share
 
 
+def _begin_share() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal: the parent ends this process
+    gc.freeze()  # what the parent had is not looked through again and again, which would copy it
+
+
 def _send_part(
     pipe: "Connection",
     parent: int,
@@ -251,7 +257,7 @@ def _send_part(
     ends: list[int],
 ) -> None:
     """Send the result on one part of a file; nothing if it has none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in `_send_share`
+    _begin_share()
     try:
         pipe.send([(index, work(_events_between(path, ends[index], ends[index + 1])))])
     except Exception as failed:  # the parent does all again, more slowly, and says what is wrong
@@ -284,7 +290,7 @@ def _send_share(
     pipe: "Connection", parent: int, index: int, of: int, path: Path, work: Callable[[list[bytes]], object]
 ) -> None:
     """Send the results on one share with the number of each request's first line; nothing if it has none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal: the parent ends this process
+    _begin_share()
     results = []
     try:
         for first, bodies in _share(path, index, of):
