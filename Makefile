@@ -16,7 +16,7 @@ PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generat
 	--quiet --custom-compile-command "make constraints"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly drill check format lint types imports bench site schema constraints clean
+.PHONY: help demo test nightly mutants drill check format lint types imports bench site schema constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ drill: $(ENV) ## Break a scratch mesh on purpose and check every promise; ARGS='
 
 nightly: $(ENV) ## Play 20,000 arbitrary stories and 16,000 of trees and swarms, and replay each (STORIES=…); over an hour
 	@MESH_TEST_STORIES=$(or $(STORIES),20000) $(BIN)/pytest --timeout=0 tests/unit/protocol/test_any_story.py tests/unit/protocol/test_any_tree.py tests/unit/protocol/test_any_swarm.py tests/unit/protocol/test_any_carrying.py tests/unit/protocol/test_any_death.py
+
+mutants: $(ENV) ## Put small faults into the rules, one at a time, and name those that no test notices (CHAPTERS=…); hours
+	@nice -n 10 $(BIN)/python -m tests.mutants $(CHAPTERS)
 
 check: format lint types imports ## Formatting, lint, types, import contracts; make -k check goes on after a failure
 

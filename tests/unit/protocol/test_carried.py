@@ -172,6 +172,16 @@ def test_a_hand_back_and_a_refused_move_are_labelled_too() -> None:
     assert_judged_the_same(opened)
 
 
+def test_a_key_that_was_dropped_keeps_its_labels_for_whoever_brings_it_again() -> None:
+    opened = opened_with(Fact(key="iban", value="DE1", labels=("vip",)), to="front")
+    opened.move(turn(agent="front", peers=["blind"]).transfer("blind", summary="go on", drop=["iban"]))
+    assert "iban" not in opened.ledger.carried().facts
+    back = turn(agent="blind", path=["front", "blind"]).hand_back("found", facts={"iban": "DE2"})
+    assert isinstance(opened.move(back), HandoffAdmitted)
+    assert opened.ledger.carried().facts["iban"] == Fact(key="iban", value="DE2", labels=("vip",))
+    assert_judged_the_same(opened)
+
+
 def test_a_person_who_resolves_brings_it_labelled() -> None:
     opened = opened_with()
     opened.move(turn(agent="front").escalate("who is this?"))

@@ -114,6 +114,15 @@ def test_only_a_capable_agent_may_claim(by: str) -> None:
     play.same()
 
 
+def test_a_lead_that_lists_the_intent_itself_cannot_claim_its_own_task() -> None:
+    agents = {**FLEET.agents, "a": agent("a", intents=("read",))}
+    play = Swarm(fleet=_fleet(agents))
+    play.delegate(task("one"))
+    assert refused(play.claim("one", "a")) == Rule.CAPABLE
+    assert isinstance(play.claim("one", "b"), TaskOpened)
+    play.same()
+
+
 def test_an_agent_that_the_lead_may_not_give_work_to_cannot_claim() -> None:
     agents = {**FLEET.agents, "a": agent("a", to=("c",))}
     play = Swarm(fleet=_fleet(agents))
