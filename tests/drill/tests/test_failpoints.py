@@ -1,6 +1,7 @@
 """A process is killed in each failpoint: what it was at ends as it should, and is done once."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from protocol.wire import codec, events
 from tests.drill import ledger
 from tests.drill.arena import Arena, Setting, hosted
 from tests.drill.check import check
-from tests.drill.evidence import Deed
+from tests.drill.evidence import Deed, Fault
 from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import drill_fleet
 from tests.drill.stories import SECRET, Op, Story
@@ -93,6 +94,8 @@ async def arena(
         assert not [(told.get(each.request), each) for each in found.breaches]
 
 
+REPEATABLE = ("look", "model", "pay")
+"""Tools that read, ask a model, or take a key and may be called again under it."""
 _OF_SUBMITS = ("guard.decided", "guard.armed", "guard.asked", "guard.answers")
 
 
@@ -126,18 +129,41 @@ async def test_a_process_killed_in_a_failpoint_loses_and_repeats_nothing(
     assert isinstance(last, events.Ended), last
     assert events.type_of(last).partition(".")[2] in story.expected
     deeds = [deed for deed in ledger.deeds(arena.ledger) if deed.request == request]
-    _each_effect_once(deeds, story, failpoint)
+    _each_effect_once(deeds, story, failpoint, ledger.stalls(arena.ledger))
 
 
-def _each_effect_once(deeds: Sequence[Deed], story: Story, failpoint: str) -> None:
-    """Hold the ledger against the script, without the checker's help."""
+def _each_effect_once(
+    deeds: Sequence[Deed], story: Story, failpoint: str, stalls: Sequence[Fault] = ()
+) -> None:
+    """Hold the ledger against the script, without the checker's help.
+
+    A machine that lets an agent stand still takes its lease away, which is a second fault: only then a call
+    that may run again under its key, or that changes nothing, may come again anywhere.
+    """
     done = Counter(deed.call for deed in deeds)
     cancelled = story.order == "cancel"
     for tool, call, _ in calls(story.script):
-        again = done[call] == 2 and _may_come_again(tool, failpoint)
+        spans = [(deed.began or deed.at, deed.at) for deed in deeds if deed.call == call]
+        begin, end = min(spans, default=(0, 0))[0] - int(LEASE_S * 1e6), max(spans, default=(0, 0))[1]
+        stood_still = any(stall.at <= end and stall.until >= begin for stall in stalls)
+        repeatable = tool in REPEATABLE and stood_still
+        again = done[call] == 2 and (_may_come_again(tool, failpoint) or repeatable)
         assert done[call] == 1 or again or (cancelled and not done[call]), (call, done)
     keys = {(deed.call, deed.key) for deed in deeds}
     assert len(keys) == len({call for call, _ in keys})
+
+
+@pytest.mark.parametrize("tool", ["look", "model", "pay", "ship", "post"])
+def test_a_second_call_is_excused_by_a_stall_and_only_where_it_does_no_harm(tool: str) -> None:
+    story = told([tool, "c1", 0.0])
+    twice = [Deed(at, "read", tool, "k", "r", "c1") for at in (10_000_000, 11_000_000)]
+    stall = Fault("stall", "a:1", "a", 10_200_000, 10_900_000)
+    long_ago = replace(stall, at=1, until=2)
+    for stalls in ((), (long_ago,)):
+        with pytest.raises(AssertionError):
+            _each_effect_once(twice, story, "offer.claimed", stalls)
+    with contextlib.nullcontext() if tool in REPEATABLE else pytest.raises(AssertionError):
+        _each_effect_once(twice, story, "offer.claimed", (stall,))
 
 
 def calls(script: Iterable[Op]) -> Iterator[Op]:
