@@ -25,7 +25,7 @@ from bench.machine import usage
 from bench.place import AGENTS, FLEET, Site, site
 from mesh.bus.nats_protocol import Incoming
 from mesh.fleet.file import GuardSection
-from mesh.guard.assignment import Beat
+from mesh.guard.queues import Beat
 from protocol.wire.subjects import GUARD_BEATS
 
 _MANY = 64

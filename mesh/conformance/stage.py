@@ -18,8 +18,8 @@ import msgspec
 from mesh.agent import Move, Turn, agent
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.lane import ping
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.presence import ping
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import consumer_table, inbox_consumer
 from mesh.client import Client, Question

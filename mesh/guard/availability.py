@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
-from mesh.bus.presence import is_served
+from mesh.bus.lane import is_served
 from mesh.bus.reader import get
 from mesh.bus.roles import GET
 from mesh.bus.stores import ConfUnreadable, parse_conf, write_conf

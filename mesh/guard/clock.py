@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.lane import Clocks
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.presence import Clocks
 from mesh.bus.reader import microseconds
 from mesh.bus.roles import GUARD, GUARD_ANSWERS
 from mesh.bus.streams import TIMERS, queue_consumer

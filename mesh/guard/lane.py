@@ -21,7 +21,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.streams import GUARD_GROUP
-from mesh.guard.assignment import PartitionAssignment
+from mesh.guard.queues import PartitionAssignment
 from mesh.service.failpoints import failpoint
 from protocol.wire import codec, subjects
 from protocol.wire.config import Fleet

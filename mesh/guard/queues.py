@@ -1,16 +1,257 @@
-"""The queues of a guard: one for each sender, and fired timers, of the partitions that are its own."""
+"""The partitions that are a guard's own, and their queues: one for each sender, and fired timers."""
 
 import asyncio
 import contextlib
+import hashlib
+import secrets
 from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Puller
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.provision import standing_queues
 from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, queue_consumer
 from mesh.bus.streams import Kind as QueueKind
-from mesh.guard.assignment import PartitionAssignment
+from mesh.errors import Denied
+from mesh.service.logs import get_logger
+from protocol.wire import codec
 from protocol.wire.config import Fleet
+from protocol.wire.subjects import GUARD_BEATS
+
+_log = get_logger(__name__)
+
+# --- which partitions are this guard's ------------------------------------------------------------
+# Guards tell each other several times a second that they are there and what they hold. From the same
+# names each of them works out the same even division. A guard takes what has become its own at once, and
+# lets go of what is another's once that one says that it holds it. So nothing is without a guard for
+# longer than it takes to notice a silence (ADR 46). It is a division of work, never a lock: while a
+# partition changes hands two guards may have it. Then they are slower and never wrong, since each event
+# is appended by compare-and-set.
+
+BEAT_S = 0.5
+"""How often a guard says that it is there; at once, too, when it holds something else or hears a new one."""
+SILENT = 4
+"""So many own beats without one of another guard, and it is taken for gone: after 2 to 2.5 s."""
+GATHER_S = 0.1
+"""How long the others have to answer a new guard. One that begins too early holds too much for a moment."""
+HANDOVER_S = 1.0
+"""How long a guard that leaves waits at most for others to hold what it held."""
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a guard says of itself to the others."""
+
+    guard: str
+    """Its identity, and something by chance: two processes under one identity are two guards."""
+    holds: frozenset[int] = frozenset()
+    """Partitions that it takes messages of."""
+    leaves: bool = False
+
+
+class Roster:
+    """What a guard knows of the others, and what follows for it. No I/O, no clock: `tick` is the time.
+
+    Args:
+        own: this guard's name among the others.
+        partitions: how many the mesh has.
+    """
+
+    def __init__(self, own: str, partitions: int) -> None:
+        self.own = own
+        self.held: frozenset[int] = frozenset()
+        """Partitions that this guard takes messages of."""
+        self.mine: frozenset[int] = frozenset()
+        """Those that it is to take messages of."""
+        self.leaves = False
+        self._partitions = partitions
+        self._others: dict[str, Beat] = {}
+        self._ages: dict[str, int] = {}
+        """Ticks since the last beat of each of the others."""
+        self._members: frozenset[str] = frozenset()
+        self._owners: Mapping[int, str] = {}
+        self._unheld: dict[int, int] = {}
+        """Ticks for which nobody has held a partition that is another's."""
+        self._began = False
+
+    @property
+    def others(self) -> frozenset[str]:
+        """Guards that could take over what this one holds."""
+        return frozenset(name for name, beat in self._others.items() if not beat.leaves)
+
+    def hear(self, beat: Beat) -> bool:
+        """Take in what another guard says; return True if it is a new one."""
+        is_new = beat.guard not in self._others
+        self._others[beat.guard] = beat
+        self._ages[beat.guard] = 0
+        self._settle()
+        return is_new
+
+    def begin(self) -> None:
+        """Begin to have partitions: the others have been heard."""
+        self._began = True
+        self._settle()
+
+    def tick(self) -> None:
+        """Let one beat's time pass."""
+        for name in tuple(self._ages):
+            self._ages[name] += 1
+            if self._ages[name] > SILENT:
+                del self._ages[name], self._others[name]
+        held = frozenset().union(self.held, *(beat.holds for beat in self._others.values()))
+        self._unheld = {p: self._unheld.get(p, 0) + 1 for p in range(self._partitions) if p not in held}
+        self._settle()
+
+    def leave(self) -> None:
+        """Count this guard out. It keeps what it holds until others hold it."""
+        self.leaves = True
+        self._settle()
+
+    def _settle(self) -> None:
+        members = self.others if self.leaves else self.others | {self.own}
+        if members != self._members:
+            self._members, self._owners = members, divide(members, self._partitions)
+        if self._began:
+            self.mine = frozenset(filter(self._is_mine, range(self._partitions)))
+
+    def _is_mine(self, partition: int) -> bool:
+        owner = self._owners.get(partition)
+        if owner == self.own:
+            return True
+        holders = [name for name in self.others if partition in self._others[name].holds]
+        if (
+            partition in self.mine
+        ):  # kept, unless its owner holds it or another one that stands in for the owner
+            return owner not in holders and all(
+                _rank(self.own, partition) < _rank(name, partition) for name in holders
+            )
+        return not self.leaves and not holders and self._unheld.get(partition, 0) > SILENT
+
+
+def divide(guards: Iterable[str], partitions: int) -> dict[int, str]:
+    """Return the guard of each partition: as many for each as for every other, or one more.
+
+    Rendezvous hashing (Thaler, Ravishankar 1998) with a bounded load (Mirrokni, Thorup, Zadimoghaddam 2018):
+    the best pairs of guard and partition first, as long as the guard has room. Everybody who knows the same
+    guards divides alike, and most partitions stay where they are when a guard comes or goes.
+    """
+    names = list(guards)
+    if not names:
+        return {}
+    least, more = divmod(partitions, len(names))
+    owners: dict[int, str] = {}
+    loads = dict.fromkeys(names, 0)
+    pairs = ((_rank(name, partition), partition, name) for name in names for partition in range(partitions))
+    for _, partition, name in sorted(pairs):
+        if partition in owners or loads[name] > least or (loads[name] == least and not more):
+            continue
+        more -= loads[name] == least
+        loads[name] += 1
+        owners[partition] = name
+    return owners
+
+
+def _rank(guard: str, partition: int) -> bytes:
+    """Return where a guard stands in line for a partition: the least is first."""
+    return hashlib.sha256(f"{guard}/{partition}".encode()).digest()
+
+
+class PartitionAssignment:
+    """The partitions of one guard, kept up to date by what guards tell each other.
+
+    Args:
+        identity: this guard's, for people.
+    """
+
+    def __init__(self, bus: Bus, identity: str) -> None:
+        self.mine: frozenset[int] = frozenset()
+        """Partitions that are this guard's now, from 0; none before `start`."""
+        self._bus = bus
+        self._roster = Roster(f"{identity}/{secrets.token_hex(4)}", 0)
+        self._callbacks: list[Callable[[], None]] = []
+        self._heard_itself = asyncio.Event()
+        self._alone = False
+
+    async def start(self, partitions: int) -> None:
+        """Begin to share a mesh of so many partitions. A bus that is away is waited for."""
+        self._roster = Roster(self._roster.own, partitions)
+        try:
+            await self._bus.retry_unavailable(lambda: self._bus.subscribe(GUARD_BEATS, self._on_beat))
+        except Denied:  # a server whose accounts were written by an older version
+            _log.warning("guards_not_heard", hint="run `mesh setup`, and reload the server")
+            self._alone = True
+        else:
+            self._beat()
+            await asyncio.sleep(GATHER_S)
+        self._roster.begin()
+        self._become()
+
+    async def keep(self) -> None:
+        """Tell and hear who is there. Runs until cancelled."""
+        while not self._alone:
+            self._heard_itself.clear()
+            self._beat()
+            await asyncio.sleep(BEAT_S)
+            # A guard that does not hear itself has been frozen, or the bus has: nobody was silent meanwhile.
+            if self._heard_itself.is_set():
+                self._roster.tick()
+                self._become()
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after each change of `mine`. Return a function that stops this."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def hold(self, partitions: Iterable[int]) -> None:
+        """Say which partitions this guard takes messages of from now on; others let go of them then."""
+        held = frozenset(partitions)
+        if held != self._roster.held:
+            self._roster.held = held
+            self._beat()
+
+    async def leave(self, most_s: float = HANDOVER_S) -> None:
+        """Let others take over, and wait until they have, `most_s` at most."""
+        self._roster.leave()
+        self._beat()
+        left = asyncio.Event()
+        stop = self.on_change(left.set)
+        try:
+            async with asyncio.timeout(most_s):
+                self._become()
+                while self.mine and self._roster.others:
+                    left.clear()
+                    await left.wait()
+        except TimeoutError:
+            pass
+        finally:
+            stop()
+
+    def _beat(self) -> None:
+        if not self._alone:
+            roster = self._roster
+            beat = Beat(guard=roster.own, holds=roster.held, leaves=roster.leaves)
+            self._bus.send(GUARD_BEATS, msgspec.json.encode(beat))
+
+    def _on_beat(self, message: Incoming) -> None:
+        beat = codec.readable(message.data, Beat)
+        if beat is None:
+            return
+        if beat.guard == self._roster.own:
+            self._heard_itself.set()
+            return
+        if self._roster.hear(beat):
+            self._beat()  # it is new, and knows nobody yet
+        self._become()
+
+    def _become(self) -> None:
+        if self._roster.mine != self.mine:
+            self.mine = self._roster.mine
+            for callback in tuple(self._callbacks):
+                callback()
+
+
+# --- the queues of these partitions ---------------------------------------------------------------
 
 SLOTS = 4
 """Messages of one sender's partition that a guard works on at once. A sender who floods gets no more."""

@@ -22,14 +22,13 @@ from mesh.bus.streams import MESSAGE_BYTES
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, MeshError, StreamFull, UnknownEvent
 from mesh.guard import messages
-from mesh.guard.assignment import HANDOVER_S, PartitionAssignment
 from mesh.guard.clock import GuardPresence
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.lane import GuardLane
 from mesh.guard.messages import DeadLetters
 from mesh.guard.observer import VERDICT_S
 from mesh.guard.processor import Contended, GuardFailed, MeshIsFrozen, RequestProcessor
-from mesh.guard.queues import Queues
+from mesh.guard.queues import HANDOVER_S, PartitionAssignment, Queues
 from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger, place_of
 from mesh.telemetry import export as telemetry

@@ -17,7 +17,7 @@ from pathlib import Path
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import VARIABLES as TLS_VARIABLES
 from mesh.bus.credentials import seed_file
-from mesh.bus.presence import ping, statistics
+from mesh.bus.lane import ping, statistics
 from mesh.bus.provision import Change, standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import inbox_consumer, queue_consumers

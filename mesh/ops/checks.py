@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.presence import Clocks, ping, statistics
+from mesh.bus.lane import Clocks, ping, statistics
 from mesh.bus.reader import StoredMessage, batch, bounds, listing, microseconds
 from mesh.bus.roles import GUARD
 from mesh.bus.streams import TIMERS, queue_consumer, stream_table

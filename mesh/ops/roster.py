@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.presence import is_served, ping, statistics
+from mesh.bus.lane import is_served, ping, statistics
 from mesh.bus.reader import get, newest
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied, NotFound

@@ -10,7 +10,7 @@ import msgspec
 import pytest_asyncio
 
 from mesh.bus.nats_protocol import Incoming
-from mesh.guard.assignment import Beat
+from mesh.guard.queues import Beat
 from protocol.wire.ids import RequestId
 from protocol.wire.moves import Complete
 from protocol.wire.subjects import GUARD_BEATS, partition

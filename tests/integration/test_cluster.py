@@ -16,8 +16,8 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.credentials import KeyPair, keyring, new_key
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.lane import is_served, statistics
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.presence import is_served, statistics
 from mesh.bus.provision import provision
 from mesh.bus.reader import StoredMessage, bounds
 from mesh.bus.roles import GET, accounts_config, names

@@ -7,7 +7,7 @@ import pytest
 
 from mesh.bus.connection import connect
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.presence import ping, statistics
+from mesh.bus.lane import ping, statistics
 from mesh.bus.roles import API, GET, GUARD_ANSWERS
 from mesh.errors import BusError
 from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, questions, step

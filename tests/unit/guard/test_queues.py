@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.guard.assignment import SILENT, Beat, Roster, divide
+from mesh.guard.queues import SILENT, Beat, Roster, divide
 
 
 @pytest.mark.parametrize("guards", [1, 2, 3, 4, 8, 70])
