@@ -386,8 +386,8 @@ class FleetHarness:
                     raise
                 raise error from raised
             proposal = execution.stopped(error)
-            if isinstance(raised, ApprovalNeeded):
-                self.approvals.append(raised.ask)
+            if isinstance(error, ApprovalNeeded):  # code may have wrapped it in an error of its own
+                self.approvals.append(error.ask)
         if isinstance(proposal, ReportFailure):
             self.broke.append(proposal.error.code)
         return proposal

@@ -11,9 +11,13 @@ from typing import Any, Self, TypeVar, overload
 
 from mesh.model.choice import instead
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
+from protocol.wire.commands import Usage
 
 Step = Reply | Callable[[Prompt], Reply]
 """A reply, or what makes one of the prompt (and may assert things about it)."""
+
+
+ONE_CALL = Usage(model_calls=1)
 
 
 class StrictModel(Model):
@@ -60,14 +64,14 @@ class StrictModel(Model):
 
 
 def says(text: str) -> Reply:
-    """Return a reply without calls: the answer."""
-    return Reply(text=text)
+    """Return a reply without calls: the answer. It is charged as one model call."""
+    return Reply(text=text, usage=ONE_CALL)
 
 
 def calls(*wanted: tuple[str, Mapping[str, Any]], text: str = "") -> Reply:
-    """Return a reply that calls tools, or moves: pairs of a name and arguments."""
+    """Return a reply that calls tools, or moves: pairs of a name and arguments. It is charged as one call."""
     made = (ToolCall(f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(wanted))
-    return Reply(text=text, calls=tuple(made))
+    return Reply(text=text, calls=tuple(made), usage=ONE_CALL)
 
 
 M = TypeVar("M", bound=Model)

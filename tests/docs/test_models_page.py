@@ -119,7 +119,7 @@ async def test_a_model_of_ones_own_fits_in_forty_lines_and_drives_an_agent() -> 
             model=names["Ollama"]("q", url),
         )
         on = turn(agent="clerk", summary="Who is Ada?")
-        assert await clerk(on) == Complete(answer='It is "Ada, gold".')
+        assert await clerk(on) == Complete(answer="It is Ada, gold.")
         assert on.execution.report.usage.tokens == 2 * 10
         with pytest.raises(Retry, match="status 503"):
             await clerk(turn(agent="clerk", summary="busy"))

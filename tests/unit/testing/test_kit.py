@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from mesh.agent import Agent, Retry, Turn, agent, tool
+from mesh.agent import Agent, ApprovalNeeded, Retry, Turn, agent, tool
 from mesh.agent.errors import failure_of
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
@@ -32,7 +32,7 @@ from protocol.wire import events
 from protocol.wire.commands import Cancel, Usage
 from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
-from protocol.wire.handoff import Budget, Fact
+from protocol.wire.handoff import Budget, Constraints, Fact
 from protocol.wire.moves import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.prices import MTOK, Price, Tokens
 from tests.certain import is_, known
@@ -357,3 +357,41 @@ def test_a_walk_prints_as_a_request_is_shown(tmp_path: Path) -> None:
     assert (shown.stdout, shown.returncode) == (f"{walk}\n", 0), shown.stderr
     assert "a ✗ nobody  transfer  refused by rule known_agent" in shown.stdout
     assert "answer: this" in shown.stdout
+
+
+async def test_a_budget_of_one_call_lets_one_reply_pass() -> None:
+    @tool
+    async def look(where: str) -> str:
+        """Look somewhere."""
+        return "nothing"
+
+    front = ClaudeAgent("front", instructions=TOLD, tools=[look])
+    looks = calls(("look", {"where": "here"}))
+    constraints = Constraints(budget=Budget(model_calls=1))
+    guard = InMemoryGuard(fleet_of("front"))
+    with (
+        pytest.raises(AssertionError, match="left over"),
+        driven_by(StrictModel(looks, says("done"))) as model,
+    ):
+        walk = await FleetHarness(guard, {"front": front}).go("look", constraints=constraints)
+    assert len(model.prompts) == 1
+    assert (walk.broke, walk.answer) == (["budget_exhausted"], None)
+
+
+async def test_a_question_for_a_yes_is_found_though_an_sdk_wrapped_it() -> None:
+    @tool(effect="once", approve="human")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    @agent(name="front")
+    async def front(turn: Turn) -> Move:
+        try:
+            return turn.complete(await turn.call(pay, 5))
+        except ApprovalNeeded as asked:
+            raise RuntimeError("the SDK's own error") from asked
+
+    guard = InMemoryGuard(fleet_of("front", human=True))
+    walk = await FleetHarness(guard, {"front": front}).go("pay", replies=[True])
+    assert [ask.action for ask in walk.approvals] == ["pay"]
+    assert walk.answer == "paid 5"
