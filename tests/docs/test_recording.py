@@ -19,7 +19,8 @@ STORY = (
     "nobody knows if charge_card happened: mesh doubt ls",
     "cat bank.log     # a person asks the bank",
     "mesh doubt settle app_",
-    "is settled as done; till goes on",
+    "is settled as done",
+    "; till goes on",
     "Order 1042 is paid: 49 EUR charged.",
 )
 
