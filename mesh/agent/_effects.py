@@ -192,11 +192,11 @@ def another_try(journal: Journal, tool: Tool, key: str, run: Produce, *, lease_s
 def require_approval(
     work: Assignment, request: str, tool: Tool, arguments: Mapping[str, Any], key: str
 ) -> None:
-    """Return if the newest word on this effect is yes.
+    """Return if the newest word on this call is yes, or if it needs none.
 
     Args:
         work: the round in which the tool is called.
-        key: the effect's, under which it was asked for.
+        key: the call's, under which it was asked for.
 
     Raises ApprovalNeeded if nobody was asked yet. Raises Recorded, the effect's outcome, for any other reply
     than `true`, if none came in time, and if the guard refused the question.
@@ -214,9 +214,12 @@ def require_approval(
             why = ended.refusal
             said = f"{why.rule}: {why.detail}" if isinstance(why, Refusal) else "the guard refused it"
             raise Recorded("not_approved", f"nobody could be asked to approve {tool.name}: {said}")
+    taken = tool.check(arguments)
+    if tool.needs_approval is not None and not tool.needs_approval(taken):
+        return
     whole = {
         name: "(secret)" if name in tool.secret else arguments.get(name, value)
-        for name, value in tool.check(arguments).items()
+        for name, value in taken.items()
     }
     shown = msgspec.json.encode(whole, enc_hook=as_json).decode()
     if len(shown) > SHOWN_CHARS:

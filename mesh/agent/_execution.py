@@ -222,6 +222,11 @@ class Execution:
         reads_for_model = for_model and tool.effect is None
         if tool.effect is None:  # a recorded result needs no look
             await self.require_open()
+            if tool.approve is not None:
+                try:
+                    require_approval(self.work, self.request, tool, arguments, key)
+                except ApprovalNeeded as needed:
+                    raise self.journal.stop(needed) from None
         try:
             with self.live.doing("tool", tool.name), tool_span(self.key, tool.name):
                 value = plain(await tool.run(arguments, idempotency_key=key))

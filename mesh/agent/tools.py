@@ -8,7 +8,8 @@ pass come from the same annotations. What a tool does to the world is declared, 
     @tool(effect="reconcilable") changes the world, and can be asked later if it did
     @tool(effect="once")         changes the world, and nobody can tell if it did
 
-An effect may wait for somebody's yes: `approve="human"` or `approve="client"`.
+A tool may wait for a yes before it is called: `approve="human"` or `approve="client"`, and `needs_approval`
+says with which arguments.
 
 pydantic is imported when a schema is first needed, not when an agent's module is.
 """
@@ -57,7 +58,7 @@ Effect = Literal["idempotent", "reconcilable", "once"]
 """How a tool changes the world; None for one that only reads."""
 
 Approver = Literal["human", "client"]
-"""Who says yes to an effect before it happens: people, or the request's submitter."""
+"""Who says yes to a call before it is made: people, or the request's submitter."""
 
 KEY = "idempotency_key"
 """The parameter that the runtime fills in. No model sees it.
@@ -91,7 +92,9 @@ class Tool(Generic[P, R, C]):
     reconcile: Callable[[str], Any] | None = None
     """Of a reconcilable effect: returns what the one with this key did; `NOT_DONE` if it did not happen."""
     approve: Approver | None = None
-    """Who has to say yes before the effect happens; None: nobody."""
+    """Who has to say yes before it is called; None: nobody."""
+    needs_approval: Callable[[Mapping[str, Any]], bool] | None = None
+    """Returns True for arguments with which it waits for that yes; None: it waits whatever they are."""
     approve_within_s: float | None = None
     """After how long no word is a no; None: as long as the request's deadline lets it."""
     timeout_s: float | None = None
@@ -305,6 +308,7 @@ def tool(
     effect: Effect | None = None,
     reconcile: Callable[[str], Any] | None = None,
     approve: Approver | None = None,
+    needs_approval: Callable[[Mapping[str, Any]], bool] | None = None,
     approve_within_s: float | None = None,
     timeout_s: float | None = None,
     secret: Sequence[str] = (),
@@ -320,6 +324,7 @@ def tool(
     effect: Effect | None = None,
     reconcile: Callable[[str], Any] | None = None,
     approve: Approver | None = None,
+    needs_approval: Callable[[Mapping[str, Any]], bool] | None = None,
     approve_within_s: float | None = None,
     timeout_s: float | None = None,
     secret: Sequence[str] = (),
@@ -333,8 +338,10 @@ def tool(
             `idempotency_key: str = ""`, which the runtime fills in: the same key, the same effect.
         reconcile: for a reconcilable effect: a function from the idempotency key to the result, or to
             `NOT_DONE`. It is asked when a process died between an effect's beginning and its end.
-        approve: who has to say yes to an effect before it happens: `human` or `client`. The turn is
-            suspended until they do. The yes is for these arguments alone, and counts as an ask.
+        approve: who has to say yes before it is called: `human` or `client`. The turn is suspended until they
+            do. The yes is for these arguments alone, and counts as an ask.
+        needs_approval: returns True for arguments, by name, that need that yes (of a `human`, if `approve`
+            names nobody). An error of its own is the code's: nothing is called.
         approve_within_s: after how long no word is a no; as long as the request's deadline lets it if None.
         timeout_s: how long one call may take. A tool that only reads is then told to have failed; of an
             effect nobody knows what came of it, as after a crash.
@@ -354,14 +361,13 @@ def tool(
             raise TypeError(
                 f"nobody is called {approve!r}; approve is one of {', '.join(get_args(Approver))}"
             )
-        if approve is None and approve_within_s is not None:
+        asks = approve or (None if needs_approval is None else "human")
+        if asks is None and approve_within_s is not None:
             raise TypeError(
                 "`approve_within_s` is for a tool that waits for an approval: say whose with `approve`"
             )
         if timeout_s is not None and not timeout_s > 0:
             raise TypeError(f"a tool needs some time: timeout_s is {timeout_s:g}")
-        if approve is not None and effect is None:
-            raise TypeError("only an effect waits for an approval: say which with `effect`")
         _require_callable_by_name(function, effect)
         if isinstance(secret, str) or not set(secret) <= {*inspect.signature(function).parameters} - {KEY}:
             raise TypeError(f"secret is a list of the tool's own parameters, not {secret!r}")
@@ -376,7 +382,8 @@ def tool(
             effect=effect,
             fn=function,
             reconcile=reconcile,
-            approve=approve,
+            approve=asks,
+            needs_approval=needs_approval,
             approve_within_s=approve_within_s,
             timeout_s=timeout_s,
             secret=tuple(secret),

@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.agent import ApprovalNeeded, Move, ToolRefused, Turn, tool
 from mesh.agent._effects import SHOWN_CHARS
 from mesh.agent.errors import InDoubt
 from mesh.model.loop import drive
+from mesh.model.port import ToolResult
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, unanswered
 from protocol.wire.event_parts import RoundOutcome
@@ -53,7 +55,6 @@ async def asked(given: Turn, **arguments: Any) -> Ask:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        pytest.param({"approve": "human"}, "only an effect", id="no-effect"),
         pytest.param({"effect": "once", "approve_within_s": 1.0}, "say whose", id="nobody-in-time"),
         pytest.param({"effect": "once", "approve": "boss"}, "nobody is called 'boss'", id="nobody"),
     ],
@@ -224,3 +225,53 @@ async def test_a_model_is_not_asked_again_for_what_led_to_the_approval() -> None
     assert await code(turn(past=past, steps=steps)) == Complete(answer="Paid.")
     assert len(model.prompts) == 2
     assert done == ["look one", "pay 5.0"]
+
+
+@tool(effect="idempotent", needs_approval=lambda given: given["euros"] > 100)
+async def refund(euros: int) -> str:
+    """Refund."""
+    done.append(f"refund {euros}")
+    return "refunded"
+
+
+@tool(approve="client", needs_approval=lambda given: given["name"].startswith("secret"))
+async def read(name: str) -> str:
+    """Read a file."""
+    done.append(f"read {name}")
+    return f"text of {name}"
+
+
+async def test_only_the_arguments_that_need_a_yes_wait_for_one() -> None:
+    assert await turn().call(refund, euros=100) == "refunded"
+    with pytest.raises(ApprovalNeeded) as needed:
+        await turn().call(refund, euros=101)
+    assert (needed.value.ask.to_agent, done) == ("human", ["refund 100"])
+    yes = turn(past=[replied(needed.value.ask, True)])
+    assert await yes.call(refund, euros=101) == "refunded"
+    assert done == ["refund 100", "refund 101"]
+
+
+async def test_a_tool_that_reads_waits_too_and_a_no_carries_its_words_to_the_model() -> None:
+    first = calls(("read", {"name": "hours"}), ("read", {"name": "secret plan"}))
+    steps = MemorySteps()
+    with pytest.raises(ApprovalNeeded) as needed:
+        await drive(turn(steps=steps), TalkingModel(first), instructions="", tools=[read])
+    assert (needed.value.ask.to_agent, needed.value.ask.action) == ("client", "read")
+    no = replace(replied(needed.value.ask, False, by="kim"), reason="ask the board")
+    model = TalkingModel(says("I may not."))
+    await drive(turn(steps=steps, past=[no]), model, instructions="", tools=[read])
+    told = {each.text for each in model.prompts[-1].transcript if isinstance(each, ToolResult)}
+    assert told == {"text of hours", "kim did not approve read: ask the board"}
+    assert done.count("read secret plan") == 0
+
+
+async def test_a_rule_that_breaks_lets_nothing_happen() -> None:
+    @tool(effect="once", needs_approval=lambda given: given["none"] > 1)
+    async def pay_all(euros: int) -> str:
+        """Pay."""
+        done.append("paid")
+        return "paid"
+
+    with pytest.raises(KeyError):
+        await turn().call(pay_all, euros=1)
+    assert done == []
