@@ -14,14 +14,13 @@ from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
 from bench.growth import Sizes, growth
 from bench.guards import Shared, guards
-from bench.lane import lanes, with_lane
+from bench.lane import lanes
 from bench.limits import limits
 from bench.live_text import live_text
 from bench.machine import machine
 from bench.members import members
 from bench.model_turn import model_turns
 from bench.page import pages
-from bench.place import FLOODED
 from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
@@ -29,22 +28,8 @@ from bench.tree import Trees, trees
 from mesh.service.logs import configure_logging
 
 PARTS = (
-    *(
-        "chain",
-        "lane",
-        "fold",
-        "cold",
-        "recovery",
-        "first-decision",
-        "model-turn",
-        "live-text",
-        "limits",
-        "burst",
-        "members",
-        "flood",
-        "lane-flood",
-    ),
-    *("growth", "page", "tree", "guards"),
+    *("chain", "lane", "fold", "cold", "recovery", "first-decision", "model-turn", "live-text", "limits"),
+    *("burst", "members", "flood", "growth", "page", "tree", "guards"),
 )
 
 
@@ -197,9 +182,6 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "lane": lambda at: lanes(at, unsynced=amount.unsynced, synced=amount.synced),
         "members": lambda at: members(at, sizes=amount.fleets, rounds=few),
         "flood": lambda at: floods(at, messages=amount.flood, rounds=few),
-        "lane-flood": lambda at: floods(
-            at, messages=amount.flood, rounds=few, kinds=("questions",), fleet=with_lane(FLOODED)
-        ),
         "page": lambda at: pages(at, events=amount.page_events, rounds=amount.read_rounds),
         "tree": lambda at: trees(at, amount.trees),
         "guards": lambda at: guards(at, amount.guards),

@@ -33,7 +33,6 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.streams import controls_of, proposals_of
 from mesh.client import Client
 from mesh.errors import StreamFull
-from mesh.fleet.file import FleetFile
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Freeze, Submit, Thaw
 from protocol.wire.handoff import Fact
@@ -43,7 +42,7 @@ from protocol.wire.moves import Move
 SLOWER = Target("at most", 3.0)
 FREEZE_S = Target("at most", 1.0)
 QUIET_AGENT, LOUD_AGENT = AGENTS[0], AGENTS[1]
-KINDS = ("junk", "submits", "controls")
+KINDS = ("junk", "submits", "questions", "controls")
 _AT_ONCE = 200
 _LOOK_S = 0.01
 _STOPS_S = 2.0
@@ -65,14 +64,13 @@ async def floods(
     messages: int,
     rounds: int,
     kinds: Sequence[str] = KINDS,
-    fleet: FleetFile = FLOODED,
 ) -> list[Figure]:
     """Return how a client's requests took beside each kind of flood, and how soon a freeze held."""
     quiet: dict[str, list[float]] = {kind: [] for kind in kinds}
     beside: dict[str, list[float]] = {kind: [] for kind in kinds}
     froze: list[float] = []
     async with (
-        site(directory, sync_always=True, fleet=fleet) as here,
+        site(directory, sync_always=True, fleet=FLOODED) as here,
         await here.at.connect_as(OPERATOR) as operator,
     ):
         admin, client = here.admin, here.client

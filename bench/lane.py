@@ -1,18 +1,12 @@
-"""The lane beside the queues: the same chain of agents, in turns, with and without being asked directly."""
+"""The lane beside the queues: the same chain of agents, in turns, with guards asked first and without."""
 
 import contextlib
 from pathlib import Path
 
 from bench.chain import DRIVER, chain
 from bench.figures import Figure, ratio, spread
-from bench.place import FLEET, place
+from bench.place import FLEET, place, without_lane
 from bench.rounds import MANY, SERVER, Plan, Side
-from mesh.fleet.file import FleetFile, GuardSection
-
-
-def with_lane(fleet: FleetFile) -> FleetFile:
-    """Return the same fleet with a lane."""
-    return fleet.model_copy(update={"guard": GuardSection(lane=True)})
 
 
 async def lanes(directory: Path, *, unsynced: Plan, synced: Plan) -> list[Figure]:
@@ -26,7 +20,7 @@ async def lanes(directory: Path, *, unsynced: Plan, synced: Plan) -> list[Figure
 async def _compared(directory: Path, plan: Plan, *, sync_always: bool) -> list[Figure]:
     async with contextlib.AsyncExitStack() as stack:
         sides = []
-        for name, fleet in (("lane", with_lane(FLEET)), ("queue", FLEET)):
+        for name, fleet in (("lane", FLEET), ("queue", without_lane(FLEET))):
             at = await stack.enter_async_context(
                 place(directory / name, sync_always=sync_always, fleet=fleet)
             )

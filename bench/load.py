@@ -77,10 +77,12 @@ class Sizes(msgspec.Struct, frozen=True):
     events: dict[str, int]
     """By addressee; the client's is the answer, and nobody's is what the answer does not tell the client."""
     timer: int
+    asked: int = 0
+    """How many of the proposals guards were asked, so that no stream has them."""
 
     @property
     def publishes(self) -> int:
-        """How many durable publishes a request takes."""
+        """How many durable publishes a request takes, if its proposals are stored."""
         return len(self.proposals) + len(self.events) + 1
 
 
@@ -92,14 +94,18 @@ class Sample:
     events: dict[str, int] = field(default_factory=dict)
     timers: list[int] = field(default_factory=list)
     steps: int = 0
+    asked: int = 0
 
     def take(self, message: Incoming) -> None:
-        _, kind, name, *_ = message.subject.split(".")
+        _, kind, name, *more = message.subject.split(".")
         size = len(message.head) + len(message.data)
         if kind == "timer":
             self.timers.append(size)
         elif kind == "step":
             self.steps += 1
+        elif kind == "lane":  # the partition stands before its sender
+            self.proposals[more[0]] = size
+            self.asked += 1
         else:
             (self.proposals if kind == "prop" else self.events)[name] = size
 
@@ -111,16 +117,16 @@ class Sample:
         addressed = self.events.keys() - {NOBODY}
         if self.steps or len(self.timers) != 1 or addressed != self.proposals.keys():
             raise ValueError(f"not one whole request: {self}")
-        return Sizes(self.proposals, self.events, self.timers[0])
+        return Sizes(self.proposals, self.events, self.timers[0], self.asked)
 
 
 @contextlib.asynccontextmanager
 async def sampled(admin: Bus) -> AsyncIterator[Sample]:
-    """Listen to what is published to the streams."""
+    """Listen to what is published to the streams, and asked of guards."""
     sample = Sample()
     heard = [
         await admin.subscribe(subject, sample.take)
-        for subject in ("mesh.prop.*.*", "mesh.evt.*.*", "mesh.timer.at.*", "mesh.step.*.*.*.*")
+        for subject in ("mesh.prop.*.*", "mesh.lane.*.*.*", "mesh.evt.*.*", "mesh.timer.at.*", "mesh.step.>")
     ]
     try:
         yield sample

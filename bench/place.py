@@ -14,7 +14,7 @@ from bench.crew import Crew, Member
 from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
-from mesh.fleet.file import FleetFile, Submitter, parse_fleet
+from mesh.fleet.file import FleetFile, GuardSection, Submitter, parse_fleet
 from mesh.fleet.setup import KEYS, Prepared, apply, prepare
 from mesh.local.server import EmbeddedServer
 
@@ -41,6 +41,11 @@ FLOODED = FLEET.model_copy(
     update={"clients": {**FLEET.clients, LOUD: Submitter()}, "operators": {OPERATOR: Submitter()}}
 )
 """The same fleet with a client who floods it, and an operator."""
+
+
+def without_lane(fleet: FleetFile) -> FleetFile:
+    """Return the same fleet without a lane."""
+    return fleet.model_copy(update={"guard": GuardSection(lane=False)})
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,8 @@ async def compare(
                   Target("at least", goal.peer_rate)),
     ]  # fmt: skip
     note = (
-        f"{sync}: {sent.publishes} durable publishes a request, mesh and ring; bytes of proposals "
+        f"{sync}: {sent.publishes} durable publishes a request in the ring, {sent.publishes - sent.asked} in "
+        f"the mesh, whose guard was asked {sent.asked} proposals; bytes of proposals "
         f"{_listed(sent.proposals.values())}, of events {_listed(sent.events.values())}"
     )
     return figures, [use for side in sides for use in side.used()], note

@@ -169,6 +169,8 @@ class Puller:
         """Messages whose handlers run and have not called `done`."""
         self.requested = 0
         """Messages that the server may still send."""
+        self.waiting = 0
+        """Messages that waited behind the last delivery."""
         self.dropped = 0
         """Messages in the inbox that the consumer did not send."""
         self._name = f"{stream}/{consumer}"
@@ -387,7 +389,8 @@ class Puller:
     def _on_delivery(self, incoming: Incoming, numbers: re.Match[str]) -> None:
         self._accepted()
         self.requested = max(0, self.requested - 1)
-        self._room = self.most if int(numbers[4]) <= self.most else self.slots
+        self.waiting = int(numbers[4])
+        self._room = self.most if self.waiting <= self.most else self.slots
         message = Message(self, incoming, numbers)
         if self._paused or self._stopped or self.in_hand >= self.most:
             # More than requested: the server still holds a pull from before a break.

@@ -16,6 +16,8 @@ from mesh.bus.streams import MESSAGE_BYTES
 from mesh.errors import BusError, Denied, NoResponders, OutcomeUnknown, TimedOut
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
+from mesh.telemetry import export as telemetry
+from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
 from protocol.wire.records import LaneAnswer
 
@@ -29,6 +31,8 @@ _SILENT_S = 1.0
 """The same after a guard that did not answer: it may be frozen, and others may have its place soon."""
 _DENIED_S = 60.0
 """The same after a refusal by the server, whose configuration does not know of the lane yet."""
+
+_DECIDED = "decided"
 
 _MOST_BYTES = MESSAGE_BYTES - 4096
 """A larger message may be more than its queue takes, which then says so."""
@@ -52,30 +56,39 @@ class Lane:
         An answer that is late, or to another message, counts as none. Errors of the bus are not raised: the
         message is to be stored, which raises them.
         """
-        began = time.monotonic()
-        if began < self._closed_until or len(body) > _MOST_BYTES:
+        if time.monotonic() < self._closed_until or len(body) > _MOST_BYTES:
             return False
-        subject = subjects.lane(self._sender, request)
-        try:
-            said = await self._bus.request(subject, body, headers, timeout_s=ASK_S)
-        except NoResponders:
-            if began >= self._closed_until:  # else others met the same absence, side by side
-                self._close(self._absent_s)
-                self._absent_s = min(2 * self._absent_s, _ABSENT_MOST_S)
-        except TimedOut:
-            _log.info("lane_silent", request=request)
-            self._close(_SILENT_S)
-        except Denied:
-            self._close(_DENIED_S)
-        except BusError as error:
-            _log.debug("lane_broken", code=error.code)
-        else:
-            self._absent_s = _ABSENT_S
-            answer = codec.readable(said.data, LaneAnswer)
-            if answer is not None and answer.decided and answer.digest == codec.body_digest(body):
-                return True
+        outcome = await self._ask(request, body, headers)
+        telemetry.questions.add(1, {tracing.BY: self._sender, tracing.CODE: outcome})
+        if outcome == _DECIDED:
+            return True
         failpoint("lane.undecided")
         return False
+
+    async def _ask(self, request: str, body: bytes, headers: Mapping[str, str] | None) -> str:
+        """Return what came of a question: `decided`, `undecided`, or the code of an error."""
+        began = time.monotonic()
+        try:
+            said = await self._bus.request(
+                subjects.lane(self._sender, request), body, headers, timeout_s=ASK_S
+            )
+        except BusError as error:
+            if isinstance(error, TimedOut):
+                _log.info("lane_silent", request=request)
+                self._close(_SILENT_S)
+            elif isinstance(error, Denied):
+                self._close(_DENIED_S)
+            elif not isinstance(error, NoResponders):
+                _log.debug("lane_broken", code=error.code)
+            elif began >= self._closed_until:  # else others met the same absence, side by side
+                self._close(self._absent_s)
+                self._absent_s = min(2 * self._absent_s, _ABSENT_MOST_S)
+            return error.code
+        self._absent_s = _ABSENT_S
+        answer = codec.readable(said.data, LaneAnswer)
+        if answer is not None and answer.decided and answer.digest == codec.body_digest(body):
+            return _DECIDED
+        return "undecided"
 
     def _close(self, for_s: float) -> None:
         self._closed_until = time.monotonic() + for_s

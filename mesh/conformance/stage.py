@@ -214,7 +214,8 @@ async def staged(
     """Run a scratch mesh, and on it the agent under test, which takes work by then. Raises Wrong."""
     agents = {each: AgentEntry(name=AgentName(each)) for each in (name, COUNTERPART)}
     members: dict[str, Any] = {"clients": (AgentName("app"),), "operators": (AgentName("ops"),)}
-    fleet = Fleet(name="check", entry=AgentName(name), agents=agents, **members)
+    # The checks read what an agent stores. On the lane nothing of it would be stored.
+    fleet = Fleet(name="check", entry=AgentName(name), agents=agents, lane=False, **members)
     local = LocalMesh([counterpart], directory, fleet=fleet, policies={"default": _POLICY})
     async with local as mesh, mesh.bus.connected_as(ADMIN) as admin, mesh.bus.connected_as("ops") as operator:
         environment = {

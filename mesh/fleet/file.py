@@ -259,7 +259,7 @@ class GuardSection(Strict):
 
     partitions: int = Field(default=config.PARTITIONS, ge=1, le=config.MOST_PARTITIONS)
     """Fixed for a mesh's life."""
-    lane: bool = False
+    lane: bool = True
     """True if guards may be asked directly, over core NATS."""
 
 

@@ -200,12 +200,14 @@ class GuardPresence:
 
     Args:
         identity: the guard's.
+        lane: returns what its lane is up to.
     """
 
-    def __init__(self, bus: Bus, identity: str, clock: ServerClock) -> None:
+    def __init__(self, bus: Bus, identity: str, clock: ServerClock, lane: Callable[[], str]) -> None:
         self._bus = bus
         self._identity = identity
         self._clock = clock
+        self._lane = lane
         self._started = dt.datetime.now(dt.UTC)
 
     async def announce(self) -> None:
@@ -228,7 +230,7 @@ class GuardPresence:
             "name": GUARD,
             "id": self._identity,
             "version": "0.0.0",
-            "metadata": {"role": GUARD},
+            "metadata": {"role": GUARD, "lane": self._lane()},
         }
         if verb == "ping":
             return body

@@ -6,15 +6,18 @@ sender stores the same message in its queue, and there everything is as without 
 
 The broker bounds what a guard has in hand. A guard subscribes to the questions of each sender in each of its
 partitions for as many messages as it has places for; then the server ends the subscription by itself (`UNSUB
-<sid> <n>`). The guard offers places again when half of them are free. So a flood fills only its sender's
-places. The lane has a connection of its own: nothing on it can cut off the queues.
+<sid> <n>`). The guard offers places again when half of them are free, and none while older messages of the
+sender wait in its queue. So a flood fills only its sender's places. The lane has a connection of its own:
+nothing on it can cut off the queues.
 """
 
 import asyncio
+import functools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import product
+from typing import Literal
 
 import msgspec
 
@@ -23,21 +26,29 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.streams import GUARD_GROUP
 from mesh.guard.queues import PartitionAssignment
 from mesh.service.failpoints import failpoint
+from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.config import Fleet
 from protocol.wire.records import LaneAnswer
+
+_log = get_logger(__name__)
 
 PLACES = 32
 """Questions of one sender in one partition that a guard has in hand at once."""
 FEW = 4
 """The same for `_FLOOD_S` after a sender has used them all up."""
 _FLOOD_S = 1.0
+_QUEUED_S = 0.02
+"""How long to wait before looking again at a queue in which messages wait."""
 _DOUBT_S = 0.02
 """How long a subscription that may have ended has to show that it lives."""
 _LATE_S = 5.0
 """How long messages may come that the server had sent before it ended a subscription."""
 
 Decide = Callable[[Incoming], Awaitable[bool]]
+State = Literal["open", "off", "paused", "denied", "away"]
+"""Of a guard's lane: it takes questions; the fleet has no lane; the mesh is frozen; the server's accounts
+know of no lane; the connection is away, or the guard leaves."""
 
 
 class GuardLane:
@@ -48,25 +59,47 @@ class GuardLane:
         fleet: returns the fleet as it is now.
         assignment: says of which partitions this guard takes questions.
         decide: decides one question; returns True once its verdict is in the log. It does not raise.
+        waits: returns True if messages of a sender and partition wait in its queue.
     """
 
     def __init__(
-        self, bus: Bus, fleet: Callable[[], Fleet], assignment: PartitionAssignment, decide: Decide
+        self,
+        bus: Bus,
+        fleet: Callable[[], Fleet],
+        assignment: PartitionAssignment,
+        decide: Decide,
+        waits: Callable[[str, int], bool],
     ) -> None:
         self._queues_bus = bus
         self._bus: Bus | None = None
         self._fleet = fleet
         self._assignment = assignment
         self._decide = decide
+        self._waits = waits
         self._places: dict[tuple[str, int], _Places] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused = self._leaving = False
         assignment.on_change(self._arrange)
 
     @property
+    def state(self) -> State:
+        """What the lane is up to."""
+        if not self._fleet().lane:
+            return "off"
+        if self._paused:
+            return "paused"
+        if self._bus is None or not self._bus.connected or self._leaving:
+            return "away"
+        return "denied" if self._is_denied() else "open"
+
+    @property
     def open(self) -> bool:
         """True if it takes questions."""
-        return bool(self._places) and self._bus is not None and self._bus.connected
+        return bool(self._places) and self.state == "open"
+
+    def _is_denied(self) -> bool:
+        assert self._bus is not None
+        return any(denied.operation == "subscribe to" for denied in self._bus.denials)
 
     async def follow(self) -> None:
         """Take questions of whoever is in the fleet now; return once the server knows. Raises BusError."""
@@ -76,10 +109,15 @@ class GuardLane:
                 await bus.close()
                 return
             self._bus = bus
+            bus.conditions.quiet = True  # the guard's own connection tells of the same
             bus.on_back(self._start_over)
+        if self._bus is not None and self._is_denied():
+            self._start_over()  # the server may have newer accounts by now
         self._arrange()
         if self._bus is not None:
             await self._bus.flush()
+            if self._is_denied():  # the accounts were written by an older version
+                _log.warning("lane_denied", hint="run `mesh setup`, and reload the server")
 
     def pause(self, *, paused: bool = True) -> None:
         """Take nothing, or all of it again. Senders then find nobody, and store what they have."""
@@ -117,11 +155,14 @@ class GuardLane:
         for sender, partition in wanted - self._places.keys():
             assert self._bus is not None
             subject = subjects.lane_of(sender, partition)
-            places = self._places[sender, partition] = _Places(self._bus, subject, self._take)
+            waits = functools.partial(self._waits, sender, partition)
+            places = self._places[sender, partition] = _Places(self._bus, subject, self._take, waits)
             places.offer()
 
     def _start_over(self) -> None:
         """Subscribe anew: subscriptions of the lane end with their connection."""
+        if self._bus is not None:
+            self._bus.denials.clear()
         for places in self._places.values():
             places.start_over()
 
@@ -154,10 +195,17 @@ class _Places:
     message beyond the old end shows that it lives; if none comes for a moment, it is made anew.
     """
 
-    def __init__(self, bus: Bus, subject: str, take: Callable[["_Places", Incoming], None]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        subject: str,
+        take: Callable[["_Places", Incoming], None],
+        waits: Callable[[], bool],
+    ) -> None:
         self._bus = bus
         self._subject = subject
         self._take = take
+        self._waits = waits
         self._in_hand = 0
         self._number = 0
         """Of the subscription; 0: there is none."""
@@ -166,6 +214,7 @@ class _Places:
         self._ends = deque[int]()
         """After how many of them the server ends it: what it has certainly heard, then later extensions."""
         self._doubt: asyncio.TimerHandle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._few_until = 0.0
         """Until when there are but `FEW` places (monotonic s)."""
         self._closed = False
@@ -177,11 +226,19 @@ class _Places:
         free = most - self._in_hand - offered
         if self._closed or free * 2 < most or not self._bus.connected:
             return
+        if self._waits():
+            if self._later is None:
+                self._later = asyncio.get_running_loop().call_later(_QUEUED_S, self._offer_again)
+            return
         if self._number:
             self._ends.append(self._ends[-1] + free)
             self._bus.extend_listening(self._number, self._ends[-1])
         else:
             self._subscribe(free)
+
+    def _offer_again(self) -> None:
+        self._later = None
+        self.offer()
 
     def _subscribe(self, most: int) -> None:
         self._number = self._bus.listen_for(self._subject, GUARD_GROUP, most, self._on_question)

@@ -125,8 +125,11 @@ class RequestProcessor:
         self.conflicts = 0
         """How often another guard had been first."""
 
-    async def process(self, command: Command) -> Outcome:
+    async def process(self, command: Command, *, queued: bool = True) -> Outcome:
         """Decide one message; return what came of it.
+
+        Args:
+            queued: True if the message lies in a queue, and comes again unless it is acknowledged.
 
         Raises what reading the log raises, Contended, MeshIsFrozen and BusError: then nothing may be
         acknowledged.
@@ -137,7 +140,7 @@ class RequestProcessor:
         try:
             async with self._cache.lock(command.request):
                 failpoint("guard.heard")
-                outcome = await self._until_settled(command.request, command, command.stored)
+                outcome = await self._until_settled(command.request, command, command.stored, queued=queued)
                 assert outcome is not None
         finally:
             in_hand.remove(command.stored)
@@ -179,7 +182,9 @@ class RequestProcessor:
         with contextlib.suppress(GuardFailed, MeshIsFrozen):
             await self.wake(request)  # those whose turns it ended are told
 
-    async def _until_settled(self, request: str, command: Command | None, stored_us: int) -> Outcome | None:
+    async def _until_settled(
+        self, request: str, command: Command | None, stored_us: int, *, queued: bool = True
+    ) -> Outcome | None:
         certain = False
         what = None if command is None else command.what
         submits, controls = type(what) is Submit, what is not None and is_control(what)
@@ -193,7 +198,7 @@ class RequestProcessor:
                     fresh = submits and not certain
                     cached = CachedRequest(timer=Timer(0, None)) if fresh else await self._read(request)
                     self._cache.put(request, cached)
-                outcome = await self._session(cached, request, command, stored_us)
+                outcome = await self._session(cached, request, command, stored_us, queued=queued)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
                 unsure = isinstance(outcome, Rejected) or (controls and isinstance(outcome, Late))
                 if not unsure or certain or not (known or submits):
@@ -257,7 +262,7 @@ class RequestProcessor:
             raise GuardFailed(request, ends_request=not decision.admitting) from error
 
     async def _session(
-        self, cached: CachedRequest, request: str, command: Command | None, stored_us: int
+        self, cached: CachedRequest, request: str, command: Command | None, stored_us: int, *, queued: bool
     ) -> Outcome | None:
         """Take all steps of one command, or of what is due, on one copy of the request.
 
@@ -273,9 +278,9 @@ class RequestProcessor:
             decision = cached.decider.handle(command, fleet, moment, mesh_frozen=frozen)
         if tracing.traced():
             with observer.traced(decision, cached.ledger, command) as observed:
-                settled = await self._steps(cached, observed, request, command, stored_us)
+                settled = await self._steps(cached, observed, request, command, stored_us, queued=queued)
         else:
-            settled = await self._steps(cached, decision, request, command, stored_us)
+            settled = await self._steps(cached, decision, request, command, stored_us, queued=queued)
         if isinstance(settled.outcome, MeshFrozen):
             raise MeshIsFrozen("the mesh is frozen")
         if settled.wake_at is not None and not cached.wakes(settled.wake_at, context.now()):
@@ -290,6 +295,8 @@ class RequestProcessor:
         request: str,
         command: Command | None,
         stored_us: int,
+        *,
+        queued: bool,
     ) -> Settled:
         """Take every step of a decision. Raises GuardFailed for one that comes to no end."""
         context, breakers = self._context, self._context.breakers
@@ -325,6 +332,8 @@ class RequestProcessor:
                     waits or await unheard(self._bus, request, step, command, context.fleet.partitions)
                 )
             elif type(step) is TurnOver:
+                if not queued:  # whoever asked may learn that its turn is over, and not ask again
+                    await self._wake_soon(cached, request)
                 await self._end(step.event, step.turn)
             elif type(step) is ShowQuestions:
                 failpoint("guard.asks")
@@ -379,6 +388,12 @@ class RequestProcessor:
         if event.trace:
             headers[tracing.HEADER] = event.trace
         return await self._log.append(event.to, event.request, body, after=after, headers=headers)
+
+    async def _wake_soon(self, cached: CachedRequest, request: str) -> None:
+        """Have the bus wake a guard, should this one die before all that follows is in the log."""
+        now, fleet = self._context.now(), self._context.fleet
+        at = now + round(fleet.guard_lease_s * 1e6)
+        await arm_timer(self._bus, cached, request, at, now, fleet.partitions)
 
     async def _end(self, event: AnyEvent, turn: TurnState) -> None:
         """Tell an agent that its turn is over.

@@ -12,7 +12,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Puller
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.provision import standing_queues
-from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, queue_consumer
+from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, proposals_of, queue_consumer
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import Denied
 from mesh.service.logs import get_logger
@@ -354,6 +354,11 @@ class Queues:
         """Return how long an idle pull lasts: with many queues longer, so that idling costs no more."""
         fleet = self._fleet()
         return max(fleet.guard_pull_s, len(self._streams) * fleet.partitions / IDLE_PULLS_PER_S)
+
+    def waits(self, sender: str, partition: int) -> bool:
+        """Return True if proposals of a sender wait in its queue, besides those in hand here."""
+        puller = self._pullers.get((proposals_of(sender), partition))
+        return puller is not None and puller.waiting > 0
 
     def pause(self, *, paused: bool = True) -> None:
         """Take only control messages, or all of them again."""

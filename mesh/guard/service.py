@@ -80,7 +80,9 @@ class Guard:
             "TIMER": self._guarded(self._on_fire),
         }
         self._queues = Queues(bus, self.assignment, handlers, lambda: self._context.fleet)
-        self._lane = GuardLane(bus, lambda: self._context.fleet, self.assignment, self._on_question)
+        self._lane = GuardLane(
+            bus, lambda: self._context.fleet, self.assignment, self._on_question, self._queues.waits
+        )
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
@@ -109,7 +111,9 @@ class Guard:
         await self._context.start()
         await self._bus.retry_unavailable(lambda: check_form(self._bus))
         await self.assignment.start(self._context.fleet.partitions)
-        await GuardPresence(self._bus, self._identity, self._context.clock).announce()
+        await GuardPresence(
+            self._bus, self._identity, self._context.clock, lambda: self._lane.state
+        ).announce()
         self._starting = asyncio.Event()
         try:
             await self._queues.find()
@@ -261,7 +265,11 @@ class Guard:
                 return False
             sent = messages.Sent(sender, request, asked.data, role, trace, self._context.now())
             command = messages.proposal_of(sent)
-            outcome = command if isinstance(command, Rejected) else await self._processor.process(command)
+            outcome = (
+                command
+                if isinstance(command, Rejected)
+                else await self._processor.process(command, queued=False)
+            )
             if isinstance(command, Rejected) or isinstance(outcome, Rejected):
                 return False
             self._tell_lag(command.stored, "proposal")

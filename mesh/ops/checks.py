@@ -1,4 +1,4 @@
-"""What `mesh doctor` looks at beneath the mesh: the nats-servers, their clocks, and who fills the log.
+"""What `mesh doctor` looks at beneath the mesh: the nats-servers, the lane, clocks, and who fills the log.
 
 A stream keeps a message on so many servers (`num_replicas`), and a majority of them acknowledges it. Each
 server's own `sync_interval` says when it puts a message on its disk; only its monitoring shows that. The word
@@ -153,13 +153,7 @@ def config_of(varz: Varz) -> Mapping[str, Any]:
     return dict((varz.get("jetstream") or {}).get("config") or {})
 
 
-# --- clocks ---------------------------------------------------------------------------------------
-# A guard decides by the server's clock alone. So a machine whose clock is wrong harms no verdict, but
-# what it writes into logs and traces has wrong times. Servers that disagree are worse: all times go by
-# them.
-
-SKEW_S = 1.0
-"""How far this machine's clock may be from the server's."""
+# --- guards, as they tell of themselves -----------------------------------------------------------
 
 
 class _Endpoint(msgspec.Struct, frozen=True):
@@ -167,10 +161,51 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 class _Guard(msgspec.Struct, frozen=True):
-    """A guard's statistics, as far as they are about clocks."""
+    """A guard's statistics."""
 
     id: str
     endpoints: tuple[_Endpoint, ...]
+    metadata: Mapping[str, str] = {}
+
+
+async def _guards(bus: Bus) -> list[_Guard]:
+    """Return the guards that answer, by name. Raises Denied and Unreachable."""
+    if await ping(bus, GUARD) is None:
+        return []
+    answers = [codec.readable(data, _Guard) for data in await statistics(bus, GUARD)]
+    return sorted((each for each in answers if each is not None), key=lambda each: each.id)
+
+
+async def lane(bus: Bus) -> Results:
+    """Yield whether guards take questions, or why every message is stored first."""
+    if not (await fleet_of(bus)).lane:
+        yield "ok", "off in the fleet file ([guard] lane): every message is stored first"
+        return
+    states = {each.id: each.metadata.get("lane", "unknown") for each in await _guards(bus)}
+    for guard, state in states.items():
+        if state == "denied":
+            so = "the server's accounts are older, so that every message is stored first"
+            yield (
+                "found",
+                f"guard {guard} may take no questions: {so}; run `mesh setup`, and reload the server",
+            )
+        elif state == "paused":
+            yield "ok", f"guard {guard} takes no questions while the mesh is frozen"
+        elif state != "open":
+            yield "found", f"guard {guard} takes no questions ({state}): every message is stored first"
+    if taking := [guard for guard, state in states.items() if state == "open"]:
+        yield "ok", f"taken by {', '.join(taking)}"
+    if not states:
+        yield "unknown", "no guard tells"
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+# A guard decides by the server's clock alone. So a machine whose clock is wrong harms no verdict, but
+# what it writes into logs and traces has wrong times. Servers that disagree are worse: all times go by
+# them.
+
+SKEW_S = 1.0
+"""How far this machine's clock may be from the server's."""
 
 
 async def clocks(bus: Bus) -> Results:
@@ -188,14 +223,11 @@ async def clocks(bus: Bus) -> Results:
     else:
         yield "ok", f"the server's clock and this machine's agree within {SKEW_S:g} s"
     try:
-        there = await ping(bus, GUARD) is not None
+        there = await _guards(bus)
     except Denied:
         yield "unknown", f"{bus.name} may not ask guards what they measured: ask as an operator or the admin"
         return
-    guards = [codec.readable(data, _Guard) for data in await statistics(bus, GUARD)] if there else []
-    known = sorted(
-        (each.id, each.endpoints[0].data) for each in guards if each is not None and each.endpoints
-    )
+    known = [(each.id, each.endpoints[0].data) for each in there if each.endpoints]
     for identity, measured in known:
         for found in _judged(identity, measured):
             yield found

@@ -72,6 +72,8 @@ class Conditions:
 
     def __init__(self, **fields: Any) -> None:
         self._fields = fields
+        self.quiet = False
+        """True if they are logged for debugging alone: another connection tells of the same."""
         self._standing: dict[tuple[str, str], _Condition] = {}
         self.raised = 0
         """How often any condition was raised."""
@@ -90,7 +92,7 @@ class Conditions:
         if condition is None:
             condition = self._standing[kind.begins, about] = _Condition(kind, about, now, now)
             named = {"about": about} if about else {}
-            _log.warning(kind.begins, **self._fields, **named, **fields)
+            self._tell(_log.warning, kind.begins, **named, **fields)
         condition.raised_at, condition.cleared_at = now, None
         if held:
             self.hold(kind, about, held=held)
@@ -152,7 +154,10 @@ class Conditions:
         if condition.held:
             named["held_up"] = len(condition.held)
         lasted_s = round((condition.cleared_at or condition.raised_at) - condition.began, 3)
-        _log.info(condition.kind.ends, **self._fields, **named, lasted_s=lasted_s)
+        self._tell(_log.info, condition.kind.ends, **named, lasted_s=lasted_s)
+
+    def _tell(self, log: Callable[..., None], event: str, **fields: Any) -> None:
+        (_log.debug if self.quiet else log)(event, **self._fields, **fields)
 
 
 # --- probes ---------------------------------------------------------------------------------------

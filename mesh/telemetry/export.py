@@ -54,7 +54,7 @@ def _count(name: str, unit: str, description: str) -> metrics.Counter:
 
 turn_duration = _seconds("mesh.turn.duration", "From a round's delivery to its stored proposal")
 queue_time = _seconds("mesh.queue.time", "From an event in an inbox to its first delivery")
-guard_lag = _seconds("mesh.guard.lag", "From a message stored to its decision")
+guard_lag = _seconds("mesh.guard.lag", "From a message stored, or asked on the lane, to its decision")
 handoffs = _count("mesh.handoffs", "{handoff}", "Proposals by verdict and rule")
 tokens = _count("mesh.tokens", "{token}", "Tokens by agent, model and kind")
 cost = _count("mesh.cost", "USD", "Cost of model calls by agent and model")
@@ -65,6 +65,7 @@ open_requests = _meter.create_up_down_counter(
     unit="{request}",
     description="Requests opened less requests ended, as this process wrote them",
 )
+questions = _count("mesh.lane.questions", "{message}", "Messages asked on the lane, by what came of it")
 dead_letters = _count("mesh.dead_letters", "{message}", "Dead letters by code")
 dropped_deliveries = _count(
     "mesh.deliveries.dropped", "{message}", "Messages in a service's inbox that its consumer did not send"

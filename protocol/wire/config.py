@@ -145,7 +145,7 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)] = PARTITIONS
     """How many ways messages for guards are shared among them, by request. Fixed for a mesh's life: another
     number would move requests between partitions while they are decided."""
-    lane: bool = False
+    lane: bool = True
     """True if guards take questions on the lane (`mesh.lane.…`); else every message is stored first."""
     swarms: bool = False
     """True if a policy is a swarm's: then each intent that an agent lists has an inbox of offers."""

@@ -24,8 +24,11 @@ from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S, eventually, queues, until
 
 LONG_S = 120.0
-FLEET = msgspec.structs.replace(stage.FLEET, entry=AgentName("d"), guard_lease_s=LONG_S, lease_s=LONG_S)
-"""Nobody serves the entry agent, so that all that is counted is what the test sends.
+FLEET = msgspec.structs.replace(
+    stage.FLEET, entry=AgentName("d"), guard_lease_s=LONG_S, lease_s=LONG_S, lane=False
+)
+"""Nobody serves the entry agent, so that all that is counted is what the test sends. Nothing goes by a lane:
+what agents propose is counted in their queues.
 
 No lease ends on a busy machine: a message that comes again while it is being put aside is counted twice.
 """

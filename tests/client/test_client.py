@@ -51,7 +51,7 @@ async def test_a_request_costs_its_submit_and_one_look(
 ) -> None:
     monkeypatch.setattr(client_module, "POLL_S", PATIENCE_S)  # only a note brings a look
     client = await echoing.client()
-    client._lane._close(PATIENCE_S)  # its guard has no lane; a client asks now and then if there is one
+    client._lane._close(PATIENCE_S)  # it asks at most once a second where guards take no questions
     asked = client._bus.counters.requests
     for _ in range(3):
         assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "hello"
@@ -250,6 +250,7 @@ async def test_a_wait_outlives_a_restart_of_the_broker(stage: Stage) -> None:
 
 async def test_a_submit_whose_fate_nobody_knows_is_stored_again_and_decided_once(echoing: Stage) -> None:
     client = await echoing.client()
+    client._lane._close(PATIENCE_S)  # what a guard is asked has an answer, or is stored like this
     inner, tries = client._bus.publish_durable, list[str]()
 
     async def publish(subject: str, *rest: Any, **more: Any) -> Any:

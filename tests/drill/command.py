@@ -59,7 +59,9 @@ COMMAND = "python -m tests.drill"
     type=float,
     help="Seconds that a dead process keeps its work, in the drill's own fleet; guards half of it.",
 )
-@click.option("--lane", is_flag=True, help="Let guards be asked directly, in the drill's own fleet.")
+@click.option(
+    "--no-lane", is_flag=True, help="Store every message, and ask no guard first, in the drill's own fleet."
+)
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Requests in flight."
 )
@@ -76,7 +78,7 @@ def drill(
     guards: int,
     instances: int,
     lease: float | None,
-    lane: bool,
+    no_lane: bool,
     concurrency: int,
     kinds: str | None,
     keep: Path | None,
@@ -89,7 +91,7 @@ def drill(
     remark(f"{COMMAND} --seed {chosen}")
     planned = Plan(
         stories=_stories(requests, chosen, fleet, requests_file),
-        setting=_setting(fleet, lease, guards, instances, lane=lane),
+        setting=_setting(fleet, lease, guards, instances, lane=not no_lane),
         faults=usual_faults(requests) if faults is None else faults,
         seed=chosen,
         sorts=_sorts(kinds),
@@ -106,8 +108,8 @@ def _setting(fleet: Path | None, lease: float | None, guards: int, instances: in
         return Setting(file=drill_fleet(agents_s, guards_s, lane=lane), guards=guards, instances=instances)
     if lease is not None:
         raise UsageWrong("--lease is for the drill's own fleet; yours says it in its file, under [lease]")
-    if lane:
-        raise UsageWrong("--lane is for the drill's own fleet; yours says it in its file, under [guard]")
+    if not lane:
+        raise UsageWrong("--no-lane is for the drill's own fleet; yours says it in its file, under [guard]")
     file, search = find_fleet([str(fleet)])
     unserved = sorted(name for name, section in file.agents.items() if section.module is None)
     if unserved:

@@ -121,7 +121,7 @@ lane = {lane}
 
 
 def drill_fleet(
-    lease_s: float = LEASE_S, guard_lease_s: float = GUARD_LEASE_S, *, lane: bool = False
+    lease_s: float = LEASE_S, guard_lease_s: float = GUARD_LEASE_S, *, lane: bool = True
 ) -> FleetFile:
     """Return the fleet. Raises FleetFileError for leases that no fleet may have."""
     return parse_fleet(

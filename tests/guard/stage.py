@@ -77,6 +77,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="roomy", max_refusals=4, max_handoff_bytes=262_144),
         Policy(name="chatty", max_retries=9, retry_backoff_s=0.02, retry_backoff_max_s=0.02),
         Policy(name="tree", topology="supervised", retry_backoff_s=0.02),
+        Policy(name="strict-tree", topology="supervised", max_retries=0),
         Policy(name="vast", max_handoff_bytes=1 << 20, retry_backoff_s=0.02),
     )
 }

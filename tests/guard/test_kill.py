@@ -81,6 +81,7 @@ async def test_between_a_decision_and_its_consequence(stage: Stage) -> None:
 @pytest.mark.parametrize("point", ["append:request.opened", "armed"])
 async def test_between_an_event_and_its_timer(stage: Stage, point: str) -> None:
     client = await stage.client()
+    client._lane._close(PATIENCE_S)  # an asker waits, and its timer fires meanwhile
     before = await stage.last_seq("TIMER")
     async with stage.doomed_guard(point) as doomed:
         request = await client.submit("hello", policy="short")

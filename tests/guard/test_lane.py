@@ -4,26 +4,35 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from mesh.agent import Turn, agent
 from mesh.bus import lane as asking
+from mesh.bus import roles
 from mesh.bus.lane import Lane
 from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import get
+from mesh.client import Client
 from mesh.guard.lane import PLACES
+from mesh.guard.queues import MOST
 from mesh.guard.service import Guard
+from mesh.ops import health
+from mesh.ops.health import Look
+from mesh.testing import EmbeddedBus
+from protocol.domain.steps import Outcome
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Freeze, MoveProposed, Submit, Thaw
+from protocol.wire.commands import Command, Failure, Freeze, MoveProposed, ReportFailure, Submit, Thaw
 from protocol.wire.ids import AgentName, RequestId
-from protocol.wire.moves import Complete, Move, Transfer
+from protocol.wire.moves import Complete, Delegate, Move, Task, Transfer
 from protocol.wire.records import LaneAnswer
 from tests.guard.actor import Actor
-from tests.guard.stage import HASTY, Stage
+from tests.guard.stage import HASTY, Stage, furnish, staged
 from tests.servers import PATIENCE_S, until
 
-FURNISHED = msgspec.structs.replace(HASTY, lane=True)
+FURNISHED = HASTY
 TO_B = Transfer(to_agent=AgentName("b"), summary="please")
 HELLO = codec.encode(Submit(text="hello"))
 
@@ -36,7 +45,7 @@ async def guarded(stage: Stage, identity: str = "g1") -> Guard:
     return guard
 
 
-async def ask(actor: Actor, request: str, move: Transfer | Complete) -> bool:
+async def ask(actor: Actor, request: str, move: Transfer | Complete | Delegate) -> bool:
     """Ask for a move in the round that an actor has; return True if it was decided."""
     work = await actor.work(request)
     proposal = MoveProposed(turn=work.turn, round=work.round, move=move)
@@ -123,6 +132,23 @@ async def test_a_guard_that_dies_with_a_question_in_hand(stage: Stage, point: st
     assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
 
 
+async def test_what_follows_comes_though_guard_and_asker_die_and_the_turn_is_over(stage: Stage) -> None:
+    """The asker's next instance finds its turn over, acknowledges its event and asks nothing more."""
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    plan = Delegate(tasks=(Task(name="one", summary="one", to_agent=AgentName("b"), carry=()),))
+    async with stage.doomed_guard("guard.followed#2") as doomed:  # the first is task.opened
+        request = await client.submit("hello", policy="strict-tree")
+        assert await ask(a, request, plan)
+        work = await b.work(request)
+        failed = ReportFailure(turn=work.turn, round=0, error=Failure(code="broken", message="broken"))
+        assert not await Lane(b.bus, "b").is_decided(request, codec.encode(failed))
+        await doomed.ended()
+    assert (await stage.types(request))[-1] == "task.failed"
+    assert await get(await stage.bus("admin"), "ENDS", subjects.end("b", request, work.turn)) is not None
+    await guarded(stage, "heir")
+    await stage.reaches(request, "turn.resumed")
+
+
 async def test_a_frozen_guard_costs_its_asker_a_wait_and_decides_nothing_twice(stage: Stage) -> None:
     client, a = await stage.client(), await stage.actor("a")
     async with stage.doomed_guard("never") as frozen:
@@ -166,23 +192,70 @@ async def test_what_cannot_be_taken_up_becomes_one_dead_letter(stage: Stage) -> 
     assert [each.code for each in await stage.dead_letters(after=after)] == ["request_exists"]
 
 
+async def says_so(stage: Stage, state: str, text: str) -> None:
+    """Check what the doctor finds of the lane."""
+    [finding] = await health.run("lane", Look(await stage.bus("op")))
+    assert (finding.state, text in finding.text) == (state, True), finding.text
+
+
 async def test_a_fleet_without_a_lane_has_none(own_stage: Stage) -> None:
+    await _with_fleet(own_stage, lane=False)
     guard, client = await own_stage.guard(), await own_stage.client()
     await own_stage.ready(guard)
     assert not guard._lane.open
+    await says_so(own_stage, "ok", "off in the fleet file")
     before = await queued(own_stage)
     request = await client.submit("hello")
     await own_stage.reaches(request, "request.opened")
     assert await queued(own_stage) == before + 1
-    fleet = msgspec.structs.replace(own_stage.mesh.fleet, lane=True)
-    await (await own_stage.bus("admin")).publish_durable(subjects.FLEET, msgspec.json.encode(fleet))
+    await _with_fleet(own_stage, lane=True)
     await until(lambda: guard._lane.open)  # without a restart
+    await says_so(own_stage, "ok", "taken by g1")
     assert guard._lane._bus is not None
     await guard._lane._bus.flush()
     await asyncio.sleep(asking._ABSENT_S)
     assert await Lane(await own_stage.bus("c2"), "c2").is_decided(
         (await own_stage.client("c2")).new_id(), HELLO
     )
+
+
+async def _with_fleet(stage: Stage, *, lane: bool) -> None:
+    fleet = msgspec.structs.replace(stage.mesh.fleet, lane=lane)
+    await (await stage.bus("admin")).publish_durable(subjects.FLEET, msgspec.json.encode(fleet))
+
+
+async def test_by_older_accounts_everything_is_stored_until_the_server_has_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        for role, services in roles.CALLS.items():
+            kept = tuple(each for each in services if each is not roles._LANE)
+            older.setitem(roles.CALLS, role, kept)
+        older.setattr(roles, "GUARD_HEARS", tuple(each for each in roles.GUARD_HEARS if "lane" not in each))
+        mesh = EmbeddedBus(FURNISHED, tmp_path)
+
+    @agent(name="a")
+    async def a(turn: Turn) -> Move:
+        return turn.complete("done")
+
+    async with mesh, staged(mesh) as stage:
+        await furnish(mesh)
+        guard = await stage.guard()
+        await until(lambda: guard._lane.state == "denied")
+        await stage.ready(guard)
+        await says_so(stage, "found", "g1 may take no questions: the server's accounts are older")
+        await stage.runtime(a)
+        client = await stage.client()
+        request = await client.submit("hello")
+        assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
+        assert await queued(stage) == 2
+        publics = {name: key.public for name, key in mesh.keys.items()}
+        await mesh.server.reload(roles.accounts_config(mesh.fleet, publics))
+        await _with_fleet(stage, lane=True)  # as `mesh setup` does
+        while not await client._lane.is_decided(client.new_id(), HELLO):
+            client._lane._closed_until = 0.0
+            await asyncio.sleep(0.01)
+        await says_so(stage, "ok", "taken by g1")
 
 
 # --- answers that are none -------------------------------------------------------------------------
@@ -279,6 +352,39 @@ async def test_beyond_its_places_a_sender_finds_nobody_and_others_do(stage: Stag
     assert await client._lane.is_decided(_of_one_partition(client.new_id, 1)[0], HELLO)  # free again
 
 
+async def test_who_has_older_messages_in_its_queue_has_no_more_places_until_they_are_taken(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = await guarded(stage)
+    bus, client, other = await stage.bus("c1"), await stage.client(), await stage.client("c2")
+    process, held = guard._processor.process, asyncio.Event()
+
+    async def hold(command: Command) -> Outcome:
+        await held.wait()
+        return await process(command)
+
+    async def at_once(asked: Incoming) -> bool:
+        return True
+
+    async def is_decided(asking: Client) -> bool:
+        asking._lane._closed_until = 0.0
+        return await asking._lane.is_decided(_of_one_partition(asking.new_id, 1)[0], HELLO)
+
+    monkeypatch.setattr(guard._processor, "process", hold)
+    monkeypatch.setattr(guard._lane, "_decide", at_once)
+    stored = _of_one_partition(client.new_id, MOST + 1)
+    await asyncio.gather(*(bus.publish_durable(subjects.prop("c1", each), HELLO) for each in stored))
+    await until(lambda: guard._queues.waits("c1", 0))
+    assert [await is_decided(client) for _ in range(PLACES + 1)] == [True] * PLACES + [False]
+    assert all([await is_decided(other) for _ in range(2 * PLACES)])
+    assert not await is_decided(client)
+    held.set()
+    await stage.drained()
+    assert not guard._queues.waits("c1", 0)
+    while not await is_decided(client):  # noqa: ASYNC110 - it offers places again by itself
+        await asyncio.sleep(0.01)
+
+
 def _of_one_partition(new_id: Callable[[], RequestId], count: int) -> list[RequestId]:
     found: list[RequestId] = []
     while len(found) < count:
@@ -299,8 +405,6 @@ def _held(guard: Guard, held: asyncio.Event) -> Callable[[Incoming], Awaitable[b
 
 async def test_the_lane_is_open_again_after_its_connection_broke(own_stage: Stage) -> None:
     stage = own_stage
-    fleet = msgspec.structs.replace(stage.mesh.fleet, lane=True)
-    await (await stage.bus("admin")).publish_durable(subjects.FLEET, msgspec.json.encode(fleet))
     guard = await guarded(stage)
     client = await stage.client()
     await client.submit("hello")

@@ -6,6 +6,7 @@ there; `block:<file>` waits for it without letting go of the loop.
 """
 
 import asyncio
+import math
 import os
 import sys
 import time
@@ -63,9 +64,11 @@ def main() -> None:
     agent = Agent(name, handler_of(behaviour))
 
     def make(bus: Bus) -> Runtime:
+        runtime = Runtime(bus, agent)
         if behaviour in FATAL:
             die_after_storing(bus, FATAL[behaviour])
-        return Runtime(bus, agent)
+            runtime._executor._lane._close(math.inf)  # everything is stored
+        return runtime
 
     access = Access(url=url, name=name, credentials=seed_file(Path(keys), name))
     serve(access, make, grace_s=float(grace))

@@ -318,7 +318,8 @@ async def test_a_proposal_whose_fate_nobody_knows_is_stored_again(stage: Stage) 
         return ack
 
     bus.publish_durable = publish  # type: ignore[method-assign, assignment]
-    await stage.runtime(Agent("a", gate))
+    runtime = await stage.runtime(Agent("a", gate))
+    runtime._executor._lane._close(PATIENCE_S)  # what a guard is asked has an answer, or is stored like this
     client = await stage.client()
     request = await client.submit("hello")
     assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"

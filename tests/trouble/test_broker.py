@@ -6,13 +6,14 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mesh.bus.streams import Storage, queue_consumers
 from mesh.errors import StreamFull
 from protocol.wire.subjects import step
 from tests.servers import PATIENCE_S, eventually, until
-from tests.trouble.crew import Crew, crew, furnish
+from tests.trouble.crew import FLEET, Crew, crew, furnish
 
 FILLER = bytes(60_000)
 
@@ -129,7 +130,8 @@ async def given_back(own: Crew, queue: str, count: int) -> None:
 
 
 async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Path) -> None:
-    async with crew(tmp_path, storage=Storage(log_max_bytes=300_000)) as own:
+    fleet = msgspec.structs.replace(FLEET, lane=False)  # what guards are asked fills no queue
+    async with crew(tmp_path, fleet=fleet, storage=Storage(log_max_bytes=300_000)) as own:
         await limit(own, "STEPS-a", 300_000)
         await everybody(own)
         guard, a, b = (own.services[name] for name in ("g1", "a", "b"))

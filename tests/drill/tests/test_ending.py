@@ -20,7 +20,8 @@ async def test_a_drill_of_a_guard_that_arms_no_timer_ends_and_names_what_waits(t
     fault = tmp_path / "fault"
     fault.write_text("no-timer")
     setting = Setting(
-        file=drill_fleet(LEASE_S, LEASE_S),
+        # On the lane an agent whose guard dies stores its proposal later, and that takes a timer's place.
+        file=drill_fleet(LEASE_S, LEASE_S, lane=False),
         guards=1,
         instances=1,
         commands={GUARD: (sys.executable, "-m", broken_guard.__name__, str(fault))},
