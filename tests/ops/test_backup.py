@@ -30,7 +30,7 @@ from mesh.ops.requeue import requeue
 from mesh.ops.restore import restore
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
-from protocol.wire.commands import Move
+from protocol.wire.moves import Move
 from tests.guard.stage import Stage, furnished_mesh, staged
 from tests.servers import FLEET, PATIENCE_S, until
 from tests.system.office import Office
