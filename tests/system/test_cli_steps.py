@@ -253,3 +253,21 @@ async def test_at_an_event_later_steps_are_not_there_and_a_file_has_those_it_was
         assert (here, [step["name"] for step in here[-1]["turn"]["steps"]]) == (there, ["look"])
         for judge in (("replay",), ("log", "verify"), ("why",)):
             assert (await own_office.mesh(*judge, exported, who="audit")).status == Exit.DONE
+
+
+async def test_an_export_with_steps_holds_the_prompts_that_they_name(office: Office, stage: Stage) -> None:
+    async def work(turn: Turn) -> Move:
+        return await drive(
+            turn, StrictModel(costing("", "look"), costing("x")), instructions="A", tools=TOOLS
+        )
+
+    await priced(stage)
+    await stage.runtime(Agent("a", work, tools=TOOLS))
+    request = await (await stage.client()).submit("hello")
+    await stage.reaches(request, "request.completed")
+    said = await office.mesh("log", "export", request, "--with-steps", who="audit")
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    kept = {line["step"]: line["body"] for line in lines if "step" in line}
+    named = [body["prompt"]["fixed"] for body in kept.values() if body.get("kind") == "model"]
+    assert len(named) == 2
+    assert {kept[subjects.prompt("a", digest)]["instructions"] for digest in named} == {"A"}
