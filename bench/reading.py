@@ -204,7 +204,7 @@ async def _propose(at: Place, admin: Bus, request: str) -> None:
 
 FROM_JETSTREAM = Target("at least", 60_000)
 FROM_FILE = Target("at least", 150_000)
-VERIFIED = Target("at least", 100_000)
+VERIFIED = Target("at least", 250_000)
 
 
 class Folding:
