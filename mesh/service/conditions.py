@@ -67,10 +67,12 @@ class Conditions:
     """The conditions of one process. Used on one event loop.
 
     Args:
+        forget_s: how long after it was last raised a condition counts as over.
         fields: goes into every line that is logged.
     """
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, *, forget_s: float = FORGET_S, **fields: Any) -> None:
+        self._forget_s = forget_s
         self._fields = fields
         self.quiet = False
         """True if they are logged for debugging alone: another connection tells of the same."""
@@ -97,7 +99,7 @@ class Conditions:
         if held:
             self.hold(kind, about, held=held)
         if condition.timer is None and not kind.lasts:
-            self._look_after(condition, FORGET_S)
+            self._look_after(condition, self._forget_s)
 
     def hold(self, kind: Kind, about: str = "", *, held: str) -> None:
         """Count one more thing that a condition holds up, if the condition stands."""
@@ -144,7 +146,7 @@ class Conditions:
         """End a condition that was left alone for long enough; otherwise look again when it may be so."""
         condition.timer = None
         quiet_s = time.monotonic() - (condition.cleared_at or condition.raised_at)
-        wait_s = FORGET_S if condition.cleared_at is None else condition.kind.settle_s
+        wait_s = self._forget_s if condition.cleared_at is None else condition.kind.settle_s
         if quiet_s < wait_s:
             if condition.cleared_at is not None or not condition.kind.lasts:
                 self._look_after(condition, wait_s - quiet_s)

@@ -114,17 +114,17 @@ def configure_telemetry(service: str, *, prometheus: bool = False) -> Iterator[S
         _end(ends)
 
 
-def _end(ends: Sequence[Callable[[], Any]]) -> None:
-    """Send the rest, for `FLUSH_S` at most; the remainder is lost."""
+def _end(ends: Sequence[Callable[[], Any]], within_s: float = FLUSH_S) -> None:
+    """Send the rest, for so long at most; the remainder is lost."""
     # They wait for their own threads, longer than they are told: a late one is left behind.
     ending = [threading.Thread(target=end, daemon=True) for end in ends]
     for each in ending:
         each.start()
-    until = time.monotonic() + FLUSH_S
+    until = time.monotonic() + within_s
     for each in ending:
         each.join(max(0.0, until - time.monotonic()))
     if any(each.is_alive() for each in ending):
-        _log.warning("telemetry_not_flushed", waited_s=FLUSH_S)
+        _log.warning("telemetry_not_flushed", waited_s=within_s)
 
 
 def _disabled(environment: Mapping[str, str]) -> bool:

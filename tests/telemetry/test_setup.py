@@ -83,11 +83,10 @@ def test_off_means_that_the_sdk_is_not_even_imported() -> None:
     assert ended.stdout.strip() == "[]"
 
 
-def test_an_end_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_hangs_is_left_behind() -> None:
     import threading
 
     hangs, ended = threading.Event(), threading.Event()
-    monkeypatch.setattr(setup, "FLUSH_S", 0.05)
-    setup._end((hangs.wait, ended.set))
+    setup._end((hangs.wait, ended.set), within_s=0.05)
     assert ended.is_set()
     hangs.set()

@@ -3,9 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
-
-from mesh.service import conditions as conditions_module
 from mesh.service.conditions import Conditions, Kind
 from tests.logs import captured_logs
 from tests.servers import until
@@ -59,9 +56,8 @@ async def test_two_of_a_kind_about_two_things_are_two() -> None:
     assert len(named(lines, "full")) == len(named(lines, "has_room")) == 2
 
 
-async def test_one_that_nobody_raises_any_more_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditions_module, "FORGET_S", 0.05)
-    conditions = Conditions()
+async def test_one_that_nobody_raises_any_more_is_over() -> None:
+    conditions = Conditions(forget_s=0.05)
     with captured_logs() as lines:
         conditions.raise_(FULL, "LOG")
         conditions.raise_(GONE)
