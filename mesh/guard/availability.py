@@ -25,7 +25,7 @@ from mesh.errors import ApiCode, ApiError, BusError, OutcomeUnknown, SequenceCon
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain import breaker
-from protocol.domain.breaker import CLOSED, Count, Use
+from protocol.domain.breaker import CLOSED, Permit, Signal
 from protocol.domain.steps import Attendance, Reader
 from protocol.wire import config, subjects
 from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState
@@ -263,9 +263,9 @@ class Breakers:
 
     # --- judging ----------------------------------------------------------------------------------
 
-    async def ask(self, agent: AgentName, cause: str) -> Use:
+    async def ask(self, agent: AgentName, cause: str) -> Permit:
         """Return by which state the message `cause` is judged; one message at a time gets the trial."""
-        use = Use("closed")
+        use = Permit("closed")
 
         def change(entry: BreakerEntry) -> BreakerEntry | None:
             nonlocal use
@@ -273,16 +273,16 @@ class Breakers:
             return use.write
 
         if not await self._change(agent, change) and use.write is not None:
-            return Use("open", use.since, use.until)
+            return Permit("open", use.since, use.until)
         return use
 
     # --- counting ---------------------------------------------------------------------------------
 
-    def is_touched(self, count: Count) -> bool:
+    def is_touched(self, count: Signal) -> bool:
         """Return False for the usual count, which changes nothing: a closed breaker, and no failure."""
         return count.how == "failed" or self.state(count.agent) != "closed"
 
-    async def count(self, count: Count) -> None:
+    async def count(self, count: Signal) -> None:
         """Take in what an event says of an agent; a copy that is not closed is looked at twice."""
         agent = count.agent
 

@@ -38,7 +38,7 @@ from mesh.guard.quotas import ClientQuotas
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
-from protocol.domain.breaker import Use
+from protocol.domain.breaker import Permit
 from protocol.domain.steps import (
     AgentStanding,
     Moment,
@@ -311,13 +311,13 @@ class DecisionContext:
             return known
         if need.may_try:
             return known._replace(breaker=await self.breakers.ask(target, command.cause))
-        return known._replace(breaker=Use(self.breakers.state(target)))
+        return known._replace(breaker=Permit(self.breakers.state(target)))
 
     async def standings(self, need: NeedCandidates) -> tuple[AgentStanding, ...]:
         """Return how each agent that a plan asks for stands for new work. Raises BusError."""
         served = await self.attendance.served(need.agents)
         uses = [
-            Use("closed")
+            Permit("closed")
             if self.breakers.state(name) == "closed"
             else await self.breakers.ask(name, need.trial)
             for name in need.agents

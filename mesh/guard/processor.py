@@ -40,7 +40,6 @@ from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import OpenDecision
 from protocol.domain.envelope import World
-from protocol.domain.guard_failed import guard_failed
 from protocol.domain.steps import (
     NOT_STORED,
     Append,
@@ -61,6 +60,7 @@ from protocol.domain.steps import (
     Stored,
     TurnOver,
 )
+from protocol.domain.timers import guard_failed
 from protocol.domain.turns import TurnState
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Command, Submit, is_control

@@ -34,8 +34,8 @@ from mesh.service.logs import bind, get_logger, place_of
 from mesh.telemetry import export as telemetry
 from mesh.telemetry import tracing
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
-from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import Decided, Outcome
+from protocol.domain.timers import GUARD_FAILED
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Forget, OfferClaimed, is_control
 from protocol.wire.errors import BrokenLog

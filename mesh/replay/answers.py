@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from protocol.domain.breaker import Use
+from protocol.domain.breaker import Permit
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
 from protocol.domain.steps import (
@@ -72,7 +72,7 @@ class RecordedAnswers:
             known = {one.entry.name: one for one in grounds.candidates}
             found = [known[name] for name in need.agents]
             need.supply(
-                tuple(AgentStanding(Use(one.breaker, one.since, one.until), one.served) for one in found)
+                tuple(AgentStanding(Permit(one.breaker, one.since, one.until), one.served) for one in found)
             )
         elif isinstance(need, NeedAttendance):
             need.supply(tuple(self._attendance(turn.id) for turn in need.turns))
@@ -83,7 +83,7 @@ class RecordedAnswers:
 
     def _verdict_context(self) -> VerdictContext:
         grounds, event = self._grounds, self._event
-        use = Use(grounds.breaker, grounds.breaker_since, grounds.breaker_until)
+        use = Permit(grounds.breaker, grounds.breaker_since, grounds.breaker_until)
         if not isinstance(event, events.RequestOpened | events.RequestRefused):
             return VerdictContext(use)
         named = event.policy  # None: there was none of the name, and no other policy makes one

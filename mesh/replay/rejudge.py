@@ -17,7 +17,6 @@ from mesh.replay.answers import RecordedAnswers
 from protocol.domain import hash_chain
 from protocol.domain.decider import OpenDecision, RequestDecider
 from protocol.domain.envelope import World
-from protocol.domain.guard_failed import guard_failed, is_guard_failed
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
@@ -30,7 +29,7 @@ from protocol.domain.steps import (
     Stored,
     TurnOver,
 )
-from protocol.domain.timers import EVENT_TOO_LARGE
+from protocol.domain.timers import EVENT_TOO_LARGE, guard_failed, is_guard_failed
 from protocol.domain.verdict import message_of
 from protocol.wire import codec, events
 from protocol.wire.commands import is_control

@@ -17,7 +17,7 @@ import msgspec
 from mesh.agent.values import Facts, facts_of
 from protocol.domain import breaker, steps
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.breaker import CLOSED, Use
+from protocol.domain.breaker import CLOSED, Permit
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import MemoryEntry, left_by, living, recalled
@@ -321,9 +321,9 @@ class InMemoryGuard:
         return steps.Attendance(served, since, unbegun=since <= begun)
 
     def _verdict_context(self, need: steps.NeedVerdictContext) -> steps.VerdictContext:
-        use, what = Use("closed"), need.command.what
+        use, what = Permit("closed"), need.command.what
         if need.target is not None:
-            use = Use(self._breaker(need.target).state)
+            use = Permit(self._breaker(need.target).state)
             if need.may_try:
                 use = self._asked(need.target, need.command.cause)
         if isinstance(what, Submit):
@@ -332,7 +332,7 @@ class InMemoryGuard:
             return steps.VerdictContext(use, self.policies.get(what.policy), self._prices, memory)
         return steps.VerdictContext(use)
 
-    def _asked(self, agent: AgentName, cause: Cause) -> Use:
+    def _asked(self, agent: AgentName, cause: Cause) -> Permit:
         """Return by which state of an agent's breaker the message `cause` is judged; it may be the trial."""
         use = breaker.asked(self._breaker(agent), self.fleet.breaker_of(agent), self.now, cause)
         if use.write is not None:

@@ -15,13 +15,19 @@ The state of each agent is one entry of CONF, which guards change by compare-and
 which harms nothing.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from protocol.domain.ledger import Ledger
+from protocol.domain.tasks import opening_cause
+from protocol.domain.turns import TurnState
+from protocol.wire import events
 from protocol.wire.commands import Failure
 from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState, FailedTurn, Trial
-from protocol.wire.ids import AgentName, Cause, TurnId, event_id
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN, AgentName, Cause, TurnId, event_id, proposal_id
 
 AGENTS_OWN = ("crash_loop", "journal_mismatch")
 """Permanent failures that no other request would have fared better with."""
@@ -30,7 +36,7 @@ MOST_AT_ONCE = 64
 """Tasks of one plan that are known as a trial."""
 
 
-class Count(NamedTuple):
+class Signal(NamedTuple):
     """What an event says of an agent. Of a human there is no breaker."""
 
     agent: AgentName
@@ -40,7 +46,7 @@ class Count(NamedTuple):
     """The turn; of a trial that was refused, its cause."""
 
 
-class Use(NamedTuple):
+class Permit(NamedTuple):
     """What a verdict rests on."""
 
     state: BreakerState
@@ -66,33 +72,33 @@ def speaks_of_the_agent(error: Failure) -> bool:
     return not error.permanent or error.code in AGENTS_OWN
 
 
-def asked(entry: BreakerEntry, rules: BreakerRules, now: int, cause: str) -> Use:
+def asked(entry: BreakerEntry, rules: BreakerRules, now: int, cause: str) -> Permit:
     """Return the state by which the message `cause` is judged at `now`.
 
     The same message asked again, after a crash say, has the trial that it had.
     """
     if entry.state == "closed":
-        return Use("closed")
+        return Permit("closed")
     if entry.opened_at is None and entry.state == "open":
-        return Use("open")
+        return Permit("open")
     if not rules.failures:
-        return Use("closed")
+        return Permit("closed")
     since, trial = entry.opened_at or 0, entry.trial
     if entry.state == "open":
         until = since + _us(rules.open_s)
     elif trial is not None:
         if trial.cause == cause:
-            return Use("half_open", since)
+            return Permit("half_open", since)
         until = trial.since + _us(rules.trial_s)
     else:
         until = now
     if now < until:
-        return Use("open", since, until)
+        return Permit("open", since, until)
     tried = msgspec.structs.replace(entry, state="half_open", trial=Trial(Cause(cause), now))
-    return Use("half_open", since, None, tried)
+    return Permit("half_open", since, None, tried)
 
 
-def counted(entry: BreakerEntry, rules: BreakerRules, count: Count, now: int) -> BreakerEntry | None:
+def counted(entry: BreakerEntry, rules: BreakerRules, count: Signal, now: int) -> BreakerEntry | None:
     """Return the entry after a count; None if that changes nothing."""
     tries = entry.trial is not None and _opened(entry.trial, count.whose)
     match count.how:
@@ -122,3 +128,66 @@ def _opened(trial: Trial, turn: str) -> bool:
 
 def _us(seconds: float) -> int:
     return int(seconds * 1e6)
+
+
+# --- what an event says of agents ------------------------------------------------------------------
+
+
+_REFUSALS = frozenset({events.MoveRefused, events.RequestRefused})
+_TRIALS = frozenset({*_REFUSALS, events.TurnDelegated, events.TaskFailed})
+"""Events that may free a breaker's trial for another handoff."""
+_NO_MOVES = frozenset({events.MoveDeferred, events.TurnFailed, events.EffectDoubted})
+"""Events that answer a proposal which is no move, or do not answer it yet."""
+
+
+def moved_by(event: AnyEvent) -> TurnId | None:
+    """Return the turn whose own move an event answers; None if it answers none."""
+    if type(event) in _NO_MOVES or event.cause != str(proposal_id(event.request, event.turn, event.round)):
+        return None
+    return event.turn
+
+
+def counts(
+    ledger: Ledger, event: AnyEvent, moved: TurnId | None, over: Iterable[TurnState]
+) -> Iterator[Signal]:
+    """Yield what an event, which is in the ledger, says of the agents that it is about.
+
+    Args:
+        moved: the turn whose move it answers.
+        over: the turns that it ended from outside.
+    """
+    kind = type(event)
+    if type(event) is events.TurnFailed:
+        how: Literal["failed", "given_back"] = "failed" if speaks_of_the_agent(event.error) else "given_back"
+        yield Signal(ledger.turns[event.turn].agent, how, event.turn)
+        return
+    if kind in _REFUSALS:
+        grounds = ledger.grounds_of(event)
+        if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
+            yield Signal(grounds.target.name, "given_back", event.cause)
+    if kind in _TRIALS:
+        yield from _trials_given_back(ledger, event)
+    if moved is not None:
+        yield Signal(ledger.turns[moved].agent, "worked", moved)
+    for turn in over:
+        if turn.agent != HUMAN:
+            yield Signal(turn.agent, "given_back", turn.id)
+
+
+def _trials_given_back(ledger: Ledger, event: AnyEvent) -> Iterator[Signal]:
+    """Yield the trials of candidates that a plan, or a task that falls back, gives nothing after all."""
+    grounds = event.grounds
+    tried = () if grounds is None else [one for one in grounds.candidates if one.breaker == "half_open"]
+    if not tried:
+        return
+    lead, given = event.turn, set[AgentName]()
+    if isinstance(event, events.TurnDelegated):
+        given = {planned.agent for planned in event.tasks}
+    elif isinstance(event, events.TaskFailed):
+        task = ledger.task_of(event.turn)
+        if task is not None:
+            lead = task.lead
+            given = {task.worker.entry.name} if task.worker is not None and task.is_open else given
+    for one in tried:
+        if one.entry.name not in given:
+            yield Signal(one.entry.name, "given_back", opening_cause(event.request, lead, event.n))

@@ -15,14 +15,14 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from protocol.domain.admission import Accepted, Late, Rejected, admission
-from protocol.domain.breaker_counts import counts, moved_by
+from protocol.domain.breaker import counts, moved_by
 from protocol.domain.control import rejection_of
 from protocol.domain.envelope import World, trace_of
 from protocol.domain.inquiry import Inquiry
 from protocol.domain.labels import labelled
 from protocol.domain.ledger import Ledger
 from protocol.domain.probes import AttendanceProbes
-from protocol.domain.questions import listed, questions_to
+from protocol.domain.request_state import listed, questions_to
 from protocol.domain.steps import (
     NOT_STORED,
     Append,

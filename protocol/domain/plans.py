@@ -23,7 +23,7 @@ from protocol.domain.tasks import (
     opening_cause,
     result_of,
     task_turn,
-    untold,
+    unreported,
 )
 from protocol.domain.turns import TurnState, error_of, next_round
 from protocol.wire import events
@@ -287,8 +287,8 @@ def known_to_giver(
 # --- what follows from plans ------------------------------------------------------------------------
 
 
-def doomed(ledger: Ledger) -> list[TaskState]:
-    """Return the open tasks that are called off, or whose lead is over or doomed itself; deepest first."""
+def to_cancel(ledger: Ledger) -> list[TaskState]:
+    """Return the open tasks that are called off, or whose lead is over or to be cancelled; deepest first."""
     found: list[TaskState] = []
     for task in ledger.live.values():  # a lead's task was planned before its own
         if task.called_off or _is_left_over(ledger, task, found):
@@ -416,7 +416,7 @@ def resumed(ledger: Ledger, world: World, lead: TurnState) -> AnyEvent:
     """
     entry = world.grounds.target
     clearance = () if entry is None else entry.clearance
-    results = tuple(result_of(task, clearance) for task in untold(lead.tasks.values()))
+    results = tuple(result_of(task, clearance) for task in unreported(lead.tasks.values()))
     work = next_round(lead, RoundOutcome(round=lead.round, how="joined"), results=results)
     if lead.board:
         work = replace(work, board=ledger.board_for(clearance))

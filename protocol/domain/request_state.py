@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from protocol.domain import budget
 from protocol.domain.carried import NOTHING, Carried, FactHistory, together
 from protocol.domain.hash_chain import GENESIS
-from protocol.domain.standing import merged, moved_on
 from protocol.domain.tasks import TaskState, open_of, reserved
 from protocol.domain.turns import (
     NO_REPORT,
@@ -28,9 +29,10 @@ from protocol.wire.commands import FactsPost, Report, Usage
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, Posted
 from protocol.wire.events import AnyEvent
-from protocol.wire.freeze import Span
+from protocol.wire.freeze import Span, merged, moved_on
 from protocol.wire.handoff import Budget, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
+from protocol.wire.records import QUESTIONS_BYTES, OpenQuestion, Questions
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 _DEFAULT_POLICY = Policy()
@@ -361,3 +363,40 @@ _STATUS: dict[type[events.Event], Status] = {
     events.RequestExpired: "expired",
     events.RequestCancelled: "cancelled",
 }
+
+
+# --- questions that wait for a reply ---------------------------------------------------------------
+#
+# The tasks of a tree may ask at the same time. The last event in a client's inbox shows one question, and not
+# that one is over. So guards keep a list for each request and client, made here from the ledger.
+
+
+def questions_to(ledger: RequestState, reader: AgentName) -> tuple[OpenQuestion, ...]:
+    """Return every question that waits for this reader, the oldest first."""
+    waiting = [
+        OpenQuestion(
+            n=turn.since_n,
+            turn=turn.id,
+            round=turn.round,
+            agent=turn.agent,
+            ask=turn.ask,
+            expires_at=turn.due_at or 0,
+        )
+        for turn in ledger.open.values()
+        if turn.state == "suspended" and turn.ask is not None and turn.ask.to_agent == reader
+    ]
+    return tuple(sorted(waiting, key=lambda question: question.n))
+
+
+def listed(waiting: tuple[OpenQuestion, ...], n: int) -> Questions:
+    """Return the list that a reader is shown as of event `n`.
+
+    A message has a size that the bus takes: what finds no room is counted, and comes once there is room.
+    """
+    room, shown = QUESTIONS_BYTES, list[OpenQuestion]()
+    for question in waiting:
+        room -= len(msgspec.json.encode(question))
+        if room < 0 and shown:
+            break
+        shown.append(question)
+    return Questions(n=n, open=tuple(shown), more=len(waiting) - len(shown))

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 from msgspec.structs import replace
 
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.breaker import Count, Use
+from protocol.domain.breaker import Permit, Signal
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import Command
@@ -23,7 +23,7 @@ from protocol.wire.ids import AgentName, Cause
 from protocol.wire.records import Questions
 
 A = TypeVar("A")
-_CLOSED = Use("closed")
+_CLOSED = Permit("closed")
 
 
 class Moment(NamedTuple):
@@ -60,7 +60,7 @@ class ClientUse(NamedTuple):
 class VerdictContext(NamedTuple):
     """What a verdict rests on besides the ledger and the fleet."""
 
-    breaker: Use = _CLOSED
+    breaker: Permit = _CLOSED
     """Of the target."""
     policy: Policy | None = None
     """For a submit: the policy that it names; None if there is none of that name."""
@@ -95,7 +95,7 @@ class NeedPeers(Need[tuple[AgentName, ...]]):
 class AgentStanding(NamedTuple):
     """How an agent stands for new work."""
 
-    breaker: Use = _CLOSED
+    breaker: Permit = _CLOSED
     """Half open: what the plan gives this agent is the trial."""
     served: bool = True
 
@@ -229,7 +229,7 @@ class Appended(NamedTuple):
     """The event is in the ledger now."""
 
     event: AnyEvent
-    counts: tuple[Count, ...]
+    counts: tuple[Signal, ...]
     """What it says of agents; for their breakers."""
     command: Command | None
     """As in `Append`."""

@@ -14,7 +14,7 @@ from protocol.domain import budget
 from protocol.domain.carried import lost
 from protocol.domain.case import Case, too_large
 from protocol.domain.plans import SWARM, PlannedWork, claimants, kept_back, may_give
-from protocol.domain.tasks import MAX_JOIN_BYTES, lists, open_of, revision_of, size_of, untold
+from protocol.domain.tasks import MAX_JOIN_BYTES, lists, open_of, revision_of, size_of, unreported
 from protocol.wire.codec import canonical
 from protocol.wire.event_parts import PlannedTask
 from protocol.wire.handoff import Refusal, Rule
@@ -94,7 +94,7 @@ def known_task(case: Case) -> Iterator[Refusal]:
     for named in case.move.cancel:
         if named not in own:
             yield _known_task(named, f"there is no task {named!r} to cancel", "")
-    if not case.move.tasks and not open_of(own.values()) and not untold(own.values()):
+    if not case.move.tasks and not open_of(own.values()) and not unreported(own.values()):
         yield _known_task(
             None, "no task is open, so there is nothing to wait for", "delegate tasks, or go on"
         )
@@ -329,7 +329,7 @@ def join_size(case: Case) -> Refusal | None:
     task = case.turn.task
     assert task is not None
     lead = case.ledger.turns[task.lead]
-    others = sum(size_of(one) for one in untold(lead.tasks.values()))
+    others = sum(size_of(one) for one in unreported(lead.tasks.values()))
     total = others + len(msgspec.json.encode(case.move))
     if total <= MAX_JOIN_BYTES:
         return None

@@ -197,7 +197,7 @@ def busy_with(tasks: Iterable[TaskState], agent: str) -> TaskState | None:
     return next((task for task in tasks if task.state == "open" and task.agents[-1] == agent), None)
 
 
-def untold(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
+def unreported(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
     """Return those that ended and whose lead was not told yet, in the same order."""
     return tuple(task for task in tasks if not task.is_open and not task.told)
 
@@ -219,7 +219,7 @@ def is_joined(tasks: dict[str, TaskState], join: Join) -> bool:
         return True
     if join == "all":
         return False
-    successes = sum(task.state == "delivered" for task in untold(tasks.values()))
+    successes = sum(task.state == "delivered" for task in unreported(tasks.values()))
     return successes >= (1 if join == "any" else join)
 
 

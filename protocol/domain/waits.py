@@ -107,7 +107,7 @@ def _is_busy(ledger: Ledger, task: TaskState, claim: events.MoveDeferred) -> boo
 
 
 def _waits_of_tasks(ledger: Ledger) -> Iterator[Wait]:
-    for task in plans.doomed(ledger):
+    for task in plans.to_cancel(ledger):
         yield Wait(0, "cancel", ledger.turns.get(task.turn) or ledger.turns[task.lead], task=task)
     for task in plans.unopened(ledger):
         yield Wait(0, "open", ledger.turns[task.lead], task=task)

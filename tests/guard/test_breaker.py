@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from mesh.guard.availability import Breakers
 from mesh.guard.service import Guard
-from protocol.domain.breaker import CLOSED, Use
+from protocol.domain.breaker import CLOSED, Permit
 from protocol.domain.ledger import fold
 from protocol.wire import events, subjects
 from protocol.wire.commands import Failure, ReportFailure, Resolve
@@ -291,4 +291,4 @@ async def test_an_entry_that_cannot_be_read_is_taken_for_open_until_a_trial_writ
 
 
 async def test_an_unknown_agent_has_no_breaker(stage: Stage, guard: Guard) -> None:
-    assert await guard._context.breakers.ask(AgentName("nobody"), "c") == Use("closed")
+    assert await guard._context.breakers.ask(AgentName("nobody"), "c") == Permit("closed")

@@ -12,9 +12,8 @@ from mesh.guard import processor
 from protocol.domain import admission, decider, ledger, plans, rules
 from protocol.domain.case import Case
 from protocol.domain.decider import OpenDecision
-from protocol.domain.guard_failed import GUARD_FAILED
 from protocol.domain.steps import NeedPeers
-from protocol.domain.timers import consequence
+from protocol.domain.timers import GUARD_FAILED, consequence
 from protocol.wire import codec, events
 from protocol.wire.commands import Cancel, Command, Freeze, OfferClaimed, Thaw
 from protocol.wire.handoff import Refusal, Rule

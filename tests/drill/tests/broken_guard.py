@@ -140,7 +140,7 @@ def opens_twice() -> None:
 
 
 def no_calling_off() -> None:
-    replace(plans, "doomed", lambda ledger: [])
+    replace(plans, "to_cancel", lambda ledger: [])
 
 
 def tells_nobody() -> None:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.replay.rejudge import rejudge
-from protocol.domain.breaker import Use
+from protocol.domain.breaker import Permit
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import fold_bodies
 from protocol.domain.steps import NeedVerdictContext, Stored, VerdictContext
@@ -145,7 +145,7 @@ class Story(Play):
             case 1:
                 self.fleet.pop(name, None)
             case 2:
-                self.breakers[name] = draw.choice(["open", "closed", "half_open", Use("open", 1, 2)])
+                self.breakers[name] = draw.choice(["open", "closed", "half_open", Permit("open", 1, 2)])
             case 3:
                 small = Policy(topology=self.topology, max_handoff_bytes=100)
                 self.policy = draw.choice([None, small, Policy(topology=self.topology)])

@@ -130,7 +130,7 @@ def counted_anew(planned: PlannedTask, known: object) -> tuple[int, str]:
 
 
 BROKEN: list[Any] = [
-    pytest.param(plans, "doomed", lambda ledger: [], id="nothing-is-cancelled"),
+    pytest.param(plans, "to_cancel", lambda ledger: [], id="nothing-is-cancelled"),
     pytest.param(ledger.Ledger, "_charge_unaccounted", lambda state, turn, began: None, id="silence-is-free"),
     pytest.param(tasks.TaskState, "reserved", property(lambda self: Usage()), id="nothing-is-reserved"),
     pytest.param(ledger, "next_worker", lambda *_: None, id="nothing-falls-back"),
@@ -142,7 +142,7 @@ BROKEN: list[Any] = [
     ),
     pytest.param(
         plans,
-        "untold",
+        "unreported",
         lambda known: tuple(one for one in known if not one.is_open),
         id="told-twice",
     ),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.domain.breaker import CLOSED, Count, Use, asked, counted, speaks_of_the_agent
+from protocol.domain.breaker import CLOSED, Permit, Signal, asked, counted, speaks_of_the_agent
 from protocol.wire.commands import Failure
 from protocol.wire.config import BreakerEntry, BreakerRules, FailedTurn, Trial
 from protocol.wire.ids import AgentName, Cause, TurnId, event_id
@@ -15,15 +15,15 @@ T0 = 1_700_000_000_000_000
 
 
 def failed(entry: BreakerEntry, rules: BreakerRules, turn: TurnId, now: int) -> BreakerEntry | None:
-    return counted(entry, rules, Count(AgentName("a"), "failed", turn), now)
+    return counted(entry, rules, Signal(AgentName("a"), "failed", turn), now)
 
 
 def worked(entry: BreakerEntry, turn: TurnId) -> BreakerEntry | None:
-    return counted(entry, RULES, Count(AgentName("a"), "worked", turn), T0)
+    return counted(entry, RULES, Signal(AgentName("a"), "worked", turn), T0)
 
 
 def given_back(entry: BreakerEntry, whose: str) -> BreakerEntry | None:
-    return counted(entry, RULES, Count(AgentName("a"), "given_back", whose), T0)
+    return counted(entry, RULES, Signal(AgentName("a"), "given_back", whose), T0)
 
 
 def at(seconds: float) -> int:
@@ -79,17 +79,17 @@ def test_what_ends_while_it_is_open_changes_nothing(entry: BreakerEntry) -> None
 
 
 def test_a_closed_one_asks_for_nothing() -> None:
-    assert asked(after(("t1", 0)), RULES, at(0), "c1") == Use("closed")
+    assert asked(after(("t1", 0)), RULES, at(0), "c1") == Permit("closed")
     assert worked(after(("t1", 0)), TurnId("t2")) is None
 
 
 def test_an_open_one_lets_one_message_through_when_its_time_is_over() -> None:
-    assert asked(OPEN, RULES, at(4.999), "c1") == Use("open", T0, at(5))
-    assert asked(OPEN, RULES, at(5), "c1") == Use("half_open", T0, None, TRIED)
+    assert asked(OPEN, RULES, at(4.999), "c1") == Permit("open", T0, at(5))
+    assert asked(OPEN, RULES, at(5), "c1") == Permit("half_open", T0, None, TRIED)
 
 
 def test_all_others_find_it_open_until_the_trial_lapses() -> None:
-    assert asked(TRIED, RULES, at(6), "c2") == Use("open", T0, at(25))
+    assert asked(TRIED, RULES, at(6), "c2") == Permit("open", T0, at(25))
     assert asked(TRIED, RULES, at(24.999), "c2").state == "open"
     second = asked(TRIED, RULES, at(25), "c2")
     assert second.state == "half_open"
@@ -97,8 +97,8 @@ def test_all_others_find_it_open_until_the_trial_lapses() -> None:
 
 
 def test_the_message_that_has_the_trial_keeps_it_without_writing() -> None:
-    assert asked(TRIED, RULES, at(6), "c1") == Use("half_open", T0)
-    assert asked(TRIED, RULES, at(600), "c1") == Use("half_open", T0)
+    assert asked(TRIED, RULES, at(6), "c1") == Permit("half_open", T0)
+    assert asked(TRIED, RULES, at(600), "c1") == Permit("half_open", T0)
 
 
 @pytest.mark.parametrize("opener", ["handoff.admitted", "request.opened"])
@@ -122,13 +122,13 @@ def test_a_trial_that_was_given_back_is_there_for_the_next() -> None:
 def test_one_that_was_opened_by_hand_stays_open() -> None:
     by_hand = BreakerEntry(state="open")
     for rules in (RULES, BreakerRules(failures=0)):
-        assert asked(by_hand, rules, at(1e6), "c1") == Use("open")
+        assert asked(by_hand, rules, at(1e6), "c1") == Permit("open")
 
 
 @pytest.mark.parametrize("entry", [CLOSED, OPEN, TRIED], ids=["closed", "open", "half-open"])
 def test_without_a_number_it_is_off(entry: BreakerEntry) -> None:
     off = BreakerRules(failures=0)
-    assert asked(entry, off, at(1), "c2") == Use("closed")
+    assert asked(entry, off, at(1), "c2") == Permit("closed")
     assert failed(entry, off, opened_by("c1"), at(1)) is None
 
 

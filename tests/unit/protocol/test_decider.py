@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from protocol.domain.admission import Late
-from protocol.domain.breaker import Count
+from protocol.domain.breaker import Signal
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
@@ -55,7 +55,7 @@ class Watched(Play):
             ledger.apply(event, body)
         self.decider = RequestDecider(ledger)
 
-    def counted(self) -> list[Count]:
+    def counted(self) -> list[Signal]:
         """Return what was counted since the last time."""
         counts = [count for step in self.steps if isinstance(step, Appended) for count in step.counts]
         self.steps.clear()
@@ -93,17 +93,17 @@ def test_a_turn_that_came_to_a_move_counts_as_worked_and_as_nothing_else() -> No
     play = begun()
     turn = play.turn
     play.move(transfer("b"))
-    assert play.counted() == [Count(AgentName("a"), "worked", turn)]
+    assert play.counted() == [Signal(AgentName("a"), "worked", turn)]
     turn = play.turn
     play.move(complete())
-    assert play.counted() == [Count(AgentName("b"), "worked", turn)]
+    assert play.counted() == [Signal(AgentName("b"), "worked", turn)]
 
 
 def test_a_turn_that_somebody_else_ended_is_given_back() -> None:
     play = begun()
     turn = play.turn
     play.control(Cancel)
-    assert play.counted() == [Count(AgentName("a"), "given_back", turn)]
+    assert play.counted() == [Signal(AgentName("a"), "given_back", turn)]
 
 
 def test_a_persons_turn_counts_for_nobody() -> None:

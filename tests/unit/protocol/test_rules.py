@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from protocol.domain import rules
-from protocol.domain.breaker import Use
+from protocol.domain.breaker import Permit
 from protocol.wire.commands import Report
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
@@ -237,7 +237,7 @@ def test_an_open_breaker_refuses_a_transfer_and_a_hand_back_but_keeps_no_questio
 
 def test_the_refusal_says_since_when_until_when_and_who_else_there_is() -> None:
     play = played(transfer("b"))
-    play.breakers["c"] = Use("open", START, START + seconds(30))
+    play.breakers["c"] = Permit("open", START, START + seconds(30))
     refusal = refused(play.move(transfer("c")))
     assert refusal.detail == (
         "c has failed too often of late; its breaker is open since 2023-11-14T22:13:20Z"
@@ -247,7 +247,7 @@ def test_the_refusal_says_since_when_until_when_and_who_else_there_is() -> None:
         "another agent (d, e), or escalate; c is tried again from 2023-11-14T22:13:50Z on"
     ), "a is on the path, where nobody may transfer to it"
     for since in (-(10**18), 10**30):  # an entry that was written by hand
-        play.breakers["c"] = Use("open", since, since)
+        play.breakers["c"] = Permit("open", since, since)
         assert f"{since} µs" in refused(play.move(transfer("c"))).detail
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.breaker import Use
+from protocol.domain.breaker import Permit
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
@@ -118,7 +118,7 @@ class Play:
     entry: str = "a"
     longest_s: float = 1_296_000.0
     prices: dict[str, Any] | None = None
-    breakers: dict[str, BreakerState | Use] = field(default_factory=dict)
+    breakers: dict[str, BreakerState | Permit] = field(default_factory=dict)
     too_large: tuple[type[AnyEvent], ...] = ()
     """Events that the log takes none of."""
     served: bool = True
@@ -279,9 +279,9 @@ class Play:
             Reader(self.served, self.served_since, self.breaker(entry.name).state) for entry in offer.entries
         ]
 
-    def breaker(self, agent: str) -> Use:
+    def breaker(self, agent: str) -> Permit:
         found = self.breakers.get(agent, "closed")
-        return found if isinstance(found, Use) else Use(found)
+        return found if isinstance(found, Permit) else Permit(found)
 
     def store(self, event: AnyEvent) -> Stored:
         if self.traced:

@@ -7,12 +7,11 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
-from protocol.domain.standing import merged, moved_on
 from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, Freeze, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
-from protocol.wire.freeze import Span
+from protocol.wire.freeze import Span, merged, moved_on
 from protocol.wire.ids import AgentName, control_cause
 from protocol.wire.moves import Delegate, Task
 from tests.certain import is_
