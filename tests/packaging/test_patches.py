@@ -9,7 +9,7 @@ from tests.servers import ROOT
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 HELD = {
     *("AGAIN_S", "ASK_S", "BODY_S", "BOUNDS", "BUSY_S", "CPU_S", "ENGINE", "FIRST_PAUSE_S"),
-    *("FLEET", "FRESH_S", "LARGEST_AMOUNT", "LATER_S", "LEAST_S"),
+    *("FLEET", "GUARD_HEARS", "FRESH_S", "LARGEST_AMOUNT", "LATER_S", "LEAST_S"),
     *("LOG_UNREADABLE", "LOOK_S", "MAX_MODELS", "MOST", "MOST_EVENTS", "MOST_LETTERS", "NEWEST"),
     *("NEXT_LOOK_S", "PEERS", "POLL_S", "QUICK", "READING_S", "REFRESH_S", "SILENT_MOST_S"),
     *("STALLED_S", "STRIDE", "UNKNOWN_S", "VERSION_AGAIN_S", "WITHIN_S", "WORKERS", "_APPLY"),
