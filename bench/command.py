@@ -108,8 +108,8 @@ QUICK = Amount(
     trees=Trees(plans=3, levels=1, tasks=(8, 64), rounds=1),
     guards=Shared(guards=(1, 2), partitions=(4,), requests=128, rounds=1),
 )
-UNSYNCED = Goal(latency=1.3, rate=0.6, peer_rate=8.0)
-SYNCED = Goal(latency=1.3, rate=0.75, peer_rate=4.0)
+UNSYNCED = Goal(latency=1.4, rate=0.48)
+SYNCED = Goal(latency=1.0, rate=0.95)
 
 
 def main(argv: list[str]) -> int:
