@@ -16,7 +16,6 @@ from mesh.bus.streams import MESSAGE_BYTES
 from mesh.errors import BusError, Denied, NoResponders, OutcomeUnknown, TimedOut
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
-from mesh.telemetry import export as telemetry
 from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
 from protocol.wire.records import LaneAnswer
@@ -56,6 +55,8 @@ class Lane:
         An answer that is late, or to another message, counts as none. Errors of the bus are not raised: the
         message is to be stored, which raises them.
         """
+        from mesh.telemetry import export as telemetry  # a command that reads needs no OpenTelemetry
+
         if time.monotonic() < self._closed_until or len(body) > _MOST_BYTES:
             return False
         outcome = await self._ask(request, body, headers)
