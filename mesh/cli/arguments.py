@@ -16,15 +16,14 @@ import msgspec
 
 from mesh.cli.options import Command, Option, together
 from mesh.errors import UsageWrong
+from mesh.service.printable import span_s
 from protocol.wire.commands import Submit
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.prices import LARGEST_AMOUNT
 
 _NANO = 9
 """Decimal places of a dollar that can be counted: a nano-dollar is the smallest amount."""
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def parse_artifacts(given: Sequence[str]) -> tuple[Artifact, ...]:
@@ -98,9 +97,11 @@ def read_json(value: str) -> Any:
 
 def moment(written: str) -> datetime:
     """Return a time, UTC unless it says otherwise. Raises UsageWrong."""
-    ago = _SPAN.fullmatch(written)
+    ago_s = span_s(written)
     try:
-        at = datetime.now(UTC) - _span(ago) if ago is not None else datetime.fromisoformat(written)
+        at = (
+            datetime.fromisoformat(written) if ago_s is None else datetime.now(UTC) - timedelta(seconds=ago_s)
+        )
     except (ValueError, OverflowError):
         raise UsageWrong(f"not a time: {written!r}; write 2026-11-21T02:00Z, or 90s, 10m, 2h, 1d") from None
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -118,17 +119,17 @@ def microseconds_at(written: str) -> int:
 
 def _deadline(written: str) -> int:
     """Return a moment in UTC µs. Raises UsageWrong, also for a span of time."""
-    if _SPAN.fullmatch(written) is not None:
+    if span_s(written) is not None:
         raise UsageWrong(f"--deadline is a time; write --within {written}")
     return microseconds_at(written)
 
 
 def seconds_in(written: str) -> float:
     """Return a span of time in seconds. Raises UsageWrong."""
-    span = _SPAN.fullmatch(written)
-    if span is None or not int(span[1]):
+    span = span_s(written)
+    if not span:
         raise UsageWrong(f"not a span of time: {written!r}; write 90s, 10m, 2h, 1d")
-    return _span(span).total_seconds()
+    return float(span)
 
 
 def numbers_in(written: str) -> Callable[[int], bool]:
@@ -140,10 +141,6 @@ def numbers_in(written: str) -> Callable[[int], bool]:
         raise UsageWrong(f"no numbers: {written!r}; write 3,5-7 or all")
     found = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
     return lambda number: any(first <= number <= last for first, last in found)
-
-
-def _span(found: re.Match[str]) -> timedelta:
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import msgspec
 from mesh.errors import UsageWrong
 from mesh.ops.roster import Frozen
 from mesh.ops.rows import COSTS, STATUSES, EdgeCount, IndexRow, Listed, version_tag, words_of
+from mesh.service.printable import span_s
 from protocol.wire.ids import is_name
 
 _FORM = 7
@@ -61,8 +62,6 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content='', prefix='3 4 5');
 MOST_TEXT = 200
 """Characters that are looked for."""
 TAGGED = ("agent", "client", "rule")
-_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,10 +130,10 @@ def nano_dollars(name: str, value: str) -> int:
 def _ago(fields: Mapping[str, str], name: str, now_s: float) -> int | None:
     if name not in fields:
         return None
-    span = _SPAN.fullmatch(fields[name])
+    span = span_s(fields[name])
     if span is None:
         raise UsageWrong(f"{name}: {fields[name][:40]!r} is no span of time; write 90s, 15m, 2h or 7d")
-    return max(0, int((now_s - int(span[1]) * _UNITS[span[2]]) * 1e6))
+    return max(0, int((now_s - span) * 1e6))
 
 
 # --- the tables -----------------------------------------------------------------------------------

@@ -63,6 +63,16 @@ def short(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def span_s(written: str) -> int | None:
+    """Return the seconds of a span of time, written `90s`, `10m`, `2h` or `1d`; None for any other text."""
+    span = _SPAN.fullmatch(written)
+    return None if span is None else int(span[1]) * _UNITS[span[2]]
+
+
 def when(at_us: int) -> str:
     """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for a time that no calendar has."""
     try:
