@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         ToolError,
         ToolRefused,
     )
-    from mesh.agent.tools import NOT_DONE, Tool, tool
+    from mesh.agent.tools import NOT_DONE, FromFact, Tool, tool
     from mesh.agent.turn import RefusedMove, Turn
     from mesh.agent.values import Result
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
@@ -57,6 +57,7 @@ __all__ = [
     "FactUnusable",
     "Fail",
     "Flaw",
+    "FromFact",
     "HandBack",
     "Move",
     "Permanent",

@@ -155,6 +155,8 @@ class Execution:
         told = self.forbids(tool)
         if told and not for_model:
             raise ActionNotAllowed(told)
+        facts = {fact.key: fact.value for fact in self.work.handoff.facts}
+        arguments = tool.with_facts(arguments, facts, for_model=for_model)
         tool.check(arguments)
         digest = digest_of(arguments)
         key = self._key(tool.name, digest)

@@ -18,7 +18,7 @@ import asyncio
 import collections.abc
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -29,6 +29,7 @@ from typing import (
     Any,
     Generic,
     Literal,
+    NamedTuple,
     Protocol,
     Union,
     get_args,
@@ -67,6 +68,16 @@ It needs a default for type checkers, which else expect it of each `turn.call`."
 
 NAME_SYNTAX = "1 to 64 of a-z A-Z 0-9 _ -"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class FromFact(NamedTuple):
+    """Marks a parameter that takes the value of a fact: `customer: Annotated[str, FromFact("customer_id")]`.
+
+    No model sees it or says it, so that no text can make a tool act for somebody else. The value counts as an
+    argument: in what is recorded, in a question for an approval, and in an effect's key.
+    """
+
+    key: str
 
 
 class NotDone:
@@ -120,8 +131,41 @@ class Tool(Generic[P, R, C]):
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """JSON schema of the arguments, an object; the idempotency key is not in it."""
-        return untitled(self._arguments.model_json_schema())
+        """JSON schema of the arguments that a model gives, an object."""
+        return untitled(self._form(hidden=self._of_facts).model_json_schema())
+
+    def with_facts(
+        self, arguments: Mapping[str, Any], facts: Mapping[str, Any], *, for_model: bool
+    ) -> Mapping[str, Any]:
+        """Return the arguments with those that facts give. Raises ToolArgumentsInvalid.
+
+        Args:
+            facts: of the turn, by key.
+            for_model: True if a model gave the arguments: it may give none of these.
+        """
+        if not self._of_facts:
+            return arguments
+        if for_model and (said := sorted(self._of_facts.keys() & arguments.keys())):
+            raise ToolArgumentsInvalid(self.name, tuple(f"{name}: not an argument of yours" for name in said))
+        found = {name: facts[key] for name, key in self._of_facts.items() if key in facts}
+        defaults = inspect.signature(self.fn).parameters
+        lacking = (self._of_facts.keys() - found.keys()) - arguments.keys()
+        if wanted := sorted(name for name in lacking if defaults[name].default is inspect.Parameter.empty):
+            missing = tuple(f"the fact {self._of_facts[name]} is needed, and is not there" for name in wanted)
+            raise ToolArgumentsInvalid(self.name, missing)
+        return {**found, **arguments}
+
+    @cached_property
+    def _of_facts(self) -> Mapping[str, str]:
+        """Parameters that facts give, with the facts' keys."""
+        marks = (
+            (name, each.key)
+            for name, hint in get_type_hints(self.fn, include_extras=True).items()
+            if get_origin(hint) is Annotated
+            for each in hint.__metadata__
+            if isinstance(each, FromFact)
+        )
+        return dict(marks)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as the function takes them. Raises ToolArgumentsInvalid."""
@@ -208,7 +252,10 @@ class Tool(Generic[P, R, C]):
 
     @cached_property
     def _arguments(self) -> "type[BaseModel]":
-        """The arguments as a pydantic model.
+        return self._form()
+
+    def _form(self, hidden: Container[str] = ()) -> "type[BaseModel]":
+        """Return the arguments but the hidden ones, as a pydantic model.
 
         Its fields have neutral names and the parameters' as aliases, so that a parameter may be called
         `schema` or `copy` without hiding something of pydantic's.
@@ -219,7 +266,7 @@ class Tool(Generic[P, R, C]):
         hints = get_type_hints(self.fn, include_extras=True)
         fields: dict[str, Any] = {}
         for index, parameter in enumerate(inspect.signature(self.fn).parameters.values()):
-            if parameter.name == KEY:
+            if parameter.name == KEY or parameter.name in hidden:
                 continue
             kind, default = hints[parameter.name], parameter.default
             if isinstance(default, FieldInfo):  # `= Field(5, ge=1)`, as with pydantic's own models
