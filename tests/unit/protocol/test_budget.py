@@ -1,5 +1,6 @@
 """Budgets as ceilings: whatever is granted and spent, in whatever order, the sums come out."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,3 +63,11 @@ def test_a_whole_grant_is_what_is_left_and_never_less_than_nothing() -> None:
 def test_a_budget_that_limits_nothing_is_not_shown() -> None:
     assert budget.public(Budget()) is None
     assert budget.public(Budget(tokens=0)) == Budget(tokens=0)
+
+
+@pytest.mark.parametrize("name", Budget.__struct_fields__)
+def test_a_rest_is_overdrawn_where_it_is_below_nothing_and_not_at_it(name: str) -> None:
+    assert budget.overdrawn(Budget(**{name: -3})) == {name: 3}
+    assert budget.overdrawn(Budget(**{name: -1})) == {name: 1}
+    assert budget.overdrawn(Budget(**{name: 0})) == {}
+    assert budget.overdrawn(budget.UNLIMITED) == {}
