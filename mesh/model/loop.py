@@ -17,12 +17,12 @@ from mesh.agent.errors import Permanent, PostUnusable, ToolArgumentsInvalid, Too
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.agent.values import NotFinite
-from mesh.model.course import answers, can_be_of
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, PastReply, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.model.results import as_text
+from mesh.model.rounds import answers, can_be_of
 from mesh.service.logs import get_logger
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.moves import Escalate, Move

@@ -12,7 +12,7 @@ and no others. What `check` finds wrong is done again with the flaw as feedback;
 and what failed, goes back to the planner. The planner decides who does what; the synthesizer, another prompt,
 writes the answer from the results.
 
-Between rounds it knows nothing but what its journal says (`TurnCourse`).
+Between rounds it knows nothing but what its journal says (`RoundReplay`).
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -33,7 +33,6 @@ from mesh.model.agent import prepared, require_fallback, require_labels
 from mesh.model.arguments import Plan, PlanInvalid, PlanStep, intents_of, plan_form, schema_of
 from mesh.model.choice import model_for
 from mesh.model.context_window import ContextWindow, Passage
-from mesh.model.course import TurnCourse, follow
 from mesh.model.loop import NoAnswer, ask
 from mesh.model.moves import COMPLETE, DELIVER, Labels, MoveTools
 from mesh.model.port import Model, ToolCall, ToolSpec
@@ -46,6 +45,7 @@ from mesh.model.prompt import (
     render,
     shown_result,
 )
+from mesh.model.rounds import RoundReplay, follow
 from mesh.model.vendors import WORK
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Fact
@@ -170,7 +170,7 @@ class Supervisor(Agent):
 
         async def handle(turn: Turn) -> Move:
             plan_by, answer_by = models()
-            return await follow(turn, lambda course: Conduct(course, self, plan_by, answer_by).run())
+            return await follow(turn, lambda replay: Conduct(replay, self, plan_by, answer_by).run())
 
         super().__init__(
             name=checked_name(name),
@@ -189,8 +189,8 @@ class Supervisor(Agent):
 class Conduct:
     """How a supervisor conducts one turn. `run` comes to the same moves in every round."""
 
-    def __init__(self, course: TurnCourse, lead: Supervisor, planner: Model, synthesizer: Model) -> None:
-        self._course, self._turn, self._lead = course, course.turn, lead
+    def __init__(self, replay: RoundReplay, lead: Supervisor, planner: Model, synthesizer: Model) -> None:
+        self._replay, self._turn, self._lead = replay, replay.turn, lead
         self._planner, self._synthesizer = planner, synthesizer
         self._plan = Plan(steps=())
         self._plans = 0
@@ -246,7 +246,7 @@ class Conduct:
     @property
     def _results(self) -> dict[str, Result]:
         """The newest result of each step that has one, by step."""
-        known = self._course.results
+        known = self._replay.results
         names = ((step.name, self._task_name(step.name)) for step in self._plan.steps)
         return {step: known[name] for step, name in names if step in self._versions and name in known}
 
@@ -266,7 +266,7 @@ class Conduct:
     async def _delegate(self, steps: list[PlanStep], *, rest: bool) -> None:
         """Delegate steps, and wait: for the first of those that are open if more steps wait for them."""
         tasks = [self._task(step) for step in steps]
-        past = await self._course.make(self._turn.delegate(tasks, join="any" if rest else "all"))
+        past = await self._replay.make(self._turn.delegate(tasks, join="any" if rest else "all"))
         for step in steps:
             del self._due[step.name]
         if past.refusal is None:
@@ -402,7 +402,7 @@ class Conduct:
                 words=moves.answered if moves.words_answer else None,
                 tries=lead.tries,
             )
-            past = await self._course.make(move)
+            past = await self._replay.make(move)
             if past.refusal is not None:
                 why = f"rule {past.refusal.rule} refused the answer: {past.refusal.detail}"
                 refused.append(Flaw("", why))

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from mesh.agent._tasks import by_agent
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Permanent
-from mesh.model.course import TurnCourse, follow
+from mesh.model.rounds import RoundReplay, follow
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Join, Task
@@ -79,19 +79,19 @@ class Swarm(Agent):
         if rounds < 1:
             raise ValueError(f"a swarm reads at least once: rounds={rounds}")
 
-        async def gather(course: TurnCourse) -> "Move":
-            turn, open_ = course.turn, tuple[str, ...]()
+        async def gather(replay: RoundReplay) -> "Move":
+            turn, open_ = replay.turn, tuple[str, ...]()
             for n in range(1, rounds + 1):
                 found = reads(turn)
                 tasks = _of_round(tuple(await found if isawaitable(found) else found), n, rounds)
                 if not tasks:
                     break
-                await _make(course, turn.delegate(tasks, join=join, within_s=within_s, cancel=open_))
-                open_ = course.now.waiting
-                if agreed(by_agent(course.now.board)):
+                await _make(replay, turn.delegate(tasks, join=join, within_s=within_s, cancel=open_))
+                open_ = replay.now.waiting
+                if agreed(by_agent(replay.now.board)):
                     break
             if open_:
-                await _make(course, turn.delegate(cancel=open_))
+                await _make(replay, turn.delegate(cancel=open_))
             return await writer.handler(turn)
 
         async def handle(turn: "Turn") -> "Move":
@@ -113,7 +113,7 @@ def _of_round(tasks: Sequence[Task], n: int, rounds: int) -> Sequence[Task]:
     ]
 
 
-async def _make(course: TurnCourse, move: "Move") -> None:
-    refusal = (await course.make(move)).refusal
+async def _make(replay: RoundReplay, move: "Move") -> None:
+    refusal = (await replay.make(move)).refusal
     if refusal is not None:
         raise ReadsRefused(f"rule {refusal.rule} refused to let the swarm read: {refusal.detail}")

@@ -10,9 +10,9 @@ from mesh.agent import Result, Turn
 from mesh.agent.errors import Permanent
 from mesh.model import ContextWindow
 from mesh.model.arguments import PlanInvalid
-from mesh.model.course import TopologyWrong
 from mesh.model.port import Prompt, Reply
 from mesh.model.prompt import Instructions
+from mesh.model.rounds import TopologyWrong
 from mesh.model.supervisor import DelegateRefused, Flaw, Supervisor
 from mesh.ops.prompt import rebuild
 from mesh.testing import StrictModel, calls, driven_by, says

@@ -17,7 +17,7 @@ from protocol.wire.event_parts import RoundOutcome, TaskResult
 from protocol.wire.moves import Ask, Delegate, Escalate, Move
 
 
-class CourseChanged(Permanent, code="course.changed"):
+class MovesChanged(Permanent, code="course.changed"):
     """The code comes to another move than the one that an earlier round made at this point."""
 
 
@@ -33,8 +33,8 @@ class _Returned(BaseException):
         self.move = move
 
 
-class TurnCourse:
-    """Where a turn's code is on its way, and what it knows by then."""
+class RoundReplay:
+    """How far a turn's code has come in this round, and what is known by then."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -45,31 +45,31 @@ class TurnCourse:
 
     @property
     def results(self) -> Mapping[str, Result]:
-        """Results of tasks that are known at this point of the course."""
+        """Results of tasks that are known at this point of the replay."""
         return Results(self._told.values())
 
     async def make(self, move: Move) -> RoundOutcome:
         """Return a move's outcome; if it has none yet, this round ends here, with the move.
 
-        Raises CourseChanged.
+        Raises MovesChanged.
         """
         if not self._outcomes:
             raise _Returned(move)
         past = self._outcomes.popleft()
         if not can_be_of(past, move):
-            raise CourseChanged(f"round {past.round} ended {past.how}, the code now asks to {move.name}")
+            raise MovesChanged(f"round {past.round} ended {past.how}, the code now asks to {move.name}")
         if past.how == "joined":
             self.now = self.turn.execution.tasks.told.get(past.round + 1, Told())
             self._told |= {each.name: each for each in self.now.results}
         return past
 
 
-async def follow(turn: Turn, code: Callable[[TurnCourse], Awaitable[Move]]) -> Move:
+async def follow(turn: Turn, code: Callable[[RoundReplay], Awaitable[Move]]) -> Move:
     """Return this round's move, by running the code from the top. Raises TopologyWrong."""
     if turn.topology == "handoff":
         raise TopologyWrong(f"{turn.agent} leads tasks: give the policy topology `supervised` or `swarm`")
     try:
-        return await code(TurnCourse(turn))
+        return await code(RoundReplay(turn))
     except _Returned as returned:
         return returned.move
 
