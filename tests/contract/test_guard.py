@@ -35,7 +35,6 @@ from tests.logs import plain_logs
 from tests.servers import until
 
 POLICIES = {**scenarios.POLICIES, **tree_scenarios.POLICIES, **swarm_scenarios.POLICIES}
-BOTH_WAYS = msgspec.structs.replace(FLEET, lane=True)
 AHEAD_US = 3_600_000_000
 """The clock of both guards stands so far in the future that no schedule of the server fires by itself."""
 STEP_S = 10.0
@@ -66,9 +65,9 @@ class Rehearsed:
         processor = self.guard._processor
         process = processor.process
 
-        async def at_once(command: Command) -> Outcome:
+        async def at_once(command: Command, *, queued: bool = True) -> Outcome:
             """Decide a command as one that was stored at the guard's own time, as in memory."""
-            return await process(msgspec.structs.replace(command, stored=self.now))
+            return await process(msgspec.structs.replace(command, stored=self.now), queued=queued)
 
         processor.process = at_once  # type: ignore[method-assign]
 
@@ -119,7 +118,7 @@ class Rehearsed:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBus]:
     with plain_logs():
-        async with EmbeddedBus(BOTH_WAYS, tmp_path_factory.mktemp("mesh")) as bus:
+        async with EmbeddedBus(FLEET, tmp_path_factory.mktemp("mesh")) as bus:
             async with bus.connected_as("admin") as admin:
                 for name, policy in POLICIES.items():
                     await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
@@ -139,7 +138,7 @@ async def test_a_real_guard_writes_what_the_guard_in_memory_does(
         found = await get(admin, "CONF", subjects.FLEET)
         revision = known(found).seq
     guard = InMemoryGuard(
-        msgspec.structs.replace(BOTH_WAYS, revision=revision),
+        msgspec.structs.replace(FLEET, revision=revision),
         POLICIES,
         request=request_id(AgentName("c1"), now // 1000, os.urandom(10)),
         now=now,
