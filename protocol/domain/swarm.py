@@ -19,12 +19,12 @@ from protocol.domain.rules import breaker_open
 from protocol.domain.steps import Attendance, OfferedTask, Reader, ReadersSeen
 from protocol.domain.tasks import TaskState, lists, offering_cause
 from protocol.wire import events
-from protocol.wire.commands import Command, FactsPost, OfferClaimed
+from protocol.wire.commands import Command, FactsPost, OfferClaimed, Proposal
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment, Candidate, Grounds
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Refusal, Rule
-from protocol.wire.ids import NOBODY, AgentName, EventId, draw
+from protocol.wire.ids import NOBODY, AgentName, EventId, claim_id, draw
 from protocol.wire.moves import UnknownMove
 
 UNCLAIMED = "unclaimed"
@@ -280,3 +280,38 @@ def decide_post(ledger: Ledger, command: Command, post: FactsPost, world: World)
         sender=command.sender,
         grounds=world.grounds,
     )
+
+
+# --- the way back -------------------------------------------------------------------------------------
+
+
+def proposal_of(ledger: Ledger, event: AnyEvent) -> OfferClaimed | FactsPost | None:
+    """Return the claim or the post that `event` answers; None for every other event.
+
+    Args:
+        ledger: the request as it was before `event`.
+    """
+    match event:
+        case events.MoveRefused(turn=turn) if turn in ledger.offers:
+            return OfferClaimed(turn=turn, round=0)
+        case events.TaskOpened(lead=lead, name=name) if event.grounds is not None:
+            offer = ledger.turns[lead].tasks[name].offer
+            return None if offer is None else OfferClaimed(turn=offer, round=0)
+        case events.FactsPosted(turn=turn, round=round_, post=post, facts=facts):
+            return FactsPost(turn=turn, round=round_, post=post, facts=facts)
+    return None
+
+
+def claimant_of(event: AnyEvent, proposal: Proposal) -> AgentName | None:
+    """Return who claimed what `event` answers; None if it answers no claim."""
+    if not isinstance(proposal, OfferClaimed):
+        return None
+    if isinstance(event, events.MoveDeferred):
+        return event.sender
+    entry = None if event.grounds is None else event.grounds.sender
+    if entry is not None:
+        return entry.name
+    # Refused, for its claimant had left the fleet. Only the cause proves the name in the refusal.
+    name = "" if event.refusal is None else str(event.refusal.numbers.get("agent", ""))
+    proven = str(event.cause) == claim_id(event.request, proposal.turn, name)
+    return AgentName(name if proven else "")

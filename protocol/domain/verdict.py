@@ -30,7 +30,7 @@ from protocol.wire.commands import Command, MoveProposed, Proposal, Submit
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
-from protocol.wire.ids import HUMAN, NOBODY, AgentName, claim_id
+from protocol.wire.ids import HUMAN, NOBODY, AgentName
 from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, HandBack, Move, Transfer
 
 
@@ -404,9 +404,10 @@ def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
     if isinstance(event, events.RequestOpened | events.RequestRefused):
         submit = submit_of(ledger, event)
         return Command(event.request, event.client, submit, event.cause, "client", event.digest)
-    proposal = _proposal_of(ledger, event)
+    proposal = swarm.proposal_of(ledger, event) or _proposal_of(ledger, event)
     if proposal is not None:
-        sender = _proposer(ledger, event, proposal)
+        claimant = swarm.claimant_of(event, proposal)
+        sender = ledger.turns[proposal.turn].agent if claimant is None else claimant
         return Command(event.request, sender, proposal, event.cause, "agent")
     control = control_of(ledger, event)
     if control is not None:
@@ -414,20 +415,6 @@ def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
         stored = (event.since or 0) if isinstance(event, events.RequestFrozen) else 0
         return Command(event.request, sender, control, event.cause, "operator", stored=stored)
     return None
-
-
-def _proposer(ledger: Ledger, event: AnyEvent, proposal: Proposal) -> AgentName:
-    if not isinstance(proposal, commands.OfferClaimed):
-        return ledger.turns[proposal.turn].agent
-    if isinstance(event, events.MoveDeferred):
-        return event.sender
-    entry = None if event.grounds is None else event.grounds.sender
-    if entry is not None:
-        return entry.name
-    # Refused, for its claimant had left the fleet. Only the cause proves the name in the refusal.
-    name = "" if event.refusal is None else str(event.refusal.numbers.get("agent", ""))
-    proven = str(event.cause) == claim_id(event.request, proposal.turn, name)
-    return AgentName(name if proven else "")
 
 
 def _proposal_of(ledger: Ledger, event: AnyEvent) -> Proposal | None:
@@ -441,13 +428,6 @@ def _proposal_of(ledger: Ledger, event: AnyEvent) -> Proposal | None:
             return commands.ReportInDoubt(turn=turn, round=round_, effect=effect, report=report)
         case events.MoveDeferred(proposal=proposal):
             return proposal
-        case events.MoveRefused(turn=turn) if turn in ledger.offers:
-            return commands.OfferClaimed(turn=turn, round=0)
-        case events.TaskOpened(lead=lead, name=name) if event.grounds is not None:
-            offer = ledger.turns[lead].tasks[name].offer
-            return None if offer is None else commands.OfferClaimed(turn=offer, round=0)
-        case events.FactsPosted(turn=turn, round=round_, post=post, facts=facts):
-            return commands.FactsPost(turn=turn, round=round_, post=post, facts=facts)
         case events.HandoffAdmitted():
             move = _handoff_move(ledger, event)
         case events.MoveRefused(move=refused):
