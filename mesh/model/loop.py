@@ -18,7 +18,7 @@ from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.agent.values import NotFinite
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
-from mesh.model.port import Exchange, Hear, Model, PastReply, Prompt, Reply, ToolCall, ToolResult, ToolSpec
+from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.model.results import as_text
@@ -30,7 +30,6 @@ from protocol.wire.moves import Escalate, Move
 _log = get_logger(__name__)
 
 MAX_CALLS = 12
-
 PAUSED = "pause_turn"
 CUT = "max_tokens"
 FATAL = {
@@ -200,7 +199,7 @@ class _Conversation:
         )
         self.begins = None
         self.said_before = not is_paid_now
-        self.transcript.append(said_in(reply))
+        self.transcript.append(reply.in_transcript())
         return reply
 
     async def _take_up(self, reply: Reply) -> Move | None:
@@ -378,11 +377,6 @@ async def replied(
     return reply, is_paid_now
 
 
-def said_in(reply: Reply) -> PastReply:
-    """Return a reply as a transcript has it."""
-    return PastReply(reply.text, reply.calls, reply.blocks, reply.asked or reply.model)
-
-
 def _remark(text: str) -> ToolResult:
     """Return a remark on a reply as a whole."""
     return ToolResult("", "", text, is_error=True)
@@ -430,7 +424,7 @@ async def ask(
     for _ in range(tries):
         prompt = Prompt(agent, instructions, brief, (spec,), tuple(transcript))
         reply, _ = await replied(turn, model, pricing, prompt)
-        transcript.append(said_in(reply))
+        transcript.append(reply.in_transcript())
         if reply.stop == PAUSED:
             continue
         try:

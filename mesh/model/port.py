@@ -97,6 +97,9 @@ class Reply:
     asked: str = ""
     """The model that was asked; empty where the name of the replying model tells."""
 
+    def in_transcript(self) -> PastReply:
+        return PastReply(self.text, self.calls, self.blocks, self.asked or self.model)
+
 
 Hear = Callable[[str | None], None]
 """Called with each piece of a reply's text as it comes; with None when the text so far is void."""
