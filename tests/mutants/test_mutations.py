@@ -1,11 +1,12 @@
 """The faults themselves: each is one, can be compiled, and leaves words for people alone."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import CHAPTERS, ROOT, UNIT
+from tests.mutants.__main__ import CHAPTERS, REASONS, ROOT, UNIT
 from tests.mutants.mutations import mutants
 
 
@@ -35,6 +36,12 @@ def test_every_mutant_of_a_chapter_can_be_parsed_and_means_something_else(chapte
     assert len(found) > 20
     meant = ast.dump(ast.parse(source))
     assert [mutant.name for mutant in found if ast.dump(ast.parse(mutant.source)) == meant] == []
+
+
+def test_every_reason_is_of_a_mutant_that_there_is() -> None:
+    for chapter, reasons in tomllib.loads(REASONS.read_text()).items():
+        source = (ROOT / "protocol" / "domain" / f"{chapter}.py").read_text()
+        assert reasons.keys() <= {mutant.name for mutant in mutants(source)}
 
 
 @pytest.mark.parametrize("name", sorted({name for names in CHAPTERS.values() for name in names}))
