@@ -23,27 +23,25 @@ class CommandPlace(NamedTuple):
 
 COMMANDS = {
     "init": CommandPlace(
-        "files", "init", "Write a starter project: two agents of your own that hand work to each other."
+        "files", "init", "Write a starter project: two agents that hand work to each other."
     ),
     "demo": CommandPlace(
         "demo",
         "demo",
-        "Run a server, a guard and a fleet's agents on sample requests; tell what happens, and sum up.",
+        "Run a fleet on sample requests, with a server and a guard; show what happens, and sum up.",
     ),
     "dev": CommandPlace("dev", "dev", "Run a server, a guard and the agents on this machine until Ctrl-C."),
     "send": CommandPlace("send", "send", "Submit a request, wait for its end, print the answer."),
     "request": CommandPlace(
         "request", "app", "Requests: submit, list, show, watch, cancel, freeze, thaw, rerun."
     ),
-    "artifact": CommandPlace(
-        "artifact", "app", "What is too large for a handoff, in the store of the fleet."
-    ),
+    "artifact": CommandPlace("artifact", "app", "Artifacts, data too large for a handoff: save, get."),
     "why": CommandPlace("audit", "why", "Explain a verdict, and name what would be allowed."),
     "replay": CommandPlace("audit", "replay", "Judge a log again and compare the verdicts."),
     "human": CommandPlace(
         "human",
         "app",
-        "The work that waits for people: list, show, resolve, reply, approve, deny, assign, watch.",
+        "Work that waits for people: list, show, resolve, reply, approve, deny, assign, watch.",
     ),
     "doubt": CommandPlace("doubt", "app", "Effects in doubt: list, show, settle."),
     "dead": CommandPlace("dead", "app", "Dead letters: list, show, resend."),
@@ -51,15 +49,15 @@ COMMANDS = {
     "memory": CommandPlace("memory", "app", "What conversations remember: list, show, forget."),
     "agent": CommandPlace("agent", "app", "Agents: run one, add one, see who is there, show a prompt."),
     "guard": CommandPlace("guard", "app", "The guard, which decides every proposal."),
-    "freeze": CommandPlace(
-        "fleet", "freeze", "Freeze the whole mesh: guards decide nothing more until the thaw."
-    ),
+    "freeze": CommandPlace("fleet", "freeze", "Freeze the whole mesh: guards decide nothing until the thaw."),
     "thaw": CommandPlace(
         "fleet",
         "thaw",
-        "Let the whole mesh go on: guards decide the messages that waited, in the order in which they came.",
+        "Thaw the whole mesh: guards decide the messages that waited, in order.",
     ),
-    "setup": CommandPlace("fleet", "setup", "Make files and bus as the fleet file wants them."),
+    "setup": CommandPlace(
+        "fleet", "setup", "Create or update keys, accounts and the bus from the fleet file."
+    ),
     "conf": CommandPlace("conf", "app", "The fleet and its policies over time: log, show, diff, rollback."),
     "doctor": CommandPlace(
         "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."
@@ -81,9 +79,7 @@ COMMANDS = {
     "check-agent": CommandPlace(
         "check_agent", "check_agent", "Check that an agent, in any language, keeps to the protocol."
     ),
-    "ui": CommandPlace(
-        "ui", "ui", "Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."
-    ),
+    "ui": CommandPlace("ui", "ui", "Serve the web UI: requests, people, agents and the mesh, until Ctrl-C."),
     "schema": CommandPlace("schema", "app", "The schemas of the wire contract."),
     "completion": CommandPlace("files", "completion", "Print the script that completes `mesh` in a shell."),
 }

@@ -42,7 +42,7 @@ agent_argument = click.argument("name", metavar="NAME", help="The agent's name i
 @grace_option(25.0)
 @framed
 def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
-    """Take turns until a signal. SIGTERM finishes the turns that run, and gives the rest back."""
+    """Take turns until a signal. SIGTERM finishes running turns and gives the rest back."""
 
     agent, model = load(reference), ""
     access = where.default_name(agent.name).access("agent")
@@ -90,9 +90,7 @@ async def add(
     if apply_now:
         lines.append(f"the server still has to read {out / ACCOUNTS}, twice, before it knows the new key")
     else:
-        lines.append(
-            f"next: let the server read {out / ACCOUNTS} anew, twice, then `mesh setup`, then run it:"
-        )
+        lines.append(f"next: reload the server with {out / ACCOUNTS}, twice, then `mesh setup`, then run it:")
         lines.append(f"  MESH_CREDENTIALS={key} mesh agent run {section['module'] or 'MODULE:NAME'}")
     told = [{"action": change.action, "what": change.what} for change in changes]
     report(
@@ -119,14 +117,14 @@ def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "Fleet
         raise UsageWrong(f"{file}: {missing.strerror}") from missing
     fleet = parse_fleet(before, str(file))
     if name in {*fleet.agents, *fleet.clients, *fleet.operators, *fleet.viewers, "admin", "guard"}:
-        raise UsageWrong(f"{file} has somebody named {name!r} already")
+        raise UsageWrong(f"{file} already has a member named {name!r}")
     keys = ("module", "description", "clearance", "to")
     fields = [f"{key} = {json.dumps(section[key])}" for key in keys if section[key]]
     text = "\n".join((before.rstrip("\n"), "", f"[agents.{name}]", *fields, ""))
     try:
         changed = parse_fleet(text, str(file))
     except FleetFileError as wrong:
-        raise UsageWrong(f"{file} would not be right with it: {wrong}") from wrong
+        raise UsageWrong(f"{file} would be invalid with it: {wrong}") from wrong
     file.write_text(text)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     prepare(changed, out)
@@ -136,7 +134,7 @@ def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "Fleet
 @app.command("ls")
 @framed
 async def ls(where: Where, *, as_json: bool) -> None:
-    """List the fleet's agents: how each describes itself, and how many of it are alive."""
+    """List the fleet's agents: how each describes itself, and how many instances are alive."""
     async with await where.connect(*PEOPLE) as bus:
         members = await ops.roster.roster(bus)
     listing(
@@ -214,7 +212,7 @@ async def prompt(
     fleet: str | None,
     as_json: bool,
 ) -> None:
-    """Show the exact prompt that the agent's model got: its own code is run over the turn's journal."""
+    """Show the exact prompt that the agent's model got, by running its code over the turn's journal."""
 
     def code() -> Agent:
         return _code_of(name, module, fleet)
@@ -236,13 +234,13 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> Agent:
 
     if module is None:
         if fleet is None and not Path(FILE_NAME).is_file():
-            raise UsageWrong(f"where is {name}'s code? There is no {FILE_NAME} here; say --module or --fleet")
+            raise UsageWrong(f"where is {name}'s code? There is no {FILE_NAME} here; use --module or --fleet")
         file, search = find_fleet([] if fleet is None else [fleet])
         sys.path[:0] = [str(path) for path in search if str(path) not in sys.path]
         section = file.agents.get(name)
         module = None if section is None else section.module
         if module is None:
-            raise UsageWrong(f"the fleet file names no module of {name!r}; say --module")
+            raise UsageWrong(f"the fleet file names no module of {name!r}; use --module")
     agent = load(module)
     if agent.name != name:
         raise UsageWrong(f"{module} is the agent {agent.name!r}, not {name!r}")

@@ -58,7 +58,7 @@ def parse_budget(given: Sequence[str]) -> Budget | None:
             fits = False
         if not fits:
             raise UsageWrong(
-                f"{kind}: {number!r} is no amount from 0 on with {places} decimal places at most"
+                f"{kind}: {number!r} is not an amount of 0 or more with at most {places} decimal places"
             )
         name = "nano_dollars" if kind == "dollars" else kind
         if name in amounts:
@@ -138,7 +138,7 @@ def numbers_in(written: str) -> Callable[[int], bool]:
         return lambda number: True
     spans = [_NUMBERS.fullmatch(part) for part in written.split(",") if part]
     if not all(spans):
-        raise UsageWrong(f"no numbers: {written!r}; write 3,5-7 or all")
+        raise UsageWrong(f"not numbers: {written!r}; write 3,5-7 or all")
     found = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
     return lambda number: any(first <= number <= last for first, last in found)
 
@@ -168,7 +168,7 @@ facts_option = _option(
     parse_facts, "--fact", "facts", multiple=True, metavar="K=V", help="A fact: key=text, or key:=json."
 )
 _submit_options = together(
-    click.argument("text", help="The work that is wanted."),
+    click.argument("text", help="What you want done."),
     click.option("--to", help="The agent that begins."),
     facts_option,
     _option(

@@ -10,13 +10,13 @@ from mesh.cli.output import report
 from mesh.errors import UsageWrong
 from protocol.wire.handoff import Artifact
 
-app = click.Group(help="What is too large for a handoff, in the store of the fleet.")
+app = click.Group(help="Artifacts, data too large for a handoff: save, get.")
 
 
 @app.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--name", help="How it is called; by default as the file.")
-@click.option("--media-type", default="", help="Such as application/pdf.")
+@click.option("--name", help="Its name; by default the file's.")
+@click.option("--media-type", default="", help="Its media type, such as application/pdf.")
 @framed
 async def save(*, file: Path, name: str | None, media_type: str, as_json: bool) -> None:
     """Save FILE and print its URI, for `mesh send --artifact NAME=URI`.
@@ -33,7 +33,7 @@ async def save(*, file: Path, name: str | None, media_type: str, as_json: bool) 
 @click.argument("file", type=click.Path(dir_okay=False, writable=True, path_type=Path))
 @framed
 async def get(*, uri: str, file: Path, as_json: bool) -> None:
-    """Write the artifact at URI to FILE, once its digest was checked."""
+    """Write the artifact at URI to FILE, after checking its digest."""
 
     try:
         await ArtifactStore.from_env().load_to(Artifact(name=file.name, uri=uri), file)

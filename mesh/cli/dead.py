@@ -77,9 +77,9 @@ async def show(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
 @seq_argument
 @framed
 async def resend(where: Where, *, seq: int, as_json: bool) -> None:
-    """Put a message back into its queue, once the cause is mended; print the event that decides it.
+    """Put a message back into its queue, after fixing the cause; print the event that decides it.
 
-    It takes the admin's credentials. Only messages that a guard kept can be put back.
+    It needs the admin's credentials. Only messages that a guard kept can be put back.
     """
     async with await where.connect("admin") as bus:
         event = await ops.dead_letters.resend(bus, seq)

@@ -34,17 +34,16 @@ NOT_COVERED = "not covered by the rules (needs a model)"
     "--fleet", default="support", show_default=True, help="The fleet: support, recruiting, research or code."
 )
 @click.option("--requests", type=A_PATH, help="Sample requests, one JSON object a line.")
-@click.option("--all", "whole", is_flag=True, help="Tell every request event by event.")
+@click.option("--all", "whole", is_flag=True, help="Show every request event by event.")
 @model_option
 @click.option("--keep", type=A_PATH, metavar="DIR", help="Keep log, data and keys in this new folder.")
 @framed
 def demo(
     *, fleet: str, requests: Path | None, whole: bool, model: str, keep: Path | None, as_json: bool
 ) -> None:
-    """Run a server, a guard and a fleet's agents on sample requests; tell what happens, and sum up.
+    """Run a fleet on sample requests, with a server and a guard; show what happens, and sum up.
 
-    With --keep the store stays, to be looked at; at a terminal its page is served, too, if the extra `ui` is
-    installed.
+    With --keep the store stays. At a terminal the web UI is then served, if the extra `ui` is installed.
     """
     if not as_json:
         say(f"starting a nats-server, a guard and the agents of {fleet}, each in its own process …")
@@ -99,7 +98,7 @@ async def _what_next(
 ) -> None:
     """Name commands for a store that stays; at a terminal, serve its page until Ctrl-C."""
     if keep is None:
-        note("mesh demo --keep DIR leaves all of it in place, to be looked at")
+        note("mesh demo --keep DIR keeps all of it")
         return
     loop = next((each for each in played if each.refused and each.told), played[0] if played else None)
     request = "ID" if loop is None or loop.told is None else loop.told.request
@@ -232,7 +231,7 @@ def _complain(played: "ops.rehearsal.Played", model: str) -> None:
         for line in played.wrong:
             show_lines(Line((f"  WRONG: {line}", "bold red")))
         if played.sample.about:
-            show_lines(Line((f"         it should come to: {played.sample.about}", "red")))
+            show_lines(Line((f"         expected: {played.sample.about}", "red")))
 
 
 def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", model: str, words: str) -> None:

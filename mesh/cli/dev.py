@@ -42,7 +42,7 @@ model_option = click.option(
     envvar="MESH_MODEL",
     show_envvar=True,
     shell_complete=_modes,
-    help="What drives the agents: rules, or models for money: each agent's own (pinned), or one vendor's.",
+    help="What drives the agents: rules, or models that cost money: each agent's own, or one vendor's.",
 )
 
 
@@ -75,14 +75,14 @@ async def drivers(mesh: LocalFleet, model: str, rules: str) -> str:
     help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; by default ./mesh.toml.",
 )
 @store_option("The folder of keys, log and data.")
-@click.option("--port", type=int, help="The bus's port on 127.0.0.1; by default one that is this folder's.")
+@click.option("--port", type=int, help="The bus's port on 127.0.0.1; by default this folder's own.")
 @model_option
 @framed
 async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: str) -> None:
     """Run a server, a guard and the agents on this machine until Ctrl-C.
 
-    What goes wrong in an agent is shown here, with file and line. Code, prompts, rules and the fleet file are
-    taken up as you save them.
+    Errors in an agent are shown here, with file and line. Saved code, prompts, rules and fleet file take
+    effect at once.
     """
 
     _refuse_a_second()
@@ -142,7 +142,7 @@ def _refuse_a_second() -> None:
 def _free_port(port: int) -> int:
     """Return a port that was asked for. Raises UsageWrong if it is taken."""
     if port and not if_free(port):
-        raise UsageWrong(f"port {port} is taken: name another with --port, or leave --port out")
+        raise UsageWrong(f"port {port} is taken: choose another with --port, or leave it out")
     return port
 
 
@@ -152,7 +152,7 @@ def _own_port(store: Path) -> int:
     port = port_of(store)
     if if_free(port):
         return port
-    note(f"port {port} of this folder is taken; another one serves this time")
+    note(f"port {port} of this folder is taken; using another one this time")
     return 0
 
 
@@ -236,7 +236,7 @@ def _introduce_dev(mesh: LocalFleet, words: str, page: str) -> None:
 
     client = next(iter(mesh.file.clients))
     say(f"nats-server at {mesh.url}")
-    say(f"the page is at {page}" if page else "for a page in the browser: pip install 'handoff-mesh[ui]'")
+    say(f"the page is at {page}" if page else "for the web UI: pip install 'handoff-mesh[ui]'")
     say(words, lines=True)
     for name in mesh.unserved:
         say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")

@@ -25,8 +25,8 @@ app = click.Group(help="Effects in doubt: list, show, settle.")
 async def ls(where: Where, *, as_json: bool) -> None:
     """List effects in doubt, the most urgent first.
 
-    A process died, or the tool raised, after the intent and before the proof that it was done. Look in the
-    system that the effect was meant for (by the key, if that system knows keys), then settle it.
+    A process died, or the tool raised, after the intent was recorded and before the result. Look in the
+    other system (by the key, if it has keys), then settle it.
     """
     async with await where.connect(*PEOPLE) as bus:
         found = await ops.queue.queue(bus, "doubt")
@@ -53,8 +53,8 @@ app.add_command(show)
 
 @app.command("settle")
 @request_argument
-@click.option("--done", is_flag=True, help="It happened; it is not done again.")
-@click.option("--not-done", is_flag=True, help="It did not; the agent does it now.")
+@click.option("--done", is_flag=True, help="It happened; do not repeat it.")
+@click.option("--not-done", is_flag=True, help="It did not happen; the agent does it now.")
 @click.option("--result", help="With --done: its result. JSON is read as JSON, other text as text.")
 @framed
 async def settle(

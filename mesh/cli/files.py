@@ -21,7 +21,7 @@ _NEXT = """\
 @click.argument("directory", type=A_PATH, metavar="DIR", help="A new folder, which names the project.")
 @framed
 def init(*, directory: Path, as_json: bool) -> None:
-    """Write a starter project: two agents of your own that hand work to each other."""
+    """Write a starter project: two agents that hand work to each other."""
     from mesh.local.project import write_starter
 
     written = write_starter(directory)

@@ -23,7 +23,7 @@ from mesh.settings import DEFAULT_URL, FILE_NAME, Access, NoCredentials, Sources
 @click.command()
 @framed
 async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
-    """Freeze the whole mesh: guards decide nothing more until the thaw.
+    """Freeze the whole mesh: guards decide nothing until the thaw.
 
     Running turns finish. Their proposals wait in the queues, as do new requests and timers. Guards still
     obey control messages (cancel, resolve, reply …).
@@ -34,7 +34,7 @@ async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
 @click.command()
 @framed
 async def thaw(where: Where, *, reason: str, by: str, as_json: bool) -> None:
-    """Let the whole mesh go on: guards decide the messages that waited, in the order in which they came."""
+    """Thaw the whole mesh: guards decide the messages that waited, in order."""
     await _set_freeze(where, False, reason, by, as_json)
 
 
@@ -68,19 +68,19 @@ async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json:
     show_default=True,
     help="The fleet file, or its directory.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, though agents that leave hold open requests.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask, even if agents that leave hold open requests.")
 @framed
 async def setup(
     where: Where, *, dry_run: bool, out: Path | None, file: Path, yes: bool, by: str, as_json: bool
 ) -> None:
-    """Make files and bus as the fleet file wants them.
+    """Create or update keys, accounts and the bus from the fleet file.
 
-    With --out it creates missing keys and writes the server's accounts; that takes no bus. If a bus is named
-    (NATS_URL, --url, --context), it then makes streams, consumers, the fleet document and the policies, as
-    the admin. A second run changes nothing.
+    With --out it creates missing keys and writes the server's accounts; that needs no bus. If a bus is
+    named (NATS_URL, --url, --context), it then creates streams, consumers, the fleet document and the
+    policies, as the admin. A second run changes nothing.
 
-    An agent that the file has no more loses its work at once: people get its open requests. They are listed,
-    and you are asked, before anything is written.
+    An agent that the file no longer has loses its work at once: people get its open requests. They are
+    listed, and you are asked, before anything is written.
     """
 
     fleet, url = load_fleet(file), None
@@ -92,7 +92,7 @@ async def setup(
     changes = [] if out is None else _write(fleet, out, dry_run)
     _tell(changes, as_json)
     if is_alone:
-        note("no bus is named, so that nothing was applied to one")
+        note("no bus is named, so nothing was applied")
     else:
         applied = await _apply(where, fleet, out, dry_run, by)
         if applied is not None:
@@ -100,7 +100,7 @@ async def setup(
             changes += done
             _tell(done, as_json)
             if not done and not as_json:
-                say(f"the bus at {url} is as {fleet.name} wants it")
+                say(f"the bus at {url} is up to date with {fleet.name}")
     if as_json:
         made = [change._asdict() for change in changes]
         emit({"dry_run": dry_run, "bus": url, "changes": made, "held": [each._asdict() for each in held]})
@@ -195,8 +195,8 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
     """Check a mesh and report what is wrong with it; exit status 1 if anything is.
 
     It checks connection, server, streams, documents, durability, limits, guards, agents, rules, people,
-    dead letters, prices, artifacts and clocks. Work that waits for people is told; an effect in doubt is
-    found.
+    dead letters, prices, artifacts and clocks. Work that waits for people is reported; an effect in doubt
+    is a finding.
 
     The admin's key compares streams and consumers with those of `mesh setup`; an operator's or a viewer's
     key checks that they are there. Only the server's monitoring shows the durability.

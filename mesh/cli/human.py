@@ -22,7 +22,7 @@ from mesh.settings import NoCredentials
 from protocol.wire.events import RequestCompleted
 
 app = click.Group(
-    help="The work that waits for people: list, show, resolve, reply, approve, deny, assign, watch."
+    help="Work that waits for people: list, show, resolve, reply, approve, deny, assign, watch."
 )
 
 
@@ -67,7 +67,7 @@ async def show(where: Where, *, request: str, at_event: int | None, as_json: boo
         for line in _choices(found.waiting, found.waiting.n if found.others else None):
             say(f"  {line}")  # whole, to be copied
         if found.others:
-            read_lines("", "beside it there waits")
+            read_lines("", "also waiting")
         for each in found.others:
             words = f"{each.what} from {each.from_agent}: {short(each.summary, 100)}"
             read_lines(f"  event {each.n}, {words}")
@@ -115,7 +115,7 @@ def _choices(waiting: "ops.queue.Waiting", n: int | None) -> list[str]:
 @click.option("--again", is_flag=True, help="Let the agent that had the turn go on.")
 @click.option("--complete", is_flag=True, help="Answer the request.")
 @click.option("--answer", help="The answer.")
-@click.option("--note", default="", help="A word to the agent that gets it.")
+@click.option("--note", default="", help="A note to the agent that gets it.")
 @facts_option
 @budget_option("The most it may spend from here on: {}. A kind that is not named keeps what is left.")
 @framed
@@ -129,7 +129,7 @@ async def resolve(
     as_json: bool,
     **decision: Any,
 ) -> None:
-    """Decide an escalation: to an agent, again, or complete. By default the agent that had it goes on."""
+    """Resolve an escalation: hand it to an agent, let the same agent go on (the default), or answer it."""
     complete = complete or decision["answer"] is not None
     if (decision["to"] is not None) + decision["again"] + complete > 1:
         raise UsageWrong("one of --to, --again and --complete")
@@ -151,7 +151,7 @@ async def resolve(
 async def reply(
     where: Where, *, request: str, value: str, json_value: bool, at_event: int | None, by: str, as_json: bool
 ) -> None:
-    """Reply to a question that an agent put to people, or to you as its client; its turn goes on.
+    """Answer an agent's question to people, or to you as its client; its turn goes on.
 
     A question to a client takes the client's own key. If the question has a JSON Schema, a reply that does
     not follow it is not sent.
@@ -172,7 +172,7 @@ async def reply(
 @request_argument
 @framed
 async def approve(where: Where, *, request: str, at_event: int | None, by: str, as_json: bool) -> None:
-    """Say yes to a question of yes or no: let an effect happen that waits for approval."""
+    """Approve an action that needs approval, or answer yes to a yes/no question."""
     await _reply(where, request, True, at_event, by, as_json, _check_verdict)
 
 
@@ -182,7 +182,7 @@ async def approve(where: Where, *, request: str, at_event: int | None, by: str, 
 async def deny(
     where: Where, *, request: str, reason: str, at_event: int | None, by: str, as_json: bool
 ) -> None:
-    """Say no to a question of yes or no: the agent goes on without the effect, and is told who said no."""
+    """Deny an action that needs approval, or answer no to a yes/no question. The agent is told."""
     await _reply(where, request, False, at_event, by, as_json, _check_verdict, reason)
 
 
@@ -271,18 +271,18 @@ async def assign(
 @click.option(
     "--state",
     type=A_PATH,
-    help="With --post: the file that holds how far it has come; by default one of this URL in .mesh.",
+    help="With --post: the file that records progress; by default one for this URL in .mesh.",
 )
 @click.option(
     "--post-timeout",
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
-    help="With --once: seconds that URL has to take everything.",
+    help="With --once: seconds that URL has to accept everything.",
 )
 @click.option("--once", is_flag=True, help="Report the present state, and end.")
 @since_option(server_time, "Begin with everything raised since")
-@click.option("--new", is_flag=True, help="Leave out the work that waits already.")
+@click.option("--new", is_flag=True, help="Leave out work that already waits.")
 @click.option(
     "--exec-timeout",
     type=click.FloatRange(min=0.1),
@@ -307,20 +307,20 @@ async def watch(
 ) -> None:
     """Report escalations, questions to people, effects in doubt and dead letters, until Ctrl-C.
 
-    It begins with the work that waits already, without dead letters. CMD finds the facts in its environment:
+    It begins with work that already waits, without dead letters. CMD gets the details in its environment:
     MESH_WHAT (escalation, ask, doubt or dead_letter), MESH_REQUEST, MESH_AGENT, MESH_SUMMARY, MESH_REASON,
     MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL. They are also JSON on its standard
     input. If CMD fails, standard error names it, and the watch goes on.
 
-    With --post each is posted as JSON until the URL takes it, in the form of Standard Webhooks. A file holds
-    what was taken, so that nothing is lost over a restart; the same id may come twice. With --once it ends
-    with status 5 if the URL has not taken all of it in time; the next run begins there. An answer of 410
-    ends the watch with status 1; Retry-After of a 429 or 503 is followed, up to an hour.
+    With --post each is posted as JSON until the URL accepts it, in the form of Standard Webhooks. A file
+    records what was accepted, so nothing is lost across a restart; the same id may come twice. With --once
+    it ends with status 5 if the URL has not accepted everything in time; the next run begins there. An
+    answer of 410 ends the watch with status 1; Retry-After of a 429 or 503 is followed, up to an hour.
     """
     if new and (once or since is not None):
-        raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
+        raise UsageWrong("--new reports only what comes later: it goes with neither --once nor --since")
     if post is None and state is not None:
-        raise UsageWrong("--state goes with --post: the file holds how far the URL has been told")
+        raise UsageWrong("--state goes with --post: the file records how far the URL got")
     after, outboxes = None, list[ops.delivery.Outbox]()
     if command is not None:
         outboxes.append(ops.delivery.Hook(command, within_s=exec_timeout, on_trouble=note))

@@ -90,13 +90,12 @@ async def export(
 ) -> None:
     """Write events as they are stored, one JSON document a line, so that the hash chain still holds.
 
-    Of an event that is redacted only its envelope is left, with the digest of the whole: every other link of
-    the chain holds, and `mesh log verify` says which events are redacted. What a fact says may stand in later
-    events, too.
+    A redacted event keeps only its envelope and the digest of the whole: every other link of the chain
+    holds, and `mesh log verify` names the redacted events. A fact's value may also appear in later events.
 
     With --with-steps each journaled step follows on a line of its own, then what steps and verdicts name: the
     fixed parts of prompts, and the revisions of fleet and policies. Steps hold the arguments and results of
-    tools and the replies of models. With --out, you alone can read the file (mode 600), and --json prints how
+    tools and the replies of models. With --out, only you can read the file (mode 600), and --json prints how
     many events and steps there are.
     """
     if bool(requests) == everything:
@@ -208,11 +207,11 @@ async def verify(where: Where, *, source: str | Path | None, as_json: bool) -> N
 @click.option("--dry-run", is_flag=True, help="Only list what would go.")
 @framed
 async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: bool) -> None:
-    """Make room: take out the journals of requests that have ended. Their events stay.
+    """Make room: delete the journals of requests that have ended. Their events stay.
 
     A request without its journals can no longer be replayed with agents' code; its verdicts still can.
 
-    It takes the admin's credentials. No open request loses a journal: its turns go on from it.
+    It needs the admin's credentials. Open requests keep their journals.
     """
     seconds, least = seconds_in(older_than), ops.log.LEAST_S
     if seconds < least:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 app = click.Group(help="What conversations remember: list, show, forget.")
-client_option = click.option("--client", help="Whose conversations; a client sees its own alone.")
+client_option = click.option("--client", help="Whose conversations; a client sees only its own.")
 conversation_argument = click.argument(
     "conversation", metavar="CONVERSATION", help="The conversation's name."
 )

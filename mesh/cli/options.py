@@ -97,7 +97,7 @@ def source_argument_for(help: str, *, required: bool = True) -> Option:
 source_argument = source_argument_for("A request's id, its beginning, or a file of exported events.")
 
 
-def _output_option(*forms: str, help: str = "The form of the output.") -> Option:
+def _output_option(*forms: str, help: str = "The output format.") -> Option:
     """Return the option of how a command's result is written; the first form is the usual one."""
     return together(
         click.option(
@@ -126,7 +126,7 @@ _SHARED: dict[str, Option] = {
         "json",
         "html",
         "mermaid",
-        help="The form of the output: html is one file for a browser, mermaid the text of a diagram.",
+        help="The output format: html is one file for a browser, mermaid the text of a diagram.",
     ),
     "where": together(
         click.option("--url", "-s", help="The URL of the bus; by default NATS_URL."),
@@ -137,8 +137,10 @@ _SHARED: dict[str, Option] = {
             help="The name whose credentials to use; by default MESH_NAME, then one with the right role.",
         ),
         click.option("--tls-ca", type=A_PATH, help="The authority that signed the bus's certificate, PEM."),
-        click.option("--tls-cert", type=A_PATH, help="Our certificate for the bus, PEM."),
-        click.option("--tls-key", type=A_PATH, help="The key of our certificate, if its file has none, PEM."),
+        click.option("--tls-cert", type=A_PATH, help="Your certificate for the bus, PEM."),
+        click.option(
+            "--tls-key", type=A_PATH, help="The key of your certificate, if its file has none, PEM."
+        ),
     ),
 }
 """By the parameter of a command that they fill."""
@@ -273,7 +275,7 @@ async def agreed(question: str, to_go_on: str) -> bool:
     """
 
     if not sys.stdin.isatty():
-        raise UsageWrong(f"nobody can be asked here: say --yes {to_go_on}")
+        raise UsageWrong(f"there is no terminal to ask at: add --yes {to_go_on}")
     remark(f"{question}? [y/N] ", end="")
     answer = await asyncio.to_thread(sys.stdin.readline)
     return answer.strip().lower() in ("y", "yes")

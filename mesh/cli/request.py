@@ -265,7 +265,7 @@ async def freeze(where: Where, *, request: str, reason: str, by: str, as_json: b
 @request_argument
 @framed
 async def thaw(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
-    """Let a frozen request go on: every rule judges the proposals that waited, as if they came now."""
+    """Thaw a request: every rule judges the proposals that waited, as if they had just come."""
     async with await where.connect("operator") as bus:
         event = await ops.control.thaw(bus, request, by=by, reason=reason)
     decided(event, "goes on", as_json=as_json)
@@ -274,17 +274,17 @@ async def thaw(where: Where, *, request: str, reason: str, by: str, as_json: boo
 @app.command("rerun")
 @request_argument
 @click.option("--to", help="Begin at this agent, not at the one that failed.")
-@click.option("--text", help="A new text, in the place of the old one.")
+@click.option("--text", help="A new text, instead of the old one.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @framed
 async def rerun(
     where: Where, *, request: str, to: str | None, text: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Do a request again, from the handoff at which it failed; print the new request's id.
+    """Run a request again from the handoff at which it failed; print the new request's id.
 
-    The new request is yours, and linked to the old one. It begins at the agent that had the last turn, with
-    all that had been handed to it. Its effects get new keys, so that they happen again: the effects of the
-    old request are listed first.
+    The new request is yours and linked to the old one. It begins at the agent that had the last turn, with
+    everything that was handed to it. Its effects get new keys, so they happen again: the old request's
+    effects are listed first.
     """
     async with await where.connect("operator") as bus:
         happened = ops.log.decoded(await ops.log.request_bodies(bus, request))

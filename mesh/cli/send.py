@@ -41,8 +41,7 @@ _LAST_LINES_S = 6.0
 async def send(where: Where, *, wanted: Submit, wait_s: float, follow: bool, as_json: bool) -> None:
     """Submit a request, wait for its end, print the answer.
 
-    An agent's questions are put to you at this terminal. Without a terminal the command that replies is
-    printed.
+    It asks you an agent's questions at this terminal. Without one, it prints the command that replies.
     """
     questions, stored, outcome = QuestionPrompts(where), False, None
     async with await where.client() as client:

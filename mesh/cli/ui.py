@@ -23,11 +23,11 @@ from mesh.ui import USUAL_PORT, Keys, Options, UiNotInstalled, keys_in, require_
 @click.option("--port", type=int, help="The port to listen on; by default 8420 if it is free.")
 @click.option("--name", "names", multiple=True, help="A further host name under which browsers reach it.")
 @click.option(
-    "--token-file", type=A_PATH, help="A file with the token that visitors show; by default one is made."
+    "--token-file", type=A_PATH, help="A file with the token that visitors enter; by default a token is made."
 )
 @click.option("--allow-write/--read-only", default=False, help="Let visitors act, with an operator's key.")
 @click.option("--admin-key", type=A_PATH, help="The admin's key, to resend dead letters with.")
-@click.option("--by", "person", default="", help="The name of who acts; by default each visitor says it.")
+@click.option("--by", "person", default="", help="The name that acts; by default each visitor enters one.")
 @store_option("The folder of the list that the page keeps of requests.")
 @click.option("--rebuild", is_flag=True, help="Make that list anew from the log.")
 @framed
@@ -44,7 +44,7 @@ async def ui(
     store: Path,
     rebuild: bool,
 ) -> None:
-    """Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."""
+    """Serve the web UI: requests, people, agents and the mesh, until Ctrl-C."""
 
     require_installed()
     options = Options(

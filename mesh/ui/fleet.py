@@ -81,7 +81,7 @@ def routes(page: Page) -> list[Route]:
         if what not in ("freeze", "thaw"):
             raise UsageWrong("the mesh can be frozen and thawed")
         if not reason:
-            raise UsageWrong(f"say why: a {what} is recorded with its reason; nothing was done")
+            raise UsageWrong(f"enter a reason: a {what} is recorded with it; nothing was done")
         bus = await page.operator()
         await control.set_mesh_freeze(bus, what == "freeze", by=page.person(request), reason=reason)
         return page.done(request, "/mesh", f"the whole mesh is {'frozen' if what == 'freeze' else 'thawed'}")

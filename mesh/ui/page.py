@@ -88,7 +88,7 @@ class Page:
         name = self.keys.operator
         bus = None if name is None or not self.options.allow_write else await self.bus_of(name)
         if bus is None:
-            raise ReadOnly("this page only shows: start it with --allow-write and an operator's key")
+            raise ReadOnly("this page is read-only: start it with --allow-write and an operator's key")
         return bus
 
     async def admin(self) -> Bus:
@@ -96,7 +96,7 @@ class Page:
         await self.operator()
         bus = await self.bus_of(ADMIN)
         if bus is None:
-            raise ReadOnly("it takes the admin's key, which this page does not hold: --admin-key FILE")
+            raise ReadOnly("this needs the admin's key, which this page does not hold: --admin-key FILE")
         return bus
 
     # --- answers ----------------------------------------------------------------------------------

@@ -98,14 +98,14 @@ async def _shown(
 async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
     how = form.get("how", "")
     if how not in _HOW:
-        raise UsageWrong("say how it goes on")
+        raise UsageWrong("choose how to continue")
     if how == "assign":
         return await _assign(bus, request, form, by, n)
     to, answer = form.get("to", "").strip(), form.get("answer", "")
     if how == "to" and not to:
-        raise UsageWrong("say which agent gets it")
+        raise UsageWrong("choose the agent that gets it")
     if how == "complete" and not answer.strip():
-        raise UsageWrong("say the answer")
+        raise UsageWrong("enter the answer")
     kinds = {kind: number(form, kind, None) for kind in ("tokens", "model_calls")}
     dollars = form.get("dollars", "").strip()
     kinds["nano_dollars"] = nano_dollars("dollars", dollars) if dollars else None
@@ -160,7 +160,7 @@ async def _nobody(client: str) -> Bus | None:
 async def _settle(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
     outcome, result = form.get("outcome", ""), form.get("result", "")
     if outcome not in ("done", "not_done"):
-        raise UsageWrong("say if it was done")
+        raise UsageWrong("choose whether it was done")
     if outcome == "not_done" and result.strip():
         raise UsageWrong("what was not done has no result")
     value: Any = None

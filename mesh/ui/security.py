@@ -288,7 +288,7 @@ class Gate:
     def _check_person(self, scope: Scope, form: Mapping[str, str]) -> None:
         """Learn who acts, and raise Turned unless the page may act for them."""
         if not self._page.options.allow_write:
-            raise Turned(403, "this page only shows; nothing was done: start it with --allow-write")
+            raise Turned(403, "this page is read-only; nothing was done: start it with --allow-write")
         visit: Visit = scope["mesh.visit"]
         said = form.get("by", "").strip()
         if not self._page.options.by and not visit.by and said:

@@ -227,7 +227,7 @@ async def test_a_round_that_runs_is_shown_as_far_as_its_journal_goes(
 @pytest.mark.parametrize(
     ("arguments", "says_so"),
     [
-        pytest.param((), "say --module or --fleet", id="no-code"),
+        pytest.param((), "use --module or --fleet", id="no-code"),
         pytest.param(("--module", "tests.live.prompted:other"), "is the agent 'b', not 'a'", id="anothers"),
         pytest.param((*MODULE, "--call", 9), "calls 1 to 3", id="no-such-call"),
         pytest.param(("--module", "tests.live.prompted:nobody"), "has no 'nobody'", id="no-such-code"),

@@ -297,7 +297,7 @@ def test_agents_are_listed_with_who_is_alive(folder: Folder) -> None:
 def test_setup_a_second_time_has_nothing_to_do(folder: Folder) -> None:
     done = folder.mesh("setup")
     assert done.status == Exit.DONE, done
-    assert "is as desk wants it" in done.out
+    assert "is up to date with desk" in done.out
 
 
 def test_an_added_agent_is_applied_to_the_bus(folder: Folder, tmp_path: Path) -> None:

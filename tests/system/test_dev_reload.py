@@ -297,7 +297,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
         done = folder.process("dev", "--port", port)
     assert done.status == Exit.USAGE
     assert (
-        done.err == f"mesh: port {port} is taken: name another with --port, or leave --port out [cli.usage]\n"
+        done.err == f"mesh: port {port} is taken: choose another with --port, or leave it out [cli.usage]\n"
     )
     assert done.out == ""
 
@@ -312,7 +312,7 @@ def test_a_fleet_without_clients_has_one_while_dev_runs(tmp_path: Path) -> None:
         assert "1042" in sent(folder, "Where is order 1042?")
         found = {each["check"] for each in folder.mesh("doctor", "--json").json if each["state"] == "found"}
         assert "streams" not in found
-        assert "as shop wants it" in folder.mesh("setup").out
+        assert "up to date with shop" in folder.mesh("setup").out
         before = dev.said
         fleet.write_text(f"{fleet.read_text()}\n[clients.web]\n")
         said_since(dev, before, "mesh.toml changed: ")

@@ -107,7 +107,7 @@ async def test_an_escalation_is_assigned_and_given_to_an_agent(
     async with Tab(browser, shop_page) as tab:
         page = await tab.open(f"/people/{request}")
         await page.get_by_label("a person looks at it first").check()
-        await page.get_by_label("Person who looks at it").fill("Grace")
+        await page.get_by_label("Assign to").fill("Grace")
         await page.get_by_role("button", name="Decide").click()
         await expect(page.get_by_role("status").first).to_contain_text("is Grace's to look at")
         await expect(page.locator(f"[data-row='{request}']")).to_contain_text("Grace looks at it")
@@ -118,7 +118,7 @@ async def test_an_escalation_is_assigned_and_given_to_an_agent(
         await tab.open(f"/people/{request}")
         await page.get_by_label("to an agent").check()
         await page.locator("select[name=to]").select_option("sales")
-        await page.get_by_label("A word to whoever gets it").fill("Be kind")
+        await page.get_by_label("A note to the agent that gets it").fill("Be kind")
         await page.get_by_role("button", name="Decide").click()
         await expect(page.get_by_role("status").first).to_contain_text("went to sales")
         given = await shop.stage.reached(request, events.EscalationResolved)
@@ -129,7 +129,7 @@ async def test_an_effect_is_denied_and_does_not_happen(browser: Browser, shop_pa
     request = await shop.approval()
     async with Tab(browser, shop_page) as tab:
         page = await tab.open(f"/people/{request}")
-        await page.get_by_label("Why, if you deny it").fill("paid twice already")
+        await page.get_by_label("Reason, if you deny").fill("paid twice already")
         await page.get_by_role("button", name="deny").click()
         await expect(page.get_by_role("status").first).to_contain_text("pay_back was denied by Ada")
         await tab.check_accessible()
@@ -192,7 +192,7 @@ async def test_a_visitor_shows_the_token_and_an_old_or_wrong_one_opens_nothing(
             await tab.leave()
         async with serving(shop_keys, options._replace(token=TOKEN)) as tab.address:
             await tab.open("/people")  # the old session ended with the page
-            await expect(page.locator("h1")).to_have_text("Show the token")
+            await expect(page.locator("h1")).to_have_text("Enter the token")
             await tab.check_accessible()
             for said in (OLD, "not it"):
                 await page.get_by_label("Token").fill(said)
@@ -209,9 +209,9 @@ async def test_a_visitor_shows_the_token_and_an_old_or_wrong_one_opens_nothing(
             await page.set_content(f"<a href='{tab.address}/people/{request}'>look</a>")
             await page.get_by_role("link", name="look").click()  # as from a chat
             await expect(page.locator("#wanted")).to_be_visible()
-            await page.get_by_role("link", name="say your name").click()
-            await page.get_by_role("button", name="Leave").click()
-            await expect(page.locator("h1")).to_have_text("Show the token")
+            await page.get_by_role("link", name="enter your name").click()
+            await page.get_by_role("button", name="Log out").click()
+            await expect(page.locator("h1")).to_have_text("Enter the token")
             await tab.leave()
 
 
@@ -223,13 +223,13 @@ async def test_a_visitor_says_their_name_once_and_it_is_recorded(
         page = await tab.open(f"/people/{first}")
         await page.get_by_label("Your name").fill("Grace")  # there is one such field
         await page.get_by_label("a person looks at it first").check()
-        await page.get_by_label("Person who looks at it").fill("Linus")
+        await page.get_by_label("Assign to").fill("Linus")
         await page.get_by_role("button", name="Decide").click()
         await expect(page.get_by_role("link", name="Grace")).to_be_visible()
         await tab.open(f"/people/{second}")
         await expect(page.get_by_label("Your name")).to_have_count(0)
         await page.get_by_label("a person looks at it first").check()
-        await page.get_by_label("Person who looks at it").fill("Linus")
+        await page.get_by_label("Assign to").fill("Linus")
         await page.get_by_role("button", name="Decide").click()
         await expect(page.get_by_role("status").first).to_be_visible()
     for request in (first, second):
@@ -261,5 +261,5 @@ async def test_a_page_that_only_shows_offers_nothing_and_refuses_what_is_sent_al
                 [path, said],
             )
             assert answer[0] == 403
-            assert "this page only shows; nothing was done: start it with --allow-write" in answer[1]
+            assert "this page is read-only; nothing was done: start it with --allow-write" in answer[1]
     assert (await shop.stage.types(request))[-1] == "escalation.raised"

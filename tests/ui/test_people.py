@@ -57,7 +57,7 @@ async def test_a_name_is_said_once(serve: Serve, office: Office) -> None:
         page = f"/people/{first}"
         nameless = await kim.sends(page, f"{page}/resolve", {"how": "again"})
         assert nameless.status_code == 400
-        assert "say your name" in nameless.text
+        assert "enter your name" in nameless.text
         for request, name in ((first, {"by": "Kim"}), (second, {})):
             answer = await kim.sends(
                 f"/people/{request}", f"/people/{request}/resolve", {"how": "complete", "answer": "42"} | name

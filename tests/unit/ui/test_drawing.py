@@ -167,7 +167,7 @@ def test_after_the_end_the_facts_are_those_that_were_carried_last() -> None:
     assert ended.status == "completed"
     assert ended.facts == before.facts != ()
     page = as_html(timeline(happened), happened, [b"{}"] * len(happened))
-    assert "As they were carried last: the request has ended." in page
+    assert "As last carried: the request has ended." in page
     assert "As they were carried last" not in as_html(
         timeline(happened[:-1]), happened[:-1], [b"{}"] * len(happened)
     )
