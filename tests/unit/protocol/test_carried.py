@@ -182,6 +182,15 @@ def test_a_key_that_was_dropped_keeps_its_labels_for_whoever_brings_it_again() -
     assert_judged_the_same(opened)
 
 
+def test_who_may_see_an_artifact_may_put_another_under_its_name() -> None:
+    opened = opened_with()
+    first, second = Artifact(name="scan", uri="s3://1"), Artifact(name="scan", uri="s3://2")
+    opened.move(turn(agent="front", peers=["blind"]).transfer("blind", summary="go on", artifacts=[first]))
+    back = turn(agent="blind", path=["front", "blind"]).hand_back("found", artifacts=[second])
+    assert isinstance(opened.move(back), HandoffAdmitted)
+    assert opened.ledger.carried().artifacts["scan"] == second
+
+
 def test_a_person_who_resolves_brings_it_labelled() -> None:
     opened = opened_with()
     opened.move(turn(agent="front").escalate("who is this?"))
