@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.bus.reader import every
 from mesh.cli.exits import Exit
 from mesh.fleet.file import parse_fleet
 from mesh.ops.dead_letters import STREAM
@@ -105,8 +106,9 @@ async def night(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Night
     with plain_logs(logging.CRITICAL):
         async with EmbeddedBus(FLEET.fleet, tmp_path_factory.mktemp("mesh")) as mesh:
             async with mesh.connected_as("admin") as admin:
-                policy = Policy(escalation_sla_s=3600.0)
-                await admin.publish_durable(subjects.policy(policy.name), msgspec.json.encode(policy))
+                for sla_s in (7200.0, 3600.0):
+                    policy = Policy(escalation_sla_s=sla_s)
+                    await admin.publish_durable(subjects.policy(policy.name), msgspec.json.encode(policy))
             async with staged(mesh, guards=1) as stage:
                 night = Night(stage, folder)
                 await stuck_letter(stage)
@@ -155,6 +157,9 @@ async def test_a_command_of_the_page_does_what_it_is_given_for(
     if "17" in words:
         last = await night.stage.last_seq(STREAM)
         words = [str(last) if word == "17" else word for word in words]
+    if "diff" in words:
+        kept = every(await night.stage.bus("admin"), "CONF", subjects.policy("default"))
+        words = [*words[:2], *[str(each.seq) async for each in kept]]
     who = next((name for name in ("app", "admin") if f"--as {name}" in line), "ops")
     wanted = next((status for found, status in FOUND.items() if re.search(found, line)), Exit.DONE)
     if "watch" in words and "human" in words:
