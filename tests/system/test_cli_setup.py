@@ -39,7 +39,7 @@ async def test_requests_of_agents_that_leave_are_listed_and_asked_about_before_a
     assert refused.status == Exit.USAGE, refused
     assert "e leaves the fleet and holds 2 open requests" in refused.err
     assert first in refused.err
-    assert "say --yes" in refused.err
+    assert "add --yes" in refused.err
     declined = await own_office.typed("n\n", "setup", who="admin")
     assert (declined.status, "nothing was changed" in declined.err) == (Exit.FAILED, True), declined
     assert (await own_office.mesh("setup", "--dry-run", "--json", who="admin")).json["held"]  # nothing was
