@@ -15,7 +15,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.domain.waits import Looks
 from protocol.wire import events
-from protocol.wire.commands import Command, OfferClaimed
+from protocol.wire.commands import Command, FactsPost, OfferClaimed
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import AnyEvent, Ended, type_of
 from protocol.wire.ids import HUMAN
@@ -238,10 +238,15 @@ def one_decision(reading: Reading) -> Iterator[Breach]:
 
 
 def _asked(event: AnyEvent) -> tuple[str, int, str]:
-    """Return what an event decides or puts off: a turn and round; of a claim, the offer and who claims it."""
+    """Return what an event decides or puts off: a turn and round; of a claim, the offer and who claims it.
+
+    A post is put off beside the move of its round; it is known by its number.
+    """
     claimant = ""
     if isinstance(event, events.MoveDeferred) and isinstance(event.proposal, OfferClaimed):
         claimant = event.sender
+    elif isinstance(event, events.MoveDeferred) and isinstance(event.proposal, FactsPost):
+        claimant = f"post {event.proposal.post}"
     elif isinstance(event, events.MoveRefused) and event.move.name == "claim":
         claimant = "" if event.grounds.sender is None else event.grounds.sender.name
     return _turn(event), event.round, claimant

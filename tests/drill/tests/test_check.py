@@ -9,15 +9,17 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mesh.testing import fleet_of
+from mesh.testing import InMemoryGuard, fleet_of
 from protocol.wire import events
-from protocol.wire.commands import Freeze, Submit
+from protocol.wire.commands import FactsPost, Freeze, Submit
 from protocol.wire.config import Fleet
 from protocol.wire.ids import AgentName
 from tests.drill import stalls
 from tests.drill.check import BY_NAME, CHECKS, check
 from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
+from tests.drill.log_checks import one_decision
+from tests.drill.reading import Reading
 from tests.drill.tests.model_calls import (
     answered_while_it_slept,
     by_one_who_did_not_sleep,
@@ -52,6 +54,8 @@ from tests.drill.tests.scene import (
 )
 from tests.drill.tests.tree_scene import TREES_WRONG, claimed, left_open, tree
 from tests.unit.protocol import worlds
+from tests.unit.protocol.swarms import FLEET as SWARM
+from tests.unit.protocol.test_freeze import POLICIES
 from tests.unit.protocol.worlds import ask, escalate, fact
 
 Make = Callable[[], Evidence]
@@ -397,6 +401,19 @@ CASES = [
     for promise, cases in wrong.items()
     for name, make in cases.items()
 ]
+
+
+def test_posts_that_are_put_off_are_neither_each_other_nor_the_move_of_their_round() -> None:
+    guard = InMemoryGuard(SWARM, POLICIES)
+    guard.submit("hello", policy="swarm")
+    guard.say(Freeze(id="f"), guard._operator())
+    for number in range(2):
+        facts = (fact(f"k{number}", number),)
+        guard.propose(FactsPost(turn=guard.holder.id, round=0, post=number, facts=facts))
+    guard.move(ask("c1"))
+    evidence = with_bodies(clean(), guard.bodies)
+    assert list(one_decision(Reading(evidence))) == []
+    assert list(one_decision(Reading(with_event_again(evidence, events.MoveDeferred, id="other")))) != []
 
 
 def test_there_is_a_case_for_every_check() -> None:
