@@ -77,8 +77,12 @@ async def streams(
         with anyio.CancelScope(shield=True):  # else no process would be waited for where a caller gives up
             heard.close()
             to_send.close()  # the writer ends once it has written what it took
-            await asyncio.wait({writing}, timeout=_FLUSH_S)
-            await _stop(name, process)
+            try:
+                await asyncio.wait({writing}, timeout=_FLUSH_S)
+                await _stop(name, process)
+            except asyncio.CancelledError:  # the scope holds off anyio's cancelling alone
+                _signal(process, signal.SIGKILL)
+                raise
             for task in (reading, writing):
                 task.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
@@ -183,9 +187,14 @@ async def _stop(name: str, process: Process) -> None:
         if await _ended(process):
             return
         if number is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
+            _signal(process, number)
     _log.warning("mcp_server_not_ended", server=name, pid=process.pid)
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    """Send the server's whole process group a signal, if it is still there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 async def _ended(process: Process) -> bool:

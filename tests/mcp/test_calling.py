@@ -20,6 +20,7 @@ from mesh.mcp import (
     McpUnreached,
     McpUnusable,
 )
+from mesh.mcp.process import streams
 from tests.certain import is_
 from tests.mcp.conftest import Mount, Things, World, sharing
 from tests.servers import ROOT, until
@@ -161,6 +162,24 @@ async def test_a_server_that_ends_at_once_may_come_up_later(mount: Mount) -> Non
 async def test_a_server_that_never_says_a_word_is_not_waited_for_long(mount: Mount) -> None:
     with pytest.raises(McpDown, match=r"things was not ready within 0\.2 s"):
         await mount(command=["sleep", "600"], start_s=0.2).tools()
+
+
+async def test_a_process_is_gone_though_whoever_ends_it_is_cancelled_once_more(tmp_path: Path) -> None:
+    noted = tmp_path / "pid"
+    command = ["sh", "-c", f"echo $$ > {noted}; exec sleep 600"]
+
+    async def hold() -> None:
+        async with streams("things", command, dict(os.environ), None):
+            await asyncio.Event().wait()
+
+    holding = asyncio.create_task(hold())
+    await until(lambda: noted.exists() and noted.read_text().endswith("\n"))
+    holding.cancel()
+    await asyncio.sleep(0)  # now it waits for the process, which does not end by itself
+    holding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    await until(lambda: is_gone(int(noted.read_text())))
 
 
 async def test_without_the_extra_it_says_what_to_install(
