@@ -11,6 +11,8 @@ was interrupted.
 """
 
 import base64
+import contextlib
+import fcntl
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -102,6 +104,25 @@ async def backup(bus: Bus, folder: Path, progress: Progress = lambda *_: None) -
 
     Raises BackupUnusable if the folder holds something else, OSError, OldForm, BusError.
     """
+    with _alone(folder):
+        return await _backup(bus, folder, progress)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other backups out of a folder until this one ends or dies. Raises BackupUnusable, OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise BackupUnusable(f"another backup into {folder} is under way: wait for its end") from None
+    finally:
+        os.close(opened)
+
+
+async def _backup(bus: Bus, folder: Path, progress: Progress) -> Manifest:
     await check_form(bus)
     fleet = await fleet_of(bus)
     there = (await listing(bus)).streams
@@ -145,7 +166,6 @@ def _stream(info: dict[str, Any], before: BackupStream | None) -> BackupStream:
 
 def _begin(folder: Path, mesh: str, created: dict[str, str]) -> Manifest:
     """Return the manifest of a folder, or a new one for an empty folder. Raises BackupUnusable, OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (folder / MANIFEST).exists():
         if any(folder.iterdir()):
             raise BackupUnusable(f"{folder} is not empty and holds no backup: name another folder")

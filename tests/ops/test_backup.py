@@ -25,7 +25,7 @@ from mesh.bus.streams import inbox_consumer
 from mesh.cli.exits import Exit
 from mesh.client import Client
 from mesh.errors import BackupUnusable, RestoreFailed
-from mesh.ops.backup import MANIFEST, backup, line_of, message_of, read_manifest
+from mesh.ops.backup import MANIFEST, backup, line_of, message_of, read_manifest, whole_manifest
 from mesh.ops.requeue import requeue
 from mesh.ops.restore import restore
 from mesh.testing import EmbeddedBus
@@ -294,6 +294,16 @@ async def test_a_folder_of_another_mesh_takes_no_backup(tmp_path: Path) -> None:
         (tmp_path / "other" / "letters.txt").write_text("mine")
         with pytest.raises(BackupUnusable, match="not empty"):
             await backup(admin, tmp_path / "other")
+
+
+async def test_two_backups_at_once_into_one_folder_are_one_and_a_refusal(tmp_path: Path) -> None:
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        admin, folder = await stage.bus("admin"), tmp_path / "backup"
+        both = await asyncio.gather(backup(admin, folder), backup(admin, folder), return_exceptions=True)
+        (made,) = [each for each in both if not isinstance(each, BaseException)]
+        (refused,) = [each for each in both if isinstance(each, BaseException)]
+        assert isinstance(refused, BackupUnusable)
+        assert whole_manifest(folder) == made
 
 
 async def test_a_restore_that_was_interrupted_anywhere_is_begun_anew(
