@@ -40,6 +40,7 @@ from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import OpenDecision
 from protocol.domain.envelope import World
+from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
     NOT_STORED,
     Append,
@@ -62,6 +63,7 @@ from protocol.domain.steps import (
 )
 from protocol.domain.timers import guard_failed
 from protocol.domain.turns import TurnState
+from protocol.domain.waits import first_wait
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Command, Submit, is_control
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
@@ -371,7 +373,8 @@ class RequestProcessor:
             failpoint("guard.due")
         body = codec.encode(event)
         try:
-            seq = await self._store(event, body, cached.seq)
+            first = not cached.placed
+            seq = await (self._open(cached, event, body) if first else self._store(event, body, cached.seq))
         except TooLarge as refused:
             if step.command is None:
                 sizes = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
@@ -388,6 +391,24 @@ class RequestProcessor:
         if event.trace:
             headers[tracing.HEADER] = event.trace
         return await self._log.append(event.to, event.request, body, after=after, headers=headers)
+
+    async def _open(self, cached: CachedRequest, event: AnyEvent, body: bytes) -> int:
+        """Store a request's first event, and arm its timer with it: before it, and without waiting.
+
+        Client and guard may both die now. Without a timer the request would wait until its agent proposes.
+        """
+        opened = Ledger()
+        opened.mesh_thawed = self._context.spans
+        opened.apply(event, body)
+        now, fleet = self._context.now(), self._context.fleet
+        at = first_wait(opened) or now + round(fleet.guard_lease_s * 1e6)  # its first may come later
+        arming = arm_timer(self._bus, cached, event.request, at, now, fleet.partitions)
+        armed, stored = await asyncio.gather(arming, self._store(event, body, 0), return_exceptions=True)
+        if isinstance(stored, BaseException):
+            raise stored
+        if armed is not None:
+            raise armed
+        return stored
 
     async def _wake_soon(self, cached: CachedRequest, request: str) -> None:
         """Have the bus wake a guard, should this one die before all that follows is in the log."""

@@ -149,6 +149,19 @@ async def test_what_follows_comes_though_guard_and_asker_die_and_the_turn_is_ove
     await stage.reaches(request, "turn.resumed")
 
 
+async def test_a_request_has_its_timer_though_guard_and_client_die_as_it_is_opened(stage: Stage) -> None:
+    """Nobody submits it again, and its agent is never there: only its timer can end it."""
+    submit = codec.encode(Submit(text="hello", policy="short"))
+    client = await stage.client()
+    async with stage.doomed_guard("guard.decided#1") as doomed:
+        request = client.new_id()
+        assert not await Lane(await stage.bus("c1"), "c1").is_decided(request, submit)
+        await doomed.ended()
+    assert await stage.types(request) == ["request.opened"]
+    await guarded(stage, "heir")
+    await stage.reaches(request, "request.expired")
+
+
 async def test_a_frozen_guard_costs_its_asker_a_wait_and_decides_nothing_twice(stage: Stage) -> None:
     client, a = await stage.client(), await stage.actor("a")
     async with stage.doomed_guard("never") as frozen:
