@@ -7,7 +7,7 @@ anything that is not text.
 import functools
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 
 from mesh.cli.options import Command, Option, together
 from mesh.errors import UsageWrong
-from mesh.service.printable import span_s
+from mesh.service.printable import moment, span_s
 from protocol.wire.commands import Submit
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.prices import LARGEST_AMOUNT
@@ -95,26 +95,21 @@ def read_json(value: str) -> Any:
 # --- times ----------------------------------------------------------------------------------------
 
 
-def moment(written: str) -> datetime:
-    """Return a time, UTC unless it says otherwise. Raises UsageWrong."""
-    ago_s = span_s(written)
-    try:
-        at = (
-            datetime.fromisoformat(written) if ago_s is None else datetime.now(UTC) - timedelta(seconds=ago_s)
-        )
-    except (ValueError, OverflowError):
-        raise UsageWrong(f"not a time: {written!r}; write 2026-11-21T02:00Z, or 90s, 10m, 2h, 1d") from None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+def _moment(written: str) -> datetime:
+    at = moment(written)
+    if at is None:
+        raise UsageWrong(f"not a time: {written!r}; write 2026-11-21T02:00Z, or 90s, 10m, 2h, 1d")
+    return at
 
 
 def server_time(written: str) -> str:
     """Return a time as the server reads it. Raises UsageWrong."""
-    return moment(written).isoformat().replace("+00:00", "Z")
+    return _moment(written).isoformat().replace("+00:00", "Z")
 
 
 def microseconds_at(written: str) -> int:
     """Return a time as events have it: UTC µs. Raises UsageWrong."""
-    return int(moment(written).timestamp() * 1e6)
+    return int(_moment(written).timestamp() * 1e6)
 
 
 def _deadline(written: str) -> int:

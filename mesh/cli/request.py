@@ -13,6 +13,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.stores import JournaledStep
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import Exit, Leave, leave
+from mesh.cli.filters import with_filters
 from mesh.cli.options import (
     PEOPLE,
     READERS,
@@ -51,6 +52,7 @@ from protocol.wire.commands import Submit
 if TYPE_CHECKING:  # SQLite, which no other command of this noun needs
     from mesh.ops.index import RequestIndex
     from mesh.ops.rows import Listed
+    from mesh.ops.where import Filter
 
 app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.")
 
@@ -71,20 +73,7 @@ async def submit(where: Where, *, wanted: Submit, request: str | None, as_json: 
 
 
 @app.command("ls")
-@click.option("--status", help="Only open, human (people must act), frozen, completed, refused, failed …")
-@click.option("--agent", help="Only requests that this agent had a turn in.")
-@click.option("--client", help="Only requests of this client.")
-@click.option("--rule", help="Only requests in which this rule refused a move.")
-@click.option(
-    "--version",
-    metavar="AGENT=VERSION",
-    help="Only requests in which the agent ran so: front=2.",
-)
-@click.option("--conversation", help="Only requests of this conversation.")
-@click.option("--text", help="Only requests whose text has these words, or whose id begins so.")
-@click.option("--cost", metavar="DOLLARS", help="Only requests that cost so much at least.")
-@click.option("--younger", metavar="SPAN", help="Only requests opened within 90s, 15m, 2h or 7d.")
-@click.option("--older", metavar="SPAN", help="Only requests opened before that.")
+@with_filters
 @click.option("--all", "whole", is_flag=True, help="Index the whole log first, not its newest events alone.")
 @click.option(
     "--limit",
@@ -95,12 +84,11 @@ async def submit(where: Where, *, wanted: Submit, request: str | None, as_json: 
     help="How many at most.",
 )
 @framed
-async def ls(where: Where, *, limit: int, whole: bool, as_json: bool, **fields: str | None) -> None:
+async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json: bool) -> None:
     """List requests, newest event first.
 
     The list comes from an index of the log that is kept between runs.
     """
-    wanted = ops.index.filter_from({name: value for name, value in fields.items() if value is not None})
 
     def look(index: "RequestIndex") -> "tuple[list[Listed], bool]":
         return index.page(wanted, limit=limit, by_change=True), index.is_whole

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mesh.ops import roster as roster
     from mesh.ops import spending as spending
     from mesh.ops import watch as watch
+    from mesh.ops import where as where
     from mesh.ops import words as words
 else:
 

@@ -10,30 +10,22 @@ place in the log, and a part of the log is written only where the part before it
 """
 
 import contextlib
-import re
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mesh.errors import UsageWrong
 from mesh.ops.roster import Frozen
-from mesh.ops.rows import COSTS, STATUSES, EdgeCount, IndexRow, Listed, version_tag, words_of
-from mesh.service.printable import span_s
-from protocol.wire.ids import is_name
+from mesh.ops.rows import EdgeCount, IndexRow, Listed
+from mesh.ops.where import Filter
 
 _FORM = 7
 """The form of the tables. A file of another form is made again."""
 _FEW = 20_000
 """Rows that are looked at one by one where no filter has fewer: tens of milliseconds."""
-_PREFIX = 3
-"""The least letters that find words by their beginning. Fewer are in most texts."""
-_AN_ID = re.compile(r"[a-z][a-z0-9-]*_[0-9A-Z]{3,26}")
 _FIELDS = tuple(name for name in Listed.__struct_fields__ if name != "id")
 _TABLES = """
 CREATE TABLE place (form INTEGER, log TEXT, since INTEGER, seq INTEGER);
@@ -55,85 +47,6 @@ CREATE TABLE edges (
 CREATE TABLE tags (tag TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (tag, id)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (text, content='', prefix='3 4 5');
 """
-
-
-# --- which requests are wanted --------------------------------------------------------------------
-
-MOST_TEXT = 200
-"""Characters that are looked for."""
-TAGGED = ("agent", "client", "rule")
-
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests are wanted: those to which all of it applies."""
-
-    tags: tuple[str, ...] = ()
-    conversation: str = ""
-    text: str = ""
-    """Words that the client wrote (their beginnings will do), or the beginning of an id."""
-    nano_dollars: int = 0
-    """At least."""
-    since: int | None = None
-    """Opened at this time (UTC µs) or later."""
-    until: int | None = None
-
-
-def filter_from(fields: Mapping[str, str], now_s: float | None = None) -> Filter:
-    """Return which requests a person asks for, as the page's address and options of `request ls` say it.
-
-    Args:
-        fields: `status`, `agent`, `client`, `rule`, `version` (`front=2`), `conversation`, `text`,
-            `cost` (dollars at least),
-            `younger` and `older` (a span: `15m`, `7d`); each may be left out.
-
-    Raises UsageWrong.
-    """
-    now_s, tags = time.time() if now_s is None else now_s, []
-    if "status" in fields:
-        if fields["status"] not in STATUSES:
-            raise UsageWrong(f"no such status: {fields['status'][:40]!r}; one of {', '.join(STATUSES)}")
-        tags.append(f"status:{fields['status']}")
-    for kind in TAGGED:
-        if kind in fields:
-            if not is_name(fields[kind].replace("_", "-")):
-                raise UsageWrong(f"{kind}: {fields[kind][:40]!r} is no name")
-            tags.append(f"{kind}:{fields[kind]}")
-    if "version" in fields:
-        agent, _, version = fields["version"].partition("=")
-        if not is_name(agent) or not version:
-            raise UsageWrong(f"version: {fields['version'][:40]!r} is not AGENT=VERSION, such as front=2")
-        tags.append(version_tag(agent, version))
-    text = fields.get("text", "").strip()
-    if len(text) > MOST_TEXT:
-        raise UsageWrong(f"text has {MOST_TEXT} characters at most")
-    return Filter(
-        tags=tuple(tags),
-        conversation=fields.get("conversation", ""),
-        text=text,
-        nano_dollars=nano_dollars("cost", fields["cost"]) if "cost" in fields else 0,
-        since=_ago(fields, "younger", now_s),
-        until=_ago(fields, "older", now_s),
-    )
-
-
-def nano_dollars(name: str, value: str) -> int:
-    """Return an amount of dollars as nano-dollars. Raises UsageWrong."""
-    try:
-        amount = Decimal(value.strip().removeprefix("$"))
-    except InvalidOperation:
-        amount = Decimal(-1)
-    if not (amount.is_finite() and 0 <= amount <= 10**9):
-        raise UsageWrong(f"{name}: {value[:40]!r} is no amount of dollars")
-    return int(amount * 10**9)
-
-
-def _ago(fields: Mapping[str, str], name: str, now_s: float) -> int | None:
-    if name not in fields:
-        return None
-    span = span_s(fields[name])
-    if span is None:
-        raise UsageWrong(f"{name}: {fields[name][:40]!r} is no span of time; write 90s, 15m, 2h or 7d")
-    return max(0, int((now_s - span) * 1e6))
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -343,13 +256,9 @@ class RequestIndex:
         It begins with what fewest requests have, and looks at each of these for all else. By the newest
         event it begins with that order where none is rare: then most of what it looks at is wanted.
         """
-        is_id = bool(_AN_ID.fullmatch(wanted.text))
-        words = [] if is_id else words_of(wanted.text).split()
-        is_prefix = bool(words) and len(words[-1]) >= _PREFIX
+        is_id, words, is_prefix = wanted.is_id, wanted.words, wanted.is_prefix
         match = " ".join(f'"{word}"' for word in words) + ("*" if is_prefix else "")
-        tags = list(wanted.tags)
-        if wanted.nano_dollars:
-            tags.append(f"cost:{max(power for power in COSTS if 10**power <= wanted.nano_dollars)}")
+        tags = wanted.all_tags
         counted = {tag: self.count(tag) for tag in tags}
         fewest = min(counted, key=counted.__getitem__, default=None)
         tables, key, clauses, values = "requests r", "r.id", list[str](), list[Any]()

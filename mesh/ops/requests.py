@@ -13,11 +13,12 @@ from mesh.bus.reader import up_to
 from mesh.bus.stores import JournaledStep, read_steps
 from mesh.bus.streams import steps_of
 from mesh.ops.feed import IndexFeed, is_damage
-from mesh.ops.index import Filter, RequestIndex
+from mesh.ops.index import RequestIndex
 from mesh.ops.journals import owners_of
 from mesh.ops.log import check_numbers, has_ended, not_there, read_each
 from mesh.ops.roster import mesh_freeze, with_served
 from mesh.ops.rows import Listed
+from mesh.ops.where import Filter
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent

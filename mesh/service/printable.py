@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -71,6 +71,18 @@ def span_s(written: str) -> int | None:
     """Return the seconds of a span of time, written `90s`, `10m`, `2h` or `1d`; None for any other text."""
     span = _SPAN.fullmatch(written)
     return None if span is None else int(span[1]) * _UNITS[span[2]]
+
+
+def moment(written: str) -> datetime | None:
+    """Return a time, UTC unless it says otherwise, or the one of a span ago; None for any other text."""
+    ago_s = span_s(written)
+    try:
+        at = (
+            datetime.fromisoformat(written) if ago_s is None else datetime.now(UTC) - timedelta(seconds=ago_s)
+        )
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def when(at_us: int) -> str:

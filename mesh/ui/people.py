@@ -21,7 +21,7 @@ from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 from mesh.bus.connection import Bus
 from mesh.errors import UsageWrong
 from mesh.ops import queue
-from mesh.ops.index import nano_dollars
+from mesh.ops.where import nano_dollars
 from mesh.service.printable import as_json_text, as_text, short
 from mesh.ui.page import Page, number
 from protocol.wire.events import type_of

@@ -8,6 +8,7 @@ key is at hand.
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import AsyncGenerator
 from urllib.parse import urlencode
 
@@ -23,8 +24,8 @@ from mesh.client.follow import AgentNote
 from mesh.errors import PASSING, MeshError, NotFound, UsageWrong
 from mesh.ops import control, log, queue
 from mesh.ops.explain import explain, sentences
-from mesh.ops.index import TAGGED, filter_from
 from mesh.ops.rows import STATUSES, Listed
+from mesh.ops.where import NAMES, TAGGED, Clause, clauses_in, filter_from, text_of
 from mesh.ui.drawing.scene import mermaid, scene
 from mesh.ui.page import Page, is_piece, number
 from mesh.ui.security import Visit
@@ -49,7 +50,9 @@ SPANS = ("15m", "1h", "1d", "7d", "30d")
 def list_routes(page: Page) -> list[Route]:
     async def many(request: Request) -> Response:
         fields = {name: value for name, value in request.query_params.items() if value.strip()}
-        wanted, before = filter_from(fields), number(fields, "before", None)
+        clauses = [Clause(name, fields[name]) for name in NAMES if name in fields]
+        clauses += clauses_in(fields.get("where", ""))
+        wanted, before = filter_from(clauses), number(fields, "before", None)
         index = page.feed.index
         found = await asyncio.to_thread(index.page, wanted, before=before, limit=PAGE + 1)
         rows = found[:PAGE]
@@ -63,6 +66,7 @@ def list_routes(page: Page) -> list[Route]:
             "rows.html" if is_piece(request) else "requests.html",
             rows=rows,
             given=kept,
+            where=shlex.quote(text_of(clauses)) if clauses else "",
             before=before,
             here=urlencode(kept | ({} if before is None else {"before": before})),
             first=urlencode(kept),
@@ -70,7 +74,7 @@ def list_routes(page: Page) -> list[Route]:
             sign=sign,
             behind=page.feed.behind,
             trouble=page.feed.trouble,
-            choices={"status": STATUSES, "younger": SPANS, "older": SPANS}
+            choices={"status": STATUSES, "since": SPANS, "until": SPANS}
             | (
                 {}
                 if is_piece(request)

@@ -1,8 +1,8 @@
 """docs/web-ui.md: every option of `mesh ui` has its place there, and its numbers are those of the code."""
 
 from mesh.cli.ui import ui
-from mesh.ops.index import _PREFIX
 from mesh.ops.rows import TEXT
+from mesh.ops.where import PREFIX
 from mesh.ui import LEAST_TOKEN, USUAL_PORT
 from mesh.ui.security import MOST_BODY
 from tests.docs.pages import read
@@ -22,6 +22,6 @@ def test_its_numbers_are_those_of_the_code() -> None:
     assert f"127.0.0.1:{USUAL_PORT}" in PAGE
     assert f"A token has {LEAST_TOKEN} characters or more" in PAGE
     assert f"A form has {MOST_BODY >> 10} KiB at most" in PAGE
-    assert (TEXT, _PREFIX) == (1_000, 3)
+    assert (TEXT, PREFIX) == (1_000, 3)
     assert "the first thousand characters" in PAGE
     assert "from three letters on" in PAGE

@@ -14,8 +14,8 @@ from mesh.bus.connection import Bus
 from mesh.ops import feed as feeding
 from mesh.ops import requests
 from mesh.ops.feed import IndexFeed, end
-from mesh.ops.index import Filter
 from mesh.ops.rows import Listed
+from mesh.ops.where import Filter
 from protocol.wire import subjects
 from protocol.wire.moves import Escalate, Transfer
 from tests.servers import eventually

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from mesh.ops.index import Filter, Overtaken, RequestIndex
+from mesh.ops.index import Overtaken, RequestIndex
 from mesh.ops.rows import COSTS, EdgeCount, IndexRow, Listed, words_of
+from mesh.ops.where import Filter, matches
 
 WORDS = ("refund", "double", "charge", "parcel", "late", "Straße", "naïve")
 COUNT = 400
@@ -114,6 +115,14 @@ def test_a_filter_keeps_what_it_says_page_by_page(
     kept = [row.listed.request for row in reversed(rows) if keeps(row)]
     assert found == kept
     assert [row.request for row in index.page(wanted, limit=COUNT, by_change=True)] == kept
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_one_request_is_wanted_without_an_index_where_the_index_finds_it(
+    rows: list[IndexRow], name: str
+) -> None:
+    wanted, keeps = FILTERS[name]
+    assert [row for row in rows if matches(wanted, row)] == [row for row in rows if keeps(row)]
 
 
 def test_a_request_that_goes_on_keeps_its_place_and_changes_its_tags(

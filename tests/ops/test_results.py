@@ -10,8 +10,8 @@ from mesh.bus.connection import Bus
 from mesh.errors import ControlRefused, NotFound, OutcomeUnknown, UsageWrong
 from mesh.ops import control, health, log, queue, requests, spending
 from mesh.ops.health import CHECKS, Look
-from mesh.ops.index import Filter
 from mesh.ops.rows import Listed
+from mesh.ops.where import Filter
 from protocol.wire import events
 from protocol.wire.commands import Resolve
 from protocol.wire.config import AgentEntry, Fleet

@@ -124,6 +124,12 @@ async def test_requests_are_listed_by_conversation_open_or_ended(office: Office,
     assert {each["conversation"] for each in listed.json} == {"talk-1"}
     shown = await office.mesh("request", "ls", "--conversation", "talk-1", "--status", "open")
     assert (open_ in shown.out, ended in shown.out, "talk-1" in shown.out) == (True, False, True)
+    both = await office.mesh(
+        "request", "ls", "--where", "conversation=talk-1 status=completed since=1h", "--json"
+    )
+    assert [each["request"] for each in both.json] == [ended]
+    wrong = await office.mesh("request", "ls", "--where", "status=open agnt=a")
+    assert (wrong.status, "character 13" in wrong.err) == (Exit.USAGE, True), wrong
     assert (await office.mesh("request", "show", refused, "--json")).json["conversation"] == "talk-1"
     assert "in conversation talk-2" in (await office.mesh("request", "show", other)).out
 

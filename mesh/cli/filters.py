@@ -1,0 +1,48 @@
+"""The option `--where`, and its short forms: which requests a command is about."""
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mesh import ops
+from mesh.cli.options import Command, Option, together
+
+if TYPE_CHECKING:
+    from mesh.ops.where import Clause
+
+HELP = "Only requests to which all of this applies: 'agent=front rule=depth since=2d'."
+_NAMES = " The options below are its names."
+
+
+def _clauses(context: click.Context, option: click.Parameter, typed: str | None) -> "list[Clause] | None":
+    return None if typed is None else ops.where.clauses_in(typed)
+
+
+def where_option(help: str = HELP) -> Option:
+    """Return the option `--where`; its command gets a `Filter` as `wanted`, None where it is not there."""
+    return click.option("--where", "wanted", metavar="WHERE", callback=_filter, help=help)
+
+
+def _filter(context: click.Context, option: click.Parameter, typed: str | None) -> Any:
+    return None if typed is None else ops.where.parse(typed)
+
+
+def with_filters(command: Command) -> Command:
+    """Give a command `--where` and an option for each of its names; it gets one `Filter` as `wanted`."""
+    names = ops.where.NAMES
+    short_forms = (
+        click.option(f"--{name}", metavar=each.metavar, help=each.help) for name, each in names.items()
+    )
+
+    @together(
+        click.option("--where", "clauses", metavar="WHERE", callback=_clauses, help=HELP + _NAMES),
+        *short_forms,
+    )
+    @functools.wraps(command)
+    def run(clauses: "list[Clause] | None", **options: Any) -> Any:
+        said = {name: options.pop(name) for name in names}
+        short = [ops.where.Clause(name, value) for name, value in said.items() if value is not None]
+        return command(wanted=ops.where.filter_from([*(clauses or ()), *short]), **options)
+
+    return run
