@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,16 +55,20 @@ async def streams(
     import anyio
 
     loop = asyncio.get_running_loop()
-    transport, protocol = await loop.subprocess_exec(  # gives the transport, which has to be closed, too
-        lambda: SubprocessStreamProtocol(limit=bounds.line_bytes, loop=loop),
-        *command,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=sys.__stderr__ or sys.stderr,
-        env=dict(env),
-        cwd=cwd,
-        start_new_session=True,
+    starting = asyncio.ensure_future(
+        loop.subprocess_exec(  # gives the transport, which has to be closed, too
+            lambda: SubprocessStreamProtocol(limit=bounds.line_bytes, loop=loop),
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=sys.__stderr__ or sys.stderr,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
     )
+    cancelled = await _until_done(starting)
+    transport, protocol = starting.result()
     process = Process(transport, protocol, loop)
     said, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
     to_send, sending = anyio.create_memory_object_stream["SessionMessage"](0)
@@ -72,24 +76,53 @@ async def streams(
     reading = asyncio.create_task(_read(process, said, budget))
     writing = asyncio.create_task(_write(process, sending, said, budget))
     try:
+        if cancelled is not None:
+            raise cancelled
         yield heard, to_send
     finally:
         with anyio.CancelScope(shield=True):  # else no process would be waited for where a caller gives up
             heard.close()
             to_send.close()  # the writer ends once it has written what it took
-            try:
-                await asyncio.wait({writing}, timeout=_FLUSH_S)
-                await _stop(name, process)
-            except asyncio.CancelledError:  # the scope holds off anyio's cancelling alone
-                _signal(process, signal.SIGKILL)
-                raise
-            for task in (reading, writing):
-                task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            ending = asyncio.create_task(_end(name, process, reading, writing))
+            cancelled = await _until_done(ending, lambda: _signal(process, signal.SIGKILL))
             said.close()
             sending.close()
             transport.close()  # a child of the server may hold its pipes for ever
+            if cancelled is not None:
+                raise cancelled
+            ending.result()
             await asyncio.sleep(0)
+
+
+async def _until_done(
+    task: asyncio.Future[Any], hasten: Callable[[], None] = lambda: None
+) -> asyncio.CancelledError | None:
+    """Wait for a task, though the caller is cancelled meanwhile. Then it is told to `hasten`.
+
+    Returns the caller's cancellation. Scopes of anyio hold off anyio's own cancelling, and not this.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as again:
+            cancelled = again
+            hasten()
+    return cancelled
+
+
+async def _end(name: str, process: Process, reading: asyncio.Task[None], writing: asyncio.Task[None]) -> None:
+    try:
+        await asyncio.wait({writing}, timeout=_FLUSH_S)
+        await _stop(name, process)
+    except asyncio.CancelledError:  # the loop itself is about to end
+        _signal(process, signal.SIGKILL)
+        await _ended(process)
+        raise
+    finally:
+        for task in (reading, writing):
+            task.cancel()
+        await asyncio.gather(reading, writing, return_exceptions=True)
 
 
 class _Budget:
