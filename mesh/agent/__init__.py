@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mesh.agent._injected import FromFact
     from mesh.agent.definition import Agent, agent
     from mesh.agent.errors import (
         ApprovalNeeded,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
         ToolError,
         ToolRefused,
     )
-    from mesh.agent.tools import NOT_DONE, FromFact, Tool, tool
+    from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import RefusedMove, Turn
     from mesh.agent.values import Result
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
@@ -80,6 +81,7 @@ __all__ = [
 _HOMES = (
     "mesh.agent.errors",
     "mesh.agent.tools",
+    "mesh.agent._injected",
     "mesh.agent.definition",
     "protocol.wire.handoff",
     "protocol.wire.moves",

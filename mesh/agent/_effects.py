@@ -10,28 +10,43 @@ An intent without a result is a doubt: the process died in between, or the call 
 says what is done about it. It runs again, it is asked about, or a person settles it.
 
 A yes is bound to its effect by the ask's digest: the effect's key. The key derives from the turn, the tool,
-the arguments and the number of equal calls before. Other arguments are another effect, which nobody has
-approved. The guard names the digest that a reply answers (`RoundOutcome.asked`).
+the arguments, the facts that a tool reads of the turn, and the number of equal calls before. Other arguments
+are another effect, which nobody has approved. The guard names the digest that a reply answers
+(`RoundOutcome.asked`).
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from mesh.agent._journal import Journal, Place, Produce
-from mesh.agent._steps import NOTHING_GIVEN, Call, Given, Named, Recorded, as_json, giving, plain, value_of
+from mesh.agent._steps import (
+    NOTHING_GIVEN,
+    Call,
+    Earlier,
+    Given,
+    Named,
+    Recorded,
+    as_json,
+    digest_of,
+    giving,
+    plain,
+    value_of,
+)
 from mesh.agent.errors import ApprovalNeeded, EffectUnknown, Fenced, InDoubt, TurnError, effect_broke
 from mesh.agent.tools import NOT_DONE, Tool
 from mesh.service.failpoints import failpoint
 from protocol.wire.event_parts import Assignment
-from protocol.wire.handoff import Refusal
-from protocol.wire.ids import HUMAN, submitter_of
+from protocol.wire.handoff import Fact, Refusal
+from protocol.wire.ids import HUMAN, derive, submitter_of
 from protocol.wire.moves import Ask
 from protocol.wire.records import DONE, FENCE, Record
 
+ALL_FACTS = ""
+"""Among the facts that a tool read: all of them."""
 SHOWN_CHARS = 4_000
 """Of an effect's arguments, in the question that asks for its approval."""
 
@@ -184,6 +199,32 @@ def another_try(journal: Journal, tool: Tool, key: str, run: Produce, *, lease_s
         return await run()
 
     return again
+
+
+# --- what a tool reads of its turn ------------------------------------------------------------------
+
+
+def fact_digest(facts: Iterable[Fact], key: str = ALL_FACTS) -> str:
+    """Return the digest of a fact's value, or of all facts (`ALL_FACTS`); empty for one that is not there."""
+    if key == ALL_FACTS:
+        return digest_of({fact.key: fact.value for fact in facts})
+    return next((digest_of(fact.value) for fact in facts if fact.key == key), "")
+
+
+def key_by_facts(earlier: Earlier, call_key: str, facts: Collection[Fact]) -> str:
+    """Return the key of an effect whose tool takes the turn.
+
+    It is the key of the same call in an earlier round, unless a fact that the tool read then is another now.
+    What is to be read the first time nobody knows: then all facts count.
+
+    Args:
+        call_key: the call's, whatever the tool reads.
+    """
+    for record in reversed(earlier.same_calls(call_key)):
+        assert record.reads is not None
+        if all(fact_digest(facts, key) == was for key, was in record.reads.facts.items()):
+            return record.key
+    return derive(call_key, fact_digest(facts))
 
 
 # --- approvals -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mesh.agent._ahead import EndWatch
-from mesh.agent._effects import another_try, bring_about, require_approval
+from mesh.agent._effects import another_try, bring_about, fact_digest, key_by_facts, require_approval
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
 from mesh.agent._steps import Given, Recorded, RoundKey, digest_of, given, giving, plain, prompt_of, text_of
 from mesh.agent._tasks import Send, Tasks, nowhere
@@ -54,7 +54,7 @@ from protocol.wire.handoff import Artifact, Budget
 from protocol.wire.ids import derive
 from protocol.wire.moves import Move
 from protocol.wire.prices import price_list
-from protocol.wire.records import RAISED
+from protocol.wire.records import RAISED, Reads
 
 if TYPE_CHECKING:
     from mesh.artifacts.store import ArtifactStore, Data
@@ -115,6 +115,8 @@ class Execution:
         self.effects = set(work.reported.effects)
         self.ended = EndWatch(is_over, open_at=open_at)
         self._store = store
+        self.for_tools: Callable[[Execution, dict[str, str]], object] | None = None
+        """Makes the turn for a tool that takes it, and puts into a dict what the tool reads of facts."""
         self._usage = work.reported.usage
         self._code = {"prompt": prompt_version, "version": version, "build": build}
         self._ordinals: dict[tuple[str, str], int] = {}
@@ -155,11 +157,17 @@ class Execution:
         told = self.forbids(tool)
         if told and not for_model:
             raise ActionNotAllowed(told)
-        facts = {fact.key: fact.value for fact in self.work.handoff.facts}
-        arguments = tool.with_facts(arguments, facts, for_model=for_model)
+        facts, takes = self.work.handoff.facts, tool.injected
+        values = {fact.key: fact.value for fact in facts}
+        arguments = takes.with_facts(tool.name, tool.fn, arguments, values, for_model=for_model)
         tool.check(arguments)
-        digest = digest_of(arguments)
-        key = self._key(tool.name, digest)
+        reads_turn = takes.turn and tool.effect is None  # it may run again at will: all facts count
+        digest = digest_of([arguments, fact_digest(facts)] if reads_turn else arguments)
+        key, shown = self._key(tool.name, digest), given(arguments, tool.secret)
+        if takes.turn and tool.effect is not None:
+            await self.journal.load()
+            shown = shown._replace(reads=Reads(call=key, facts=dict[str, str]()))
+            key = key_by_facts(self.journal.earlier, key, facts)
         if not told:
             self.actions.add(tool.name)
             if tool.effect is not None and self.work.topology != "handoff":  # elsewhere no turn is read-only
@@ -172,9 +180,8 @@ class Execution:
                 require_approval(self.work, self.request, tool, arguments, key)
 
         call = ("call" if tool.effect is None else "effect", tool.name, digest)
-        shown = given(arguments, tool.secret)
         caught: list[Exception] = []
-        run = partial(self._run, tool, arguments, key, told, for_model, caught)
+        run = partial(self._run, tool, arguments, key, told, for_model, caught, shown.reads)
         try:
             if tool.effect is None:
                 return await self.journal.step(call, run, given=shown, refusals=for_model, ahead=for_model)
@@ -212,12 +219,14 @@ class Execution:
         told: str,
         for_model: bool,
         caught: list[Exception],
+        reads: Reads | None,
     ) -> Any:
         """Run a tool. Its refusal is recorded as an outcome, and so is what a reading tool raises.
 
         Args:
             told: why it may not be called; empty if it may.
             caught: gets the exception of a reading tool that is raised on once it is recorded.
+            reads: gets what an effect's tool reads of facts.
         """
         if told:
             raise Recorded(ActionNotAllowed.code, told, begun=False)
@@ -231,7 +240,10 @@ class Execution:
                     raise self.journal.stop(needed) from None
         try:
             with self.live.doing("tool", tool.name), tool_span(self.key, tool.name):
-                value = plain(await tool.run(arguments, idempotency_key=key))
+                turn = None
+                if tool.injected.turn and self.for_tools is not None:
+                    turn = self.for_tools(self, {} if reads is None else reads.facts)
+                value = plain(await tool.run(arguments, idempotency_key=key, turn=turn))
         except ToolError as no:
             raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
         except Exception as broken:

@@ -17,11 +17,12 @@ from functools import partial
 from msgspec.structs import replace
 
 from mesh.agent import _telemetry as telling
+from mesh.agent._attempts import Attempts
 from mesh.agent._claims import Claims
 from mesh.agent._execution import Execution
 from mesh.agent._instance import FleetWatcher, ForeignRounds, Presence, RunningRounds
 from mesh.agent._journal import Journal
-from mesh.agent._steps import WINDOW, Attempts, RoundKey
+from mesh.agent._steps import WINDOW, RoundKey
 from mesh.agent._telemetry import BEGAN_S, LiveOutput, SecondCount
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded, TurnError, bug_behind

@@ -10,10 +10,11 @@ import traceback
 from typing import Self
 
 from mesh.agent import _telemetry as telling
+from mesh.agent._attempts import LEAVE_S
 from mesh.agent._claims import OfferPullers
 from mesh.agent._executor import Executor
 from mesh.agent._instance import FleetWatcher, card_of, publish_card
-from mesh.agent._steps import LEAVE_S, key_of
+from mesh.agent._steps import key_of
 from mesh.agent.definition import Agent, put_away, unpacked_in_time
 from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.bus.connection import Bus

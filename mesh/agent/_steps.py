@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
-import itertools
 import sys
 import time
 from collections import defaultdict, deque
@@ -20,7 +19,6 @@ import msgspec
 
 from mesh.agent.values import require_finite
 from mesh.bus.stores import StepStore, StepTaken
-from mesh.errors import BusError
 from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage
@@ -34,6 +32,7 @@ from protocol.wire.records import (
     RAISED,
     Cut,
     PromptParts,
+    Reads,
     Record,
     decode_record,
     place_of,
@@ -129,6 +128,7 @@ class Given(NamedTuple):
     secret: tuple[str, ...] = ()
     cut: Cut | None = None
     prompt: PromptParts | None = None
+    reads: Reads | None = None
 
 
 NOTHING_GIVEN = Given()
@@ -222,6 +222,7 @@ class StoredSteps:
             secret=given.secret,
             cut=given.cut,
             prompt=given.prompt,
+            reads=given.reads,
             **known,
         )
 
@@ -338,6 +339,11 @@ class Earlier:
         """Return the result of an effect, or the intent of one without; None if no round came to it."""
         return self._effects.get(key)
 
+    def same_calls(self, key: str) -> list[Record]:
+        """Return the effects of a call whose tool takes the turn, in order, by the call's own key."""
+        found = (record for _, record in self._effects.values())
+        return [record for record in found if record.reads is not None and record.reads.call == key]
+
     def settled(self, name: str) -> RoundOutcome | None:
         """Return a person's word on the doubtful effect at a step; None if nobody gave it."""
         return next((past for past in self._past if past.how == "settled" and past.step == name), None)
@@ -391,60 +397,3 @@ class Tally:
     def count(self, name: str, record: Record, nth: int) -> None:
         """Count a step, which is the `nth` call of the round."""
         self._lines[nth] = f"{name.removesuffix(DONE)}\x1f{record.called}\x1f{record.digest}\x1e"
-
-
-# --- attempts -------------------------------------------------------------------------------------
-
-LEAVE_S = 2.0
-"""How long a server that does not answer may keep an agent from leaving."""
-CRASHES = 5
-"""More attempts than were given back: the turn kills each process that runs it."""
-_MOST = 1_000
-
-
-class Attempts:
-    """The attempts at one round of a turn, as marks beside its steps.
-
-    From the second delivery on, `<round>-a<k>` is written before the handler runs, and `<round>-b<k>` when
-    the turn is given back in good order. This tells a turn that kills its process from one that was merely
-    moved; the server's count of deliveries counts drains and frozen pulls too. An instance that was held up
-    finds in the same marks that another one has taken over.
-    """
-
-    def __init__(self, store: StepStore, key: RoundKey) -> None:
-        self._store = store
-        self._request, self._turn, self._round = key.request, key.journal_id, key.round
-        self._own = -1
-        """The number of this attempt; the first one is not counted."""
-
-    async def is_crash_loop(self) -> bool:
-        """Count this attempt in; return True if so many before it never came back. Raises BusError."""
-        begun = self._own = await self._write_next("a")
-        return begun - await self._count("b") >= CRASHES
-
-    async def is_overtaken(self) -> bool:
-        """Return True if a later attempt has begun. Raises BusError."""
-        return await self._stands("a", self._own + 1)
-
-    async def given_back(self) -> None:
-        """Note that this attempt ended in good order, if the bus lets us while we leave."""
-        with contextlib.suppress(BusError, TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await self._write_next("b")
-
-    async def _write_next(self, kind: str) -> int:
-        """Write the next step of a kind; return how many there were before."""
-        for k in itertools.count(await self._count(kind)):
-            with contextlib.suppress(StepTaken):
-                await self._store.put(self._request, self._turn, f"{self._round}-{kind}{k}", b"{}")
-                return k
-        raise AssertionError("numbers do not end")
-
-    async def _count(self, kind: str) -> int:
-        for k in range(_MOST):
-            if not await self._stands(kind, k):
-                return k
-        return _MOST
-
-    async def _stands(self, kind: str, k: int) -> bool:
-        return await self._store.get(self._request, self._turn, f"{self._round}-{kind}{k}") is not None

@@ -29,7 +29,6 @@ from typing import (
     Any,
     Generic,
     Literal,
-    NamedTuple,
     Protocol,
     Union,
     get_args,
@@ -39,6 +38,7 @@ from typing import (
     overload,
 )
 
+from mesh.agent._injected import Injected
 from mesh.agent._threads import NoThread, Threads
 from mesh.agent.errors import EffectUnknown, ResultUnusable, ToolArgumentsInvalid, ToolBusy, ToolTimedOut
 from mesh.agent.values import Unfit, mistakes_in, read_as, short
@@ -68,16 +68,6 @@ It needs a default for type checkers, which else expect it of each `turn.call`."
 
 NAME_SYNTAX = "1 to 64 of a-z A-Z 0-9 _ -"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-
-
-class FromFact(NamedTuple):
-    """Marks a parameter that takes the value of a fact: `customer: Annotated[str, FromFact("customer_id")]`.
-
-    No model sees it or says it, so that no text can make a tool act for somebody else. The value counts as an
-    argument: in what is recorded, in a question for an approval, and in an effect's key.
-    """
-
-    key: str
 
 
 class NotDone:
@@ -130,42 +120,14 @@ class Tool(Generic[P, R, C]):
         return KEY in inspect.signature(self.fn).parameters
 
     @cached_property
-    def schema(self) -> dict[str, Any]:
-        """JSON schema of the arguments that a model gives, an object."""
-        return untitled(self._form(hidden=self._of_facts).model_json_schema())
-
-    def with_facts(
-        self, arguments: Mapping[str, Any], facts: Mapping[str, Any], *, for_model: bool
-    ) -> Mapping[str, Any]:
-        """Return the arguments with those that facts give. Raises ToolArgumentsInvalid.
-
-        Args:
-            facts: of the turn, by key.
-            for_model: True if a model gave the arguments: it may give none of these.
-        """
-        if not self._of_facts:
-            return arguments
-        if for_model and (said := sorted(self._of_facts.keys() & arguments.keys())):
-            raise ToolArgumentsInvalid(self.name, tuple(f"{name}: not an argument of yours" for name in said))
-        found = {name: facts[key] for name, key in self._of_facts.items() if key in facts}
-        defaults = inspect.signature(self.fn).parameters
-        lacking = (self._of_facts.keys() - found.keys()) - arguments.keys()
-        if wanted := sorted(name for name in lacking if defaults[name].default is inspect.Parameter.empty):
-            missing = tuple(f"the fact {self._of_facts[name]} is needed, and is not there" for name in wanted)
-            raise ToolArgumentsInvalid(self.name, missing)
-        return {**found, **arguments}
+    def injected(self) -> Injected:
+        """Its parameters that the runtime fills in, besides the key."""
+        return Injected.of_function(self.fn)
 
     @cached_property
-    def _of_facts(self) -> Mapping[str, str]:
-        """Parameters that facts give, with the facts' keys."""
-        marks = (
-            (name, each.key)
-            for name, hint in get_type_hints(self.fn, include_extras=True).items()
-            if get_origin(hint) is Annotated
-            for each in hint.__metadata__
-            if isinstance(each, FromFact)
-        )
-        return dict(marks)
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the arguments that a model gives, an object."""
+        return untitled(self._form(hidden=self.injected.names).model_json_schema())
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as the function takes them. Raises ToolArgumentsInvalid."""
@@ -177,10 +139,15 @@ class Tool(Generic[P, R, C]):
             raise ToolArgumentsInvalid(self.name, mistakes_in(wrong)) from wrong
         return {str(field.alias): getattr(found, own) for own, field in type(found).model_fields.items()}
 
-    async def run(self, arguments: Mapping[str, Any], *, idempotency_key: str = "") -> Any:
+    async def run(
+        self, arguments: Mapping[str, Any], *, idempotency_key: str = "", turn: object = None
+    ) -> Any:
         """Check the arguments, run the function (in a thread unless it is async), return its result.
 
         Its time begins as it does: a thread may be waited for as long again.
+
+        Args:
+            turn: as a tool sees it, for one that takes it.
 
         Raises ToolArgumentsInvalid, ToolBusy, ToolTimedOut, EffectUnknown for an effect that took too long,
         and the function's own errors. A thread cannot be stopped: nobody waits for its later work.
@@ -188,6 +155,8 @@ class Tool(Generic[P, R, C]):
         given = self.check(arguments)
         if self.takes_key:
             given[KEY] = idempotency_key
+        if self.injected.turn:
+            given[self.injected.turn] = turn
         call: Callable[..., Any] = self.fn
         answer: Awaitable[Any]
         if inspect.iscoroutinefunction(call):
@@ -252,7 +221,7 @@ class Tool(Generic[P, R, C]):
 
     @cached_property
     def _arguments(self) -> "type[BaseModel]":
-        return self._form()
+        return self._form(hidden={self.injected.turn})
 
     def _form(self, hidden: Container[str] = ()) -> "type[BaseModel]":
         """Return the arguments but the hidden ones, as a pydantic model.

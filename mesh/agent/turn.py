@@ -6,14 +6,16 @@ the top with a new one. Its `refusals`, `failures`, `reply` or `results` say wha
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from random import SystemRandom
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
+from mesh.agent._effects import ALL_FACTS, fact_digest
 from mesh.agent._execution import Execution
+from mesh.agent._injected import GivenToTools
 from mesh.agent._journal import Produce
 from mesh.agent._moves import Moves
 from mesh.agent._tasks import by_agent
@@ -44,13 +46,14 @@ class RefusedMove(NamedTuple):
     hint: str
 
 
-class Turn(Moves):
+class Turn(Moves, GivenToTools):
     """One round. Made by the runtime; `mesh.testing.turn` makes one for tests."""
 
     def __init__(self, execution: Execution) -> None:
         work = execution.work
         self.execution = execution
         """The round as the runtime runs it. An agent's code does not need it."""
+        execution.for_tools = ToolTurn  # the class: a round that is over is freed at once
         self.request = execution.request
         """The request's id."""
         self.client = submitter_of(self.request)
@@ -251,7 +254,7 @@ class Turn(Moves):
     def _artifact(self, which: Artifact | str) -> Artifact:
         if isinstance(which, Artifact):
             return which
-        handed = {each.name: each for each in self.handoff.artifacts}
+        handed = {each.name: each for each in self.execution.work.handoff.artifacts}
         if which not in handed:
             hidden = f"; withheld from this agent: {', '.join(self.withheld)}" if self.withheld else ""
             raise FactUnusable(f"no artifact {which!r}: there are {', '.join(handed) or 'none'}{hidden}")
@@ -260,3 +263,63 @@ class Turn(Moves):
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
         """Account for a cost that no step records: one of a model call by other means than `turn.model`."""
         self.execution.spend(Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls))
+
+
+# --- what a tool sees -----------------------------------------------------------------------------
+
+
+class ToolTurn(Turn):
+    """The round as a tool sees it that takes the turn (`turn: Turn`). It reads; a tool is one step by itself.
+
+    `reads` has what it read of facts: by key a digest, empty for a fact that is not there.
+    """
+
+    def __init__(self, execution: Execution, reads: dict[str, str]) -> None:
+        super().__init__(execution)
+        self._note = partial(_note, reads, self._whole)  # no method: it would refer to this in a circle
+        self.facts = _ReadFacts(self.facts, self._note)
+
+    @property
+    def handoff(self) -> Handoff:
+        """The whole of what was handed over: who looks at it reads all facts."""
+        self._note(ALL_FACTS)
+        return self._whole
+
+    @handoff.setter
+    def handoff(self, whole: Handoff) -> None:
+        self._whole = whole
+
+    def fact(self, key: str, kind: type[T]) -> T:
+        self._note(key)
+        return fact_as(self._whole.facts, key, kind, withheld=self.withheld)
+
+    async def _none_of_its_own(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("a tool is a step itself: it takes none of its own, and its turn only reads")
+
+    call = model = post = remark = now = random = save = _none_of_its_own
+
+    def spend(self, **_: Any) -> None:
+        raise RuntimeError("a tool's cost is of no step: spend in the code that calls it")
+
+
+def _note(reads: dict[str, str], handoff: Handoff, key: str) -> None:
+    reads[key] = fact_digest(handoff.facts, key)
+
+
+class _ReadFacts(Mapping[str, Any]):
+    """Facts by key that tell which of them were read."""
+
+    def __init__(self, facts: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        self._facts, self._note = facts, note
+
+    def __getitem__(self, key: str) -> Any:
+        self._note(key)
+        return self._facts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        self._note(ALL_FACTS)
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        self._note(ALL_FACTS)
+        return len(self._facts)

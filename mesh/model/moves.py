@@ -40,7 +40,7 @@ from mesh.model.arguments import (
     transfer_form,
 )
 from mesh.model.port import ToolCall, ToolSpec
-from mesh.model.prompt import PromptContext, context_now, hands_back_to, one_line
+from mesh.model.prompt import PromptContext, context_now, one_line
 from protocol.wire import codec
 from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry
@@ -65,6 +65,7 @@ Labels = Mapping[str, tuple[str, ...]]
 _NOT_JSON = "a number has to be finite, and a text without lone surrogates"
 
 _HAND_BACK_WORDS = "Give the work back to {}, with what was found out."
+_NEW_FACT = " A second time only with a fact that is new to the request."
 _COMPLETE_WORDS = "Answer whoever sent the request. This ends it."
 _FORM_WORDS = (
     "Answer the client in this form. This ends the request; words outside of this call are no answer."
@@ -272,7 +273,7 @@ def _offers(
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
     peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
     if turn.topology == "handoff":
-        yield from _passing_on(turn, peers)
+        yield from _passing_on(turn, peers, seen.back)
     else:
         yield from _of_a_tree(turn, peers, output_type)
     if turn.task_name:
@@ -290,16 +291,18 @@ def _offers(
         yield _offer(ESCALATE, _ESCALATE_WORDS, EscalateArguments)
 
 
-def _passing_on(turn: Turn, peers: Iterable[AgentEntry]) -> Iterator[_Offer]:
-    """Yield the moves of topology `handoff` that give the work on."""
+def _passing_on(turn: Turn, peers: Iterable[AgentEntry], back: str | None) -> Iterator[_Offer]:
+    """Yield the moves of topology `handoff` that give the work on; `back` gets it by a hand-back."""
     for peer in peers:
         if peer.name in turn.path:
             continue  # the guard refuses it, whatever it brings: work goes back by `hand_back` alone
         said = one_line(peer.description)
         words = f"Give the work to {peer.name}: {said}" if said else f"Give the work to {peer.name}."
+        if turn.handoff.move == "hand_back" and peer.name == turn.handoff.from_agent:
+            words += _NEW_FACT
         yield _offer(f"{TRANSFER}{peer.name}", words, transfer_form(peer.intents))
-    if (giver := hands_back_to(turn)) is not None:
-        yield _offer(HAND_BACK, _HAND_BACK_WORDS.format(giver), HandBackArguments)
+    if back is not None:
+        yield _offer(HAND_BACK, _HAND_BACK_WORDS.format(back) + _NEW_FACT, HandBackArguments)
 
 
 def _of_a_tree(turn: Turn, peers: Sequence[AgentEntry], output_type: Any) -> Iterator[_Offer]:

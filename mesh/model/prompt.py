@@ -82,6 +82,8 @@ class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[TaskResult, ...] = ()
     """Of tasks, as they were known then."""
     board: tuple[Posted, ...] = ()
+    back: str | None = None
+    """Who gets the work by a hand-back; None if nobody may."""
 
 
 def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
@@ -94,6 +96,7 @@ def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
         past=len(turn.past),
         results=execution.tasks.results,
         board=execution.work.board,
+        back=_hands_back_to(turn),
     )
 
 
@@ -148,10 +151,10 @@ def render(
     return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1)
 
 
-def hands_back_to(turn: Turn) -> str | None:
-    """Return who gets the work by a hand-back; None if nobody is there."""
+def _hands_back_to(turn: Turn) -> str | None:
+    """Return who gets the work by a hand-back; None if nobody is there, or may get it."""
     below, to = turn.path[:-1], turn.handoff.return_to
-    if not below:
+    if not below or turn.handoff.no_return:
         return None
     return to if to in below else below[-1]
 

@@ -65,6 +65,16 @@ class PromptParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Empty where nothing was said yet."""
 
 
+class Reads(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an effect's tool read of the turn's facts."""
+
+    call: str
+    """The key that the effect would have whatever its tool read."""
+    facts: dict[str, str] = {}
+    """By key: SHA-256 of the value as canonical JSON, empty for a fact that was not there. Under the empty
+    key: of all facts, as an object. An intent has none: nobody knows yet."""
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step as it is stored. Fields are only ever added, at the end and with a default."""
 
@@ -97,6 +107,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Instead of `arguments` of more than 16 KiB."""
     prompt: PromptParts | None = None
     """Of a model's reply: what was sent."""
+    reads: Reads | None = None
+    """Of an effect (`intent`, `effect`) whose tool takes the turn."""
 
     @property
     def called(self) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent import _effects, _journal, _steps, definition
+from mesh.agent import _attempts, _effects, _journal, _steps, definition
 from mesh.agent._ahead import LOOK_S
 from protocol.wire.config import LEASE_S, Fleet
 from protocol.wire.ids import HUMAN
@@ -35,7 +35,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"first {_effects.SHOWN_CHARS:,} characters" in PAGE
     assert f"`version_grace_s` ({definition.VERSION_GRACE_S:g} s)" in PAGE
     assert f"whole lease ({LEASE_S:g} s;" in PAGE
-    assert _steps.CRASHES == 5
+    assert _attempts.CRASHES == 5
     assert "Five more attempts" in PAGE
 
 

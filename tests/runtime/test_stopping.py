@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from mesh.agent import Budget, Constraints, Tool, Turn, tool
+from mesh.agent._attempts import Attempts
 from mesh.agent._instance import RunningRounds
 from mesh.agent._runtime import Runtime
-from mesh.agent._steps import Attempts, RoundKey
+from mesh.agent._steps import RoundKey
 from mesh.agent.definition import Agent
 from mesh.bus import consumer
 from mesh.bus.stores import JetStreamSteps

@@ -10,12 +10,13 @@ from typing import Any, cast
 import pytest
 
 from mesh.agent._ahead import LOOK_S, NEXT_LOOK_S, EndWatch
+from mesh.agent._attempts import Attempts
 from mesh.agent._effects import bring_about
 from mesh.agent._executor import open_since
 from mesh.agent._instance import LOST_S, ForeignRounds
 from mesh.agent._journal import Journal
 from mesh.agent._runtime import Runtime, Watchdog
-from mesh.agent._steps import WINDOW, Attempts, Call, RoundKey, key_of
+from mesh.agent._steps import WINDOW, Call, RoundKey, key_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded
 from mesh.bus.consumer import Message

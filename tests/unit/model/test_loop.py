@@ -267,6 +267,26 @@ async def test_an_agent_on_the_path_is_offered_as_a_hand_back_or_not_at_all() ->
     assert "- second" not in model.prompts[0].brief
 
 
+async def test_what_came_with_no_return_has_no_way_back_to_offer() -> None:
+    """The guard would refuse it, and the round would be lost."""
+    model = TalkingModel(*[says("done")] * 2)
+    given = turn(path=["first", "agent"], peers=["first", "other"])
+    sealed = replace(given.execution.work, handoff=replace(given.handoff, no_return=True))
+    for work in (given.execution.work, sealed):
+        await drive(turn_of("c1_r", work, given.execution.fleet), model, instructions="", tools=())
+    assert ["hand_back" in {tool.name for tool in prompt.tools} for prompt in model.prompts] == [True, False]
+
+
+async def test_a_second_visit_is_said_to_need_a_new_fact() -> None:
+    model = TalkingModel(says("done"))
+    given = turn(path=["first", "agent"], peers=["other", "another"], move="hand_back", from_agent="other")
+    await drive(given, model, instructions="", tools=())
+    told = {
+        tool.name for tool in model.prompts[0].tools if "only with a fact that is new" in tool.description
+    }
+    assert told == {"transfer_to_other", "hand_back"}
+
+
 async def test_a_second_visit_is_said_to_need_a_new_fact_and_the_guard_has_it_so() -> None:
     guard = InMemoryGuard(fleet_of("a", "b"))
     guard.submit("Fix it")

@@ -33,7 +33,7 @@ async def test_no_agent_is_told_what_it_is_not_cleared_for(records: Path) -> Non
         query = "SELECT name, email, phone, birth_date FROM candidates"
         people = [word.lower() for row in db.execute(query) for word in row if word]
     assert "lea sommer" in people
-    assert len(ran) > 40
+    assert len(ran) >= 40
     for text, turn in ran:
         brief = render(turn)
         assert text not in brief
@@ -108,7 +108,7 @@ async def test_a_rejection_is_sent_only_with_reasons_that_hold(records: Path) ->
     unsound = "I apply for v-106! sofia.marin@example.net"
     assert (await walk(RECRUITING, sound)).status == "completed"
     going = await walk(RECRUITING, unsound)
-    assert (going.status, going.refused) == ("escalated", ["no_return"])
+    assert (going.status, going.refused) == ("escalated", [])
     assert mailed("rejection") == [("k-1005", "4 years of experience, of at least 5.")]
 
 
@@ -120,4 +120,4 @@ def test_the_walks_that_the_fleet_is_there_to_show_are_all_among_the_samples() -
         (sample.expect.status, sample.expect.path) for sample in ruled
     }
     refused = {str(rule) for sample in ruled for rule in sample.expect.refused}
-    assert refused == {"cycle", "depth", "no_return"}
+    assert refused == {"cycle", "depth"}

@@ -1,0 +1,94 @@
+"""Parameters of tools that the runtime fills in: facts of the turn, and the turn itself.
+
+No model sees them or says them, so that no text can make a tool act for somebody else.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Set
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from mesh.agent.errors import ToolArgumentsInvalid
+
+
+class FromFact(NamedTuple):
+    """Marks a parameter that takes the value of a fact: `customer: Annotated[str, FromFact("customer_id")]`.
+
+    No model sees it or says it. The value counts as an argument: in what is recorded, in a question for an
+    approval, and in an effect's key.
+    """
+
+    key: str
+
+
+class GivenToTools:
+    """A base of `Turn`: a parameter annotated so gets the turn."""
+
+
+class Injected(NamedTuple):
+    """The parameters of a function that the runtime fills in."""
+
+    facts: Mapping[str, str]
+    """Those that facts give, with the facts' keys."""
+    turn: str
+    """The one that gets the turn; empty if there is none."""
+
+    @classmethod
+    def of_function(cls, function: Callable[..., Any]) -> "Injected":
+        """Find them. Raises TypeError for two that want the turn."""
+        hints = get_type_hints(function, include_extras=True)
+        hints.pop("return", None)
+        facts = {
+            name: each.key
+            for name, hint in hints.items()
+            if get_origin(hint) is Annotated
+            for each in hint.__metadata__
+            if isinstance(each, FromFact)
+        }
+        turns = [name for name, hint in hints.items() if _is_turn(hint)]
+        if len(turns) > 1:
+            raise TypeError(f"{function.__name__}: one parameter gets the turn, not {' and '.join(turns)}")
+        return cls(facts, "".join(turns))
+
+    @property
+    def names(self) -> Set[str]:
+        return {*self.facts, self.turn} - {""}
+
+    def with_facts(
+        self,
+        tool: str,
+        function: Callable[..., Any],
+        given: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        *,
+        for_model: bool,
+    ) -> Mapping[str, Any]:
+        """Return the arguments with those that facts give, and without the turn, which is none.
+
+        Args:
+            facts: of the turn, by key.
+            for_model: True if a model gave the arguments: it may give none of these.
+
+        Raises ToolArgumentsInvalid.
+        """
+        if for_model and (said := sorted(self.names & given.keys())):
+            raise ToolArgumentsInvalid(tool, tuple(f"{name}: not an argument of yours" for name in said))
+        if self.turn in given:  # code may say it, for its type checker
+            given = {name: value for name, value in given.items() if name != self.turn}
+        if not self.facts:
+            return given
+        found = {name: facts[key] for name, key in self.facts.items() if key in facts}
+        defaults = inspect.signature(function).parameters
+        lacking = (self.facts.keys() - found.keys()) - given.keys()
+        if wanted := sorted(name for name in lacking if defaults[name].default is inspect.Parameter.empty):
+            missing = tuple(f"the fact {self.facts[name]} is needed, and is not there" for name in wanted)
+            raise ToolArgumentsInvalid(tool, missing)
+        return {**found, **given}
+
+
+def _is_turn(hint: Any) -> bool:
+    """Return True for `Turn`, and for `Turn | None`."""
+    kinds = set(get_args(hint)) - {NoneType} if get_origin(hint) in (Union, UnionType) else {hint}
+    return len(kinds) == 1 and all(
+        isinstance(kind, type) and issubclass(kind, GivenToTools) for kind in kinds
+    )
