@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from typing import Literal, Self
 
 from mesh.bus.connection import connect
@@ -41,6 +42,9 @@ _LOOK_S = 0.25
 _PATIENCE_S = 10.0
 _READY_S = 60.0
 """How long recovery of the store may take."""
+_TAKEN = "bind: address already in use"
+_LASTING = 20_000, 32_768
+"""Ports for servers: below those that systems give to outgoing connections."""
 _HEAP = "1024MiB"
 """Soft limit of the server's heap (GOMEMLIMIT)."""
 _RELOADED = b"Reloaded server configuration"
@@ -137,6 +141,10 @@ def server_binary() -> Path:
     return Path(found)
 
 
+class _PortTaken(ServerFailed, code="server.port_taken"):
+    """Somebody has the port that the server is to listen on."""
+
+
 class EmbeddedServer(Lifecycle):
     """`async with EmbeddedServer(accounts, store) as server:` then connect to `server.url`.
 
@@ -218,6 +226,17 @@ class EmbeddedServer(Lifecycle):
         """
         if self.running:
             raise ServerFailed("the server runs already")
+        give_up_at = time.monotonic() + _READY_S
+        while True:
+            try:
+                await self._start()
+                return
+            except _PortTaken:  # by what chose the same, or connects from there at the moment
+                if time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(_LOOK_S)
+
+    async def _start(self) -> None:
         binary = server_binary()
         self.store.mkdir(parents=True, exist_ok=True)
         async with self._locked() as lock:
@@ -290,7 +309,7 @@ class EmbeddedServer(Lifecycle):
         path = self.store / "nats.conf"
         if not again:
             monitor = if_free(self._monitor_port) or -1
-            self._listens = f"127.0.0.1:{self._port or -1}", f"127.0.0.1:{monitor}"
+            self._listens = f"127.0.0.1:{self._port or lasting_port() or -1}", f"127.0.0.1:{monitor}"
         listen, http = self._listens
         path.write_text(
             server_config(
@@ -381,6 +400,8 @@ class EmbeddedServer(Lifecycle):
         tail = self.log_tail()
         if tail and tail[-1].startswith("nats-server: "):  # it says no more than what is wrong with its file
             raise ServerMisconfigured("nats-server does not accept its configuration", tail[-1:])
+        if tail and _TAKEN in tail[-1]:
+            raise _PortTaken("the server's port is taken", tail)
         raise ServerFailed("the server ended while it was starting", tail)
 
     # --- ending -----------------------------------------------------------------------------------
@@ -410,6 +431,15 @@ def in_use(store: Path) -> bool:
     finally:
         os.close(lock)
     return False
+
+
+def lasting_port() -> int:
+    """Return a free port that nobody is given for an outgoing connection; 0 if none is found.
+
+    Linux, macOS and Windows take those from higher ones. So a server that is away for a moment finds its port
+    again.
+    """
+    return next(filter(None, (if_free(SystemRandom().randrange(*_LASTING)) for _ in range(20))), 0)
 
 
 def if_free(port: int, host: str = "127.0.0.1") -> int:

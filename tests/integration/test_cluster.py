@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from mesh.bus.reader import StoredMessage, bounds
 from mesh.bus.roles import GET, accounts_config, names
 from mesh.bus.streams import GUARD_GROUP, Storage, inbox_consumer, proposals_of, queue_consumers
 from mesh.errors import PASSING, ApiError, BusError, NoResponders
-from mesh.local.server import EmbeddedServer
+from mesh.local.server import EmbeddedServer, lasting_port
 from mesh.ops.checks import varz_of
 from mesh.ops.health import Finding, Look, examine, run
 from mesh.settings import Access
@@ -35,14 +34,6 @@ from protocol.wire.subjects import card, evt, live, note, prop
 from tests.servers import FLEET, PATIENCE_S, eventually, fresh, until
 
 NODES = ("n1", "n2", "n3")
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
 
 
 class Cluster:
@@ -70,7 +61,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
     directory = tmp_path_factory.mktemp("cluster")
     keys = keyring(directory / "keys", names(FLEET))
     accounts = accounts_config(FLEET, {name: key.public for name, key in keys.items()})
-    ports = free_ports(len(NODES))
+    ports = [lasting_port() for _ in NODES]
     routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
     servers = [
         EmbeddedServer(

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -132,3 +133,16 @@ async def test_a_mesh_that_is_started_again_finds_its_keys_and_its_data(tmp_path
     for file in (tmp_path / "keys").iterdir():
         assert os.stat(file).st_mode & 0o077 == 0
     assert not any(seeds[0] in line for line in (tmp_path / "store" / "nats.conf").read_text().splitlines())
+
+
+async def test_a_server_waits_for_its_port_where_somebody_has_it_meanwhile(tmp_path: Path) -> None:
+    async with EmbeddedServer("", tmp_path) as server:
+        url = server.url
+        await server.kill()
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", int(url.rpartition(":")[2])))
+            other.listen()
+            starting = asyncio.create_task(server.start())
+            await until(lambda: b"address already in use" in server.log.read_bytes())
+        await starting
+        assert server.url == url
