@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mesh.agent._injected import FromFact
     from mesh.agent.definition import Agent, agent
     from mesh.agent.errors import (
         ApprovalNeeded,
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     )
     from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import RefusedMove, Turn
-    from mesh.agent.values import Result
+    from mesh.agent.values import FromFact, Result
     from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
     from protocol.wire.moves import (
@@ -81,7 +80,6 @@ __all__ = [
 _HOMES = (
     "mesh.agent.errors",
     "mesh.agent.tools",
-    "mesh.agent._injected",
     "mesh.agent.definition",
     "protocol.wire.handoff",
     "protocol.wire.moves",

@@ -9,16 +9,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from mesh.agent.errors import ToolArgumentsInvalid
-
-
-class FromFact(NamedTuple):
-    """Marks a parameter that takes the value of a fact: `customer: Annotated[str, FromFact("customer_id")]`.
-
-    No model sees it or says it. The value counts as an argument: in what is recorded, in a question for an
-    approval, and in an effect's key.
-    """
-
-    key: str
+from mesh.agent.values import FromFact
 
 
 class GivenToTools:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -35,6 +35,16 @@ _KEPT = 256
 _MOST_MISTAKES = 5
 _SHOWN_CHARS = 300
 _AS_IT_IS = frozenset({str, int, bool, type(None)})
+
+
+class FromFact(NamedTuple):
+    """Marks a parameter that takes the value of a fact: `customer: Annotated[str, FromFact("customer_id")]`.
+
+    No model sees it or says it. The value counts as an argument: in what is recorded, in a question for an
+    approval, and in an effect's key.
+    """
+
+    key: str
 
 
 class KnownFacts(dict[str, Any]):
