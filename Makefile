@@ -31,7 +31,7 @@ drill: $(ENV) ## Break a scratch mesh on purpose and check every promise; ARGS='
 	@$(BIN)/python -m tests.drill $(ARGS)
 
 nightly: $(ENV) ## Play 20,000 arbitrary stories and 16,000 of trees and swarms, and replay each (STORIES=…); over an hour
-	@MESH_TEST_STORIES=$(or $(STORIES),20000) $(BIN)/pytest --timeout=0 tests/unit/protocol/test_any_story.py tests/unit/protocol/test_any_tree.py tests/unit/protocol/test_any_swarm.py tests/unit/protocol/test_any_carrying.py tests/unit/protocol/test_any_death.py
+	@MESH_TEST_STORIES=$(or $(STORIES),20000) $(BIN)/pytest --timeout=0 tests/unit/protocol/test_any_story.py tests/unit/protocol/test_any_tree.py tests/unit/protocol/test_any_swarm.py tests/unit/protocol/test_any_carrying.py tests/unit/protocol/test_any_death.py tests/unit/replay/test_code.py
 
 mutants: $(ENV) ## Put small faults into the rules, one at a time, and name those that no test notices (CHAPTERS=…); hours
 	@nice -n 10 $(BIN)/python -m tests.mutants $(CHAPTERS)

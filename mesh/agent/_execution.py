@@ -72,7 +72,7 @@ MOST_KEPT_S = 5.0
 KeepPrompt = Callable[[str, bytes], Awaitable[None]]
 
 
-async def _unkept(digest: str, body: bytes) -> None:
+async def unkept(digest: str, body: bytes) -> None:
     """Keep no prompt: for rounds that no log names."""
 
 
@@ -101,7 +101,7 @@ class Execution:
         build: str = "",
         live: LiveOutput = SILENT,
         send: Send = nowhere,
-        keep_prompt: KeepPrompt = _unkept,
+        keep_prompt: KeepPrompt = unkept,
         store: "ArtifactStore | None" = None,
         open_at: float = -math.inf,
     ) -> None:
@@ -186,7 +186,7 @@ class Execution:
             if tool.effect is None:
                 return await self.journal.step(call, run, given=shown, refusals=for_model, ahead=for_model)
             await self.require_open()
-            again = None if told else another_try(self.journal, tool, key, run, lease_s=self.fleet.lease_s)
+            again = None if told else self.another_try(tool, key, run)
             return await bring_about(self.journal, call, key, run, given=shown, again=again, allow=allow)
         except Recorded as no:
             for error in (*caught, no.raised):
@@ -243,7 +243,7 @@ class Execution:
                 turn = None
                 if tool.injected.turn and self.for_tools is not None:
                     turn = self.for_tools(self, {} if reads is None else reads.facts)
-                value = plain(await tool.run(arguments, idempotency_key=key, turn=turn))
+                value = plain(await self.run_of(tool)(arguments, idempotency_key=key, turn=turn))
         except ToolError as no:
             raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
         except Exception as broken:
@@ -261,6 +261,14 @@ class Execution:
         if for_model:
             self.ended.look_ahead()  # the model is asked as soon as this is stored
         return value
+
+    def run_of(self, tool: Tool) -> Callable[..., Awaitable[Any]]:
+        """Return what runs a tool, once everything before that is checked. A replay runs nothing."""
+        return tool.run
+
+    def another_try(self, tool: Tool, key: str, run: Produce) -> Produce | None:
+        """Return what settles an effect whose result is not recorded; None: only a person can."""
+        return another_try(self.journal, tool, key, run, lease_s=self.fleet.lease_s)
 
     # --- models -----------------------------------------------------------------------------------
 

@@ -296,19 +296,19 @@ def where_raised(error: BaseException) -> str:
     It is `file.py:12 in handler`. It goes on the bus, so it holds no value and no whole path.
     """
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = ((code, line) for code, line in reversed(frames) if _is_own(code.co_filename))
+    own = ((code, line) for code, line in reversed(frames) if is_own(code.co_filename))
     code, line = next(own, (None, 0))
     if code is None:  # a tool that wants to end the process, say: its error is the cause of ours
         return "" if error.__cause__ is None else where_raised(error.__cause__)
-    return _place(code, line)
+    return place(code, line)
 
 
 def where_defined(function: object) -> str:
     """Return where a function begins; empty if that is not an author's code."""
     code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType) or not _is_own(code.co_filename):
+    if not isinstance(code, CodeType) or not is_own(code.co_filename):
         return ""
-    return _place(code, code.co_firstlineno)
+    return place(code, code.co_firstlineno)
 
 
 @functools.cache
@@ -319,13 +319,15 @@ def _libraries() -> tuple[Path, ...]:
     return (here, here.with_name("protocol"), standard.resolve())
 
 
-def _is_own(filename: str) -> bool:
+def is_own(filename: str) -> bool:
+    """Return True for a file of an author: neither installed, nor Python's, nor the runtime's."""
     path = Path(filename).resolve()
     is_installed = any(part in _INSTALLED for part in path.parts)
     return path.is_file() and not is_installed and not any(map(path.is_relative_to, _libraries()))
 
 
-def _place(code: CodeType, line: int) -> str:
+def place(code: CodeType, line: int) -> str:
+    """Return where a line is, `file.py:12 in handler`: no whole path, which says whose machine it is."""
     file = Path(code.co_filename)
     here = Path.cwd()
     shown = file.relative_to(here) if file.is_relative_to(here) else Path(*file.parts[-2:])

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent._execution import Execution
+from mesh.agent._execution import Execution, KeepPrompt, unkept
 from mesh.agent._executor import sound
 from mesh.agent._journal import Journal, never
 from mesh.agent._steps import key_of
@@ -35,6 +35,8 @@ from mesh.bus.stores import StepTaken
 from mesh.local.mesh import fleet_of
 from mesh.model.choice import ModelUnavailable
 from mesh.ops.words import story
+from mesh.replay.code import Recording
+from mesh.replay.export import StoredStep
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.tasks import busy_with, lists
 from protocol.domain.turns import TurnState
@@ -47,6 +49,7 @@ from protocol.wire.handoff import Artifact, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
 from protocol.wire.moves import Ask, Move
 from protocol.wire.prices import Price
+from protocol.wire.subjects import step
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 _INSTANCES = count()
@@ -193,6 +196,7 @@ def turn_of(
     version: str = "0",
     is_over: Callable[[], Awaitable[bool]] = never,
     send: Send = nowhere,
+    keep_prompt: KeepPrompt = unkept,
     store: ArtifactStore | None = None,
 ) -> Turn:
     """Return a round as an agent gets it, read from its bytes, with a journal in memory.
@@ -210,7 +214,15 @@ def turn_of(
         past=work.past,
     )
     execution = Execution(
-        key, work, fleet, journal, is_over=is_over, send=send, store=store or TemporaryStore()
+        key,
+        work,
+        fleet,
+        journal,
+        is_over=is_over,
+        version=version,
+        send=send,
+        keep_prompt=keep_prompt,
+        store=store or TemporaryStore(),
     )
     return Turn(execution)
 
@@ -284,6 +296,7 @@ class FleetHarness:
         self._claimed: set[tuple[str, str]] = set()
         """Offers with the agents that claimed them."""
         self._journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
+        self._prompts: dict[str, bytes] = {}
 
     async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "FleetHarness":
         """Submit, and follow the request until it ends or no reply is left for it.
@@ -359,6 +372,9 @@ class FleetHarness:
         async def send(proposal: Proposal) -> None:
             self.guard.propose(proposal)
 
+        async def keep_prompt(digest: str, body: bytes) -> None:
+            self._prompts[digest] = body
+
         turn = turn_of(
             self.guard.request,
             held.work,
@@ -366,6 +382,7 @@ class FleetHarness:
             steps,
             version=agent.version,
             send=send,
+            keep_prompt=keep_prompt,
             store=self.store,
         )
         self.turns.append(turn)
@@ -393,6 +410,15 @@ class FleetHarness:
         return proposal
 
     # --- what came of it --------------------------------------------------------------------------
+
+    @property
+    def recording(self) -> Recording:
+        """What its agents journaled, with the fleet: what `mesh.replay` runs their code over."""
+        kept = Recording(fleet=self.guard.fleet)
+        kept.prompts |= self._prompts
+        for by, memory in self._journals.items():
+            kept.take(StoredStep(step(by, *place), body) for place, body in memory.steps.items())
+        return kept
 
     def __str__(self) -> str:
         """The request as `mesh request show` prints it."""

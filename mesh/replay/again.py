@@ -1,0 +1,271 @@
+"""One round, run again: the agent's code over what its journal holds. Nothing is called, asked or written.
+
+A call is answered by the recorded step of its kind, name and arguments; of equal ones the first that is left.
+What a round checks before a call (its budget, approvals, allowed actions) it checks here, too. Then a call
+without a record stops the code: `NoRecord`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from mesh.agent._execution import Execution
+from mesh.agent._executor import sound
+from mesh.agent._journal import Produce
+from mesh.agent._steps import Given, RoundKey, digest_of, given, key_of, prompt_of
+from mesh.agent.definition import Agent
+from mesh.agent.errors import Fenced, Superseded, TurnError
+from mesh.agent.tools import Tool
+from mesh.agent.turn import Turn
+from mesh.artifacts import ArtifactStore
+from mesh.model.choice import Make, instead, made
+from mesh.model.port import Hear, Model, Prompt, Reply
+from mesh.replay.journal import NoRecord, OwnStep, RecordedJournal, Unusable, Wanted
+from mesh.replay.outside import Outside, ReadsOutside
+from protocol.wire import codec
+from protocol.wire.commands import Failure, Proposal
+from protocol.wire.config import Fleet
+from protocol.wire.event_parts import Assignment
+from protocol.wire.records import Record
+
+T = TypeVar("T")
+
+_SETTLING = 20
+"""Turns of the event loop that calls side by side get to come to their steps, after one of them raised."""
+
+
+@dataclass
+class Ran:
+    """What came of a round that was run again."""
+
+    proposal: Proposal | None = None
+    """None: the code came to no end here."""
+    error: BaseException | None = None
+    """What ended it, where that was no move."""
+    left: list[OwnStep] = field(default_factory=list)
+    """Steps to which the code did not come again, in order."""
+    out_of_order: tuple[OwnStep, OwnStep] | None = None
+    """A step, and one after it to which the code came before."""
+    wanted: Wanted | None = None
+    """The call that stopped it."""
+    outside: ReadsOutside | None = None
+    changed_prompt: "ChangedPrompt | None" = None
+    """A model's call whose prompt is the recorded one, with something beside it that is not."""
+    steps: int = 0
+    """Steps that the code came to, of this round or taken over."""
+    context: Any = None
+    """With what a conversation began, where the code began one without a record."""
+
+
+class ChangedPrompt(NamedTuple):
+    """A model is asked with the recorded prompt, and not in the recorded way."""
+
+    step: OwnStep | None
+    was: str
+    now: str
+    what: str
+    """`model` or `parameters`."""
+
+
+class RecordedExecution(Execution):
+    """A round whose calls are answered by its journal.
+
+    Args:
+        outside: lets the round's runtime read what its code may not.
+    """
+
+    journal: RecordedJournal
+
+    def __init__(
+        self,
+        key: RoundKey,
+        work: Assignment,
+        fleet: Fleet,
+        journal: RecordedJournal,
+        agent: Agent,
+        *,
+        outside: Outside,
+        store: ArtifactStore | None,
+        ask: "LiveModel | None" = None,
+    ) -> None:
+        super().__init__(
+            key, work, fleet, journal, version=agent.version, prompt_version=agent.prompt_version
+        )
+        self._outside, self._artifacts, self._ask = outside, store, ask
+        journal.asks = ask is not None
+        self.changed_prompt: ChangedPrompt | None = None
+        self.context: Any = None
+
+    def run_of(self, tool: Tool) -> Callable[..., Awaitable[Any]]:
+        async def run(arguments: Mapping[str, Any], **rest: Any) -> Any:
+            kind = "call" if tool.effect is None else "effect"
+            shown = given(arguments, tool.secret)
+            raise self.journal.stop(NoRecord(Wanted(kind, tool.name, digest_of(arguments), shown)))
+
+        return run
+
+    def another_try(self, tool: Tool, key: str, run: Produce) -> Produce | None:
+        return None if tool.effect == "once" else run
+
+    async def model(
+        self, name: str, prompt: Any, produce: Produce, kind: type[T], **rest: Any
+    ) -> tuple[T, bool]:
+        digest, parts = digest_of(prompt), rest.get("parts")
+        known = self.journal.reply_to(digest)
+        if known is not None:
+            self._compare(name, known, parts, self.journal.step_of(("model", known.name, digest)))
+            name = known.name
+        elif rest.get("began") is not None:
+            self.context = rest["began"]
+
+        async def no_record() -> Any:
+            shown, fixed = (None, b"") if parts is None else prompt_of(*parts)
+            if self._ask is not None and self._ask.may():
+                with self._outside.open():
+                    return await produce()
+            wanted = Wanted("model", name, digest, Given(prompt=shown), fixed)
+            raise self.journal.stop(NoRecord(wanted))
+
+        return await super().model(name, prompt, no_record, kind, **rest)
+
+    def _compare(self, name: str, known: Record, parts: Any, step: OwnStep | None) -> None:
+        """Note if another model is asked, or with other parameters. A file of rules replied for any model."""
+        if self.changed_prompt is not None:
+            return
+        if parts is None:
+            if name != known.name:
+                self.changed_prompt = ChangedPrompt(step, known.name, name, "model")
+        elif _is_a_vendors(known):
+            if name != known.name:
+                self.changed_prompt = ChangedPrompt(step, known.name, name, "model")
+            elif known.prompt is not None and (fixed := prompt_of(*parts)[0].fixed) != known.prompt.fixed:
+                self.changed_prompt = ChangedPrompt(step, known.prompt.fixed, fixed, "parameters")
+
+    def knows(self, name: str, prompt: Any) -> bool:
+        return self.journal.reply_to(digest_of(prompt)) is not None
+
+    @property
+    def store(self) -> ArtifactStore:
+        if self._artifacts is None:
+            raise self.journal.stop(Unusable("it loads an artifact, and no store of artifacts is named"))
+        return self._artifacts
+
+
+def _is_a_vendors(known: Record) -> bool:
+    """Return True for a reply that names the model which a vendor had make it."""
+    return isinstance(known.value, dict) and bool(known.value.get("model") or known.value.get("asked"))
+
+
+class LiveModel:
+    """How often a model may be asked anew."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self.asked = 0
+
+    def may(self) -> bool:
+        if not self._left:
+            return False
+        self._left -= 1
+        self.asked += 1
+        return True
+
+
+class _StandIn(Model):
+    """A model by whose name a step was recorded. It is not asked."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        raise AssertionError("a replay asks no model")
+
+
+def _models(steps: Iterable[Record]) -> Make:
+    """Return what makes an agent's models: its own where a vendor's replied, else one that stands in."""
+    replies = [record for record in steps if record.kind == "model"]
+    if not replies or any(map(_is_a_vendors, replies)):
+        return _pinned
+    stand_in = _StandIn(replies[0].name)
+    return lambda model, fallback, max_tokens: stand_in
+
+
+def _pinned(model: str | Model, fallback: str | None, max_tokens: int) -> Model:
+    """Return an agent's own model, which says how it would ask, and is not asked."""
+    return model if isinstance(model, Model) else made(model, fallback, max_tokens)
+
+
+def _as_it_is_read(proposal: Proposal) -> Proposal:
+    """Return a proposal as a guard reads it, or the failure that names why no guard could."""
+    return codec.parse_proposal(sound(proposal)[1])
+
+
+async def run_again(
+    agent: Agent,
+    request: str,
+    work: Assignment,
+    fleet: Fleet,
+    steps: Mapping[str, Record],
+    *,
+    outside: Outside,
+    resumed: bool = False,
+    store: ArtifactStore | None = None,
+    ask: LiveModel | None = None,
+) -> Ran:
+    """Run an agent's code once over a round's record.
+
+    Args:
+        fleet: as it was then.
+        steps: the turn's journal, by step; of other rounds as much as is there.
+        outside: watches what the code reads besides.
+        resumed: as for `RecordedJournal`.
+        store: of artifacts.
+        ask: asks the model itself where the record ends.
+    """
+    key = key_of(work.handoff.to_agent, request, work)
+    journal = RecordedJournal(steps, key, work, agent.version, resumed=resumed)
+    execution = RecordedExecution(key, work, fleet, journal, agent, outside=outside, store=store, ask=ask)
+    ran = Ran()
+    error: BaseException | None = None
+    proposal: Proposal | None = None
+    with instead(_models(steps.values())) if ask is None else contextlib.nullcontext():
+        try:
+            with outside.watched(journal.stop):
+                move = await agent(Turn(execution))
+            await journal.finish()
+            proposal = execution.moved(move, agent.handler)
+        except KeyboardInterrupt:
+            raise
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error = journal.broken or cancelled
+            if journal.broken is None:
+                proposal = execution.failed(Failure(code="bug", message="the handler cancelled itself"))
+        except BaseException as raised:
+            error = journal.broken or raised
+            with contextlib.suppress(TurnError):
+                await journal.finish()
+            error = journal.broken or error
+    execution.close()
+    if error is not None and any(not step.reached for step in journal.own):
+        for _ in range(_SETTLING):
+            await asyncio.sleep(0)
+    if isinstance(error, NoRecord):
+        ran.wanted = error.wanted
+    elif isinstance(error, ReadsOutside):
+        ran.outside = error
+    elif (
+        proposal is None
+        and isinstance(error, Exception)
+        and not isinstance(error, Unusable | Fenced | Superseded)
+    ):
+        proposal = execution.stopped(error)
+    ran.proposal, ran.error = None if proposal is None else _as_it_is_read(proposal), error
+    ran.left = [step for step in journal.own if not step.reached]
+    ran.out_of_order, ran.changed_prompt = journal.out_of_order, execution.changed_prompt
+    ran.steps, ran.context = journal.tally.steps, execution.context
+    return ran
