@@ -37,7 +37,7 @@ COMMANDS = {
     ),
     "artifact": CommandPlace("artifact", "app", "Artifacts, data too large for a handoff: save, get."),
     "why": CommandPlace("audit", "why", "Explain a verdict, and name what would be allowed."),
-    "replay": CommandPlace("audit", "replay", "Judge a log again and compare the verdicts."),
+    "replay": CommandPlace("replay", "replay", "Judge a log again and compare the verdicts."),
     "human": CommandPlace(
         "human",
         "app",
