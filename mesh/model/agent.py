@@ -55,6 +55,8 @@ class ClaudeAgent(Agent):
         output_type: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for words.
         remembers: True if its answers may leave facts to the request's conversation: `complete` then has the
             argument `remember`.
+        transcript: exchanges of a conversation that it keeps and is shown: the client's words, questions,
+            replies and answers of its last requests. 0 for none.
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
 
@@ -77,6 +79,7 @@ class ClaudeAgent(Agent):
         live: bool = True,
         output_type: Any = None,
         remembers: bool = False,
+        transcript: int = 0,
         max_calls: int = MAX_CALLS,
         max_tokens: int | None = None,
         version: str = "1",
@@ -88,6 +91,8 @@ class ClaudeAgent(Agent):
             raise ValueError("`handoffs` is a list of agents")
         peers = None if handoffs is None else frozenset(map(checked_name, handoffs))
         require_labels(labels or {})
+        if transcript < 0:
+            raise ValueError(f"transcript is a number of exchanges, not {transcript}")
         require_fallback(model, fallback)
         own = tuple(tools)
         _require_described(tool for tool in own if isinstance(tool, Tool))
@@ -111,6 +116,7 @@ class ClaudeAgent(Agent):
                 live=live,
                 output_type=output_type,
                 remembers=remembers,
+                transcript=transcript,
             )
 
         async def prepare() -> None:

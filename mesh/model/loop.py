@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
-from mesh.agent.errors import Permanent, PostUnusable, ToolArgumentsInvalid, ToolError
+from mesh.agent.errors import Permanent, PostUnusable, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.agent.values import NotFinite
@@ -23,9 +23,11 @@ from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.model.results import as_text
 from mesh.model.rounds import answers, can_be_of
+from mesh.model.transcript import TRANSCRIPT, Said, Transcript, told_by_client
 from mesh.service.logs import get_logger
 from protocol.wire.event_parts import RoundOutcome
-from protocol.wire.moves import Escalate, Move
+from protocol.wire.ids import HUMAN
+from protocol.wire.moves import Ask, Escalate, Move
 
 _log = get_logger(__name__)
 
@@ -66,6 +68,7 @@ async def drive(
     live: bool = True,
     output_type: Any = None,
     remembers: bool = False,
+    transcript: int = 0,
 ) -> Move:
     """Return the move that a model makes of this round.
 
@@ -82,6 +85,7 @@ async def drive(
         live: True if the request's client may read along while the model replies.
         output_type: the type of the answer, as pydantic reads it; None for words.
         remembers: True if the answer may leave facts to the request's conversation.
+        transcript: exchanges that the request's conversation keeps and the model is shown; 0 for none.
 
     Raises Retry and Permanent, the model's or a tool's, and whatever else stops a round. The model reads any
     other error of a tool that only reads as the call's result. Raises ToolsUnusable for a tool that has the
@@ -89,6 +93,7 @@ async def drive(
     """
     offered = tuple(tools)
     require_apart(offered)
+    kept = Transcript(turn, transcript, (labels or {}).get(TRANSCRIPT, ())) if transcript else None
 
     def conversation(seen: PromptContext, *, is_new: bool) -> _Conversation:
         return _Conversation(
@@ -100,6 +105,7 @@ async def drive(
             moves=MoveTools(turn, seen, labels, handoffs, output_type, remembers),
             hear=turn.execution.live.hear if live else None,
             begins=seen if is_new else None,
+            kept=kept,
             most=max_calls,
             left=max_calls,
             answered=deque(answers(turn.past[seen.past :])),
@@ -112,7 +118,10 @@ async def drive(
             return await going_on.until_a_move()
     # It begins: for the first time, or because prompt, model or handoff changed: the brief tells the past.
     turn.execution.ended.look_ahead()
-    return await conversation(context_now(turn, offered), is_new=True).until_a_move()
+    context = context_now(turn, offered)
+    if kept is not None:
+        context = msgspec.structs.replace(context, said=await kept.lines())
+    return await conversation(context, is_new=True).until_a_move()
 
 
 @dataclass(kw_only=True)
@@ -128,6 +137,8 @@ class _Conversation:
     hear: Hear | None
     begins: PromptContext | None
     """Recorded with the first reply of a new conversation."""
+    kept: Transcript | None
+    """What was said before this turn, and where this adds to it."""
     most: int
     """Calls from one move to the next."""
     left: int
@@ -139,6 +150,8 @@ class _Conversation:
     """The model's text before it paused."""
     said_before: bool = False
     """True if the newest reply is an earlier round's."""
+    asked: list[Said] = field(default_factory=list)
+    """What this turn asked its client and was told."""
 
     def __post_init__(self) -> None:
         self.pricing = Pricing(self.turn, self.model)
@@ -148,6 +161,8 @@ class _Conversation:
         journal = self.turn.execution.journal
         try:
             move = await self._until_a_move()
+            if self.kept is not None:
+                move = await self.kept.left_by(move, self.asked)
         except Exception:  # raised on below; a cancellation passes, since it may not wait for the bus
             await journal.settled()
             raise
@@ -184,7 +199,7 @@ class _Conversation:
         prompt = self.prompt
         if self.answered and not self.turn.execution.knows(self.model.mode, prompt):
             # The code no longer comes to moves that were made: the model is told their outcomes all the same.
-            self.transcript += [_remark(self._told(past)) for past in self.answered]
+            self.transcript += [remark(self._told(past)) for past in self.answered]
             self.answered.clear()
             prompt = self.prompt
         reply, is_paid_now = await replied(
@@ -221,7 +236,7 @@ class _Conversation:
                         return move
                     moved = True
                     continue
-                results = [found or _error(first, _SECOND_MOVE if moved else _TOO_EARLY)]
+                results = [found or error_result(first, _SECOND_MOVE if moved else _TOO_EARLY)]
                 moved = True
             else:
                 results = []
@@ -230,7 +245,7 @@ class _Conversation:
                 return None
             self.left -= len(together)
             if not results and (failed or moved) and self._kind(first) == "effect":
-                results = [_error(first, _AFTER_A_MOVE if moved else _TOO_EARLY)]
+                results = [error_result(first, _AFTER_A_MOVE if moved else _TOO_EARLY)]
             results = results or await self._run_all(together)
             self.transcript += results
             failed = failed or any(result.is_error for result in results)
@@ -241,7 +256,7 @@ class _Conversation:
         if said and self.moves.words_answer:
             return self._made(self.moves.answered(said))
         if self._take():
-            self.transcript.append(_remark(_NO_FORM if said else _EMPTY))
+            self.transcript.append(remark(_NO_FORM if said else _EMPTY))
         return None
 
     def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
@@ -262,6 +277,9 @@ class _Conversation:
         if not (self.said_before and self.answered and can_be_of(self.answered[0], move)):
             return move
         past = self.answered.popleft()
+        if isinstance(move, Ask) and move.to_agent != HUMAN and past.how in ("replied", "expired"):
+            expired = past.how == "expired"
+            self.asked += told_by_client(move.question, self.turn.agent, past.reply, expired=expired)
         self.left = self.most
         where = ("", "") if call is None else (call.id, call.name)
         self.transcript.append(
@@ -277,7 +295,7 @@ class _Conversation:
         """Tell the model that its reply was too long. None of it is done, because its end is missing."""
         self.so_far.clear()
         if self._take():
-            self.transcript += [_error(call, _CUT_OFF) for call in reply.calls] or [_remark(_CUT_OFF)]
+            self.transcript += [error_result(call, _CUT_OFF) for call in reply.calls] or [remark(_CUT_OFF)]
         return None
 
     def _take(self) -> bool:
@@ -287,11 +305,11 @@ class _Conversation:
 
     def _read(self, call: ToolCall) -> Move | ToolResult:
         if call.unreadable:
-            return _error(call, call.unreadable)
+            return error_result(call, call.unreadable)
         try:
             return self.moves.read(call)
         except ToolError as wrong:
-            return _error(call, str(wrong))
+            return error_result(call, str(wrong))
 
     async def _run_all(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Run calls side by side; return their results in order. Raises what the first failed call raised."""
@@ -304,15 +322,15 @@ class _Conversation:
     async def _run(self, call: ToolCall) -> ToolResult:
         tool, is_post = self.tools.get(call.name), call.name == POST and self.moves.has_board
         if tool is None and not is_post:
-            return _error(call, f"There is no tool {call.name[:_SHOWN_CHARS]!r} here.")
+            return error_result(call, f"There is no tool {call.name[:_SHOWN_CHARS]!r} here.")
         if call.unreadable:
-            return _error(call, call.unreadable)
+            return error_result(call, call.unreadable)
         if tool is None:
             return await self._post(call)
         try:
             result = await self.turn.execution.call(tool, call.arguments, for_model=True)
         except ToolError as refused:
-            return _error(call, str(refused))
+            return error_result(call, str(refused))
         return ToolResult(call.id, call.name, as_text(result))
 
     async def _post(self, call: ToolCall) -> ToolResult:
@@ -320,7 +338,7 @@ class _Conversation:
         try:
             await self.turn.post(self.moves.posted(call))
         except (ToolError, PostUnusable, NotFinite) as wrong:
-            return _error(call, str(wrong))
+            return error_result(call, str(wrong))
         return ToolResult(call.id, call.name, "posted")
 
     def _given_up(self) -> Move:
@@ -377,74 +395,10 @@ async def replied(
     return reply, is_paid_now
 
 
-def _remark(text: str) -> ToolResult:
+def remark(text: str) -> ToolResult:
     """Return a remark on a reply as a whole."""
     return ToolResult("", "", text, is_error=True)
 
 
-def _error(call: ToolCall, text: str) -> ToolResult:
+def error_result(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, call.name, text, is_error=True)
-
-
-# --- one question, one answer ------------------------------------------------------------------------
-
-T = TypeVar("T")
-
-_ANSWER_CUT = "Not taken: the reply was cut off at its greatest length. Say less."
-
-
-class NoAnswer(Permanent, code="model.no_answer"):
-    """A model gave no answer that can be used, in as many tries as it has. The text has its last mistake."""
-
-
-async def ask(
-    turn: Turn,
-    model: Model,
-    *,
-    agent: str,
-    instructions: str,
-    brief: str,
-    spec: ToolSpec,
-    read: Callable[[ToolCall], T],
-    words: Callable[[str], T] | None = None,
-    tries: int,
-) -> T:
-    """Return what a model answers by a call of `spec`, its only tool: a plan, or an answer in its form.
-
-    Every mistake goes back to the model as text, as in the loop.
-
-    Args:
-        agent: as whom the model speaks.
-        read: returns what the call says. Raises ToolArgumentsInvalid for the model to read.
-        words: returns what a reply without a call says; None where words are no answer.
-
-    Raises NoAnswer, and as `drive`.
-    """
-    pricing, transcript, last = Pricing(turn, model), list[Exchange](), ""
-    for _ in range(tries):
-        prompt = Prompt(agent, instructions, brief, (spec,), tuple(transcript))
-        reply, _ = await replied(turn, model, pricing, prompt)
-        transcript.append(reply.in_transcript())
-        if reply.stop == PAUSED:
-            continue
-        try:
-            if reply.stop == CUT:
-                raise ToolArgumentsInvalid(spec.name, (_ANSWER_CUT,))
-            return _answer(reply, spec.name, read, words)
-        except ToolArgumentsInvalid as wrong:
-            last = str(wrong)
-            transcript += [_error(call, last) for call in reply.calls] or [_remark(last)]
-    raise NoAnswer(f"{agent} gave no answer in {tries} tries: {last}")
-
-
-def _answer(reply: Reply, name: str, read: Callable[[ToolCall], T], words: Callable[[str], T] | None) -> T:
-    """Return what a reply answers: its first call of this name counts, else its words."""
-    call = next((call for call in reply.calls if call.name == name), None)
-    if call is not None:
-        if call.unreadable:
-            raise ToolArgumentsInvalid(name, (call.unreadable,))
-        return read(call)
-    said = reply.text.strip()
-    if words is None or not said or reply.calls:
-        raise ToolArgumentsInvalid(name, (f"the only answer is one call of {name}",))
-    return words(said)

@@ -23,6 +23,7 @@ import msgspec
 from mesh.agent._tasks import Told, by_agent
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
+from mesh.model.transcript import is_transcript
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import Posted, RoundOutcome, TaskResult
 from protocol.wire.handoff import Artifact, Constraints, Fact
@@ -82,6 +83,8 @@ class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[TaskResult, ...] = ()
     """Of tasks, as they were known then."""
     board: tuple[Posted, ...] = ()
+    said: tuple[str, ...] = ()
+    """What was said in the conversation of which the request is, a line each."""
     back: str | None = None
     """Who gets the work by a hand-back; None if nobody may."""
 
@@ -139,7 +142,8 @@ def render(
         withheld = ", ".join(map(_label, turn.withheld))
         head.append(f"Withheld from you: {withheld} (it travels on without you)")
     sections = (
-        ("Facts:", map(_fact, handoff.facts)),
+        ("Conversation so far:", map(one_line, seen.said)),
+        ("Facts:", (_fact(fact) for fact in handoff.facts if not is_transcript(fact.key))),
         ("Artifacts:", map(_artifact, handoff.artifacts)),
         ("Constraints:", _constraints(handoff.constraints)),
         ("May hand to:" if turn.topology == "handoff" else "May delegate to:", map(_peer, peers)),

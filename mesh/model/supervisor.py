@@ -33,7 +33,6 @@ from mesh.model.agent import prepared, require_fallback, require_labels
 from mesh.model.arguments import Plan, PlanInvalid, PlanStep, intents_of, plan_form, schema_of
 from mesh.model.choice import model_for
 from mesh.model.context_window import ContextWindow, Passage
-from mesh.model.loop import NoAnswer, ask
 from mesh.model.moves import COMPLETE, DELIVER, Labels, MoveTools
 from mesh.model.port import Model, ToolCall, ToolSpec
 from mesh.model.prompt import (
@@ -46,6 +45,7 @@ from mesh.model.prompt import (
     shown_result,
 )
 from mesh.model.rounds import RoundReplay, follow
+from mesh.model.single import NoAnswer, ask
 from mesh.model.vendors import WORK
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Fact
