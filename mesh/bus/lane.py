@@ -22,14 +22,17 @@ from protocol.wire.records import LaneAnswer
 
 _log = get_logger(__name__)
 
-ASK_S = 2.0
-"""How long an answer is waited for."""
+ASK_S, _LEAST_ASK_S = 2.0, 0.25
+"""How long an answer is waited for at most, and at least."""
 _ABSENT_S, _ABSENT_MOST_S = 0.001, 1.0
 """How long nobody is asked after nobody was there; it doubles each time, up to the second."""
-_SILENT_S = 1.0
-"""The same after a guard that did not answer: it may be frozen, and others may have its place soon."""
+_SILENT_S, _SILENT_MOST_S = 1.0, 8.0
+"""The same after a guard that did not answer. It may be frozen, and the server still asks it."""
 _DENIED_S = 60.0
 """The same after a refusal by the server, whose configuration does not know of the lane yet."""
+
+_GAIN, _VARIANCE_GAIN, _DEVIATIONS = 1 / 8, 1 / 4, 4
+"""How answers' times are averaged, and how much later than usual one may come (RFC 6298, section 2)."""
 
 _DECIDED = "decided"
 
@@ -45,6 +48,20 @@ class Lane:
         self._sender = sender
         self._closed_until = 0.0
         self._absent_s = _ABSENT_S
+        self._silent_s = _SILENT_S
+        self._usual_s: float | None = None
+        """How long answers took of late; None before the first."""
+        self._varies_s = 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for the next answer: by how long the latest ones took.
+
+        A request passes many senders, and each of them may ask a guard that is frozen.
+        """
+        if self._usual_s is None:
+            return ASK_S
+        return min(max(self._usual_s + _DEVIATIONS * self._varies_s, _LEAST_ASK_S), ASK_S)
 
     async def is_decided(self, request: str, body: bytes, headers: Mapping[str, str] | None = None) -> bool:
         """Return True once the verdict on a message is in the log; False if the message has to be stored.
@@ -71,12 +88,13 @@ class Lane:
         began = time.monotonic()
         try:
             said = await self._bus.request(
-                subjects.lane(self._sender, request), body, headers, timeout_s=ASK_S
+                subjects.lane(self._sender, request), body, headers, timeout_s=self.patience_s
             )
         except BusError as error:
             if isinstance(error, TimedOut):
                 _log.info("lane_silent", request=request)
-                self._close(_SILENT_S)
+                self._close(self._silent_s)
+                self._silent_s = min(2 * self._silent_s, _SILENT_MOST_S)
             elif isinstance(error, Denied):
                 self._close(_DENIED_S)
             elif not isinstance(error, NoResponders):
@@ -85,11 +103,19 @@ class Lane:
                 self._close(self._absent_s)
                 self._absent_s = min(2 * self._absent_s, _ABSENT_MOST_S)
             return error.code
-        self._absent_s = _ABSENT_S
+        self._absent_s, self._silent_s = _ABSENT_S, _SILENT_S
+        self._heard(time.monotonic() - began)
         answer = codec.readable(said.data, LaneAnswer)
         if answer is not None and answer.decided and answer.digest == codec.body_digest(body):
             return _DECIDED
         return "undecided"
+
+    def _heard(self, took_s: float) -> None:
+        if self._usual_s is None:
+            self._usual_s, self._varies_s = took_s, took_s / 2
+            return
+        self._varies_s += _VARIANCE_GAIN * (abs(self._usual_s - took_s) - self._varies_s)
+        self._usual_s += _GAIN * (took_s - self._usual_s)
 
     def _close(self, for_s: float) -> None:
         self._closed_until = time.monotonic() + for_s

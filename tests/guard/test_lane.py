@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from mesh.agent import Turn, agent
 from mesh.bus import lane as asking
 from mesh.bus import roles
+from mesh.bus.connection import Bus
 from mesh.bus.lane import Lane
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
@@ -174,6 +176,20 @@ async def test_a_frozen_guard_costs_its_asker_a_wait_and_decides_nothing_twice(s
         frozen.signal(signal.SIGCONT)  # now it decides the question, late, and then what is stored
         await stage.drained()
     assert await stage.types(other) == ["request.opened"]
+
+
+def test_an_asker_waits_as_long_as_answers_take_and_a_little_more() -> None:
+    """A request passes many senders. Each may ask a guard that is frozen, and their waits add up."""
+    lane = Lane(cast(Bus, None), "a")
+    assert lane.patience_s == asking.ASK_S
+    for _ in range(50):
+        lane._heard(0.004)
+    assert lane.patience_s == asking._LEAST_ASK_S
+    for _ in range(50):
+        lane._heard(0.5)
+    assert 0.5 < lane.patience_s < asking.ASK_S
+    lane._heard(60.0)
+    assert lane.patience_s == asking.ASK_S
 
 
 # --- what is not decided on the lane ----------------------------------------------------------------
