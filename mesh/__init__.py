@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Question,
         SubmitRejected,
     )
+    from mesh.local.run import RequestWaits, run, run_sync
     from protocol.wire.errors import MeshError
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
     from protocol.wire.moves import Move
@@ -46,13 +47,23 @@ __all__ = [
     "Permanent",
     "Question",
     "RefusedMove",
+    "RequestWaits",
     "Retry",
     "SubmitRejected",
     "Tool",
     "Turn",
+    "run",
+    "run_sync",
 ]
 
-_HOMES = ("protocol.wire.errors", "protocol.wire.handoff", "mesh.agent", "mesh.artifacts", "mesh.client")
+_HOMES = (
+    "protocol.wire.errors",
+    "protocol.wire.handoff",
+    "mesh.agent",
+    "mesh.artifacts",
+    "mesh.client",
+    "mesh.local.run",
+)
 """In the order in which they are looked through: the later ones load more."""
 
 

@@ -9,13 +9,13 @@ is async itself takes `mesh.Client`.
 """
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Self, TypeVar, overload
 
 from mesh.client import Client as AsyncClient
 from mesh.client import Outcome, Question
 from mesh.client.follow import AgentNote, Requested
+from mesh.tasks import LoopThread
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import RequestId
 
@@ -32,14 +32,11 @@ class Client:
     """
 
     def __init__(self, connecting: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mesh-client", daemon=True)
-        self._thread.start()
-        self._closed = False
+        self._loop = LoopThread("mesh-client", "the client")
         try:
             self._client = self._run(connecting())
         except BaseException:
-            self._stop()
+            self._loop.close()
             raise
 
     @classmethod
@@ -143,11 +140,11 @@ class Client:
 
     def close(self) -> None:
         """Close the connection and end the thread. Idempotent."""
-        if not self._closed:
+        if not self._loop.closed:
             try:
                 self._run(self._client.close())
             finally:
-                self._stop()
+                self._loop.close()
 
     def __enter__(self) -> Self:
         return self
@@ -156,19 +153,5 @@ class Client:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine comes to in the client's own loop; an interrupt here cancels it there."""
-        if self._closed:
-            work.close()
-            raise RuntimeError("the client is closed")
-        running = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return running.result()
-        except BaseException:
-            running.cancel()
-            raise
-
-    def _stop(self) -> None:
-        self._closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Return what a coroutine comes to in the client's own loop."""
+        return self._loop.run(work)

@@ -1,6 +1,7 @@
-"""Tools for asyncio: alarms that share one delay, and tasks that begin at once."""
+"""Tools for asyncio: alarms that share one delay, tasks that begin at once, a loop in a thread of its own."""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
@@ -117,3 +118,61 @@ class _Rest(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._work.__await__()
+
+
+# --- a loop in a thread -----------------------------------------------------------------------------
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for callers without `async` or with a loop that runs already.
+
+    Work sees the context variables of its caller.
+
+    Args:
+        name: of the thread.
+        owner: what is closed with it, in words.
+    """
+
+    def __init__(self, name: str, owner: str) -> None:
+        self._loop, self._owner = asyncio.new_event_loop(), owner
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine comes to; an interrupt here cancels it there.
+
+        Raises RuntimeError once this is closed.
+        """
+        if self._closed:
+            work.close()
+            raise RuntimeError(f"{self._owner} is closed")
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def close(self) -> None:
+        """Let cancelled work end, then end the loop and its thread. Idempotent."""
+        if not self._closed:
+            try:
+                self.run(_cancelled())
+            finally:
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+
+
+async def _cancelled() -> None:
+    """Cancel all other tasks of this loop, and wait for their ends."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

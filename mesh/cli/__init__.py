@@ -30,6 +30,9 @@ COMMANDS = {
         "demo",
         "Run a fleet on sample requests, with a server and a guard; show what happens, and sum up.",
     ),
+    "run": CommandPlace(
+        "run", "run", "Run one request through the agents of a file, with the guard's rules and no server."
+    ),
     "dev": CommandPlace("dev", "dev", "Run a server, a guard and the agents on this machine until Ctrl-C."),
     "send": CommandPlace("send", "send", "Submit a request, wait for its end, print the answer."),
     "request": CommandPlace(

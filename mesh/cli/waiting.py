@@ -192,7 +192,7 @@ class QuestionPrompts:
                     remark(f"mesh: {question.request} asks: {question.question}", lines=True)
                 else:
                     try:
-                        return await self._ask(question, self._typed)
+                        return await self._put_now(question, self._typed)
                     except EOFError:
                         self._typed = (
                             None  # the input was ended: there is no reply to the next question either
@@ -207,9 +207,9 @@ class QuestionPrompts:
         finally:
             self._open.discard(question.n)
 
-    async def _ask(self, question: Question, typed: "Typed") -> Any:
+    async def _put_now(self, question: Question, typed: "Typed") -> Any:
         try:
-            return await _ask(question, typed)
+            return await ask_at_terminal(question, typed)
         except asyncio.CancelledError:
             self._over = True
             raise
@@ -228,16 +228,20 @@ def _how_to_reply(where: Where, request: str, schema: Any, n: int | None = None)
     return f"it goes on with a reply{wanted}: {ops.queue.reply_command(request, schema, options, n=n)}"
 
 
-async def _ask(question: Question, typed: "Typed") -> Any:
+_YES_OR_NO = {"yes": True, "y": True, "no": False, "n": False}
+
+
+async def ask_at_terminal(question: Question, typed: "Typed") -> Any:
     """Put an agent's question at the terminal, until the reply is as the question wants it.
 
-    Raises EOFError at the end of the input.
+    Where it wants true or false, yes and no will do. Raises EOFError at the end of the input.
     """
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 
     remark(question.question, lines=True)
+    is_yes_or_no = question.schema is not None and question.schema.get("type") == "boolean"
     while True:
-        remark("> ", end="")
+        remark("yes or no> " if is_yes_or_no else "> ", end="")
         try:
             value: Any = await typed.line()
         except BaseException:  # Ctrl-C, too: the next line must not follow the prompt
@@ -246,6 +250,8 @@ async def _ask(question: Question, typed: "Typed") -> Any:
         if question.schema is not None:
             with contextlib.suppress(msgspec.DecodeError):
                 value = msgspec.json.decode(value)
+        if is_yes_or_no and isinstance(value, str):
+            value = _YES_OR_NO.get(value.strip().lower(), value)
         try:
             await asyncio.to_thread(check_reply, question.schema, value)
             return value

@@ -1,12 +1,12 @@
 """Doubles and servers for the tests of this project, and of every fleet built with it (docs/testing.md)."""
 
 from mesh.fleet.file import load_fleet
+from mesh.local.in_memory import MemorySteps, TemporaryStore
+from mesh.local.in_memory_guard import Conversations, InMemoryGuard, NotDecided
 from mesh.local.mesh import EmbeddedBus, LocalMesh, fleet_of
 from mesh.testing.harness import (
     JOINED,
     FleetHarness,
-    MemorySteps,
-    TemporaryStore,
     delivered,
     replied,
     turn,
@@ -14,7 +14,6 @@ from mesh.testing.harness import (
     unanswered,
     undelivered,
 )
-from mesh.testing.in_memory_guard import Conversations, InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.event_parts import Posted

@@ -8,42 +8,26 @@
 A harness journals every turn: a round after a refusal, a reply or a retry takes over what was done.
 """
 
-import shutil
-import tempfile
-import weakref
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import cached_property
-from itertools import count
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from mesh.agent._execution import Execution, KeepPrompt, unkept
-from mesh.agent._executor import sound
-from mesh.agent._journal import Journal, never
-from mesh.agent._steps import key_of
+from mesh.agent._journal import never
 from mesh.agent._tasks import Send, nowhere
-from mesh.agent.definition import Agent
-from mesh.agent.errors import ApprovalNeeded, TurnError
 from mesh.agent.turn import Turn
 from mesh.agent.values import Facts, facts_of
 from mesh.artifacts import ArtifactStore
-from mesh.artifacts.store import Folder
-from mesh.bus.stores import StepTaken
+from mesh.local.in_memory import InMemoryFleet, MemorySteps, turn_of
+from mesh.local.in_memory_guard import InMemoryGuard
 from mesh.local.mesh import fleet_of
-from mesh.model.choice import ModelUnavailable
 from mesh.ops.words import story
 from mesh.replay.code import Recording
 from mesh.replay.export import StoredStep
-from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from protocol.domain.tasks import busy_with, lists
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
-from protocol.wire import codec, events
-from protocol.wire.commands import Proposal, Report, ReportFailure
-from protocol.wire.config import Fleet
+from protocol.wire import events
+from protocol.wire.commands import Report
 from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.handoff import Artifact, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
@@ -52,47 +36,6 @@ from protocol.wire.prices import Price
 from protocol.wire.subjects import step
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
-_INSTANCES = count()
-MOST_ROUNDS = 500
-
-
-class MemorySteps:
-    """One agent's steps. `written` counts what was stored."""
-
-    def __init__(self) -> None:
-        self.steps: dict[tuple[str, str, str], bytes] = {}
-
-    @property
-    def written(self) -> int:
-        return len(self.steps)
-
-    async def get(self, request: str, turn: str, name: str) -> bytes | None:
-        return self.steps.get((request, turn, name))
-
-    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
-        if (request, turn, name) in self.steps:
-            raise StepTaken(name)
-        self.steps[request, turn, name] = body
-
-
-class _TemporaryFolder(Folder):
-    """A folder that is made at the first look, and gone with its last user."""
-
-    def __init__(self) -> None:
-        """Make nothing yet: few tests save anything."""
-
-    @cached_property
-    def root(self) -> Path:  # type: ignore[override]  # a folder is told its root
-        made = tempfile.mkdtemp(prefix="mesh-artifacts-")
-        weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
-        return Path(made)
-
-
-class TemporaryStore(ArtifactStore):
-    """The store of a mesh, in a temporary folder that goes with it."""
-
-    def __init__(self) -> None:
-        super().__init__(_TemporaryFolder())
 
 
 # --- one turn -------------------------------------------------------------------------------------
@@ -187,46 +130,6 @@ def turn(
     return turn_of(REQUEST, work, fleet, steps, is_over=is_over, send=send, store=store)
 
 
-def turn_of(
-    request: str,
-    work: Assignment,
-    fleet: Fleet,
-    steps: MemorySteps | None = None,
-    *,
-    version: str = "0",
-    is_over: Callable[[], Awaitable[bool]] = never,
-    send: Send = nowhere,
-    keep_prompt: KeepPrompt = unkept,
-    store: ArtifactStore | None = None,
-) -> Turn:
-    """Return a round as an agent gets it, read from its bytes, with a journal in memory.
-
-    Args:
-        version: the agent's.
-    """
-    work = msgspec.json.decode(codec.encode(work), type=Assignment)
-    key = key_of(work.handoff.to_agent, request, work)
-    journal = Journal(
-        MemorySteps() if steps is None else steps,
-        key,
-        nonce=f"n{next(_INSTANCES)}",
-        version=version,
-        past=work.past,
-    )
-    execution = Execution(
-        key,
-        work,
-        fleet,
-        journal,
-        is_over=is_over,
-        version=version,
-        send=send,
-        keep_prompt=keep_prompt,
-        store=store or TemporaryStore(),
-    )
-    return Turn(execution)
-
-
 def turn_in(guard: InMemoryGuard) -> Turn:
     """Return the turn of the request's holder, with what the guard lets them see, and an empty journal.
 
@@ -271,8 +174,8 @@ def _approval(ask: Move) -> str:
 # --- a whole path ---------------------------------------------------------------------------------
 
 
-class FleetHarness:
-    """One request on its way.
+class FleetHarness(InMemoryFleet):
+    """One request on its way; time passes at once.
 
     Args:
         guard: the guard; events that are in it already are part of the way.
@@ -281,22 +184,7 @@ class FleetHarness:
             ends the test where it was raised.
     """
 
-    def __init__(
-        self, guard: InMemoryGuard, agents: Mapping[str, Agent], *, keep_going: bool = False
-    ) -> None:
-        self.guard, self._agents, self._keep_going = guard, agents, keep_going
-        self.turns: list[Turn] = []
-        """Every round that an agent's code ran."""
-        self.broke: list[str] = []
-        """Codes of what agents' code raised."""
-        self.approvals: list[Ask] = []
-        """What somebody was asked to say yes to."""
-        self.store = TemporaryStore()
-        """Where the agents save artifacts."""
-        self._claimed: set[tuple[str, str]] = set()
-        """Offers with the agents that claimed them."""
-        self._journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
-        self._prompts: dict[str, bytes] = {}
+    _replies: Iterator[Any] = iter(())
 
     async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "FleetHarness":
         """Submit, and follow the request until it ends or no reply is left for it.
@@ -312,102 +200,16 @@ class FleetHarness:
         return await self.go_on(replies=replies)
 
     async def go_on(self, *, replies: Iterable[Any] = ()) -> "FleetHarness":
-        """Follow the request from where it stands, as `go` does: after a person's word, for instance."""
-        said = iter(replies)
-        for _ in range(MOST_ROUNDS):
-            if self._claims():
-                continue
-            held = self._next()
-            if held is None:
-                return self
-            if held.state == "suspended":
-                value = next(said, None)
-                if value is None:
-                    return self
-                self.guard.reply(value, turn=held)
-            elif held.state == "working":
-                self.guard.propose(await self._round(held))
-            elif held.due_at is not None:
-                self.guard.wait(max(0.0, (held.due_at - self.guard.now) / 1e6))
-            else:
-                return self  # an effect in doubt: nobody settles it here
-        raise NotDecided(f"no end after {MOST_ROUNDS} rounds: {self.path}")
+        """Follow the request from its present state, as `go` does: after a person's word, for instance."""
+        self._replies = iter(replies)
+        await self.walk()
+        return self
 
-    def _claims(self) -> bool:
-        """Let an agent that lists an offer's intent claim it, one that claimed few; False if nobody does.
-
-        Where offers are left that nobody may have, and no turn works, their time passes.
-        """
-        ledger, entries = self.guard.ledger, self.guard.fleet.agents
-        offers = [task for task in ledger.offers.values() if task.state == "offered"]
-        for task in offers:
-            for name in sorted(self._agents, key=lambda name: sum(name == by for _, by in self._claimed)):
-                listed = name in entries and lists(entries[name], str(task.planned.task.intent))
-                busy = busy_with(ledger.turns[task.lead].tasks.values(), name)
-                if listed and busy is None and (task.turn, name) not in self._claimed:
-                    self._claimed.add((task.turn, name))
-                    self.guard.claim(task.turn, name)
-                    return True
-        if offers and not any(turn.state == "working" for turn in ledger.open.values()):
-            self.guard.wait(ledger.policy.claim_within_s)
-            return True
-        return False
-
-    def _next(self) -> TurnState | None:
-        """Return the turn that goes on: one that works, else one that was asked, else the first that is due.
-
-        Turns of tasks work in the order in which they were opened; None where people have the request.
-        """
-        held = [turn for turn in self.guard.ledger.open.values() if turn.agent != HUMAN]
-        for state in ("working", "suspended"):
-            for turn in held:
-                if turn.state == state:
-                    return turn
-        due = [turn for turn in held if turn.due_at is not None]
-        return min(due or held, key=lambda turn: turn.due_at or 0, default=None)
-
-    async def _round(self, held: TurnState) -> Proposal:
-        agent, steps = self._agents[held.agent], self._journals[held.agent]
-
-        async def send(proposal: Proposal) -> None:
-            self.guard.propose(proposal)
-
-        async def keep_prompt(digest: str, body: bytes) -> None:
-            self._prompts[digest] = body
-
-        turn = turn_of(
-            self.guard.request,
-            held.work,
-            self.guard.fleet,
-            steps,
-            version=agent.version,
-            send=send,
-            keep_prompt=keep_prompt,
-            store=self.store,
-        )
-        self.turns.append(turn)
-        execution = turn.execution
-        try:
-            move = await agent(turn)
-            await execution.journal.finish()
-            moved = execution.moved(move, agent.handler)
-            proposal, _ = sound(moved)
-            if proposal is not moved and not self._keep_going:
-                codec.parse_proposal(codec.encode(moved))  # raises what is wrong with it
-        except ModelUnavailable:
-            raise  # it is the test that lacks something
-        except Exception as raised:
-            error = execution.journal.broken or raised
-            if not isinstance(error, TurnError) and not self._keep_going:
-                if error is raised:
-                    raise
-                raise error from raised
-            proposal = execution.stopped(error)
-            if isinstance(error, ApprovalNeeded):  # code may have wrapped it in an error of its own
-                self.approvals.append(error.ask)
-        if isinstance(proposal, ReportFailure):
-            self.broke.append(proposal.error.code)
-        return proposal
+    async def reply_to(self, held: TurnState) -> bool:
+        value = next(self._replies, None)
+        if value is not None:
+            self.guard.reply(value, turn=held)
+        return value is not None
 
     # --- what came of it --------------------------------------------------------------------------
 
@@ -415,8 +217,8 @@ class FleetHarness:
     def recording(self) -> Recording:
         """What its agents journaled, with the fleet: what `mesh.replay` runs their code over."""
         kept = Recording(fleet=self.guard.fleet)
-        kept.prompts |= self._prompts
-        for by, memory in self._journals.items():
+        kept.prompts |= self.prompts
+        for by, memory in self.journals.items():
             kept.take(StoredStep(step(by, *place), body) for place, body in memory.steps.items())
         return kept
 

@@ -17,7 +17,7 @@ RUN: dict[str, dict[str, str]] = {
     "CONTRIBUTING.md": {"sh": "docs/test_contributing.py"},
     "README.md": {
         "console": "docs/test_readme.py",  # and packaging/test_wheel.py
-        "python": "docs/test_readme.py",
+        "python title": "docs/test_readme.py",
     },
     "agents/README.md": {"console": "system/test_demo_trees.py"},
     "clients/node/README.md": {"console": NODE, "js title": NODE},

@@ -1,17 +1,17 @@
-"""The README does what it says: its commands exist, and its agent moves as it says."""
+"""The README does what it says: its commands exist, and its file of two agents prints what it says."""
 
-import asyncio
 import re
 import shlex
+from pathlib import Path
+from typing import Any
 
-from mesh.agent import Agent
-from mesh.testing import turn
-from protocol.wire.moves import Escalate, Transfer
-from tests.certain import is_
+import mesh
 from tests.docs.pages import blocks, commands, section
 from tests.docs.reader import require_installed
 from tests.servers import ROOT
+from tests.system.terminal import Folder
 
+HELLO = "hello.py"
 README = (ROOT / "README.md").read_text()
 START = [shlex.split(command, comments=True) for command, _ in commands(section(README, "Start a project"))]
 """Typed in `tests/packaging/test_wheel.py`, where nothing but the wheel is installed."""
@@ -29,15 +29,24 @@ def test_what_it_installs_is_what_the_suite_runs_with() -> None:
     require_installed(START[0][2:])
 
 
-def test_its_agent_hands_over_and_escalates_what_is_refused() -> None:
-    (code,) = (block.text for block in blocks(README) if block.language == "python")
-    names: dict[str, Agent] = {}
-    exec(compile(code, "README.md", "exec"), names)
-    front = names["front"]
-    move = is_(asyncio.run(front(turn(agent="front", peers=["greeter"], facts={"name": "Ada"}))), Transfer)
-    assert [fact.value for fact in move.facts] == ["Ada"]
-    again = turn(agent="front", peers=["greeter"], refused=[(move, "agent_available")])
-    assert is_(asyncio.run(front(again)), Escalate).summary == "refused: agent_available"
+def test_its_file_of_two_agents_prints_what_it_says(tmp_path: Path) -> None:
+    told = section(README, "Two agents in one file")
+    (file,) = (block for block in blocks(told) if block.language == "python")
+    assert file.kind == f'title="{HELLO}"'
+    assert len(file.text.splitlines()) <= 12
+    (tmp_path / HELLO).write_text(file.text)
+    ((command, printed),) = commands(told)
+    words = shlex.split(command)
+    assert words[:2] == ["mesh", "run"]
+    assert Folder(tmp_path).process(*words[1:]).out.splitlines() == printed
+
+
+def test_its_line_for_a_notebook_does_the_same() -> None:
+    (file,) = (block for block in blocks(README) if block.language == "python")
+    names: dict[str, Any] = {"mesh": mesh}
+    exec(compile(file.text, HELLO, "exec"), names)
+    (call,) = re.findall(r"`(mesh\.run_sync\(.*?\))`", " ".join(README.split()))
+    assert eval(call, names).answer == "Hello, Ada!"
 
 
 def test_every_link_leads_to_a_file() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.local.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.harness import FleetHarness
-from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain import (
     admission,
     budget,

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from mesh.agent import Turn
 from mesh.agent._journal import Journal
 from mesh.agent._steps import Call, RoundKey
+from mesh.local.in_memory import turn_of
 from mesh.testing import MemorySteps, turn
-from mesh.testing.harness import turn_of
 from protocol.wire.event_parts import RoundOutcome
 
 

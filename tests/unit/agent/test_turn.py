@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from mesh.agent import Budget, BudgetExhausted, Turn, _ahead, tool
 from mesh.agent.errors import ActionNotAllowed, Superseded, failure_of
+from mesh.local.in_memory import turn_of
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
-from mesh.testing.harness import turn_of
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Failure, Report, Usage
 from protocol.wire.event_parts import RoundOutcome

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh.agent import Agent, Turn
+from mesh.local.in_memory import turn_of
 from mesh.testing import MemorySteps
-from mesh.testing.harness import turn_of
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskResult
 from protocol.wire.handoff import Fact, Handoff, Refusal, Rule

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from mesh.agent.errors import Permanent, Retry, ToolError
 from mesh.agent.tools import tool
 from mesh.errors import Unreachable
+from mesh.local.in_memory import turn_of
 from mesh.model.loop import ModelGaveUp, drive
 from mesh.model.port import Model, PastReply, Reply, ToolResult
 from mesh.model.prompt import render
 from mesh.testing import InMemoryGuard, MemorySteps, fleet_of, replied, turn, turn_in, unanswered
-from mesh.testing.harness import turn_of
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import HandoffAdmitted, MoveRefused
 from protocol.wire.handoff import Constraints, Fact

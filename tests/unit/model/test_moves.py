@@ -10,11 +10,11 @@ from pydantic import BaseModel
 from mesh.agent._executor import sound
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
 from mesh.agent.turn import Turn
+from mesh.local.in_memory import turn_of
 from mesh.model.arguments import answer_form
 from mesh.model.moves import MoveTools
 from mesh.model.port import ToolCall
 from mesh.testing import turn
-from mesh.testing.harness import turn_of
 from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment

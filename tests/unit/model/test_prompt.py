@@ -4,11 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.agent.turn import Turn
+from mesh.local.in_memory import turn_of
 from mesh.model.port import Prompt
 from mesh.model.prompt import render, told
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
-from mesh.testing.harness import replied, turn_of
+from mesh.testing.harness import replied
 from protocol.wire.commands import Failure
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Assignment, RoundOutcome, Withheld

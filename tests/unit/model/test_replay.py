@@ -10,10 +10,11 @@ from mesh.agent import Turn
 from mesh.agent._steps import digest_of
 from mesh.agent.errors import EffectUnknown, InDoubt, ToolError
 from mesh.agent.tools import Effect, Tool, tool
+from mesh.local.in_memory import turn_of
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall, ToolResult
 from mesh.testing import MemorySteps, turn
-from mesh.testing.harness import replied, turn_of
+from mesh.testing.harness import replied
 from protocol.wire.commands import Report, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import RoundOutcome

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.local.in_memory_guard import START_US
 from mesh.replay.rejudge import rejudge
 from mesh.testing import Conversations, InMemoryGuard, NotDecided
-from mesh.testing.in_memory_guard import START_US
 from protocol.domain.memory import MemoryEntry, living, supersedes
 from protocol.wire import codec
 from protocol.wire.commands import Forget, MoveProposed

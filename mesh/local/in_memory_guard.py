@@ -118,6 +118,7 @@ class InMemoryGuard:
             that was opened by hand.
         memory: what conversations remember. Guards that share one are those of one mesh.
         served: returns True if anybody runs an agent. It is asked before time passes, and after.
+        on_event: is given each event once it is stored.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class InMemoryGuard:
         now: int = START_US,
         memory: Conversations | None = None,
         served: Callable[[str], bool] = lambda agent: True,
+        on_event: Callable[[AnyEvent], object] = lambda event: None,
     ) -> None:
         self.fleet = fleet
         self.policies = dict(policies or {"default": Policy()})
@@ -139,6 +141,8 @@ class InMemoryGuard:
         self.request = request or request_id(self.client, START_US // 1000, number.to_bytes(10))
         self.now = now
         """UTC µs."""
+        self.due_at: int | None = None
+        """When something falls due (UTC µs); None if nothing will."""
         self.events: list[AnyEvent] = []
         self.bodies: list[bytes] = []
         self.breakers = dict(breakers or {})
@@ -149,7 +153,7 @@ class InMemoryGuard:
         self._freezes: tuple[Span, ...] = ()
         self._decider = RequestDecider()
         self._prices: dict[str, Any] = msgspec.to_builtins(dict(prices or {}))
-        self._served = served
+        self._served, self._on_event = served, on_event
         self._events_before = 0
         self._seen: dict[str, tuple[bool, int]] = {}
         self._said = 0
@@ -205,7 +209,11 @@ class InMemoryGuard:
         Args:
             facts: by key, or with their labels, as `Client.submit` takes them.
         """
-        body = codec.encode(Submit(text=text, facts=facts_of(facts), **rest))
+        return self.submit_whole(Submit(text=text, facts=facts_of(facts), **rest))
+
+    def submit_whole(self, wanted: Submit) -> AnyEvent:
+        """Submit what is said already; returns the event that decided it."""
+        body = codec.encode(wanted)
         what, digest = _heard(codec.parse_submit, body), codec.body_digest(body)
         cause = Cause(submit_id(self.request))
         return self._event(self.process(Command(self.request, self.client, what, cause, "client", digest)))
@@ -265,7 +273,8 @@ class InMemoryGuard:
         self.now += round(seconds * 1e6)
         self._look()
         before = self._events_before = len(self.events)
-        drive(self._decider.wake(self.fleet, self._moment(), mesh_frozen=self.mesh_frozen), self._take)
+        woken = self._decider.wake(self.fleet, self._moment(), mesh_frozen=self.mesh_frozen)
+        self.due_at = drive(woken, self._take).wake_at
         return self.events[before:]
 
     # --- as a guard does --------------------------------------------------------------------------
@@ -275,10 +284,11 @@ class InMemoryGuard:
         self._look()
         self._events_before = len(self.events)
         begun = self._decider.handle(command, self.fleet, self._moment(), mesh_frozen=self.mesh_frozen)
-        outcome = drive(begun, self._take).outcome
-        assert outcome is not None
+        settled = drive(begun, self._take)
+        self.due_at = settled.wake_at
+        assert settled.outcome is not None
         self._look()
-        return outcome
+        return settled.outcome
 
     def _moment(self) -> steps.Moment:
         return steps.Moment(self.now, salt=f"{len(self.events):016x}")
@@ -361,6 +371,7 @@ class InMemoryGuard:
             self.memory.answered(event, kept)
         self.events.append(event)
         self.bodies.append(body)
+        self._on_event(event)
         return steps.Stored(event, body, self._moment())
 
     def _look(self) -> None:
