@@ -16,7 +16,7 @@ PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generat
 	--quiet --custom-compile-command "make constraints"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly mutants drill check format lint types imports bench site schema constraints clean
+.PHONY: help demo test nightly mutants drill check format lint types imports wheel bench site schema constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,7 +36,7 @@ nightly: $(ENV) ## Play 20,000 arbitrary stories and 16,000 of trees and swarms,
 mutants: $(ENV) ## Put small faults into the rules, one at a time, and name those that no test notices (CHAPTERS=…); hours
 	@nice -n 10 $(BIN)/python -m tests.mutants $(CHAPTERS)
 
-check: format lint types imports ## Formatting, lint, types, import contracts; make -k check goes on after a failure
+check: format lint types imports wheel ## Formatting, lint, types, import contracts, the wheel; make -k check goes on after a failure
 
 format: $(ENV)
 	@$(BIN)/ruff format --check .
@@ -49,6 +49,11 @@ types: $(ENV)
 
 imports: $(ENV)
 	@$(BIN)/lint-imports --no-logo
+
+wheel: $(ENV) ## Build what is released into build/release, and check what is in it
+	@rm -rf build/release && mkdir -p build
+	@$(BIN)/python -m build --no-isolation --outdir build/release . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@$(BIN)/python -m tests.packaging.wheel build/release/*.whl
 
 bench: $(ENV) ## Measure this machine
 	@$(BIN)/python -m bench

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import commands
+from tests.docs.pages import blocks, commands
 from tests.docs.test_readme import START
+from tests.packaging.wheel import wrong_in
 from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1200)
@@ -93,12 +94,6 @@ def wheel(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def contents(wheel: Path) -> set[str]:
-    with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
-
-
-@pytest.fixture(scope="module")
 def installed(folder: Path, wheel: Path) -> Path:
     """The programs of a fresh environment that holds the wheel and openai-agents."""
     environment = folder / "environment"
@@ -114,50 +109,45 @@ def installed(folder: Path, wheel: Path) -> Path:
     return environment / "bin"
 
 
-def test_the_wheel_ships_mesh_and_protocol_and_no_other_package(contents: set[str]) -> None:
-    top = {name.split("/")[0] for name in contents}
-    (metadata,) = (name for name in top if name.endswith(".dist-info"))
-    (data,) = (name for name in top if name.endswith(".data"))
-    assert top - {metadata, data} == {"mesh", "protocol"}
+def test_the_wheel_has_what_it_should_and_nothing_else(wheel: Path) -> None:
+    assert list(wrong_in(wheel)) == []
 
 
-def test_the_wheel_carries_the_reference_fleets_outside_of_all_packages(contents: set[str]) -> None:
-    shared = {name.partition("/data/share/handoff-mesh/")[2] for name in contents if ".data/" in name}
-    files = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "agents").rglob("*.*")
-        if path.suffix in (".py", ".toml", ".jsonl", ".md", ".sql")
-    }
-    assert shared == files
+@pytest.mark.parametrize(
+    ("faulty", "said"),
+    [
+        ("agents/openai.py", "it ships agents"),
+        ("tests/servers.py", "it ships tests"),
+        ("mesh/errors.py", "it lacks mesh/errors.py"),
+        ("mesh/ui/static/htmx.min.js", "it lacks mesh/ui/static/htmx.min.js"),
+        ("protocol/py.typed", "it lacks protocol/py.typed"),
+        ("protocol/schema/asyncapi.json", "it lacks protocol/schema/asyncapi.json"),
+        ("licenses/LICENSE", "it lacks the licence"),
+        (
+            "share/handoff-mesh/agents/support/mesh.toml",
+            "it lacks the reference fleets' agents/support/mesh.toml",
+        ),
+        ("share/handoff-mesh/agents/notes.md", "it has agents/notes.md among the reference fleets"),
+    ],
+)
+def test_a_wheel_that_is_made_wrong_is_found(wheel: Path, tmp_path: Path, faulty: str, said: str) -> None:
+    """A file that the wheel has is left out of a copy; any other is added to it."""
+    copy = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(copy, "w") as made:
+        left_out = [name for name in whole.namelist() if name.endswith(faulty)]
+        for name in whole.namelist():
+            if name not in left_out:
+                made.writestr(name, whole.read(name))
+        if not left_out:
+            (data,) = {name.split("/")[0] for name in whole.namelist() if ".data/" in name}
+            made.writestr(f"{data}/data/{faulty}" if faulty.startswith("share/") else faulty, "")
+    assert list(wrong_in(copy)) == [said]
 
 
-def test_the_wheel_ships_every_module_of_the_checkout(contents: set[str]) -> None:
-    modules = {
-        str(path.relative_to(ROOT)) for room in ("mesh", "protocol") for path in (ROOT / room).rglob("*.py")
-    }
-    assert modules <= contents
-
-
-def test_the_wheel_ships_what_the_page_is_made_of(contents: set[str]) -> None:
-    parts = {str(path.relative_to(ROOT)) for path in (ROOT / "mesh/ui").rglob("*.*") if path.is_file()}
-    parts = {name for name in parts if "__pycache__" not in name}
-    assert {
-        "mesh/ui/static/htmx.min.js",
-        "mesh/ui/static/htmx.LICENSE",
-        "mesh/ui/templates/base.html",
-    } <= parts
-    assert parts <= contents
-
-
-def test_the_wheel_says_that_it_is_typed_and_carries_its_licence(contents: set[str]) -> None:
-    assert {"mesh/py.typed", "protocol/py.typed"} <= contents
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents)
-
-
-def test_the_wheel_ships_the_schemas_of_the_wire_contract(contents: set[str]) -> None:
-    schemas = {str(path.relative_to(ROOT)) for path in (ROOT / "protocol" / "schema").glob("*.json")}
-    assert schemas, "no schema in the checkout: run make schema"
-    assert schemas <= contents
+def test_a_wheel_of_another_version_is_found(wheel: Path, tmp_path: Path) -> None:
+    other = tmp_path / wheel.name.replace("-0.", "-9.")
+    shutil.copy(wheel, other)
+    assert "pyproject.toml says version" in next(wrong_in(other))
 
 
 def test_the_wheel_and_openai_agents_work_in_one_environment(installed: Path, folder: Path) -> None:
@@ -172,11 +162,26 @@ def test_the_command_runs_where_only_the_wheel_is_installed(installed: Path, fol
     assert run(installed / "mesh", "--version", cwd=folder).startswith("mesh 0.")
 
 
+def test_a_file_of_agents_runs_where_only_the_wheel_is_installed(installed: Path, tmp_path: Path) -> None:
+    (file,) = (block for block in blocks((ROOT / "README.md").read_text()) if block.language == "python")
+    (tmp_path / "hello.py").write_text(file.text)
+    assert run(installed / "mesh", "run", "hello.py:front", "Ada", cwd=tmp_path) == "Hello, Ada!\n"
+
+
 @pytest.mark.usefixtures("installed")  # so that everything is fetched and built already
 def test_uvx_runs_the_wheel_without_an_installation(wheel: Path, folder: Path) -> None:
     uvx = (UV, TRUSTING, "--cache-dir", folder / "uv", "--offline", "tool", "run", "--python", sys.executable)
     said = run(*uvx, "--from", f"{wheel}[server]", "mesh", "--version", cwd=folder)
     assert said.startswith("mesh 0.")
+
+
+@pytest.mark.usefixtures("installed")
+def test_uv_tool_install_puts_mesh_on_the_path(wheel: Path, folder: Path, tmp_path: Path) -> None:
+    places = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    uv = (UV, TRUSTING, "--cache-dir", folder / "uv", "--offline", "tool", "install", "--quiet")
+    env = [f"{name}={value}" for name, value in places.items()]
+    run("env", *env, *uv, "--python", sys.executable, f"{wheel}[server]", cwd=tmp_path)
+    assert run(tmp_path / "bin" / "mesh", "--version", cwd=tmp_path).startswith("mesh 0.")
 
 
 def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
