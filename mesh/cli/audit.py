@@ -1,5 +1,6 @@
 """Looking back at a log: `mesh why` a verdict, and `mesh cost`."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -18,9 +19,11 @@ from mesh.cli.options import (
     source_argument_for,
 )
 from mesh.cli.output import emit, note, paged, read_lines, table
-from mesh.ops.words import ending, heading
+from mesh.errors import MeshError
+from mesh.ops.words import awaited, ending, heading
 from mesh.service.printable import counted, one_line
 from mesh.settings import index_folder
+from protocol.views.timeline import timeline
 
 # --- why ------------------------------------------------------------------------------------------
 
@@ -40,6 +43,8 @@ from mesh.settings import index_folder
 async def why(where: Where, *, source: str | Path | None, n: int | None, as_json: bool) -> None:
     """Explain a verdict, and name what would be allowed.
 
+    It begins with what an open request waits for now.
+
     Without an id it explains the newest request that is stuck: it waits for a person, its client, a thaw, or
     an agent that nobody serves. If none is, it explains the newest one that was refused or that failed.
     """
@@ -55,13 +60,21 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
             note("nothing is stuck, and nothing was refused or failed lately")
             return
         source = stuck.request
-    found = ops.explain.explain(ops.log.decoded(await one_of(where, source)), n)
+    happened = ops.log.decoded(await one_of(where, source))
+    found = ops.explain.explain(happened, n)
     if as_json:
         emit(found)
         return
+    told = stuck or timeline(happened)
+    if stuck is None and told.waiting and not isinstance(source, Path):
+        with suppress(MeshError):  # the rest is told without it
+            async with await where.connect(*PEOPLE) as bus:
+                told = await ops.roster.with_served(bus, told)
     with paged():
         if stuck is not None:
             read_lines(heading(stuck), *ending(stuck))
+        else:
+            read_lines(*awaited(told))
         read_lines(*ops.explain.sentences(found))
 
 

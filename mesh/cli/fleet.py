@@ -12,7 +12,7 @@ from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import A_PATH, PEOPLE, Where, agreed, framed, wrong_key
 from mesh.cli.output import emit, note, remark, report, say
 from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
-from mesh.fleet.file import FleetFile, load_fleet
+from mesh.fleet.file import FleetFile, FleetFileError, load_fleet
 from mesh.fleet.leavers import HeldRequest, held_by_leavers
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 from mesh.local.project import with_client
@@ -205,10 +205,16 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
     access = where.access("admin", "operator", "viewer")
     if monitor is None and dev is not None and dev.url == access.url:
         monitor = dev.monitor
-    fleet = _fleet(file)
+    fleet, unread = None, []
+    try:
+        fleet = _fleet(file)
+    except FleetFileError as broken:
+        if file is not None:
+            raise
+        unread = [ops.health.Finding(check="fleet file", state="found", text=str(broken))]
     if fleet is not None:
         fleet = _as_run_at(access.url, fleet)
-    findings = await ops.health.examine(access, fleet, monitor)
+    findings = [*unread, *await ops.health.examine(access, fleet, monitor)]
     if as_json:
         emit(findings)
     else:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mesh.ops import rerun as rerun
     from mesh.ops import restore as restore
     from mesh.ops import roster as roster
+    from mesh.ops import rows as rows
     from mesh.ops import spending as spending
     from mesh.ops import watch as watch
     from mesh.ops import where as where

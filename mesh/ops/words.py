@@ -101,6 +101,15 @@ def ending(told: Timeline) -> Iterator[Line]:
         code, detail = told.error["code"], told.error["detail"]
         parts = (told.status, *([] if code == told.status else [code]), *([detail] if detail else []))
         yield Line((parts[0], "red"), *(f": {_line(part)}" for part in parts[1:]))
+    yield from awaited(told)
+    if _cost_anything(told.cost):
+        yield Line((f"reported cost: {_spent(told.cost)}", "dim"))
+    if told.charged != told.cost:
+        yield Line((f"charged to the budget: {_spent(told.charged)}", "dim"))
+
+
+def awaited(told: Timeline) -> Iterator[Line]:
+    """Yield what a request waits for, a line each."""
     for waiting in told.waiting:
         line = Line(
             ("waits for ", "yellow"), f"{waiting.for_} since {clock(waiting.since)}: {_line(waiting.why)}"
@@ -112,10 +121,6 @@ def ending(told: Timeline) -> Iterator[Line]:
         if waiting.served is False:
             line.append(f"; nobody serves {waiting.for_}", style="bold red")
         yield line
-    if _cost_anything(told.cost):
-        yield Line((f"reported cost: {_spent(told.cost)}", "dim"))
-    if told.charged != told.cost:
-        yield Line((f"charged to the budget: {_spent(told.charged)}", "dim"))
 
 
 def _cost_anything(cost: Cost) -> bool:

@@ -1,6 +1,9 @@
 """What a log records of the world: the answers that a guard had when it wrote an event."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from protocol.domain.breaker import Permit
 from protocol.domain.ledger import Ledger
@@ -15,16 +18,29 @@ from protocol.domain.steps import (
     NeedReaders,
     NeedUnheard,
     NeedVerdictContext,
+    OfferedTask,
     ReadersSeen,
     VerdictContext,
 )
 from protocol.wire import events
 from protocol.wire.config import AgentEntry, Fleet, Policy
-from protocol.wire.event_parts import Grounds
+from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import AgentName, TurnId
 
 _NOTHING = Grounds()
+
+
+class Other(NamedTuple):
+    """What is to be otherwise than a log recorded it."""
+
+    policies: Mapping[str, Policy] = {}
+    """By name; a request whose policy is not there keeps its own. `*` is for every name."""
+    fleet: Fleet | None = None
+
+    def policy_for(self, recorded: Policy) -> Policy:
+        """Return the policy that a request is to begin under."""
+        return self.policies.get(recorded.name) or self.policies.get("*") or recorded
 
 
 class RecordedAnswers:
@@ -34,18 +50,23 @@ class RecordedAnswers:
 
     Args:
         ledger: the request before the event, what was withheld for it included.
-        policy: the one that a submit is judged by, instead of the recorded one.
+        other: what is to be otherwise. Of agents that the event says nothing of, it is taken that they are
+            served and do not fail.
     """
 
-    def __init__(self, ledger: Ledger, event: AnyEvent, policy: Policy | None = None) -> None:
-        self._ledger, self._event, self._policy = ledger, event, policy
+    def __init__(self, ledger: Ledger, event: AnyEvent, other: Other | None = None) -> None:
+        self._ledger, self._event, self._other = ledger, event, other or _AS_IT_WAS
         self._grounds = ledger.grounds_of(event) or _NOTHING
         self._kept = ledger.kept_back(event.cause)
 
     @property
     def fleet(self) -> Fleet:
-        """The fleet, as far as the event recorded it."""
-        grounds = self._grounds
+        """The fleet, as far as the event recorded it; or the other one, as if it had been there then."""
+        grounds, other = self._grounds, self._other.fleet
+        if other is not None:
+            revision, longest_s = max(grounds.fleet, self._ledger.fleet), grounds.longest_s
+            kept_s = other.log_max_age_s if longest_s is None else 2 * longest_s
+            return replace(other, revision=revision, log_max_age_s=kept_s)
         entries = (*(one.entry for one in grounds.candidates), grounds.sender, grounds.target)
         return Fleet(
             name="recorded",
@@ -70,14 +91,13 @@ class RecordedAnswers:
             need.supply(grounds.peers)
         elif isinstance(need, NeedCandidates):
             known = {one.entry.name: one for one in grounds.candidates}
-            found = [known[name] for name in need.agents]
-            need.supply(
-                tuple(AgentStanding(Permit(one.breaker, one.since, one.until), one.served) for one in found)
-            )
+            is_other = self._other.fleet is not None
+            found = [known.get(name) if is_other else known[name] for name in need.agents]
+            need.supply(tuple(map(_standing, found)))
         elif isinstance(need, NeedAttendance):
             need.supply(tuple(self._attendance(turn.id) for turn in need.turns))
         elif isinstance(need, NeedReaders):
-            need.supply(tuple(self._readers(offer.task.turn) for offer in need.offers))
+            need.supply(tuple(map(self._readers, need.offers)))
         elif isinstance(need, NeedUnheard):
             need.supply(False)  # else nothing would have been appended
 
@@ -89,7 +109,7 @@ class RecordedAnswers:
         named = event.policy  # None: there was none of the name, and no other policy makes one
         prices = event.prices if isinstance(event, events.RequestOpened) else None
         memory = recalled_for(event, self._kept)
-        return VerdictContext(use, named and (self._policy or named), prices, memory)
+        return VerdictContext(use, named and self._other.policy_for(named), prices, memory)
 
     @property
     def _about(self) -> TurnId:
@@ -103,11 +123,25 @@ class RecordedAnswers:
             return Attendance(served=True, since=self._event.at, unbegun=False)
         return Attendance(grounds.served, grounds.served_since or 0, grounds.unbegun)
 
-    def _readers(self, offer: TurnId) -> ReadersSeen:
-        if offer == self._about and self._grounds.removed:
+    def _readers(self, offer: OfferedTask) -> ReadersSeen:
+        about = offer.task.turn == self._about
+        if (about and self._grounds.removed) or (self._other.fleet is not None and not offer.entries):
             return ReadersSeen(None)
-        about = offer == self._about
-        return ReadersSeen(self._attendance(offer), self._grounds.candidates if about else ())
+        to_ask = self._grounds.candidates if about else ()
+        if self._other.fleet is not None:
+            entries = {entry.name: entry for entry in offer.entries}
+            seen = (one for one in to_ask if one.entry.name in entries)
+            to_ask = tuple(replace(one, entry=entries[one.entry.name]) for one in seen)
+        return ReadersSeen(self._attendance(offer.task.turn), to_ask)
+
+
+_AS_IT_WAS = Other()
+
+
+def _standing(one: Candidate | None) -> AgentStanding:
+    if one is None:
+        return AgentStanding()
+    return AgentStanding(Permit(one.breaker, one.since, one.until), one.served)
 
 
 class _Recorded(dict[str, AgentEntry]):

@@ -17,10 +17,12 @@ import os
 import signal
 import sys
 import threading
+import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, ACCESS_WRITE, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -147,22 +149,89 @@ SHARE_BYTES = 1 << 20
 """Bytes of a file for which a process is worth starting: verifying them takes 15 ms, a process about 10."""
 _REQUEST, _STEP = b'"request":"', b'{"step":'
 _BUFFER_BYTES = 1 << 20
+_TELL_S = 1.0
+
+
+Requests = Iterator[tuple[int, list[bytes]]]
+"""Requests of a file: each with the number of its first line, and its events in order of their numbers."""
 
 
 async def of_each(path: Path, work: Callable[[list[bytes]], T]) -> list[T]:
     """Return the result of `work` on each request's events, in the order in which requests begin.
 
-    Several processes give the same results as one. If one of them meets an odd line, fails or dies, this
-    process does all the work again, and raises the error itself.
-
     Args:
         work: gets the events in order of their numbers. Its result must be picklable.
 
-    Raises Malformed with the line's number, and as `work`.
+    Raises as `of_shares`.
     """
-    processes = _processes_for(path)
-    found = await _of_processes(processes, _send_share, (path, work)) if processes > 1 else None
-    return [work(bodies) for bodies in load(path).values()] if found is None else found
+
+    def each(requests: Requests) -> list[tuple[int, T]]:
+        return [(place, work(bodies)) for place, bodies in requests]
+
+    shares = await of_shares(path, each)
+    return [
+        result for _, result in sorted((one for share in shares for one in share), key=lambda one: one[0])
+    ]
+
+
+async def of_shares(
+    path: Path,
+    work: Callable[[Requests], T],
+    *,
+    jobs: int | None = None,
+    on_progress: Callable[[int], None] = lambda events: None,
+) -> list[T]:
+    """Return the result of `work` on each process's share of the requests.
+
+    Only places of events are kept in memory. If a process meets an odd line, fails or dies, this process does
+    all the work again, and raises the error itself.
+
+    Args:
+        work: its result must be picklable.
+        jobs: processes at most; by default one for each core.
+        on_progress: is told now and then how many events were worked on.
+
+    Raises Malformed with the line's number, also for a file without any event, and as `work`.
+    """
+    processes = min(_processes_for(path), jobs or sys.maxsize)
+    if processes > 1:
+        progress = Progress(processes)
+        arguments = (path, work, progress)
+        found: list[T] | None = await _of_processes(
+            processes, _send_share, arguments, lambda: on_progress(progress.events)
+        )
+        if found is not None and progress.events:
+            return found
+    return [work(_told_of(_share(path, 0, 1), on_progress))]
+
+
+def _told_of(requests: Requests, on_progress: Callable[[int], None]) -> Requests:
+    events, told = 0, time.monotonic()
+    for place, bodies in requests:
+        yield place, bodies
+        events += len(bodies)
+        if time.monotonic() > told + _TELL_S:
+            told = time.monotonic()
+            on_progress(events)
+
+
+class Progress:
+    """How many events each process has worked on: memory that they and their parent share."""
+
+    def __init__(self, processes: int) -> None:
+        self._size = 8 * processes
+        self._counts = mmap(-1, self._size, access=ACCESS_WRITE)
+
+    @property
+    def events(self) -> int:
+        return sum(array("Q", self._counts[: self._size]))
+
+    def count(self, process: int, events: int) -> None:
+        """Count events of a process: each writes its own number."""
+        at = slice(8 * process, 8 * process + 8)
+        self._counts[at] = (int.from_bytes(self._counts[at], sys.byteorder) + events).to_bytes(
+            8, sys.byteorder
+        )
 
 
 async def of_parts(path: Path, work: Callable[[Iterator[bytes]], T]) -> list[T] | None:
@@ -196,11 +265,17 @@ def _size_of(path: Path) -> int:
     return path.stat().st_size
 
 
-async def _of_processes(processes: int, send: Callable[..., None], arguments: tuple[Any, ...]) -> Any:
+async def _of_processes(
+    processes: int,
+    send: Callable[..., None],
+    arguments: tuple[Any, ...],
+    now_and_then: Callable[[], None] = lambda: None,
+) -> Any:
     """Return the results of all processes in their order; None if one has none. They end with this call.
 
     Args:
-        send: sends (number of a request's first line, result) for each request of its share.
+        send: sends (a number, result) for each result of its process; results are ordered by these.
+        now_and_then: is called meanwhile.
     """
     from multiprocessing import get_context  # a small file needs none of it
 
@@ -221,10 +296,19 @@ async def _of_processes(processes: int, send: Callable[..., None], arguments: tu
                 pipes.append(receiving)
             async with asyncio.TaskGroup() as group:
                 shares = [group.create_task(_received(each)) for each in pipes]
+                telling = group.create_task(_tell(now_and_then))
+                await asyncio.wait(shares, return_when=asyncio.FIRST_EXCEPTION)
+                telling.cancel()
             found = [each for share in shares for each in share.result()]
     except* OSError:
         pass  # one cannot begin, or has no results; the others need not go on
     return [result for _, result in sorted(found, key=lambda each: each[0])] or None
+
+
+async def _tell(now_and_then: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(_TELL_S)
+        now_and_then()
 
 
 async def _received(pipe: "Connection") -> list[tuple[int, Any]]:
@@ -287,54 +371,81 @@ def _events_between(path: Path, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _send_share(
-    pipe: "Connection", parent: int, index: int, of: int, path: Path, work: Callable[[list[bytes]], object]
+    pipe: "Connection",
+    parent: int,
+    index: int,
+    of: int,
+    path: Path,
+    work: Callable[[Requests], object],
+    progress: Progress,
 ) -> None:
-    """Send the results on one share with the number of each request's first line; nothing if it has none."""
+    """Send the result on one share; nothing if it has none."""
     _begin_share()
-    results = []
-    try:
-        for first, bodies in _share(path, index, of):
+
+    def counted() -> Requests:
+        for place, bodies in _share(path, index, of):
             if os.getppid() != parent:
-                return  # nobody waits any more
-            results.append((first, work(bodies)))
-        pipe.send(results)
+                raise OSError("nobody waits any more")
+            yield place, bodies
+            progress.count(index, len(bodies))
+
+    try:
+        pipe.send([(index, work(counted()))])
     except Exception as failed:  # whatever it is: the parent, which does all again, meets it and raises it
         _log.debug("share_given_up", path=str(path), index=index, error=type(failed).__name__)
 
 
-class _Place(NamedTuple):
-    """Where an event stands in a file."""
-
-    n: int
-    line: int
-    begin: int
-    end: int
-
-
-def _share(path: Path, index: int, of: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the events of each request in one share, with the number of its first line.
+def _share(path: Path, index: int, of: int) -> Requests:
+    """Yield the requests of one share, each with the number of its first line.
 
     A line belongs to the share that the first request's id in it falls to, found without decoding. Whose it
-    is checks it like `load`, and that the id was the event's. Only the places of events are kept in memory.
-    Raises Malformed.
+    is checks it, and that the id was the event's. One share alone takes lines as they are, of any spelling.
+    Only the places of events are kept in memory. Raises Malformed.
     """
-    places: dict[bytes, list[_Place]] = {}
-    with path.open("rb", buffering=_BUFFER_BYTES) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
-        end = 0
-        for number, line in enumerate(file, start=1):
-            begin, end = end, end + len(line)
-            if end > len(text):
+    places: dict[bytes, array[int]] = {}
+    with path.open("rb", buffering=_BUFFER_BYTES) as file, contextlib.ExitStack() as stack:
+        text = stack.enter_context(mmap(file.fileno(), 0, access=ACCESS_READ)) if of > 1 else None
+        for number, begin, line in _numbered(file):
+            end = begin + len(line)
+            if text is not None and end > len(text):
                 raise Malformed(f"line {number} was not there before")
             start = line.find(_REQUEST) + len(_REQUEST)
             request = line[start : line.find(b'"', start)]
-            if crc32(request) % of != index or not line.strip():
+            if (of > 1 and crc32(request) % of != index) or not line.strip():
                 continue
             head = _head_of(line, number)
             if head.step:
                 continue
-            if head.request.encode() != request or b"\r" in line:
+            if of == 1:
+                request = head.request.encode()
+            elif head.request.encode() != request or b"\r" in line:
                 raise Malformed(f"line {number} is not as a guard writes it")
-            places.setdefault(request, []).append(_Place(head.n, number, begin, end))
+            places.setdefault(request, array("Q")).extend((head.n, number, begin, end))
+        if of == 1 and not places:
+            raise Malformed(f"{path} holds no event")
         for found in places.values():
-            in_order = sorted(found, key=lambda place: place.n)
-            yield found[0].line, [text[place.begin : place.end].removesuffix(b"\n") for place in in_order]
+            each = sorted((found[at : at + 4] for at in range(0, len(found), 4)), key=_number_of)
+            spans = ((begin, end) for _, _, begin, end in each)
+            yield (
+                found[1],
+                [
+                    (os.pread(file.fileno(), end - begin, begin) if text is None else text[begin:end]).strip(
+                        b"\r\n"
+                    )
+                    for begin, end in spans
+                ],
+            )
+
+
+def _number_of(place: "array[int]") -> int:
+    return place[0]
+
+
+def _numbered(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """Yield each line with its number and place. A carriage return ends one, too, as `splitlines` has it."""
+    number, begin = 0, 0
+    for whole in file:
+        for line in whole.splitlines(keepends=True) if b"\r" in whole else (whole,):
+            number += 1
+            yield number, begin, line
+            begin += len(line)

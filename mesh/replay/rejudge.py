@@ -1,19 +1,17 @@
 """Rejudging: the guards' decider decides each recorded message again, and appends again what fell due.
 
-It is handed what the log recorded and answered with what the log recorded. With the recorded policy an event
-must come out the same to the letter, id, number and chain included. With another policy only verdicts are
-compared: which would have been others, each judged on the events that really happened before it.
+It is handed what the log recorded and answered with what the log recorded. An event must come out the same to
+the letter, id, number and chain included. What another policy or fleet would have changed says `whatif`.
 """
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from mesh.errors import MeshError, OldForm
-from mesh.replay.answers import RecordedAnswers
+from mesh.replay.answers import Other, RecordedAnswers
 from protocol.domain import hash_chain
 from protocol.domain.decider import OpenDecision, RequestDecider
 from protocol.domain.envelope import World
@@ -33,12 +31,11 @@ from protocol.domain.timers import EVENT_TOO_LARGE, guard_failed, is_guard_faile
 from protocol.domain.verdict import message_of
 from protocol.wire import codec, events
 from protocol.wire.commands import is_control
-from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
 from protocol.wire.ids import TurnId
 
-_INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
+INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
 """Errors of the rules on events that no guard could have written one after the other."""
 
 
@@ -49,7 +46,7 @@ class Difference(NamedTuple):
     type: str
     """As recorded."""
     recorded: Any
-    """For a changed policy `{type, rule}`; otherwise the fields that differ."""
+    """The fields that differ."""
     rederived: Any
 
 
@@ -69,15 +66,8 @@ class Rejudged(NamedTuple):
         return not self.differences and not self.breaks and not self.unreadable
 
 
-def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
-    """Judge one request again.
-
-    Args:
-        bodies: its stored events, in order from the first.
-        policy: judge by this one instead of the recorded one, and compare verdicts only.
-
-    Raises OldForm.
-    """
+def rejudge(bodies: Sequence[bytes]) -> Rejudged:
+    """Judge one request again, given its stored events in order from the first. Raises OldForm."""
     differences: list[Difference] = []
     happened: list[AnyEvent] = []
     unreadable = "" if bodies else "there are no events"
@@ -88,7 +78,7 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     except MeshError as error:
         unreadable = str(error)
     request = happened[0].request if happened else ""
-    again, judged, holds = _Again(happened, bodies, policy), 0, True
+    again, judged, holds = Again(happened, bodies), 0, True
     for index, event in enumerate(happened):
         try:
             holds = holds and event.prev == again.ledger.prev
@@ -97,43 +87,56 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
         except BrokenLog as error:
             unreadable = str(error)
             break
-        except _INCONSISTENT:
+        except INCONSISTENT:
             unreadable = f"event {index} does not follow from those before it"
             break
-        difference = None
         written = _letters(derived)  # nearly always the very bytes of the log
-        if policy is None and written != bodies[index] and written != _letters(event):
-            difference = _difference(event, derived)
-        elif policy is not None and _verdict(derived) != _verdict(event):
-            difference = Difference(event.n, type_of(event), _verdict(event), _verdict(derived))
-        if difference is not None:
-            differences.append(difference)
+        if written != bodies[index] and written != _letters(event):
+            differences.append(_difference(event, derived))
         judged += 1
     breaks = [] if holds and not unreadable else hash_chain.breaks(bodies)
     return Rejudged(request, judged, tuple(differences), tuple(breaks), unreadable)
 
 
-class _Again:
-    """One request, whose events the guards' decider derives again: each from what really happened before.
+class Again:
+    """One request, whose events the guards' decider derives again: each from what happened before.
 
     Args:
-        policy: the one to judge by; None: the recorded one.
+        other: what is to be otherwise than it was recorded; None: nothing.
     """
 
-    def __init__(self, happened: Sequence[AnyEvent], bodies: Sequence[bytes], policy: Policy | None) -> None:
-        self._happened, self._bodies, self._policy = happened, bodies, policy
+    def __init__(
+        self, happened: Sequence[AnyEvent], bodies: Sequence[bytes], other: Other | None = None
+    ) -> None:
+        self._happened, self._bodies, self._other = happened, bodies, other
         self._decider = RequestDecider()
         self._going_on: _Deciding | None = None
         """What has appended the first event of a verdict, and is to append the second."""
+        self._newest: _Deciding | None = None
+        """What derived the newest event."""
 
     @property
     def ledger(self) -> Ledger:
         return self._decider.ledger
 
-    def derive(self, index: int) -> AnyEvent | None:
+    def fell_due(self, index: int) -> AnyEvent | None:
+        """Return what would have been written before a message was decided, if something was due by then.
+
+        The log does not say when the message was stored: it may have come in time all the same.
+        """
+        event, self.ledger.mesh_thawed = self._happened[index], self._happened[index].stood
+        at = None if self._going_on is not None else self._decider.quiet_until()
+        if at is None or at > event.at:
+            return None
+        derived, self._going_on = self.derive(index, late=True), None
+        is_its_own = derived is None or derived.cause == event.cause
+        return None if is_its_own or self._newest is None or not self._newest.is_message else derived
+
+    def derive(self, index: int, *, late: bool = False) -> AnyEvent | None:
         """Return what the live code makes of the state before an event, and of what that answered.
 
-        What was withheld for a verdict is none itself: with another policy it is not compared.
+        Args:
+            late: what fell due before the event comes first. Else its message came in time.
         """
         event = self._happened[index]
         self.ledger.mesh_thawed = event.stood
@@ -144,19 +147,25 @@ class _Again:
             verdict = self._verdict_of(index)
             if verdict is None:
                 return event
-            if self._policy is not None:
-                return self._by_policy(event, self._policy)
-            going_on = self._begin(self._decider, event, verdict)
-        derived = going_on.next_event()
+            going_on = self._begin(event, verdict, late)
+        derived, self._newest = going_on.next_event(), going_on
         if type(event) is FactsWithheld and derived is not None:
             self._going_on = going_on
         if derived is None or derived.trace == event.trace:
             return derived
         return replace(derived, trace=event.trace)  # whoever stores it says in which span
 
-    def take(self, index: int) -> None:
-        """Take an event into the ledger, as it is recorded."""
-        event, body = self._happened[index], self._bodies[index]
+    def beyond(self, index: int, derived: AnyEvent) -> AnyEvent | None:
+        """Return the verdict for which something would be withheld. Nothing can be derived after that."""
+        event = self._happened[index]
+        if not isinstance(derived, FactsWithheld) or self._newest is None:
+            return derived
+        self._newest.store(Stored(derived, self._bodies[index], Moment(event.at, event.salt)))
+        return self._newest.next_event()
+
+    def take(self, index: int, derived: AnyEvent | None = None) -> None:
+        """Take an event into the ledger: as it is recorded, or as it was derived."""
+        event, body = derived or self._happened[index], self._bodies[index]
         if self._going_on is None or type(event) is not FactsWithheld:
             self._decider.follow(event, body)
         else:
@@ -175,42 +184,38 @@ class _Again:
         # Its reader is the one who gets the verdict.
         if following is None or following.cause != event.cause or following.to != event.target:
             return None
-        return None if self._policy is not None else following
+        return following
 
-    def _by_policy(self, event: AnyEvent, policy: Policy) -> AnyEvent | None:
-        ledger = copy(self.ledger)
-        ledger.policy = policy
-        derived = self._begin(RequestDecider(ledger), event, event).next_event()
-        if isinstance(derived, FactsWithheld):
-            ledger.pending = derived
-            derived = self._begin(RequestDecider(ledger), event, event).next_event()
-        return derived
-
-    def _begin(self, decider: RequestDecider, event: AnyEvent, verdict: AnyEvent) -> "_Deciding":
+    def _begin(self, event: AnyEvent, verdict: AnyEvent, late: bool) -> "_Deciding":
         """Hand the decider what led to an event: a message, or the time."""
-        ledger = self.ledger
+        ledger, decider = self.ledger, self._decider
         pending = ledger.pending
         if type(event) is FactsWithheld:
             ledger.pending = event  # only to read by: it is taken in when it is derived
-        command, recorded = message_of(ledger, verdict), RecordedAnswers(ledger, verdict, self._policy)
+        command, recorded = message_of(ledger, verdict), RecordedAnswers(ledger, verdict, self._other)
         ledger.pending = pending
         moment = Moment(event.at, event.salt)
         if command is None:
             gone = recorded.removed
             in_hand = None if gone is None else _in_hand(ledger, gone)
-            return _Deciding(decider.wake(recorded.fleet, moment, deciding=in_hand), recorded, verdict)
+            return _Deciding(
+                decider.wake(recorded.fleet, moment, deciding=in_hand), recorded, verdict, is_message=False
+            )
         # An order of a person brings about its own event alone, if the whole mesh was frozen. What fell due
         # by time before a message has events of its own: as if it was stored at the beginning of time.
-        alone = is_control(command.what)
-        command = command if alone else replace(command, stored=1)
+        alone = is_control(command.what) and not late
+        command = command if alone else replace(command, stored=event.at if late else 1)
         decision = decider.handle(command, recorded.fleet, moment, mesh_frozen=alone)
-        return _Deciding(decision, recorded, verdict)
+        return _Deciding(decision, recorded, verdict, is_message=True)
 
 
 class _Deciding:
     """A decision that is answered with what the log recorded."""
 
-    def __init__(self, decision: OpenDecision, recorded: RecordedAnswers, verdict: AnyEvent) -> None:
+    def __init__(
+        self, decision: OpenDecision, recorded: RecordedAnswers, verdict: AnyEvent, *, is_message: bool
+    ) -> None:
+        self.is_message = is_message
         self._decision, self._recorded, self._verdict = decision, recorded, verdict
         self._too_large = _code_of(verdict) == EVENT_TOO_LARGE
         self._append: Append | None = None
@@ -272,20 +277,6 @@ def _letters(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _verdict(event: AnyEvent | None) -> dict[str, str]:
-    if event is None:
-        return {"type": "nothing"}
-    refusal = event.refusal
-    said = {"type": type_of(event)}
-    if refusal is not None:
-        said["rule"] = str(refusal.rule)
-    if isinstance(event, events.TurnFailed):
-        said["retried"] = "no" if event.retry_at is None else "yes"
-    if isinstance(event, events.MoveRefused):
-        said["next"] = "round" if event.work is not None else "escalation"
-    return said
-
-
 def _difference(event: AnyEvent, derived: AnyEvent | None) -> Difference:
     """Return only the fields that differ, the type among them where it does."""
     one: dict[str, Any] = msgspec.to_builtins(event)
@@ -295,5 +286,6 @@ def _difference(event: AnyEvent, derived: AnyEvent | None) -> Difference:
         event.n,
         type_of(event),
         {name: one[name] for name in names if name in one},
-        {name: other[name] for name in names if name in other} or _verdict(derived),
+        {name: other[name] for name in names if name in other}
+        or {"type": "nothing" if derived is None else type_of(derived)},
     )

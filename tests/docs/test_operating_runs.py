@@ -99,7 +99,11 @@ class Night(Office):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def night(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Night]:
     folder = tmp_path_factory.mktemp("night")
-    (folder / "tighter.toml").write_text('topology = "supervised"\n')
+    for name in ("tighter", "a"):
+        (folder / f"{name}.toml").write_text('topology = "supervised"\n')
+    (folder / "b.toml").write_text("max_depth = 9\n")
+    fewer = 'name = "night"\nentry = "billing"\n[agents.billing]\n[clients.app]\n[operators.ops]\n'
+    (folder / "mesh.new.toml").write_text(fewer)
     for name in ("page", "page-the-lead"):
         (folder / name).write_text('#!/bin/sh\necho "$@" >> paged\n')
         (folder / name).chmod(0o755)
@@ -141,7 +145,11 @@ ON: dict[str, Callable[[Night], Awaitable[str]]] = {
     r"doubt settle ": Night.doubted,
 }
 """The request that a command's ID stands for; else one that has ended."""
-FOUND = {r"^mesh doctor": Exit.FAILED, r"--policy tighter": Exit.FAILED, r"^mesh restore": Exit.FAILED}
+FOUND = {
+    r"^mesh doctor": Exit.FAILED,
+    r"^mesh replay .*--(policy|fleet)": Exit.FAILED,
+    r"^mesh restore": Exit.FAILED,
+}
 """Commands that find something, and say so by their status: a backup, say, on a bus that is in use."""
 
 

@@ -296,3 +296,13 @@ async def test_who_fills_the_log_is_told(office: Office, stage: Stage) -> None:
     assert said is not None, hour
     assert int(said[1]) >= 5
     assert day.startswith("in the last day ")
+
+
+async def test_a_broken_fleet_file_here_is_a_finding_and_the_bus_is_looked_at(office: Office) -> None:
+    (office.folder.path / "mesh.toml").write_text("[agents\n")
+    findings = (await office.mesh("doctor", "--json")).json
+    assert (findings[0]["check"], findings[0]["state"]) == ("fleet file", "found")
+    assert "line 1" in findings[0]["text"]
+    assert len(findings) > 5
+    named = await office.mesh("doctor", "--file", "mesh.toml")
+    assert named.status == Exit.USAGE

@@ -13,7 +13,8 @@ from mesh.errors import Unreachable
 from mesh.model.loop import drive
 from mesh.ops.requests import story_so_far
 from protocol.wire.events import RequestOpened
-from protocol.wire.handoff import Artifact, Budget
+from protocol.wire.handoff import Artifact, Budget, Fact
+from protocol.wire.ids import AgentName
 from protocol.wire.moves import Complete, Move, Transfer
 from tests.certain import is_
 from tests.guard.stage import Stage
@@ -146,6 +147,37 @@ async def test_whoever_looks_sees_who_has_to_reply_and_how(office: Office, whom:
     last = (await office.mesh("request", "show", request)).out.splitlines()[-1]
     assert last.startswith(f"waits for {whom} since ")
     assert last.endswith(f": a question waits for its reply; {said.format(request)}")
+
+
+async def test_every_request_of_the_log_is_compared_with_another_policy(office: Office) -> None:
+    request, work = await office.begun()
+    a, b = await office.stage.actor("a"), await office.stage.actor("b")
+    move = Transfer(to_agent=AgentName("b"), summary="yours", facts=(Fact(key="long", value="x" * 2_000),))
+    await a.propose(request, work, move)
+    await b.propose(request, await b.work(request), Complete(answer="done"))
+    await office.stage.reaches(request, "request.completed")
+    (office.folder.path / "strict.toml").write_text("max_handoff_bytes = 1024\n")
+    tried = ("replay", "--all", "--policy", "strict.toml")
+    whole = await office.mesh(*tried)
+    assert whole.status == Exit.FAILED, whole
+    assert (
+        f"{request} event 1: was handoff.admitted, would be move.refused (rule size, next round)" in whole.out
+    )
+    found = await office.mesh(*tried, "--where", "agent=b status=completed", "--json")
+    assert request in {each["request"] for each in found.json[0]["found"]}
+    none = await office.mesh(*tried, "--where", "conversation=none")
+    assert (none.status, "0 requests" in none.out) == (Exit.DONE, True)
+    assert (await office.mesh("replay", "--all", "--where", "since=1h")).status == Exit.DONE
+    assert (await office.mesh("replay", "--policy", "strict.toml")).status == Exit.USAGE
+
+
+async def test_why_begins_with_what_an_open_request_waits_for(office: Office) -> None:
+    doubted, asked, (working, _) = await office.doubted(), await office.asked("c1"), await office.begun()
+    for request, waits in ((doubted, "human"), (asked, "c1"), (working, "a")):
+        first, second = (await office.mesh("why", request)).out.splitlines()[:2]
+        assert first.startswith(f"waits for {waits} since ")
+        assert second.startswith(f"{request}, event ")
+    assert "an effect is in doubt" in (await office.mesh("why", doubted)).out.splitlines()[0]
 
 
 @tool

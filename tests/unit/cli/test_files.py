@@ -194,7 +194,36 @@ def test_replay_says_which_verdicts_another_policy_would_have_changed(mesh: Mesh
     assert result.exit_code == Exit.FAILED
     assert "event 15: was handoff.admitted, would be move.refused (rule depth, next round)" in result.output
     said = json.loads(mesh("replay", STORY, "--policy", "tight.toml", "--json").output)
-    assert 15 in [each["n"] for each in said[0]["differences"]]
+    assert [each["n"] for each in said[0]["found"]] == [15]
+    assert (said[0]["summary"]["differ"], said[0]["summary"]["by_rule"]) == (1, {"depth": 1})
+    (here / "wide.toml").write_text("max_depth = 50\n")
+    both = mesh("replay", STORY, "--policy", "tight.toml", "--policy", "wide.toml").output
+    assert both.index("tight.toml:") < both.index("1 request") < both.index("wide.toml:")
+    none = mesh("replay", STORY, "--policy", "tight.toml", "--where", "client=nobody")
+    assert (none.exit_code, "0 requests" in none.output) == (Exit.DONE, True)
+
+
+def test_replay_says_what_another_fleet_would_have_changed(mesh: Mesh, here: Path) -> None:
+    mesh("init", "shop")
+    result = mesh("replay", STORY, "--fleet", "shop/mesh.toml")
+    assert result.exit_code == Exit.FAILED
+    assert "event 1: was request.opened" in result.output
+    assert "would be request.refused (rule known_agent)" in result.output
+    (here / "broken.toml").write_text("[agents\n")
+    broken = mesh("replay", STORY, "--fleet", "broken.toml")
+    assert (broken.exit_code, "broken.toml" in broken.stderr, "line 1" in broken.stderr) == (
+        Exit.USAGE,
+        True,
+        True,
+    )
+
+
+def test_a_line_that_is_no_event_is_named_with_its_place(mesh: Mesh, here: Path) -> None:
+    (here / "log.jsonl").write_bytes(STORY.read_bytes() + b"half a li")
+    (here / "p.toml").write_text("max_depth = 1\n")
+    result = mesh("replay", "log.jsonl", "--policy", "p.toml")
+    assert f"line {len(STORY.read_bytes().splitlines()) + 1} is no event" in result.stderr
+    assert result.exit_code == Exit.FAILED
 
 
 @pytest.mark.parametrize("text", ["max_depth = 'deep'\n", "depth = 3\n", "max_depth ="])

@@ -18,8 +18,10 @@ from mesh.errors import Malformed
 from mesh.ops.chain_parts import chains_in, joined, parts_of
 from mesh.ops.log import Chains, chains_of
 from mesh.replay import export
+from mesh.replay.answers import Other
 from mesh.replay.export import StoredStep, of_each, of_parts, step_line
 from mesh.replay.rejudge import rejudge
+from mesh.replay.whatif import compare
 from protocol.domain.hash_chain import redacted
 from protocol.wire.config import Policy
 from tests.servers import until
@@ -81,7 +83,7 @@ def breaks_off(bodies: list[bytes]) -> int:
 
 @pytest.mark.parametrize("processes", [2, 3, 30])
 @pytest.mark.parametrize(
-    "work", [rejudge, functools.partial(rejudge, policy=Policy(max_depth=1)), checked, b"".join]
+    "work", [rejudge, functools.partial(compare, other=Other({"*": Policy(max_depth=1)})), checked, b"".join]
 )
 def test_several_processes_find_what_one_finds_in_its_order(
     work: Callable[[list[bytes]], object], processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -92,15 +92,6 @@ def test_a_changed_verdict_and_a_broken_chain_are_found(make: Callable[[], Play]
     assert found.differences
 
 
-def test_another_policy_says_which_verdicts_would_differ() -> None:
-    found = rejudge(withheld_and_back().bodies, Policy(max_depth=1))
-    assert [(each.recorded["type"], each.rederived.get("rule")) for each in found.differences] == [
-        ("move.refused", "depth"),
-        ("handoff.admitted", "depth"),
-        ("handoff.admitted", "depth"),
-    ]
-
-
 def test_an_event_of_a_newer_version_stops_the_reading_and_says_so() -> None:
     bodies = withheld_and_back().bodies
     bodies[-1] = bodies[-1].replace(b'"v":2', b'"v":9', 1)
@@ -119,11 +110,10 @@ def test_a_file_is_sorted_by_request_and_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [[0], [0, 1], [2]], ids=["the-first", "the-beginning", "one-between"])
-@pytest.mark.parametrize("policy", [None, Policy(max_depth=1)], ids=["recorded", "other-policy"])
-def test_a_log_with_events_missing_is_said_to_be_one(missing: list[int], policy: Policy | None) -> None:
+def test_a_log_with_events_missing_is_said_to_be_one(missing: list[int]) -> None:
     bodies = withheld_and_back().bodies
     left = [body for n, body in enumerate(bodies) if n not in missing]
-    found = rejudge(left, policy)
+    found = rejudge(left)
     assert not found.same
     assert found.events == missing[0]
     gap = next(n for n in range(len(bodies)) if n >= missing[0] and n not in missing)

@@ -1,0 +1,340 @@
+"""What another policy or fleet would have done: the first verdict of a request that would have been another.
+
+A request begins under the other policy, and the guards' decider decides each recorded message again, on what
+it decided before. It goes on as long as the verdicts are those of the log. What agents would have done after
+another verdict nobody knows, so the first divergence ends the comparison: the rest is as recorded.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.errors import MeshError, OldForm
+from mesh.replay.answers import Other
+from mesh.replay.reach import Concerned, may_differ
+from mesh.replay.rejudge import INCONSISTENT, Again
+from protocol.domain import budget
+from protocol.domain.ledger import Ledger
+from protocol.wire import codec, events
+from protocol.wire.events import AnyEvent, FactsWithheld, type_of
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an event decided, without ids and digests: what is compared."""
+
+    type: str
+    to: str = ""
+    rule: str = ""
+    """Of a refusal."""
+    reason: str = ""
+    """A code: why it failed, or was escalated."""
+    then: str = ""
+    """After a refusal or a failure: `round`, `retry` or `escalation`."""
+    withheld: int = 0
+    """How much the reader may not see."""
+
+
+Wanted = Callable[[Sequence[bytes]], bool]
+"""Says of a request's stored events if it is to be compared."""
+NOTHING = Verdict(type="nothing")
+"""Where nothing would have been written."""
+
+
+def verdict_of(event: AnyEvent | None) -> Verdict:
+    """Return what is compared of an event."""
+    if event is None:
+        return NOTHING
+    refusal, reason, then, withheld = event.refusal, "", "", 0
+    match event:
+        case events.MoveRefused(work=work):
+            then = "escalation" if work is None else "round"
+        case events.TurnFailed(error=error, retry_at=retry_at):
+            reason, then = error.code, "escalation" if retry_at is None else "retry"
+        case events.TaskFailed(error=failed):
+            reason = failed.code
+        case events.EscalationRaised(reason=code) | events.RequestFailed(code=code):
+            reason = code
+        case FactsWithheld(facts=facts, artifacts=artifacts):
+            withheld = len(facts) + len(artifacts)
+    rule = "" if refusal is None else str(refusal.rule)
+    return Verdict(
+        type=type_of(event), to=str(event.to), rule=rule, reason=reason, then=then, withheld=withheld
+    )
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """The first event of a request that would have been another."""
+
+    request: str
+    n: int
+    at: int
+    """UTC µs."""
+    client: str
+    agent: str
+    """Whose move it was, or whose turn; empty for a submit."""
+    to: str
+    """Whom the move would have given the work."""
+    was: Verdict
+    would: Verdict
+    effect: str
+    """`stopped` where work goes on in the log and would not have; `freed` the other way; else `changed`."""
+    ended: str
+    """How the request stands in the log."""
+    hops: int
+    """Recorded after it: admitted handoffs."""
+    nano_dollars: int
+    """Recorded after it: what turns reported."""
+    seconds: float
+    """From it to the newest event."""
+
+
+class Compared(NamedTuple):
+    """What came of one request."""
+
+    request: str
+    events: int
+    divergence: Divergence | None = None
+    passed_over: bool = False
+    """True if a scan showed that nothing of what is otherwise reaches it."""
+    unreadable: str = ""
+
+
+_STOPS = frozenset(
+    (
+        *("move.refused", "request.refused", "request.failed", "request.expired"),
+        *("turn.failed", "task.failed", "escalation.raised"),
+    )
+)
+"""Types of events by which work does not go on as it was wanted."""
+
+
+def compare(bodies: Sequence[bytes], other: Other, *, scan: bool = True) -> Compared:
+    """Return where a request would have gone another way.
+
+    Args:
+        bodies: its stored events, in order from the first.
+        scan: pass over a request, and over events, that nothing of what is otherwise can reach.
+
+    Raises OldForm.
+    """
+    if scan and not may_differ(bodies, other):
+        return Compared("", len(bodies), passed_over=True)
+    happened: list[AnyEvent] = []
+    try:
+        happened = [codec.decode_event(body) for body in bodies]
+        found = _first(happened, bodies, other, scan=scan)
+    except OldForm:
+        raise
+    except (MeshError, *INCONSISTENT) as error:
+        request = happened[0].request if happened else ""
+        return Compared(request, len(happened), unreadable=str(error) or "its events do not follow")
+    if not happened:
+        return Compared("", 0, unreadable="there are no events")
+    divergence = None if found is None else _told(happened, *found)
+    return Compared(happened[0].request, len(happened), divergence)
+
+
+_Found = tuple[int, AnyEvent | None]
+"""Which event would have been another, and what it would have been."""
+
+
+def _first(
+    happened: Sequence[AnyEvent], bodies: Sequence[bytes], other: Other, *, scan: bool
+) -> _Found | None:
+    opened = next((each for each in happened[:2] if isinstance(each, events.RequestOpened)), None)
+    concerned = Concerned(None if opened is None or not scan else opened.policy, other)
+    again = Again(happened, bodies, other)
+    for index, event in enumerate(happened):
+        if event is not opened and not concerned.may_be_another(event):
+            again.take(index)
+            continue
+        was = verdict_of(event)
+        early = again.fell_due(index) if concerned.is_all else None
+        if early is not None and verdict_of(early) != was and not _was_in_time(happened, bodies, index):
+            return index, again.beyond(index, early)
+        derived = again.derive(index)
+        if verdict_of(derived) != was:
+            return _verdict_at(again, happened, index, derived)
+        again.take(index, derived)
+    return None
+
+
+def _verdict_at(again: Again, happened: Sequence[AnyEvent], index: int, derived: AnyEvent | None) -> _Found:
+    """Return the verdict that would have been another, not what is withheld for it; unless that alone is."""
+    event = happened[index]
+    then = None if derived is None else again.beyond(index, derived)
+    if isinstance(event, FactsWithheld) and index + 1 < len(happened):
+        following = happened[index + 1]
+        if following.cause == event.cause and verdict_of(then) != verdict_of(following):
+            return index + 1, then
+        return index, derived
+    return index, derived if verdict_of(then) == verdict_of(event) else then
+
+
+def _was_in_time(happened: Sequence[AnyEvent], bodies: Sequence[bytes], index: int) -> bool:
+    """Return True if the log itself has the message decided after something was due: it came before that."""
+    again = Again(happened, bodies)
+    for before in range(index):
+        again.take(before)
+    return again.fell_due(index) is not None
+
+
+def _told(happened: Sequence[AnyEvent], index: int, derived: AnyEvent | None) -> Divergence:
+    event, ledger = happened[index], Ledger()
+    for each in happened[:index]:
+        ledger.apply(each)
+    turn = ledger.turns.get(event.turn)
+    if turn is None and derived is not None:
+        turn = ledger.turns.get(derived.turn)
+    ledger.apply(event)
+    spent = _spent(ledger)
+    for each in happened[index + 1 :]:
+        ledger.apply(each)
+    was, would = verdict_of(event), verdict_of(derived)
+    return Divergence(
+        request=event.request,
+        n=event.n,
+        at=event.at,
+        client=str(ledger.client or ""),
+        agent="" if turn is None else str(turn.agent),
+        to=_wanted(event),
+        was=was,
+        would=would,
+        effect=_effect(was, would),
+        ended=str(ledger.status),
+        hops=sum(isinstance(each, events.HandoffAdmitted) for each in happened[index + 1 :]),
+        nano_dollars=max(0, _spent(ledger) - spent),
+        seconds=(happened[-1].at - event.at) / 1e6,
+    )
+
+
+def _wanted(event: AnyEvent) -> str:
+    """Return whom a move would give the work."""
+    if isinstance(event, events.MoveRefused):
+        return str(getattr(event.move, "to_agent", "") or "")
+    return "" if event.work is None else str(event.work.handoff.to_agent)
+
+
+def _effect(was: Verdict, would: Verdict) -> str:
+    stopped, would_stop = was.type in _STOPS, would.type in _STOPS
+    return "changed" if stopped is would_stop else "stopped" if would_stop else "freed"
+
+
+def _spent(ledger: Ledger) -> int:
+    spent = budget.NOTHING
+    for turn in ledger.turns.values():
+        spent = budget.plus(spent, turn.report.usage)
+    return spent.nano_dollars
+
+
+# --- many requests --------------------------------------------------------------------------------
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What came of many requests."""
+
+    requests: int = 0
+    events: int = 0
+    passed_over: int = 0
+    """Requests that a scan showed to be out of reach."""
+    differ: int = 0
+    stopped: int = 0
+    stopped_completed: int = 0
+    """Of these: completed in the log."""
+    freed: int = 0
+    unreadable: dict[str, str] = {}
+    """By request: why it is not compared."""
+    hops: int = 0
+    """What the log has after the divergence of those that were stopped; so much would have been saved, if
+    nothing else had been done in its place."""
+    nano_dollars: int = 0
+    seconds: float = 0.0
+    by_rule: dict[str, int] = {}
+    by_agent: dict[str, int] = {}
+    by_edge: dict[str, int] = {}
+    by_client: dict[str, int] = {}
+
+    def take(self, found: Compared) -> None:
+        """Count one request."""
+        self.requests += 1
+        self.events += found.events
+        self.passed_over += found.passed_over
+        if found.unreadable:
+            self.unreadable[found.request or "?"] = found.unreadable
+        if found.divergence is not None:
+            self._count(found.divergence)
+
+    def _count(self, each: Divergence) -> None:
+        self.differ += 1
+        self.freed += each.effect == "freed"
+        if each.effect == "stopped":
+            self.stopped += 1
+            self.stopped_completed += each.ended == "completed"
+            self.hops += each.hops
+            self.nano_dollars += each.nano_dollars
+            self.seconds += each.seconds
+        rule = each.would.rule or each.was.rule or each.would.reason or each.was.reason or each.would.type
+        edge = f"{each.agent or each.client} → {each.to}" if each.to else ""
+        for counts, name in (
+            (self.by_rule, rule),
+            (self.by_agent, each.agent),
+            (self.by_edge, edge),
+            (self.by_client, each.client),
+        ):
+            if name:
+                counts[name] = counts.get(name, 0) + 1
+
+    def add(self, others: "Summary") -> None:
+        """Count what another summary has."""
+        for name in self.__struct_fields__:
+            mine, more = getattr(self, name), getattr(others, name)
+            if not isinstance(mine, dict):
+                setattr(self, name, mine + more)
+            elif name == "unreadable":
+                mine |= more
+            else:
+                setattr(self, name, dict(Counter(mine) + Counter(more)))
+
+
+class Share(NamedTuple):
+    """What came of the requests that one process has: each divergence with the place of its request."""
+
+    summary: Summary
+    found: list[tuple[int, Divergence]]
+
+
+def compared(
+    requests: Iterable[tuple[int, list[bytes]]], others: Sequence[Other], wanted: Wanted | None = None
+) -> list[Share]:
+    """Return where requests would have gone another way, for each of several things to try.
+
+    Args:
+        requests: each with its place among all.
+        wanted: leave out the others.
+
+    Raises OldForm.
+    """
+    shares = [Share(Summary(), []) for _ in others]
+    for place, bodies in requests:
+        if wanted is not None and not wanted(bodies):
+            continue
+        for other, (summary, found) in zip(others, shares, strict=True):
+            came = compare(bodies, other)
+            summary.take(came)
+            if came.divergence is not None:
+                found.append((place, came.divergence))
+    return shares
+
+
+def together(shares: Sequence[list[Share]]) -> list[tuple[Summary, list[Divergence]]]:
+    """Return what came of all shares, for each thing that was tried; divergences in the order of requests."""
+    result = []
+    for tried in zip(*shares, strict=True):
+        summary = Summary()
+        for share in tried:
+            summary.add(share.summary)
+        found = sorted((each for share in tried for each in share.found), key=lambda each: each[0])
+        result.append((summary, [each for _, each in found]))
+    return result
