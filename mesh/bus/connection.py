@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from mesh.bus import credentials
 from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.link import Link
 from mesh.bus.nats_protocol import Incoming, NatsProtocol, Sink, encode
@@ -74,6 +75,8 @@ class Bus:
         """The latest refusals of the server, including those of messages without a reply."""
         self.conditions = Conditions(name=name)
         """The conditions of the bus at the moment."""
+        self.sign: Callable[[bytes], credentials.Signature] | None = None
+        """Signs with this member's key; None without one."""
         self._mux = RequestMux(prefix)
         self.inbox = self._mux.inbox
         self._wire = NatsProtocol(self._on_denied)
@@ -409,6 +412,7 @@ async def connect(
     attempt, began = 0, time.monotonic()
     while True:
         bus = Bus(name, inbox_prefix(name, anonymous=seed is None))
+        bus.sign = None if seed is None else partial(credentials.sign, seed)
         bus._connect = partial(connect, url, name=name, seed=seed, wait=True, tls=tls)
         try:
             await bus._open(servers, seed, tls, timeout_s)

@@ -60,6 +60,38 @@ def is_public_key(text: str) -> bool:
     return raw[0] == nkeys.PREFIX_BYTE_USER and raw[-2:] == checksum
 
 
+class Signature(NamedTuple):
+    """A public key, and what it signed: Ed25519, base64."""
+
+    key: str
+    signature: str
+
+
+def sign(seed: str, body: bytes) -> Signature:
+    """Sign bytes with the key of a seed."""
+    import nkeys
+
+    pair = nkeys.from_seed(bytearray(seed.encode()))
+    try:
+        return Signature(pair.public_key.decode(), base64.b64encode(pair.sign(body)).decode())
+    finally:
+        pair.wipe()
+
+
+def is_signed(body: bytes, signed: Signature) -> bool:
+    """Return True if the key that a signature names made it over these bytes."""
+    if not is_public_key(signed.key):
+        return False
+    from nacl.exceptions import BadSignatureError
+    from nacl.signing import VerifyKey
+
+    try:
+        VerifyKey(base64.b32decode(signed.key)[1:-2]).verify(body, base64.b64decode(signed.signature))
+    except (BadSignatureError, ValueError):
+        return False
+    return True
+
+
 def seed_file(directory: Path, name: str) -> Path:
     """Return where the seed of `name` lies."""
     return directory / f"{name}{SEED_SUFFIX}"

@@ -20,7 +20,7 @@ from mesh.bus.credentials import is_public_key
 from mesh.bus.streams import offers_to, queue_consumers
 from protocol.wire.config import PARTITIONS, Fleet
 from protocol.wire.ids import NAME_RULE, is_name
-from protocol.wire.subjects import CONF_CHANGED, GUARD_BEATS, intent_inbox
+from protocol.wire.subjects import ANCHOR, CONF_CHANGED, GUARD_BEATS, intent_inbox
 
 CORE = "CORE"
 """The account of the streams, the guards and the admin. Every other member's account has its own name."""
@@ -166,6 +166,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.dead.guard.*",
     "mesh.end.*.*.*",
     "mesh.ask.*.*",
+    ANCHOR,
     "mesh.conf.freeze",
     "mesh.conf.breaker.*",
     "mesh.mem.*.*.*",

@@ -27,6 +27,7 @@ IN_MEMORY = "mem_storage"
 _ENDS_BYTES = 256 * MIB
 _ASKS_BYTES = 256 * MIB
 _PROMPTS_BYTES = 256 * MIB
+_ANCHORS_BYTES = 512 * MIB
 REVISIONS = 64
 """Revisions that are kept of each document in CONF: verdicts of before name them."""
 SCHEMA_KEY = "mesh.schema"
@@ -42,7 +43,7 @@ NEVER = {
 }
 """Features that let a writer erase or alter messages of others, or avoid the compare-and-set."""
 
-LOG = "LOG"
+LOG, ANCHORS = "LOG", "ANCHORS"
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
 _JOURNALS = "STEPS-"
 MESSAGE_BYTES = MAX_MESSAGE_BYTES
@@ -218,6 +219,8 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         },
         # What is not kept is missed by nobody's turn; what is kept stays as long as the log may name it.
         "PROMPTS": {**_KEPT, **_ONCE, "max_msg_size": MESSAGE_BYTES, "max_bytes": _PROMPTS_BYTES},
+        # Some 15 bytes for each event. The oldest make room: guards never wait for one to be stored.
+        ANCHORS: {**_KEPT, "max_bytes": _ANCHORS_BYTES, "max_age": age},
         "DEAD": {
             "allow_direct": True,
             "max_msgs_per_subject": MOST_LETTERS,  # a sender takes 125 MiB, and displaces no other's

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -34,13 +34,14 @@ from mesh.cli.output import (
     say,
 )
 from mesh.errors import NotFound, UsageWrong
-from mesh.service.printable import counted
+from mesh.replay.export import load
+from mesh.service.printable import counted, when
 from protocol.wire.subjects import parse_evt
 
 if TYPE_CHECKING:
-    pass
+    from mesh.ops.anchors import Anchored, Compared
 
-app = click.Group(help="The log: tail, export, verify, trim-steps.")
+app = click.Group(help="The log: tail, export, verify, anchors, trim-steps.")
 
 
 @app.command("tail")
@@ -157,43 +158,103 @@ def _private(path: Path) -> BinaryIO:
 
 @app.command("verify")
 @source_argument_for("A request or a file; the whole log if left out.", required=False)
+@click.option("--anchors", type=A_PATH, help="A file of anchors (`mesh log anchors`); else those on the bus.")
+@click.option("--key", "keys", multiple=True, help="Public key of who may sign anchors; may be repeated.")
 @framed
-async def verify(where: Where, *, source: str | Path | None, as_json: bool) -> None:
-    """Check the hash chains; exit status 1 if one is broken.
+async def verify(
+    where: Where, *, source: str | Path | None, anchors: Path | None, keys: tuple[str, ...], as_json: bool
+) -> None:
+    """Check the hash chains, and what guards signed of them; exit status 1 if anything is not as it was.
 
-    Each event vouches for the one before it. Nothing vouches for a request's last event, or shows that it
-    was the last: compare it with the log on the bus.
+    Each event vouches for the one before it. A guard's anchor, made once a minute or after a thousand events,
+    vouches for a request's last one. A file is compared with anchors only if --anchors names them.
     """
-    chains = ops.log.Chains()
-    if source is None:
-        async with await where.connect("viewer", "operator") as bus:
-            async for body in ops.log.stored_bodies(bus):
-                chains.take(body)
-    elif isinstance(source, Path):
-        chains = await ops.chain_parts.chains_in(file_at(source))
+    of_file = None if anchors is None else ops.anchors.anchored(ops.anchors.anchors_in(anchors), keys)
+    if isinstance(source, Path):
+        path, found, first = file_at(source), of_file, None
+        if found is None:
+            chains = await ops.chain_parts.chains_in(path)
+        else:
+            bodies = (body for events in load(path).values() for body in events)
+            chains = ops.log.chains_of(bodies, found.watched)
     else:
-        async with await where.connect(*READERS) as bus:
-            chains = ops.log.chains_of(await ops.log.request_bodies(bus, source))
+        async with await where.connect(*(("viewer", "operator") if source is None else READERS)) as bus:
+            found = of_file or await ops.anchors.on_the_bus(bus, keys)
+            if source is None:
+                first, _ = await bounds(bus, "LOG")
+                chains = ops.log.Chains(watched=found.watched)
+                async for body in ops.log.stored_bodies(bus):
+                    chains.take(body)
+            else:
+                first, found = None, found.only(source)
+                chains = ops.log.chains_of(await ops.log.request_bodies(bus, source), found.watched)
     if not chains.events:
         raise NotFound("the log holds no event: there is nothing to verify")
+    checked = None if found is None else ops.anchors.compared(found, chains, first)
+    breaks = [*chains.breaks, *(checked.breaks if checked is not None else ())]
+    faults = () if found is None else found.faults
     if as_json:
-        breaks = [
-            {"request": request, "n": broken.n, "what": broken.what} for request, broken in chains.breaks
-        ]
-        redacted = [{"request": request, "n": n} for request, n in chains.redacted]
-        counts = {"requests": chains.requests, "events": chains.events}
-        emit({**counts, "breaks": breaks, "redacted": redacted})
+        emit(
+            {
+                "requests": chains.requests,
+                "events": chains.events,
+                "breaks": [{"request": name, "n": broken.n, "what": broken.what} for name, broken in breaks],
+                "redacted": [{"request": request, "n": n} for request, n in chains.redacted],
+                "anchors": None if found is None else _anchors_as_json(found, checked),
+            }
+        )
     else:
-        for request, broken in chains.breaks:
+        for request, broken in breaks:
             say(f"{request} event {broken.n}: {broken.what}")
+        for fault in faults:
+            say(fault)
         looked_at = f"{counted(chains.requests, 'request')}, {counted(chains.events, 'event')}"
-        holds = counted(len(chains.breaks), "break") if chains.breaks else "all links hold"
+        holds = counted(len(breaks), "break") if breaks else "all links hold"
         for request, n in chains.redacted:
             say(f"{request} event {n} is redacted: nothing but its place is vouched for")
         missing = f", {counted(len(chains.redacted), 'event')} redacted" if chains.redacted else ""
         say(f"{looked_at}: {holds}{missing}")
-    if chains.breaks:
+        if found is not None and checked is not None:
+            say(_anchors_in_words(found, checked, chains.requests))
+    if breaks or faults:
         raise Leave(Exit.FAILED)
+
+
+def _anchors_as_json(found: "Anchored", checked: "Compared | None") -> dict[str, Any]:
+    assert checked is not None
+    counts = {"vouched": checked.vouched, "gone": checked.gone}
+    return {**counts, "newest_at": found.newest_at, "keys": found.keys, "faults": found.faults}
+
+
+def _anchors_in_words(found: "Anchored", checked: "Compared", requests: int) -> str:
+    """Say for how many requests guards vouch, and who signed."""
+    if found.newest_at is None:
+        return "no anchor: nothing vouches for the last event of a request"
+    left = f"; {counted(checked.gone, 'anchored request')} not in there" if checked.gone else ""
+    signed = f"signed by {', '.join(found.keys)}"
+    newest = f"the newest at {when(found.newest_at)}"
+    return f"anchors vouch for the end of {checked.vouched} of {requests} ({newest}, {signed}){left}"
+
+
+@app.command("anchors")
+@click.option("--out", type=A_PATH, help="A file; else standard output.")
+@framed
+async def write_anchors(where: Where, *, out: Path | None, as_json: bool) -> None:
+    """Write what guards signed of the log, one anchor a line.
+
+    Keep it where nobody who runs the mesh can alter it. Later `mesh log verify --anchors FILE` compares the
+    log with it, and names an event that was altered or cut off meanwhile.
+    """
+    count = 0
+    with whole_file(out) as file:
+        async with await where.connect("viewer", "operator") as bus:
+            async for body in ops.anchors.stored_anchors(bus):
+                file.write(body + b"\n")
+                count += 1
+    if out is not None and as_json:
+        emit({"file": str(out), "anchors": count})
+    elif out is not None:
+        note(f"{counted(count, 'anchor')} in {out} (a new file has mode 600)")
 
 
 @app.command("trim-steps")

@@ -30,6 +30,7 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.guard import observer
+from mesh.guard.anchors import Anchors
 from mesh.guard.cache import Cache, CachedRequest, Timer
 from mesh.guard.context import DecisionContext
 from mesh.guard.messages import unheard
@@ -114,11 +115,17 @@ class RequestProcessor:
     """
 
     def __init__(
-        self, bus: Bus, log: JetStreamLog, context: DecisionContext, verdict_s: float = VERDICT_S
+        self,
+        bus: Bus,
+        log: JetStreamLog,
+        context: DecisionContext,
+        anchors: Anchors,
+        verdict_s: float = VERDICT_S,
     ) -> None:
         self._bus = bus
         self._log = log
         self._context = context
+        self._anchors = anchors
         self._cache = Cache()
         self._watchdog = VerdictWatchdog(verdict_s)
         self._in_hand = defaultdict[str, list[int]](list)
@@ -390,7 +397,9 @@ class RequestProcessor:
         headers = {"Mesh-Type": type_of(event), "Mesh-Id": event.id}
         if event.trace:
             headers[tracing.HEADER] = event.trace
-        return await self._log.append(event.to, event.request, body, after=after, headers=headers)
+        seq = await self._log.append(event.to, event.request, body, after=after, headers=headers)
+        self._anchors.stored(event.request, event.n, body, seq)
+        return seq
 
     async def _open(self, cached: CachedRequest, event: AnyEvent, body: bytes) -> int:
         """Store a request's first event, and arm its timer with it: before it, and without waiting.

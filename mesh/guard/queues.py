@@ -173,6 +173,16 @@ class PartitionAssignment:
         self._heard_itself = asyncio.Event()
         self._alone = False
 
+    @property
+    def own(self) -> str:
+        """This guard's name among the others."""
+        return self._roster.own
+
+    @property
+    def others(self) -> frozenset[str]:
+        """The other guards that are at work."""
+        return self._roster.others
+
     async def start(self, partitions: int) -> None:
         """Begin to share a mesh of so many partitions. A bus that is away is waited for."""
         self._roster = Roster(self._roster.own, partitions)

@@ -22,6 +22,7 @@ from mesh.bus.streams import MESSAGE_BYTES
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, MeshError, StreamFull, UnknownEvent
 from mesh.guard import messages
+from mesh.guard.anchors import Anchors
 from mesh.guard.clock import GuardPresence
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.lane import GuardLane
@@ -73,7 +74,10 @@ class Guard:
         self._context = context or DecisionContext(bus)
         self._waits = self._context.waits
         self.assignment = PartitionAssignment(bus, identity)
-        self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, verdict_s)
+        self._anchors = Anchors(
+            bus, self.assignment.own, lambda: self.assignment.others, lambda: self._context.now()
+        )
+        self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, self._anchors, verdict_s)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),
@@ -131,6 +135,7 @@ class Guard:
             tasks.create_task(self._context.clock.keep())
             tasks.create_task(self._context.attendance.keep())
             tasks.create_task(self._context.memory.keep())
+            tasks.create_task(self._anchors.keep())
             tasks.create_task(self._follow_freeze())
             tasks.create_task(self._follow_fleet())
 
@@ -158,6 +163,9 @@ class Guard:
         self._leaving = True  # what is only starting ends by itself
         await self.assignment.leave(min(grace_s, HANDOVER_S))
         await asyncio.gather(self._queues.drain(grace_s), self._lane.drain(grace_s))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._anchors.leave()
         with contextlib.suppress(BusError):
             await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
         _log.info("guard_drained", decided=self.decided, dead=self.dead)

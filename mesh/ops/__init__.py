@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mesh.ops import anchors as anchors
     from mesh.ops import backup as backup
     from mesh.ops import chain_parts as chain_parts
     from mesh.ops import conf as conf

@@ -1,9 +1,9 @@
 """`mesh backup`: a folder from which `mesh restore` makes the same mesh again.
 
 The log is copied first, up to the sequence that is its last when the backup begins. All other streams are
-copied after it. So journals may be newer than the log, and are never older: a turn that is run again finds
-every step that it had taken. What follows from the log is not copied: queues, timers, questions, marks of
-ended turns. `mesh restore` makes these from the log.
+copied after it, but for anchors of later events. So journals may be newer than the log, and are never older:
+a turn that is run again finds every step that it had taken. What follows from the log is not copied: queues,
+timers, questions, marks of ended turns. `mesh restore` makes these from the log.
 
 A folder has a `manifest.json`, and for each stream files of one message a line, in the stream's order. A
 second backup into a folder adds what is new. A file that the manifest does not name was left by a backup that
@@ -25,7 +25,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage, whole
 from mesh.bus.event_log import check_form
 from mesh.bus.reader import listing
-from mesh.bus.streams import LOG, SCHEMA, SCHEMA_KEY, kind_of
+from mesh.bus.streams import ANCHORS, LOG, SCHEMA, SCHEMA_KEY, kind_of
 from mesh.errors import BackupUnusable
 from mesh.ops.roster import fleet_of
 from protocol.wire import codec
@@ -125,15 +125,17 @@ def _alone(folder: Path) -> Iterator[None]:
 async def _backup(bus: Bus, folder: Path, progress: Progress) -> Manifest:
     await check_form(bus)
     fleet = await fleet_of(bus)
+    anchors = await _end_of(bus, ANCHORS)  # before the log: they vouch for no event that is not copied
     there = (await listing(bus)).streams
     state = there[LOG]["state"]
+    ends = {ANCHORS: anchors, LOG: int(state["last_seq"])}
     before = _begin(folder, fleet.name, {name: info["created"] for name, info in there.items()})
     await _check_same_log(bus, before, int(state["first_seq"]))
     streams = {name: _stream(info, before.streams.get(name)) for name, info in there.items()}
     manifest = msgspec.structs.replace(before, whole=False, streams={**before.streams, **streams})
     _write(folder, manifest)
     for name in sorted(filter(_is_copied, there), key=lambda name: name != LOG):
-        end = int(state["last_seq"]) if name == LOG else await _end_of(bus, name)
+        end = ends[name] if name in ends else await _end_of(bus, name)
         async for copied in _copy(bus, folder, name, manifest.streams[name], end, progress):
             manifest = msgspec.structs.replace(manifest, streams={**manifest.streams, name: copied})
             _write(folder, manifest)

@@ -7,8 +7,9 @@ that any number of people can look at once under one name. The stored bytes are 
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -281,11 +282,23 @@ def redacted_if(is_redacted: Callable[[int], bool], body: bytes) -> bytes:
 
 # --- hash chains ----------------------------------------------------------------------------------
 
+_NOTHING_WATCHED: Mapping[str, int] = MappingProxyType({})
+
 
 class Chains:
-    """Checks hash chains as events come by: requests in any order, each one's events in order."""
+    """Checks hash chains as events come by: requests in any order, each one's events in order.
 
-    def __init__(self, whole: dict[str, Chain] | None = None) -> None:
+    Args:
+        whole: chains that have been checked.
+        watched: of these requests, the number of an event whose digest is kept.
+    """
+
+    def __init__(
+        self, whole: dict[str, Chain] | None = None, watched: Mapping[str, int] = _NOTHING_WATCHED
+    ) -> None:
+        self._watched = watched
+        self.digests: dict[str, str] = {}
+        """Of the events that are watched, by request."""
         self._chains: dict[str, Chain] = whole or {}
         """By request."""
         self.events = sum(chain.n for chain in self._chains.values())
@@ -295,6 +308,11 @@ class Chains:
     @property
     def requests(self) -> int:
         return len(self._chains)
+
+    def length(self, request: str) -> int:
+        """Return how many events of a request there are."""
+        chain = self._chains.get(request)
+        return 0 if chain is None else chain.n
 
     @property
     def breaks(self) -> list[tuple[str, Break]]:
@@ -319,6 +337,8 @@ class Chains:
         if chain is None:
             chain = self._chains[link.request] = Chain()
         chain.take(body, link)
+        if self._watched and self._watched.get(link.request) == link.n:
+            self.digests[link.request] = chain.prev
 
     def add(self, others: "Chains") -> None:
         """Take over what came of other requests."""
@@ -327,9 +347,9 @@ class Chains:
         self._chains |= others._chains
 
 
-def chains_of(bodies: Iterable[bytes]) -> Chains:
+def chains_of(bodies: Iterable[bytes], watched: Mapping[str, int] = _NOTHING_WATCHED) -> Chains:
     """Check the hash chains of these events. Raises OldForm."""
-    chains = Chains()
+    chains = Chains(watched=watched)
     for body in bodies:
         chains.take(body)
     return chains

@@ -11,7 +11,7 @@ live output show a running agent. No verdict rests on any of them.
 
 import base64
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,44 @@ from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, TurnId
 from protocol.wire.moves import Ask
 from protocol.wire.prices import Moment
+
+# --- anchors -------------------------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+    """A request's newest event: its number, the digest of its stored bytes, and its place in the log."""
+
+    n: int
+    digest: str
+    """SHA-256, hex."""
+    seq: int
+
+
+class Anchor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a guard signs of the log: the newest event of each request that was appended to lately."""
+
+    v: int = 1
+    at: int
+    """UTC µs."""
+    seq: int
+    """The newest event's sequence in the log."""
+    heads: Mapping[str, Head]
+    """By request."""
+    prev: str = ""
+    """The SHA-256 (hex) of the stored anchor before it; empty in the first."""
+    guards: Mapping[str, int] = {}
+    """Up to which sequence each guard at work has anchored what it appended."""
+
+
+class SignedAnchor(msgspec.Struct, frozen=True, kw_only=True):
+    """An anchor as it is stored."""
+
+    anchor: msgspec.Raw
+    key: str
+    """The public nkey of who signed it."""
+    signature: str
+    """Ed25519 over the bytes of `anchor`, base64."""
+
 
 # --- steps -----------------------------------------------------------------------------------------
 

@@ -186,6 +186,8 @@ def _part(kind: str, text: str) -> str:
     return text if is_token(text) and not text.startswith(NOBODY) else derive(kind, text)
 
 
+ANCHOR = "mesh.anchor.log"
+"""Where guards sign what the log holds."""
 STORED_IN: dict[str, tuple[str, ...]] = {
     "LOG": ("mesh.evt.*.*",),
     "ENDS": ("mesh.end.*.*.*",),
@@ -194,6 +196,7 @@ STORED_IN: dict[str, tuple[str, ...]] = {
     "CONF": ("mesh.conf.>",),
     "CARDS": ("mesh.card.*",),
     "PROMPTS": ("mesh.prompt.*.*",),
+    "ANCHORS": (ANCHOR,),
     "DEAD": ("mesh.dead.*", "mesh.dead.guard.*"),
 }
 """Subjects of each stream that a mesh has once."""

@@ -32,6 +32,7 @@ from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.moves import MOVES, Move
 from protocol.wire.records import (
     MAX_DATA_BYTES,
+    Anchor,
     Card,
     DeadLetter,
     Ended,
@@ -80,6 +81,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "dead-letter": _reader(DeadLetter),
     "card": _reader(Card),
     "live": _reader(LiveNote),
+    "anchor": _reader(Anchor),
     "questions": _reader(Questions),
     "fleet": _reader(Fleet),
     "policy": _reader(Policy),

@@ -22,6 +22,7 @@ from mesh.bus.reader import every
 from mesh.bus.streams import inbox_consumer
 from mesh.client import Client
 from mesh.errors import ApiError
+from mesh.guard.anchors import Anchors
 from mesh.guard.context import DecisionContext, Waits
 from mesh.guard.observer import VERDICT_S
 from mesh.guard.processor import RequestProcessor
@@ -171,7 +172,8 @@ class Stage:
         bus = await self.bus("guard", identity)
         context = DecisionContext(bus, **{"waits": self._waits, **around})
         await context.start()
-        return RequestProcessor(bus, JetStreamLog(bus), context)
+        anchors = Anchors(bus, "alone", lambda: (), context.now)
+        return RequestProcessor(bus, JetStreamLog(bus), context, anchors)
 
     @contextlib.asynccontextmanager
     async def doomed_guard(self, point: str, identity: str = "doomed") -> AsyncIterator[Child]:

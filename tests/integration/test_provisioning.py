@@ -86,7 +86,9 @@ async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: Embe
         assert await state(admin) == before
         changes = {(change.action, change.what) for change in planned}
         journals = [steps_of(agent) for agent in FLEET.agents]
-        ages = {("update", f"stream {name}") for name in ("LOG", "ENDS", "ASKS", "DEAD", *journals)}
+        ages = {
+            ("update", f"stream {name}") for name in ("LOG", "ENDS", "ASKS", "ANCHORS", "DEAD", *journals)
+        }
         consumers = {("create", f"consumer PROP-new/g{n}") for n in range(fleet.partitions)}
         own = {("create", "stream PROP-new"), ("create", "stream STEPS-new"), *consumers}
         assert changes == {("create", "consumer LOG/in-new"), ("write", FLEET_SUBJECT), *ages, *own}

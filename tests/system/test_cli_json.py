@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 
 from mesh.cli.exits import Exit
+from mesh.guard.anchors import Anchors
 from mesh.service.printable import when
 from protocol.wire import codec
 from protocol.wire.commands import MoveProposed
 from protocol.wire.handoff import Fact
 from protocol.wire.moves import Escalate
-from tests.guard.stage import Stage
+from tests.guard.stage import Stage, wall_clock_us
 from tests.system.office import Office
 from tests.system.terminal import Folder
 from tests.system.test_cli_dead import kept
@@ -80,7 +81,13 @@ async def test_a_redacted_export_says_which_events_are_redacted_and_all_links_ho
     first, second = file.read_text().splitlines()
     assert "secret" not in first
     assert "secret" in second
-    verified = {"requests": 1, "events": 2, "breaks": [], "redacted": [{"request": request, "n": 0}]}
+    verified = {
+        "requests": 1,
+        "events": 2,
+        "breaks": [],
+        "redacted": [{"request": request, "n": 0}],
+        "anchors": None,
+    }
     assert await told(office, "log", "verify", file) == verified
     said = await office.mesh("log", "verify", file)
     assert "1 request, 2 events: all links hold, 1 event redacted" in said.out
@@ -101,7 +108,7 @@ async def test_an_export_and_its_check_tell_the_counts(office: Office, tmp_path:
     file = tmp_path / "log.jsonl"
     written = await told(office, "log", "export", request, "--out", file)
     assert written == {"file": str(file), "events": 2, "steps": 0}
-    verified = {"requests": 1, "events": 2, "breaks": [], "redacted": []}
+    verified = {"requests": 1, "events": 2, "breaks": [], "redacted": [], "anchors": None}
     assert await told(office, "log", "verify", file) == verified
     file.write_bytes(file.read_bytes().replace(b"a person, please", b"nobody, please!!"))
     file.write_text("\n".join([*file.read_text().splitlines(), _following(file)]))
@@ -161,3 +168,31 @@ async def test_times_are_iso_and_what_strangers_wrote_is_as_it_was(office: Offic
     assert [fact["value"] for move in shown["moves"] for fact in move["facts"] if fact["key"] == "at"] == [
         facts[0].value
     ]
+
+
+async def test_the_end_of_a_log_is_checked_against_what_guards_signed(office: Office, tmp_path: Path) -> None:
+    request, stage = await office.escalated(), office.stage
+    bodies, guard = await stage.bodies(request), await stage.bus("guard", "signer")
+    signer = Anchors(guard, "signer", lambda: (), wall_clock_us)
+    for n, body in enumerate(bodies):
+        signer.stored(request, n, body, await stage.last_seq("LOG"))
+    await signer.leave()
+    log, anchors = tmp_path / "log.jsonl", tmp_path / "anchors.jsonl"
+    assert (await told(office, "log", "anchors", "--out", anchors))["anchors"]
+    assert anchors.stat().st_mode & 0o777 == 0o600
+    await told(office, "log", "export", request, "--out", log)
+    whole = await told(office, "log", "verify", log, "--anchors", anchors)
+    (key,) = whole["anchors"]["keys"]  # type: ignore[index]
+    on_the_bus = await told(office, "log", "verify", request, "--key", key)
+    assert on_the_bus["anchors"]["vouched"] == 1  # type: ignore[index]
+    assert "anchors vouch for the end of 1 of 1" in (await office.mesh("log", "verify", request)).out
+
+    log.write_bytes(bodies[0] + b"\n")
+    cut = await office.mesh("log", "verify", log, "--anchors", anchors)
+    assert cut.status == Exit.FAILED
+    assert f"{request} event 1: is missing" in cut.out
+    other = await office.mesh("log", "verify", request, "--key", "U" + "A" * 55)
+    assert other.status == Exit.FAILED
+    assert f"is signed by {key}" in other.out
+    nothing = await office.mesh("log", "verify", log, "--anchors", tmp_path / "nothing")
+    assert nothing.status == Exit.USAGE
