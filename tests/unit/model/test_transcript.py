@@ -1,5 +1,6 @@
 """What a conversation keeps of its exchanges, and what of it each agent sees."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,8 +8,9 @@ import msgspec
 import pytest
 
 from mesh.model import ClaudeAgent, Instructions
+from mesh.model.context_window import estimated_tokens
 from mesh.model.port import Prompt, Reply
-from mesh.model.transcript import INLINE_BYTES, SAID_CHARS, TRANSCRIPT
+from mesh.model.transcript import INLINE_BYTES, SAID_CHARS, TOKENS, TRANSCRIPT
 from mesh.testing import (
     AgentEntry,
     Conversations,
@@ -141,14 +143,15 @@ async def test_what_is_too_large_for_a_fact_lies_in_the_store() -> None:
     assert len([line for line in chat.said() if line.startswith("client: ")]) == 6
 
 
-async def test_a_brief_shows_no_more_than_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_brief_shows_no_more_than_its_tokens() -> None:
     chat = Chat()
-    for number in range(3):
-        await chat.say(f"{number} " * 1_000, {"desk": [says("ok")]})
-    monkeypatch.setattr("mesh.model.transcript.TOKENS", 600)
+    for number in range(18):
+        await chat.say(f"{number} " * 1_900, {"desk": [says("ok")]})
     await chat.say("And?", {"desk": [says("Yes.")]})
-    assert chat.said()[0] == "(2 earlier exchanges left out)"
-    assert chat.said()[1].startswith("client: 2 2 2")
+    heading, *shown = chat.said()
+    assert re.fullmatch(r"\(\d+ earlier exchanges left out\)", heading)
+    assert shown[-2].startswith("client: 17 17 17")
+    assert 0 < sum(map(estimated_tokens, shown)) <= TOKENS
 
 
 async def test_a_store_that_has_lost_it_is_named_and_the_turn_goes_on() -> None:
