@@ -44,18 +44,18 @@ class Records:
         return Path(tempfile.gettempdir()) / f"handoff-mesh-{os.getuid()}" / f"{self._fleet}.db"
 
     @contextmanager
-    def connected(self) -> Iterator[sqlite3.Connection]:
+    def connected(self, *, busy_s: float = BUSY_S) -> Iterator[sqlite3.Connection]:
         """Yield a connection of the caller's own, to a database that is there and filled.
 
         Statements commit one by one, unless they are in a `transaction`. Raises Retry if others kept the
-        file locked for `BUSY_S`.
+        file locked for `busy_s`.
         """
         file = self.path()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not file.exists():
             self._create(file)
         try:
-            with closing(sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)) as db:
+            with closing(sqlite3.connect(file, timeout=busy_s, isolation_level=None)) as db:
                 db.row_factory = sqlite3.Row
                 db.execute("PRAGMA foreign_keys = ON")
                 yield db
@@ -68,7 +68,7 @@ class Records:
         """Make the database whole in a folder of its own, and link it into place unless one is there by now.
 
         Switching to the write-ahead log turns a read into a write. While another connection is in the file,
-        SQLite refuses that at once, without waiting for `BUSY_S`; in this folder there is no other.
+        SQLite refuses that at once, without waiting; in this folder there is no other.
         """
         with tempfile.TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as directory:
             made = Path(directory) / file.name

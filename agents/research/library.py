@@ -162,15 +162,15 @@ def documents() -> dict[str, Document]:
 class Index:
     """Finds documents by words; any thread may ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str = ENGINE) -> None:
         self._lock = threading.Lock()
         self._db = sqlite3.connect(":memory:", check_same_thread=False)
         try:
-            self._db.execute(f"CREATE VIRTUAL TABLE found USING {ENGINE} (id UNINDEXED, said)")
+            self._db.execute(f"CREATE VIRTUAL TABLE found USING {engine} (id UNINDEXED, said)")
         except sqlite3.OperationalError as error:
             self._db.close()
             raise Permanent(
-                f"this Python's SQLite ({sqlite3.sqlite_version}) has no {ENGINE}, which the research fleet "
+                f"this Python's SQLite ({sqlite3.sqlite_version}) has no {engine}, which the research fleet "
                 "searches with: use a Python whose sqlite3 is built with it"
             ) from error
         rows = ((each.id, " ".join(words(f"{each.title}. {each.text}"))) for each in documents().values())

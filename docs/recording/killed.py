@@ -39,8 +39,8 @@ _OURS = ("NATS_URL", "MESH_NAME", "MESH_CREDENTIALS", "MESH_LOG_FORMAT", "MESH_L
 class Terminal:
     """One terminal, on which processes write; what they write is kept with its time."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, reading_s: float = READING_S) -> None:
+        self.folder, self.reading_s = folder, reading_s
         self.chunks: list[Chunk] = []
         self._ours, self._theirs = pty.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
@@ -60,7 +60,7 @@ class Terminal:
 
     def type(self, command: str) -> None:
         """Show a command as it is given."""
-        time.sleep(READING_S)
+        time.sleep(self.reading_s)
         os.write(self._theirs, f"{PROMPT}\x1b[1m{command}\x1b[0m\n".encode())
 
     def start(self, *command: str) -> "subprocess.Popen[bytes]":
@@ -111,15 +111,18 @@ Look = Callable[[str, str], None]
 """Looks at a request on the page; gets the page's address, as it was printed, and the request's id."""
 
 
-def play(folder: Path, look: Look = lambda address, request: None) -> Terminal:
+def play(
+    folder: Path, look: Look = lambda address, request: None, *, reading_s: float = READING_S
+) -> Terminal:
     """Play the story in an empty folder; return the terminal that saw it. Raises TimeoutError.
 
     Args:
         look: called once the request has ended.
+        reading_s: how long a command waits for whoever reads what the last one said.
     """
     for file in (Path(__file__).parent / "till").glob("*.*"):
         shutil.copy(file, folder)
-    terminal, bank = Terminal(folder), folder / "bank.log"
+    terminal, bank = Terminal(folder, reading_s), folder / "bank.log"
     with mesh_dev(terminal):
         terminal.type('mesh send "Charge order 1042" &')
         sending = terminal.start(*MESH, "send", "Charge order 1042")
@@ -135,7 +138,7 @@ def play(folder: Path, look: Look = lambda address, request: None) -> Terminal:
         terminal.run(f"mesh {' '.join(settle)}", *MESH, *settle)
         sending.wait(PATIENCE_S)
         terminal.run("cat bank.log     # once", "cat", "bank.log")
-        time.sleep(READING_S)
+        time.sleep(reading_s)
         said = len(terminal.chunks)
         (address,) = re.findall(r"^the page is at (\S+)", terminal.text, re.MULTILINE)
         look(address, max(re.findall(r"app_[0-9A-Z]+(?= is settled)", terminal.text), key=len))

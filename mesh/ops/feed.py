@@ -13,7 +13,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog, check_form
@@ -28,14 +28,22 @@ from protocol.wire import codec
 from protocol.wire.errors import MeshError
 
 _log = get_logger(__name__)
-_KEPT = 2_000
-"""Open requests whose folds are at hand."""
-_AT_ONCE = 500
-"""Events that are written together."""
-NEWEST = 50_000
-"""Events at the end of the log with which an index begins that need not be whole: seconds of reading."""
 _LOOK_S = 1.0
 _TIDY_S = 300.0
+
+
+class Sizes(NamedTuple):
+    """How much of the log a feed has at hand at a time."""
+
+    folds: int = 2_000
+    """Open requests whose folds are kept."""
+    written: int = 500
+    """Events that are written together."""
+    newest: int = 50_000
+    """Events at the log's end with which an index begins that need not be whole: seconds of reading."""
+
+
+SIZES = Sizes()
 
 
 class IndexFeed:
@@ -47,8 +55,17 @@ class IndexFeed:
         anew: throw away what is there.
     """
 
-    def __init__(self, bus: Bus, folder: Path | None, *, whole: bool = True, anew: bool = False) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        folder: Path | None,
+        *,
+        whole: bool = True,
+        anew: bool = False,
+        sizes: Sizes = SIZES,
+    ) -> None:
         self._bus, self._folder, self._whole, self._anew = bus, folder, whole, anew
+        self._sizes = sizes
         self._stack = contextlib.ExitStack()
         self._folds = OrderedDict[str, FoldedRequest | None]()
         """None: of a request that cannot be read."""
@@ -69,8 +86,8 @@ class IndexFeed:
         another = reached > self.end and reached > int((await self._stream())["state"]["last_seq"])
         if another or self._anew:
             await asyncio.to_thread(self.index.remake)
-        if not self._whole and self.index.seq == 0 and self.end > NEWEST:
-            await asyncio.to_thread(self.index.remake, self.end - NEWEST + 1)
+        if not self._whole and self.index.seq == 0 and self.end > self._sizes.newest:
+            await asyncio.to_thread(self.index.remake, self.end - self._sizes.newest + 1)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -101,7 +118,7 @@ class IndexFeed:
             try:
                 self._after = self.index.seq
                 following = JetStreamLog(self._bus, leader=False).follow(self._after + 1, tail=False)
-                async for part in _parts(following):
+                async for part in _parts(following, self._sizes.written):
                     await self._take(part)
                 return await self._tidy()
             except Overtaken:
@@ -134,7 +151,7 @@ class IndexFeed:
             await asyncio.sleep(_LOOK_S)
 
     async def _follow(self) -> None:
-        arrived = asyncio.Queue[StoredMessage](2 * _AT_ONCE)
+        arrived = asyncio.Queue[StoredMessage](2 * self._sizes.written)
         self._after = self.index.seq
 
         async def read() -> None:
@@ -151,7 +168,7 @@ class IndexFeed:
                 await asyncio.wait({taking, reading}, timeout=_TIDY_S, return_when=asyncio.FIRST_COMPLETED)
                 if taking.done():
                     part = [taking.result()]
-                    while len(part) < _AT_ONCE and not arrived.empty():
+                    while len(part) < self._sizes.written and not arrived.empty():
                         part.append(arrived.get_nowait())
                     await self._take(part)
                     self.trouble = ""
@@ -194,11 +211,12 @@ class IndexFeed:
                     folded = None  # doctor and `mesh log verify` tell more; the list says that it is so
             self._folds[seen.request] = folded
             self._folds.move_to_end(seen.request)
-            first = rows[seen.request][0] if seen.request in rows else stored.seq
-            rows[seen.request] = (first, unreadable(stored) if folded is None else folded.row(stored.seq))
+            first, before = rows.get(seen.request, (stored.seq, None))
+            row = unreadable(stored, before) if folded is None else folded.row(stored.seq)
+            rows[seen.request] = (first, row)
             if seen.is_end:
                 del self._folds[seen.request]
-        while len(self._folds) > _KEPT:
+        while len(self._folds) > self._sizes.folds:
             self._folds.popitem(last=False)
         self.index.put(rows.values(), self._after, part[-1].seq, edges)
         self._after = part[-1].seq
@@ -222,13 +240,13 @@ async def end(feeding: "asyncio.Task[None]") -> None:
         await asyncio.wait({feeding}, timeout=_LOOK_S)
 
 
-async def _parts(stored: AsyncGenerator[StoredMessage]) -> AsyncIterator[list[StoredMessage]]:
+async def _parts(stored: AsyncGenerator[StoredMessage], at_once: int) -> AsyncIterator[list[StoredMessage]]:
     """Yield messages by the number that is written together."""
     part = list[StoredMessage]()
     async with contextlib.aclosing(stored):
         async for each in stored:
             part.append(each)
-            if len(part) == _AT_ONCE:
+            if len(part) == at_once:
                 yield part
                 part = []
     if part:

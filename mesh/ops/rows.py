@@ -208,8 +208,12 @@ def folded_from(happened: Sequence[AnyEvent] | None) -> FoldedRequest | None:
     return folded if happened else None
 
 
-def unreadable(stored: StoredMessage) -> IndexRow:
-    """Return the row of a request that cannot be folded, by its newest event."""
+def unreadable(stored: StoredMessage, before: IndexRow | None = None) -> IndexRow:
+    """Return the row of a request that cannot be folded, by its newest event.
+
+    Args:
+        before: its row so far. It keeps the text by which it is found.
+    """
     seen = header_of(stored.data)
     assert seen is not None
     client = submitter_of(seen.request)
@@ -223,5 +227,7 @@ def unreadable(stored: StoredMessage) -> IndexRow:
         at=seen.at,
         events=seen.n + 1,
         type=seen.type,
+        text="" if before is None else before.listed.text,
     )
-    return IndexRow(listed, frozenset({f"client:{client}", "status:unreadable"}), "")
+    tags = frozenset({f"client:{client}", "status:unreadable"})
+    return IndexRow(listed, tags, "" if before is None else before.words)

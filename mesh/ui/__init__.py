@@ -65,6 +65,27 @@ def keys_in(url: str, directory: Path, *, reader: str, operator: str | None = No
     return Keys(found, access, operator)
 
 
+class PageLimits(NamedTuple):
+    """What browsers may take of the page."""
+
+    head_s: float = 10.0
+    """For a request's line and headers, whole."""
+    body_s: float = 30.0
+    """For a form, once its head is there."""
+    stalled_s: float = 60.0
+    """For a browser that reads nothing of an answer."""
+    waiting: int = 128
+    """Connections without a whole request. If one more comes, the oldest is cut."""
+    connections: int = 512
+    """Connections in all; requests on others are answered with 503."""
+    beat_s: float = 15.0
+    """How long a live view is silent before it sends a comment, which shows whether the browser is gone."""
+    streams: int = 50
+    """Live views at once: each visitor's tab has one."""
+    streams_of_one: int = 20
+    """The most of one session: a visitor cannot take them all."""
+
+
 class Options(NamedTuple):
     """How the page is served."""
 
@@ -90,6 +111,7 @@ class Options(NamedTuple):
     """For doctor, to compare the server with."""
     monitor: str | None = None
     """URLs of the servers' monitoring, separated by commas."""
+    limits: PageLimits = PageLimits()
 
     @property
     def is_loopback(self) -> bool:

@@ -10,16 +10,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S = 10.0
-"""For a request's line and headers, whole."""
-BODY_S = 30.0
-"""For a form, once its head is there."""
-STALLED_S = 60.0
-"""For a browser that reads nothing of an answer."""
-MOST_WAITING = 128
-"""Connections without a whole request. If one more comes, the oldest is cut."""
-MOST = 512
-"""Connections in all; requests on others are answered with 503."""
+from mesh.ui import PageLimits
 
 
 class Timed(H11Protocol):
@@ -29,7 +20,7 @@ class Timed(H11Protocol):
     """
 
     waiting: "dict[Timed, None]"
-    head_s: float
+    limits: PageLimits
     _part: Any = None
     _late: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
@@ -37,7 +28,7 @@ class Timed(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_rest()
-        if len(self.waiting) > MOST_WAITING:
+        if len(self.waiting) > self.limits.waiting:
             next(iter(self.waiting))._cut()
 
     def data_received(self, data: bytes) -> None:
@@ -52,7 +43,7 @@ class Timed(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stalled is None:
-            self._stalled = self.loop.call_later(STALLED_S, self._cut)
+            self._stalled = self.loop.call_later(self.limits.stalled_s, self._cut)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -62,13 +53,15 @@ class Timed(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        self.loop.call_later(STALLED_S, self._cut)  # it closes once all is read, which may be never
+        self.loop.call_later(
+            self.limits.stalled_s, self._cut
+        )  # it closes once all is read, which may be never
 
     def _await_rest(self) -> None:
         """Limit the time for the part of a request that is missing now."""
         part = self.conn.their_state
         if part is not self._part:
-            self._limit({h11.IDLE: self.head_s, h11.SEND_BODY: BODY_S}.get(part))
+            self._limit({h11.IDLE: self.limits.head_s, h11.SEND_BODY: self.limits.body_s}.get(part))
             self._part = part
 
     def _limit(self, seconds: float | None) -> None:
@@ -84,6 +77,6 @@ class Timed(H11Protocol):
         self.transport.abort()
 
 
-def timed(head_s: float = HEAD_S) -> type[Timed]:
+def timed(limits: PageLimits) -> type[Timed]:
     """Return the protocol of one server's connections."""
-    return type("Timed", (Timed,), {"waiting": {}, "head_s": head_s})
+    return type("Timed", (Timed,), {"waiting": {}, "limits": limits})

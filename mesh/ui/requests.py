@@ -196,14 +196,8 @@ def request_routes(page: Page) -> list[Route]:
 
 
 _LOOK_S = 0.5
-_BEAT_S = 15.0
-"""Silence after which a comment is sent, so that a connection that is gone is noticed."""
 MOST_WAITING = 500
 """Notes that wait for a slow browser; more are dropped."""
-MOST_STREAMS = 50
-"""Streams at once: each visitor's tab has one."""
-MOST_STREAMS_OF_ONE = 20
-"""The most of one session: a visitor cannot take them all."""
 
 
 class LiveResponse(StreamingResponse):
@@ -214,8 +208,8 @@ class LiveResponse(StreamingResponse):
         self._page, self._visit, self._items = page, visit, items
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        open_now, of_one = self._page.streams, self._visit.id
-        if open_now.total() >= MOST_STREAMS or open_now[of_one] >= MOST_STREAMS_OF_ONE:
+        open_now, of_one, limits = self._page.streams, self._visit.id, self._page.options.limits
+        if open_now.total() >= limits.streams or open_now[of_one] >= limits.streams_of_one:
             full = Response("too many live views are open\n", 503, media_type="text/plain")
             await full(scope, receive, send)
             return
@@ -242,7 +236,7 @@ async def live(page: Page, request: str, visit: Visit) -> Response:
 
 
 async def _stream(page: Page, request: str, client: Client | None, visit: Visit) -> AsyncGenerator[bytes]:
-    waiting = asyncio.Queue[bytes]()
+    waiting, beat_s = asyncio.Queue[bytes](), page.options.limits.beat_s
     sources = [_growing(page, request, waiting)]
     if client is not None:
         sources.append(_noted(client, request, waiting))
@@ -252,7 +246,7 @@ async def _stream(page: Page, request: str, client: Client | None, visit: Visit)
     try:
         while not stopping.done() and not page.security.is_over(visit):
             taking = asyncio.create_task(waiting.get())
-            await asyncio.wait({taking, stopping}, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({taking, stopping}, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
                 taking.cancel()
                 yield b": here\n\n"

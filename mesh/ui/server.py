@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from mesh.errors import BusError, MeshError, UsageWrong
 from mesh.service.logs import get_logger
 from mesh.ui import Keys, Options, fleet, people, requests, security
-from mesh.ui.connections import MOST, timed
+from mesh.ui.connections import timed
 from mesh.ui.page import Page
 from mesh.ui.security import Gate
 
@@ -55,8 +55,8 @@ async def served(keys: Keys, options: Options) -> AsyncIterator[str]:
                 log_config=None,
                 log_level="warning",
                 access_log=False,
-                http=timed(),
-                limit_concurrency=MOST,
+                http=timed(options.limits),
+                limit_concurrency=options.limits.connections,
                 ws="none",
                 lifespan="off",
                 server_header=False,

@@ -5,8 +5,6 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 from docs.recording import killed
 from docs.recording.picture import Chunk, drawn, lines_of
 
@@ -25,10 +23,9 @@ STORY = (
 )
 
 
-def test_the_story_happens_as_the_picture_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(killed, "READING_S", 0.01)
+def test_the_story_happens_as_the_picture_shows_it(tmp_path: Path) -> None:
     page = tmp_path / "page.png"
-    terminal = killed.play(tmp_path, partial(killed.photograph, page))
+    terminal = killed.play(tmp_path, partial(killed.photograph, page), reading_s=0.01)
     assert page.read_bytes().startswith(PNG)
     for said in STORY:
         assert said in terminal.text

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.ops import feed as feeding
 from mesh.ops import requests
-from mesh.ops.feed import IndexFeed, end
+from mesh.ops.feed import SIZES, IndexFeed, Sizes, end
 from mesh.ops.rows import Listed
 from mesh.ops.where import Filter
 from protocol.wire import subjects
@@ -23,9 +22,11 @@ from tests.system.office import Office
 
 
 @contextlib.asynccontextmanager
-async def fed(bus: Bus, folder: Path, until: Callable[[IndexFeed], bool]) -> AsyncIterator[IndexFeed]:
+async def fed(
+    bus: Bus, folder: Path, until: Callable[[IndexFeed], bool], sizes: Sizes = SIZES
+) -> AsyncIterator[IndexFeed]:
     """Give a feed that has come so far as `until` says, and goes on."""
-    async with IndexFeed(bus, folder) as feed:
+    async with IndexFeed(bus, folder, sizes=sizes) as feed:
         running = asyncio.create_task(feed.run())
 
         async def there() -> bool:
@@ -56,7 +57,7 @@ async def walked(office: Office) -> str:
 
 @pytest.mark.parametrize(("kept", "at_once"), [(1, 1), (1, 500), (2_000, 3)])
 async def test_the_rows_are_the_same_however_the_log_is_read(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, at_once: int
+    office: Office, tmp_path: Path, kept: int, at_once: int
 ) -> None:
     requests = [await walked(office) for _ in range(2)]
     bus = await office.stage.bus("audit")
@@ -69,9 +70,7 @@ async def test_the_rows_are_the_same_however_the_log_is_read(
         rows, edges = listed(feed), feed.index.edges()
         tags = ("agent:a", "agent:b", "status:human", "status:open", "client:c1")
         tagged = [{row.request for row in feed.index.page(Filter(tags=(tag,)), limit=1_000)} for tag in tags]
-    monkeypatch.setattr(feeding, "_KEPT", kept)
-    monkeypatch.setattr(feeding, "_AT_ONCE", at_once)
-    async with fed(bus, tmp_path / "other", is_done) as feed:
+    async with fed(bus, tmp_path / "other", is_done, Sizes(folds=kept, written=at_once)) as feed:
         assert listed(feed) == rows
         assert feed.index.edges() == edges
     counts = {(edge.giver, edge.taker): (edge.passed, edge.refused) for edge in edges}
@@ -85,9 +84,11 @@ async def test_the_rows_are_the_same_however_the_log_is_read(
         assert all(request in each for each in tagged)
 
 
+@pytest.mark.parametrize("written", [1, 500])
 async def test_a_request_that_cannot_be_read_is_listed_as_such_and_the_next_ones_are_there(
-    office: Office, tmp_path: Path
+    office: Office, tmp_path: Path, written: int
 ) -> None:
+    """It keeps the text that it began with, however the log is read."""
     broken, whole = await office.escalated(), await office.escalated()
     office.stage.spoiled.add(broken)
     admin = await office.stage.bus("admin")
@@ -96,14 +97,17 @@ async def test_a_request_that_cannot_be_read_is_listed_as_such_and_the_next_ones
     await admin.publish_durable(subjects.evt("_", broken), msgspec.json.encode(event))
     last = await office.stage.last_seq("LOG")
     bus = await office.stage.bus("audit")
-    async with fed(bus, tmp_path, lambda feed: feed.index.seq >= last) as feed:
-        found = {row.request: row.status for row in listed(feed)}
-        assert (found[broken], found[whole]) == ("unreadable", "open")
+    async with fed(bus, tmp_path, lambda feed: feed.index.seq >= last, Sizes(written=written)) as feed:
+        found = {row.request: row for row in listed(feed)}
+        assert (found[broken].status, found[whole].status) == ("unreadable", "open")
+        assert found[broken].text == found[whole].text == "hello"
         assert not feed.trouble
+        by_text = feed.index.page(Filter(text="hello"), limit=1_000)
+        assert {broken, whole} <= {row.request for row in by_text}
 
 
 async def test_an_index_that_begins_near_the_end_has_every_request_with_an_event_since(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    office: Office, tmp_path: Path
 ) -> None:
     old, going = await walked(office), await walked(office)
     last = await office.stage.last_seq("LOG")
@@ -114,8 +118,8 @@ async def test_an_index_that_begins_near_the_end_has_every_request_with_an_event
     async with IndexFeed(bus, tmp_path / "whole") as feed:
         await feed.catch_up()
         whole = {row.request: row for row in listed(feed)}
-    monkeypatch.setattr(feeding, "NEWEST", end - last)
-    async with IndexFeed(bus, tmp_path / "partial", whole=False) as feed:
+    sizes = Sizes(newest=end - last)
+    async with IndexFeed(bus, tmp_path / "partial", whole=False, sizes=sizes) as feed:
         await feed.catch_up()
         assert (feed.index.is_whole, feed.behind) == (False, 0)
         found = {row.request: row for row in listed(feed)}
@@ -129,15 +133,16 @@ async def test_an_index_that_begins_near_the_end_has_every_request_with_an_event
         assert old in whole
 
 
-async def test_several_feed_one_file_and_each_counts_a_hand_over_once(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_several_feed_one_file_and_each_counts_a_hand_over_once(office: Office, tmp_path: Path) -> None:
     for _ in range(3):
         await walked(office)
     bus = await office.stage.bus("audit")
-    monkeypatch.setattr(feeding, "_AT_ONCE", 2)
+    sizes = Sizes(written=2)
     async with contextlib.AsyncExitStack() as stack:
-        feeds = [await stack.enter_async_context(IndexFeed(bus, tmp_path / "shared")) for _ in range(3)]
+        feeds = [
+            await stack.enter_async_context(IndexFeed(bus, tmp_path / "shared", sizes=sizes))
+            for _ in range(3)
+        ]
         remade = asyncio.create_task(asyncio.to_thread(feeds[0].index.remake))
         await asyncio.gather(remade, *(feed.catch_up() for feed in feeds))
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,9 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mesh.errors import UsageWrong
 from mesh.ops import control
 from mesh.ops.roster import mesh_freeze
-from mesh.ui import Options, connections, requests, server
+from mesh.ui import Options, PageLimits, server
 from mesh.ui.connections import Timed, timed
-from mesh.ui.requests import MOST_STREAMS, MOST_STREAMS_OF_ONE
 from mesh.ui.security import IDLE_S, Security
 from tests.servers import PATIENCE_S, eventually, until
 from tests.system.office import Office
@@ -53,12 +51,11 @@ async def test_requests_that_are_half_sent_keep_nobody_out(
     protection: bool, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest of them are cut, long before the limit of all connections is reached."""
-    monkeypatch.setattr(server, "MOST", connections.MOST_WAITING + 40)
     if not protection:
-        monkeypatch.setattr(server, "timed", lambda: H11Protocol)
+        monkeypatch.setattr(server, "timed", lambda limits: H11Protocol)
     async with (
-        serve() as address,
-        half_sent(address, connections.MOST_WAITING + 40),
+        serve(limits=PageLimits(waiting=20, connections=40)) as address,
+        half_sent(address, 40),
         httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as visitor,
     ):
         status = (await visitor.get("/me")).status_code
@@ -69,12 +66,10 @@ async def test_requests_that_are_half_sent_keep_nobody_out(
     "sent", [b"", HALF, b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\na"]
 )
 async def test_a_request_that_never_comes_whole_is_cut_though_it_goes_on_coming(
-    sent: bytes, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    sent: bytes, serve: Serve
 ) -> None:
-    monkeypatch.setattr(server, "timed", partial(timed, 0.2))
-    monkeypatch.setattr(connections, "BODY_S", 0.2)
     loop = asyncio.get_running_loop()
-    async with serve() as address:
+    async with serve(limits=PageLimits(head_s=0.2, body_s=0.2)) as address:
         with socket.socket() as raw:
             raw.setblocking(False)
             await loop.sock_connect(raw, place_of(address))
@@ -96,15 +91,14 @@ async def test_a_request_that_never_comes_whole_is_cut_though_it_goes_on_coming(
 async def test_a_browser_that_reads_nothing_is_cut(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = []
 
-    kind, ended = timed(), Timed.connection_lost
+    kind, ended = timed(PageLimits(stalled_s=0.2)), Timed.connection_lost
 
     def connection_lost(self: Timed, error: Exception | None) -> None:
         lost.append(self)
         ended(self, error)
 
     monkeypatch.setattr(kind, "connection_lost", connection_lost, raising=False)
-    monkeypatch.setattr(server, "timed", lambda: kind)
-    monkeypatch.setattr(connections, "STALLED_S", 0.2)
+    monkeypatch.setattr(server, "timed", lambda limits: kind)
     async with serve() as address:
         with socket.socket() as raw:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -150,12 +144,9 @@ def cookie(cookies: dict[str, str]) -> str:
     return "; ".join(f"{name}={value}" for name, value in cookies.items())
 
 
-async def test_what_a_session_shows_ends_with_it(
-    serve: Serve, office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "_BEAT_S", 0.05)
+async def test_what_a_session_shows_ends_with_it(serve: Serve, office: Office) -> None:
     request = await office.escalated()
-    async with serve(token=TOKEN) as address, Visitor(address) as kim:
+    async with serve(token=TOKEN, limits=PageLimits(beat_s=0.05)) as address, Visitor(address) as kim:
         await kim.browser.get("/", params={"token": TOKEN})
         async with kim.browser.stream("GET", f"/requests/{request}/live", timeout=PATIENCE_S) as shown:
             lines = shown.aiter_lines()
@@ -199,23 +190,23 @@ async def test_no_more_views_are_live_than_are_allowed_however_fast_they_come(
     serve: Serve, office: Office
 ) -> None:
     request = await office.escalated()
-    async with serve() as address:
-        statuses = await opened(address, request, MOST_STREAMS + 20)
+    async with serve(limits=PageLimits(streams=12)) as address:
+        statuses = await opened(address, request, 20)
         assert sorted(set(statuses)) == [200, 503]
-        assert statuses.count(200) == MOST_STREAMS
+        assert statuses.count(200) == 12
 
         async def all_are_free() -> bool:
-            return (await opened(address, request, MOST_STREAMS)).count(200) == MOST_STREAMS
+            return (await opened(address, request, 12)).count(200) == 12
 
         await eventually(all_are_free)
 
 
 async def test_a_visitor_cannot_take_all_live_views(serve: Serve, office: Office) -> None:
     request = await office.escalated()
-    async with serve() as address, Visitor(address) as kim:
+    async with serve(limits=PageLimits(streams_of_one=6)) as address, Visitor(address) as kim:
         await kim.form("/me")
-        statuses = await opened(address, request, MOST_STREAMS_OF_ONE + 10, dict(kim.browser.cookies))
-        assert statuses.count(200) == MOST_STREAMS_OF_ONE
+        statuses = await opened(address, request, 10, dict(kim.browser.cookies))
+        assert statuses.count(200) == 6
 
 
 # --- ids ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mesh.fleet.setup import listed
 from mesh.model import ROUTING, WORK
 from mesh.model import choice as driven
 from mesh.model.prompt import render
-from protocol.wire.handoff import Fact
+from protocol.wire.handoff import Fact, Rule
 from protocol.wire.prices import price_list
 from tests.scripted_claude import ask_at, scripted_claude
 from tests.servers import ROOT
@@ -209,8 +209,9 @@ async def test_a_refusal_is_in_the_brief_of_the_next_round_and_is_answered_by_an
         turn for turn in going.turns if turn.agent == "triage" and turn.handoff.move == "hand_back"
     )
     assert (first.round, second.round, first.id) == (0, 1, second.id)
-    assert "rule cycle refused transfer to technical" in render(second)
-    assert "bring a fact that is new to the request" in render(second)
+    (refused,) = [past.refusal for past in second.past if past.refusal is not None]
+    assert (refused.rule, refused.numbers["edge"]) == (Rule.CYCLE, ["triage", "technical"])
+    assert refused.hint in render(second)
 
 
 async def test_an_effect_happens_once_though_a_refused_turn_runs_it_again(records: Path) -> None:

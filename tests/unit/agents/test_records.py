@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agents import records as shared
 from agents.records import once, transaction
 from agents.support import billing, connected, technical
 from mesh.agent.errors import Retry, ToolArgumentsInvalid
@@ -165,13 +164,14 @@ def test_an_effect_that_fails_leaves_neither_itself_nor_its_key() -> None:
         assert once(db, "k", "test", lambda: {"done": True}) == {"done": True}
 
 
-def test_a_database_that_stays_locked_is_a_matter_for_another_try(
-    records: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with connected():
-        pass
-    monkeypatch.setattr(shared, "BUSY_S", 0.0)
-    with connected() as holder, transaction(holder), pytest.raises(Retry), connected() as db, transaction(db):
+def test_a_database_that_stays_locked_is_a_matter_for_another_try(records: Path) -> None:
+    with (
+        connected() as holder,
+        transaction(holder),
+        pytest.raises(Retry),
+        connected(busy_s=0.0) as db,
+        transaction(db),
+    ):
         pass
 
 
