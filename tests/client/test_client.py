@@ -15,8 +15,10 @@ from mesh.client import client as client_module
 from mesh.errors import Disconnected, PublishRefused, TooLarge
 from protocol.wire import events
 from protocol.wire.commands import Cancel, ReplyToAsk
+from protocol.wire.handoff import Rule
 from protocol.wire.ids import ulid
 from protocol.wire.moves import Ask, Complete, Fail, Move
+from tests.certain import known
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until
 
@@ -132,12 +134,10 @@ async def test_an_outcome_says_how_and_why_a_request_ended(stage: Stage) -> None
     ends = [
         await client.wait(request, timeout_s=PATIENCE_S) for request in (failed, cancelled, expired, refused)
     ]
-    assert [(end.status, end.reason) for end in ends] == [
-        ("failed", "failed: cannot be done"),
-        ("cancelled", "cancelled by kim (c1): never mind"),
-        ("expired", "the request's deadline passed"),
-        ("refused", "known_agent: 'zoe' is not in the fleet"),
-    ]
+    assert [end.status for end in ends] == ["failed", "cancelled", "expired", "refused"]
+    named = (("cannot be done",), ("kim (c1)", "never mind"), ("deadline",), (Rule.KNOWN_AGENT, "zoe"))
+    for end, names in zip(ends, named, strict=True):
+        assert all(name in known(end.reason) for name in names), end.reason
     assert {end.answer for end in ends} == {None}
 
 

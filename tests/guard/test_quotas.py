@@ -56,7 +56,6 @@ async def test_a_client_has_so_many_open_requests_and_more_when_one_is_over(tmp_
         first, *_ = await opened(stage, MOST)
         told = await rejected(stage)
         assert "c1 has 3 open requests of at most 3 (quota.open_requests)" in told
-        assert "cancel some" in told
         await opened(stage, MOST + 1, "c2")
         await (await stage.client()).cancel(first)
         await stage.reaches(first, "request.cancelled")
@@ -70,7 +69,7 @@ async def test_a_guard_that_starts_knows_what_is_open(tmp_path: Path) -> None:
         for guard in list(stage._guards):
             await stage.dismiss(guard)
         await stage.ready(await stage.guard("later"))
-        assert "c1 has 3 open requests" in await rejected(stage)
+        assert "quota.open_requests" in await rejected(stage)
 
 
 async def test_what_is_over_counts_no_more_though_its_schedule_stands(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ async def test_a_client_has_so_many_bytes_an_hour_and_more_as_it_passes(tmp_path
         quotas._clock = lambda: clock() + passed
         await opened(stage, 1)
         told = await rejected(stage)
-        assert "c1's requests took more of the log than 0.0001 MiB an hour (quota.mib_per_hour)" in told
+        assert "0.0001 MiB an hour (quota.mib_per_hour)" in told
         await opened(stage, 2, "c2")
         passed = 1000 * 3600.0
         await opened(stage, 1)

@@ -56,9 +56,7 @@ def test_a_change_to_any_byte_of_any_event_is_found(n: int) -> None:
 @pytest.mark.parametrize("n", range(LAST), ids=NAMES[:-1])
 def test_another_spelling_of_the_same_event_is_found(n: int) -> None:
     spaced = json.dumps(json.loads(BODIES[n])).encode()
-    assert breaks([*BODIES[:n], spaced, *BODIES[n + 1 :]]) == [
-        Break(n + 1, "does not name the event before it")
-    ]
+    assert [each.n for each in breaks([*BODIES[:n], spaced, *BODIES[n + 1 :]])] == [n + 1]
 
 
 def test_an_event_that_is_left_out_moved_or_repeated_is_found() -> None:
@@ -76,8 +74,7 @@ def test_the_last_events_own_place_is_checked() -> None:
 
 @pytest.mark.parametrize("junk", [b"", b"{", b"[]", b"7", b'"x"', b"{}", b'{"n":1}', b"\xff"])
 def test_what_cannot_be_read_is_a_break_and_not_an_error(junk: bytes) -> None:
-    found = breaks([BODIES[0], junk, BODIES[2]])
-    assert found == [Break(1, "cannot be read"), Break(2, "does not name the event before it")]
+    assert [each.n for each in breaks([BODIES[0], junk, BODIES[2]])] == [1, 2]
 
 
 def test_a_break_says_what_does_not_hold() -> None:
