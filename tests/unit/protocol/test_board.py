@@ -1,12 +1,12 @@
 """The board of a swarm: any turn posts to it, and each that opens or resumes is shown what it may see."""
 
 import contextlib
+import re
 from collections import Counter
 
 import pytest
 
 from mesh.testing import NotDecided
-from protocol.domain.swarm import MAX_BOARD_BYTES
 from protocol.wire import codec
 from protocol.wire.commands import FactsPost, Failure, ReportFailure
 from protocol.wire.config import Fleet
@@ -115,16 +115,38 @@ def test_a_post_that_its_turns_own_move_overtook_is_heard_and_none_after_an_end_
 def test_a_post_that_is_too_large_is_rejected_by_name_and_the_round_goes_on() -> None:
     play = claimed()
     turn = play.worker("one")
-    with pytest.raises(NotDecided, match=r"size: \d+ bytes of at most 65536"):
-        play.post(turn, fact("big", "x" * 70_000))
-    posts = MAX_BOARD_BYTES // 50_000
-    for n in range(posts):
-        play.post(turn, fact(f"k{n}", "x" * 50_000), n=n)
-    with pytest.raises(NotDecided, match="size: the board would come to"):
-        play.post(turn, fact("more", "x" * 50_000), n=posts)
+    with pytest.raises(NotDecided, match="size: 65537 bytes of at most 65536"):
+        play.post(turn, fact("big", "x" * (1 + fits(play, 65_536))))
+    play.post(turn, fact("big", "x" * fits(play, 65_536)))
     assert play.worker("one").state == "working"
     assert isinstance(play.say(turn, Deliver(summary="found")), TaskDelivered)
     play.same()
+
+
+def test_the_board_comes_to_131072_bytes_at_most() -> None:
+    play = claimed()
+    turn = play.worker("one")
+    for n in range(2):
+        play.post(turn, fact(f"k{n}", "x" * 50_000), n=n)
+    most = fits(play, 131_072, n=2)
+    with pytest.raises(NotDecided, match=r"size: .* 131073 bytes of at most 131072"):
+        play.post(turn, fact("big", "x" * (most + 1)), n=2)
+    play.post(turn, fact("big", "x" * most), n=2)
+    with pytest.raises(NotDecided, match="size: "):
+        play.post(turn, fact("one more", 1), n=3)
+    assert isinstance(play.post(turn, fact("k0", 1), n=3), FactsPosted), (
+        "it takes the place of the longer one"
+    )
+    play.same()
+
+
+def fits(play: Swarm, most: int, *, n: int = 0) -> int:
+    """Return of how many letters a post of the fact `big` may be, where `most` bytes are admitted."""
+    with pytest.raises(NotDecided) as refused:
+        play.post(play.worker("one"), fact("big", "x" * 60_000 if n else "x" * 200_000), n=n)
+    told = re.search(rf"(\d+) bytes of at most {most}", str(refused.value))
+    assert told is not None, refused.value
+    return (60_000 if n else 200_000) - int(told[1]) + most
 
 
 def test_a_turn_may_post_so_often_and_a_post_beyond_that_is_rejected_by_name() -> None:
@@ -144,11 +166,12 @@ def test_all_posts_of_a_request_have_a_size_however_often_they_replace_each_othe
     play = claimed(max_posted_bytes=100_000)
     turn = play.worker("one")
     play.post(turn, fact("big", "x" * 50_000))
-    with pytest.raises(
-        NotDecided, match=r"posts: .* 100\d\d\d bytes of at most 100000 in all .*path: a → b;"
-    ):
-        play.post(turn, fact("big", "y" * 50_000), n=1)
-    play.post(turn, fact("small", 1), n=2)
+    most = fits(play, 100_000, n=1)
+    with pytest.raises(NotDecided, match=r"posts: .* 100001 bytes of at most 100000 in all .*path: a → b;"):
+        play.post(turn, fact("big", "y" * (most + 1)), n=1)
+    play.post(turn, fact("big", "y" * most), n=1)
+    with pytest.raises(NotDecided, match="posts: "):
+        play.post(turn, fact("small", 1), n=2)
     play.same()
 
 

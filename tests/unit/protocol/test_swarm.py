@@ -55,6 +55,37 @@ def test_an_offer_is_in_the_inbox_of_its_intent_and_opens_no_turn() -> None:
     assert set(play.guard.ledger.open) == {play.guard.holder.id}
 
 
+def test_an_offer_is_the_turn_that_its_claimant_gets_as_far_as_all_may_see_it() -> None:
+    prices = {"big": {"input": 1, "output": 1}}
+    play = Swarm(around={"prices": prices}, turn_timeout_s=77.0)
+    play.delegate(task("first"))
+    play.claim("first", "b")
+    play.say(play.worker("first"), Deliver(summary="found", facts=(fact("x", 1),)))
+    play.delegate(
+        Task(name="named", summary="read it", to_agent=AgentName("e")), task("one", uses=("first",))
+    )
+    event = play.offers()["one"]
+    offer = event.offer
+    assert str(offer.turn) == event.id, "also where tasks before it in the plan are not offered"
+    assert (offer.task, offer.topology, offer.timeout_s) == ("one", "swarm", 77.0)
+    assert (offer.round, offer.depth, offer.path) == (0, 0, ("a",))
+    assert offer.prices == prices
+    assert [result.name for result in offer.results] == ["first"]
+    play.claim("one", "b")
+    work = play.worker("one").work
+    for name in ("task", "topology", "timeout_s", "round", "prices", "results"):
+        assert getattr(work, name) == getattr(offer, name), name
+    play.same()
+
+
+def test_an_offer_is_over_at_its_deadline_if_that_comes_before_the_time_to_claim() -> None:
+    play = Swarm()
+    soon = play.guard.now + 20_000_000
+    play.delegate(task("one", constraints=Constraints(deadline=soon)), task("two"))
+    assert play.offers()["one"].claim_by == soon
+    assert play.offers()["two"].claim_by == play.offers()["two"].at + 30_000_000
+
+
 def test_a_task_of_a_swarm_that_names_its_agent_is_opened_at_once_and_may_only_read() -> None:
     play = Swarm()
     play.delegate(Task(name="one", summary="read it", to_agent=AgentName("b")))

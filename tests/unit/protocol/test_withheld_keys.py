@@ -96,6 +96,7 @@ def test_who_may_not_see_it_brings_drops_or_remembers_nothing_under_its_key(
     )
     refusal = refused(play.move(move))
     assert (refusal.rule, refusal.numbers, refusal.hint) == (Rule.LABELS, numbers, hint)
+    assert all(f"`{name}`" in refusal.detail for names in numbers.values() for name in names)
     admitted(play.move(transfer("a")))
     assert (play.shown["k"], play.holder.work.handoff.artifacts[0].uri) == (1, "s3://1")
     assert rejudge(play.bodies).same
