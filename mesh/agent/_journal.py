@@ -94,6 +94,11 @@ class Places:
         ahead = (record for name, record in self.stored.items() if place_of(name) >= self._next)
         return any((record.kind, record.name, record.digest) == call for record in ahead)
 
+    @property
+    def has_more(self) -> bool:
+        """True if a step is recorded that the code has not come to again."""
+        return any(place_of(name) >= self._next for name in self.stored)
+
     def require_effects_come_to(self) -> None:
         """Raise JournalMismatch where an effect is recorded that the code did not come to again."""
         for name, record in self.stored.items():

@@ -78,9 +78,14 @@ class Agent:
     """Awaited before a process takes its first turn: loads what would hold up that turn, and all others."""
 
     async def __call__(self, turn: "Turn") -> "Move":
+        from mesh.agent._rounds import Returned  # a definition alone loads nothing of a turn
+
         tasks = turn.execution.tasks
         await tasks.catch_up()
-        move = await self.handler(turn)
+        try:
+            move = await self.handler(turn)
+        except Returned as returned:
+            move = returned.move
         await tasks.pass_on(move)
         return move
 

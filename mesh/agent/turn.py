@@ -18,6 +18,7 @@ from mesh.agent._execution import Execution
 from mesh.agent._injected import GivenToTools
 from mesh.agent._journal import Produce
 from mesh.agent._moves import Moves
+from mesh.agent._rounds import MoveOutcomes
 from mesh.agent._tasks import by_agent
 from mesh.agent.errors import FactUnusable
 from mesh.agent.tools import Tool
@@ -193,6 +194,24 @@ class Turn(Moves, GivenToTools):
         """
         return await self.execution.model(name, prompt, produce, kind, cost=cost)
 
+    async def make(self, move: Move) -> RoundOutcome:
+        """Make a move, and return its outcome: code goes on behind it, in one row over many rounds.
+
+            reply = (await turn.make(turn.ask("Which seat?"))).reply
+
+        If the move has no outcome yet, this round ends here with it, as if the code had returned it. Later
+        rounds run the code from the top, and get the outcome at once. So the code has to come to the same
+        moves in the same order; steps before them are in the journal. An outcome says `how` it came: an ask
+        is `replied` or `expired`, any move may be `refused` (with its `refusal`), tasks are `joined`.
+
+        Raises MovesChanged where an earlier round made another kind of move at this point.
+        """
+        return await self._outcomes.make(move)
+
+    @cached_property
+    def _outcomes(self) -> MoveOutcomes:
+        return MoveOutcomes(self.past)
+
     async def post(self, facts: Facts) -> None:
         """Put facts on the board of a swarm, for every turn that opens or resumes; this round goes on.
 
@@ -200,6 +219,18 @@ class Turn(Moves, GivenToTools):
         Raises PostUnusable where there is no board, and for facts that nobody could read.
         """
         await self.execution.tasks.post(facts_of(facts), self.execution.require_open)
+
+    async def say(self, text: str) -> None:
+        """Show a line to the request's client while this round works: a sentence, or how far it is.
+
+        It is a live note: lost if nobody listens, in no log, and labels do not withhold it. After a crash it
+        is not shown again before steps that are recorded; a later round, which runs from the top, shows it
+        again. A tool that takes the turn may say something, too.
+        """
+        journal = self.execution.journal
+        await journal.load()
+        if not journal.places.has_more:
+            self.execution.live.hear(f"{text.removesuffix(chr(10))}\n")
 
     async def remark(self, text: str) -> None:
         """Put a line into the journal, for people who read it later."""
@@ -296,7 +327,7 @@ class ToolTurn(Turn):
     async def _none_of_its_own(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("a tool is a step itself: it takes none of its own, and its turn only reads")
 
-    call = model = post = remark = now = random = save = _none_of_its_own
+    call = model = make = post = remark = now = random = save = _none_of_its_own
 
     def spend(self, **_: Any) -> None:
         raise RuntimeError("a tool's cost is of no step: spend in the code that calls it")

@@ -35,6 +35,7 @@ COMMANDS = {
     ),
     "dev": CommandPlace("dev", "dev", "Run a server, a guard and the agents on this machine until Ctrl-C."),
     "send": CommandPlace("send", "send", "Submit a request, wait for its end, print the answer."),
+    "chat": CommandPlace("chat", "chat", "Talk to the fleet, a line a message."),
     "request": CommandPlace(
         "request", "app", "Requests: submit, list, show, watch, cancel, freeze, thaw, rerun."
     ),
@@ -48,7 +49,7 @@ COMMANDS = {
     ),
     "doubt": CommandPlace("doubt", "app", "Effects in doubt: list, show, settle."),
     "dead": CommandPlace("dead", "app", "Dead letters: list, show, resend."),
-    "log": CommandPlace("log", "app", "The log: tail, export, verify, trim-steps."),
+    "log": CommandPlace("log", "app", "The log: tail, export, verify, anchors, trim-steps."),
     "memory": CommandPlace("memory", "app", "What conversations remember: list, show, forget."),
     "agent": CommandPlace("agent", "app", "Agents: run one, add one, see who is there, show a prompt."),
     "guard": CommandPlace("guard", "app", "The guard, which decides every proposal."),

@@ -11,7 +11,7 @@ import shlex
 import sys
 import termios
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -231,14 +231,27 @@ def _how_to_reply(where: Where, request: str, schema: Any, n: int | None = None)
 _YES_OR_NO = {"yes": True, "y": True, "no": False, "n": False}
 
 
-async def ask_at_terminal(question: Question, typed: "Typed") -> Any:
+class Lines(Protocol):
+    """Where lines are typed."""
+
+    async def line(self) -> str:
+        """Return the next line. Raises EOFError at the end of the input."""
+        ...
+
+
+async def ask_at_terminal(question: Question, typed: Lines, *, by: str = "") -> Any:
     """Put an agent's question at the terminal, until the reply is as the question wants it.
 
-    Where it wants true or false, yes and no will do. Raises EOFError at the end of the input.
+    Where it wants true or false, yes and no will do.
+
+    Args:
+        by: who asks, where that is to be shown.
+
+    Raises EOFError at the end of the input.
     """
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 
-    remark(question.question, lines=True)
+    remark(f"{by}: {question.question}" if by else question.question, lines=True)
     is_yes_or_no = question.schema is not None and question.schema.get("type") == "boolean"
     while True:
         remark("yes or no> " if is_yes_or_no else "> ", end="")

@@ -64,6 +64,14 @@ class Outcome(NamedTuple, Generic[A]):
     """The answer of a completed request, as the type that was asked for; None for every other end."""
 
     @property
+    def agent(self) -> str:
+        """The agent that answered or gave up; empty if no agent did: a person answered, or time was up."""
+        match self.event:
+            case events.RequestCompleted(control="", sender=agent) | events.RequestFailed(sender=agent):
+                return agent or ""
+        return ""
+
+    @property
     def reason(self) -> str:
         """Why a request has no answer, in one line; empty if it has an answer."""
         match self.event:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from mesh.agent._rounds import answers, can_be_of
 from mesh.agent.errors import Permanent, PostUnusable, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
@@ -22,7 +23,6 @@ from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, ToolCall, Tool
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.model.results import as_text
-from mesh.model.rounds import answers, can_be_of
 from mesh.model.transcript import TRANSCRIPT, Said, Transcript, told_by_client
 from mesh.service.logs import get_logger
 from protocol.wire.event_parts import RoundOutcome

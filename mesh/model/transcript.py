@@ -7,7 +7,7 @@ may repeat any of it. So an agent sees the exchanges that it is cleared for, and
 Questions and replies of a turn that passes the work on travel in the same facts until the answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -70,6 +70,24 @@ _EXCHANGES = msgspec.json.Decoder(tuple[Exchange, ...])
 
 def is_transcript(key: str) -> bool:
     return key == TRANSCRIPT or key.startswith(f"{TRANSCRIPT}:")
+
+
+def exchanges_in(facts: Mapping[str, Any]) -> tuple[list[Exchange], bool]:
+    """Return the exchanges that facts hold, the oldest first, and True if more lie in the store.
+
+    Args:
+        facts: of a conversation's memory, by key. What is no transcript is passed over.
+    """
+    found, elsewhere = list[Exchange](), False
+    for key, value in facts.items():
+        if is_transcript(key):
+            try:
+                kept = msgspec.convert(value, KeptTranscript)
+            except msgspec.ValidationError:
+                continue
+            found += kept.exchanges
+            elsewhere |= kept.artifact is not None
+    return sorted(found, key=lambda exchange: exchange.at), elsewhere
 
 
 class Transcript:

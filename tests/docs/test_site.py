@@ -18,6 +18,7 @@ PAGES = {
     "index.md": (3, 0),
     "tutorial.md": (13, 0),
     "howto/approval-by-chat.md": (5, 0),
+    "howto/chat.md": (1, 0),
     "howto/fastapi.md": (3, 0),
     "howto/own-model.md": (0, 1),
     "running.md": (9, 0),

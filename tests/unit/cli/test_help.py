@@ -80,6 +80,7 @@ WITHIN = {
     "mesh.fleet.file",  # pydantic: an agent that runs has no use for it, nor has a command of operators
     "mesh.fleet.setup",
     "mesh.local.project",
+    "mesh.model.transcript",  # it loads what models need
     "mesh.model.choice",  # an agent without a model loads nothing of models
     "mesh.service.run",  # services log
     "mesh.telemetry.export",
@@ -148,6 +149,7 @@ def test_every_command_explains_itself(mesh: Mesh, path: tuple[str, ...]) -> Non
 
 
 SERVICES = {
+    ("chat",): "it goes on until the input ends; programs take mesh.Client",
     ("completion",): "its output is a script for a shell",
     ("dev",): "it goes on until Ctrl-C; .mesh/dev.json tells programs of it",
     ("agent", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
