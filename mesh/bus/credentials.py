@@ -9,10 +9,12 @@ clear text because a server offers nothing else.
 """
 
 import base64
+import contextlib
 import os
 import re
 import ssl
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,8 +183,60 @@ class TlsFiles(NamedTuple):
         except (OSError, ValueError) as wrong:
             raise TlsUnusable(f"TLS CA ({self.ca}): {_reason(wrong)}") from wrong
 
+    def expire(self) -> dict[str, float]:
+        """Return when the certificates expire, Unix time: `own` and `authority`, the earliest of each file.
+
+        A file that is missing or holds no certificate is left out.
+        """
+        found = {}
+        for whose, path in (("own", self.cert), ("authority", self.ca)):
+            with contextlib.suppress(OSError, ValueError):
+                if path is not None:
+                    found[whose] = expires_at(path.read_bytes())
+        return found
+
 
 NO_FILES = TlsFiles()
+
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+_UTC_TIME, _VERSION = 0x17, 0xA0
+
+
+def expires_at(pem: bytes) -> float:
+    """Return when the first of a file's certificates expires, Unix time. Raises ValueError.
+
+    The standard library shows this of a peer's certificate alone. So the field is read from where RFC 5280
+    has it: the fourth of the signed part, after an optional version.
+    """
+    ends = []
+    for text in _PEM.findall(pem):
+        _, certificate, _ = _der(base64.b64decode(text))
+        _, rest, _ = _der(certificate)
+        tag, value, after = _der(rest)
+        if tag == _VERSION:
+            _, value, after = _der(after)
+        for _ in ("signature", "issuer", "validity"):
+            _, value, after = _der(after)
+        _, _, until = _der(value)
+        tag, value, _ = _der(until)
+        form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
+        ends.append(datetime.strptime(value.decode("ascii"), form).replace(tzinfo=UTC).timestamp())
+    if not ends:
+        raise ValueError("no certificate")
+    return min(ends)
+
+
+def _der(data: bytes) -> tuple[int, bytes, bytes]:
+    """Return the tag and the content of the first DER value, and what follows it. Raises ValueError."""
+    if len(data) < 2:
+        raise ValueError("cut short")
+    size, begin = data[1], 2
+    if size & 0x80:
+        begin += size & 0x7F
+        size = int.from_bytes(data[2:begin])
+    if begin + size > len(data):
+        raise ValueError("cut short")
+    return data[0], data[begin : begin + size], data[begin + size :]
 
 
 class NotSecured(ssl.SSLError):

@@ -171,6 +171,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.conf.breaker.*",
     "mesh.mem.*.*.*",
     f"{API}STREAM.NAMES",
+    f"{API}STREAM.LIST",  # how full each stream is, for the gauges
     f"{API}STREAM.INFO.TIMER",  # which requests have a schedule
     LEADER_GET + "*",  # of the log, timers, questions, memory, and of what waits in the queues
     f"{API}CONSUMER.INFO.LOG.*",
@@ -181,6 +182,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     GET + "CONF.>",
     GET + "*.mesh.step.*.*.*.*",
     "$SRV.PING.*",
+    "$SRV.STATS.*",  # which instances serve an agent, for the gauges
     GUARD_BEATS,
     ANSWER,
     f"{INBOX}.{ADMIN}.>",  # the admin is in the same account: what it asks a guard is answered directly

@@ -1,18 +1,16 @@
 """`mesh guard …`: the guard, which decides every proposal."""
 
+import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
 
 import click
 
+from mesh.bus.connection import Bus
 from mesh.cli.options import Where, framed, grace_option, serve
 from mesh.guard.observer import end_with_the_process
 from mesh.guard.service import Guard
-
-if TYPE_CHECKING:
-    pass
-
+from mesh.telemetry.export import is_measured
 
 app = click.Group(help="The guard, which decides every proposal.")
 
@@ -29,4 +27,25 @@ def run(where: Where, *, identity: str | None, grace: float, health: str | None)
 
     end_with_the_process()
     called = identity or f"{socket.gethostname()}-{os.getpid()}"
-    serve(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)
+    serve(where.access("guard"), lambda bus: _GuardWithGauges(bus, called), grace_s=grace, health=health)
+
+
+class _GuardWithGauges(Guard):
+    """A guard that shows the state of the mesh, too, while it has partition 0 and anybody measures."""
+
+    def __init__(self, bus: Bus, identity: str) -> None:
+        super().__init__(bus, identity=identity)
+        self._shown_on = bus
+
+    async def run(self) -> None:
+        if not is_measured():
+            return await super().run()
+        from mesh.ops.gauges import MeshGauges
+
+        showing = MeshGauges(self._shown_on, lambda: self.ready and 0 in self.assignment.mine)
+        keeping = asyncio.create_task(showing.keep())
+        try:
+            await super().run()
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)

@@ -27,7 +27,7 @@ from mesh.replay import export
 from mesh.replay.export import load
 from mesh.service import logs
 from mesh.service.printable import counted
-from mesh.settings import Access, Flags, find_access, load_settings, running_dev
+from mesh.settings import Access, Flags, find_access, load_settings, own_build, running_dev
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import is_request_id
 
@@ -304,9 +304,13 @@ def serve(
     access: Access, make: "Callable[[Bus], Worker]", *, grace_s: float, health: str | None = None
 ) -> None:
     """Run a service with these credentials until a signal ends it. Raises as `run_service`."""
+    from importlib.metadata import version
+
     from mesh.service.run import run_service
+    from mesh.telemetry import gauges
 
     settings = load_settings()
+    gauges.show_process(version("handoff-mesh"), own_build(), access.credentials, access.tls.expire)
     run_service(
         access.name,
         functools.partial(access.connect, wait=True),

@@ -195,11 +195,8 @@ def count_event(step: Appended, handled: Command | None) -> None:
     event, command = step.event, step.command
     if type(event) is RequestOpened:
         telemetry.opened_requests.add(1)
-        telemetry.open_requests.add(1)
     elif (ended := _ENDED.get(type(event))) is not None:
         telemetry.ended_requests.add(1, {tracing.STATUS: ended})
-        if type(event) is not RequestRefused:
-            telemetry.open_requests.add(-1)
     was_deferred = command is not None and (handled is None or handled.cause != command.cause)
     if command is not None and was_deferred and type(event) is not FactsWithheld:
         count_outcome(command, Decided(event))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mesh.ops import dead_letters as dead_letters
     from mesh.ops import delivery as delivery
     from mesh.ops import explain as explain
+    from mesh.ops import gauges as gauges
     from mesh.ops import health as health
     from mesh.ops import index as index
     from mesh.ops import journals as journals

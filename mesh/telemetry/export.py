@@ -31,6 +31,8 @@ _log = get_logger(__name__)
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SIGNALS = ("TRACES", "METRICS")
 PROTOCOL = "http/protobuf"
+_NO_METER = "_ProxyMeterProvider"
+"""The class of the API's own provider, until somebody sets another."""
 FLUSH_S = 2.0
 """How long a process that ends may wait for its collector."""
 EXTRA = "handoff-mesh[otel]"
@@ -60,11 +62,6 @@ tokens = _count("mesh.tokens", "{token}", "Tokens by agent, model and kind")
 cost = _count("mesh.cost", "USD", "Cost of model calls by agent and model")
 opened_requests = _count("mesh.requests.opened", "{request}", "Requests that began")
 ended_requests = _count("mesh.requests.ended", "{request}", "Requests by their end")
-open_requests = _meter.create_up_down_counter(
-    "mesh.requests.open",
-    unit="{request}",
-    description="Requests opened less requests ended, as this process wrote them",
-)
 questions = _count("mesh.lane.questions", "{message}", "Messages asked on the lane, by what came of it")
 dead_letters = _count("mesh.dead_letters", "{message}", "Dead letters by code")
 dropped_deliveries = _count(
@@ -104,7 +101,7 @@ def configure_telemetry(service: str, *, prometheus: bool = False) -> Iterator[S
         resource = _resource(service)
         if "TRACES" in wanted and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             ends.append(_export_traces(resource))
-        if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":
+        if not is_measured():
             ends.append(_export_metrics(resource, otlp="METRICS" in wanted, page=with_page))
             page = _page if with_page else None
     tracing.look()
@@ -125,6 +122,11 @@ def _end(ends: Sequence[Callable[[], Any]], within_s: float = FLUSH_S) -> None:
         each.join(max(0.0, until - time.monotonic()))
     if any(each.is_alive() for each in ending):
         _log.warning("telemetry_not_flushed", waited_s=within_s)
+
+
+def is_measured() -> bool:
+    """Return True if this process has a meter that keeps anything."""
+    return type(metrics.get_meter_provider()).__name__ != _NO_METER
 
 
 def _disabled(environment: Mapping[str, str]) -> bool:

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from mesh.telemetry import export as telemetry
-from mesh.telemetry import tracing
+from mesh.telemetry import gauges, tracing
 from tests.docs.pages import codes, read, section, table
 
 PAGE = read("telemetry.md")
@@ -19,9 +19,12 @@ SPANS = {
     tracing.CHAT,
 }
 _MADE = (each for key, each in vars(telemetry).items() if key.islower() and key[0] != "_")
-METRICS = {each._name for each in _MADE if hasattr(each, "_name")}
+COUNTED = {each._name for each in _MADE if hasattr(each, "_name")}
+SHOWN = {table.name for table in (*gauges.OF_MESH, *gauges.OF_PROCESS)}
+METRICS = COUNTED | SHOWN
+_LABELS = {gauges.STREAM, gauges.LIMIT, gauges.TIER, gauges.VERSION, gauges.BUILD, gauges.OF}
 _FINAL = (key for key, kind in vars(tracing)["__annotations__"].items() if kind is Final)
-NAMES = METRICS | {getattr(tracing, key) for key in _FINAL}
+NAMES = METRICS | _LABELS | {getattr(tracing, key) for key in _FINAL}
 
 
 def _first(rows: list[list[str]]) -> set[str]:
@@ -33,7 +36,8 @@ def test_the_table_of_spans_is_complete() -> None:
 
 
 def test_the_table_of_metrics_is_complete() -> None:
-    assert _first(table(section(PAGE, "The metrics"), "mesh.handoffs")) == METRICS
+    assert _first(table(section(PAGE, "The metrics"), "mesh.handoffs")) == COUNTED
+    assert _first(table(section(PAGE, "The state of the mesh"), "mesh.agent.waiting")) == SHOWN
 
 
 def test_every_name_is_on_the_page() -> None:
@@ -48,6 +52,8 @@ def test_no_name_is_on_the_page_that_there_is_not() -> None:
 
 def test_the_labels_of_each_metric_are_names() -> None:
     for row in table(section(PAGE, "The metrics"), "mesh.handoffs"):
+        assert set(codes(row[2])) <= NAMES
+    for row in table(section(PAGE, "The state of the mesh"), "mesh.agent.waiting"):
         assert set(codes(row[2])) <= NAMES
 
 

@@ -19,7 +19,7 @@ from mesh.bus.credentials import seed_file
 from mesh.testing import EmbeddedBus
 from tests.docs.pages import DOCS, commands
 from tests.docs.reader import require_installed
-from tests.servers import PATIENCE_S, ROOT, until
+from tests.servers import PATIENCE_S, ROOT, eventually, until
 from tests.telemetry.collector import Collector
 from tests.trouble.crew import STEADY, Crew, Service, furnish
 
@@ -145,9 +145,37 @@ async def test_what_a_service_counts_is_shown_to_prometheus(crew: Crew) -> None:
                 shown[sample.name] = shown.get(sample.name, 0) + sample.value
     assert shown["mesh_handoffs_total"] == 3
     assert shown["mesh_requests_opened_total"] == shown["mesh_requests_ended_total"] == 1
-    assert shown["mesh_requests_open"] == 0
+    assert shown["mesh_build_info"] == 3, "of each process"
+    assert shown["mesh_key_age_seconds"] >= 0
     assert shown["mesh_turn_duration_seconds_count"] == shown["mesh_queue_time_seconds_count"] == 2
     assert shown["mesh_guard_lag_seconds_count"] >= 3
+
+
+async def test_one_guard_shows_the_mesh_and_another_takes_over(crew: Crew) -> None:
+    guards = [await crew.guard("g1"), await crew.guard("g2")]
+    await crew.agent("a")
+    await crew.all_ready()
+
+    async def showing() -> list[Service]:
+        pages = [(guard, (await page(guard))[1]) for guard in guards]
+        return [guard for guard, text in pages if "mesh_requests{" in text]
+
+    async def one_shows() -> bool:
+        return len(await showing()) == 1
+
+    await eventually(one_shows, PATIENCE_S)
+    (first,) = await showing()
+    first.signal(signal.SIGKILL)
+    guards.remove(first)
+    await eventually(one_shows, PATIENCE_S)
+    _, text = await page(guards[0])
+    series = {
+        (sample.name, sample.labels.get("gen_ai_agent_name")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert series["mesh_agent_instances", "a"] == 1
+    assert series["mesh_agent_instances", "b"] == 0
 
 
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
