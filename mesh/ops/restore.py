@@ -5,6 +5,8 @@ consumers that begin at the earliest open round, timers. CONF comes last: servic
 """
 
 import asyncio
+import contextlib
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage, Writer, create_stream, delete_stream, update_stream
 from mesh.bus.memory import set_back
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import listing
 from mesh.bus.streams import LOG, Storage, consumer_table, inbox_consumer, memory_of, stream_table
 from mesh.errors import BackupUnusable, RestoreFailed
@@ -28,6 +31,10 @@ _RESTORED = "mesh.restored"
 """Metadata of LOG: the backup that it was made from, and if that came to its end."""
 _CONF = "CONF"
 _API_S = 60.0
+_UNDER_WAY = "mesh.restoring"
+"""A restore asks here if there is another one, and answers that it is there."""
+_ANSWER_S = 1.0
+"""How long another restore may take to answer."""
 _LEFT_OUT = ("first_seq",)
 """Of a stream's old configuration: it is worked out anew."""
 
@@ -70,6 +77,56 @@ async def restore(
     open_requests = OpenRequests()
     for message in messages_in(folder, manifest.streams[LOG]):
         open_requests.take(message.seq, message.subject, message.data)
+    async with alone(bus):
+        await _make(bus, folder, manifest, fleet, open_requests, configs, progress)
+    return Restored(
+        mesh=manifest.mesh,
+        through=manifest.through,
+        at=manifest.at,
+        messages=manifest.messages,
+        bytes=manifest.bytes,
+        open=len(open_requests.requests),
+        turns=len(open_requests.waiting()),
+        unreadable=open_requests.unreadable,
+    )
+
+
+@contextlib.asynccontextmanager
+async def alone(bus: Bus) -> AsyncIterator[None]:
+    """Keep other restores from a bus until this one ends or dies. Raises RestoreFailed, BusError.
+
+    Two that begin in the same moment may both be refused.
+    """
+    own = secrets.token_bytes(8)
+
+    def answer(asked: Incoming) -> None:
+        if asked.data != own:
+            bus.send(asked.reply, own)
+
+    here, answers = await bus.subscribe(_UNDER_WAY, answer), bus.new_inbox()
+    try:
+        there = asyncio.Event()
+        heard = await bus.subscribe(answers, lambda _: there.set(), most=1)
+        bus.send(_UNDER_WAY, own, reply=answers)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                await there.wait()
+            raise RestoreFailed("another restore into this bus is under way: wait for its end")
+        await heard.close()
+        yield
+    finally:
+        await here.close()
+
+
+async def _make(
+    bus: Bus,
+    folder: Path,
+    manifest: Manifest,
+    fleet: Fleet,
+    open_requests: OpenRequests,
+    configs: Mapping[str, dict[str, Any]],
+    progress: Progress,
+) -> None:
     there = (await listing(bus)).streams
     if not _has_conf(there, manifest):  # else services may have begun: only the last step is missing
         await _clear(bus, there, manifest)
@@ -87,16 +144,6 @@ async def restore(
     await bus.publish(f"{subjects.CONF_CHANGED}.fleet")  # for services that wait for one
     config = (await bus.api(f"STREAM.INFO.{LOG}"))["config"]
     await update_stream(bus, {**config, **_marked(config, manifest, "done")})
-    return Restored(
-        mesh=manifest.mesh,
-        through=manifest.through,
-        at=manifest.at,
-        messages=manifest.messages,
-        bytes=manifest.bytes,
-        open=len(open_requests.requests),
-        turns=len(open_requests.waiting()),
-        unreadable=open_requests.unreadable,
-    )
 
 
 async def _open_queues(

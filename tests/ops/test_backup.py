@@ -27,7 +27,7 @@ from mesh.client import Client
 from mesh.errors import BackupUnusable, RestoreFailed
 from mesh.ops.backup import MANIFEST, backup, line_of, message_of, read_manifest, whole_manifest
 from mesh.ops.requeue import requeue
-from mesh.ops.restore import restore
+from mesh.ops.restore import alone, restore
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
 from protocol.wire.moves import Move
@@ -281,6 +281,26 @@ async def test_a_bus_with_a_mesh_in_it_takes_no_restore(tmp_path: Path) -> None:
         with pytest.raises(RestoreFailed, match="not empty"):
             await restore(admin, tmp_path / "backup")
         assert await bodies_of(admin) == before
+
+
+async def test_a_restore_beside_another_one_is_refused_and_takes_nothing_away(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    async with mesh_with_requests(tmp_path / "mesh") as stage:
+        await backup(await stage.bus("admin"), folder)
+        async with (
+            empty_server(stage.mesh, tmp_path / "empty") as bare,
+            bare.connected_as("admin") as first,
+            bare.connected_as("admin") as second,
+        ):
+            async with alone(first):
+                with pytest.raises(RestoreFailed, match="another restore into this bus is under way"):
+                    await restore(second, folder)
+                assert not (await second.api("STREAM.NAMES"))["streams"]
+            async with alone(first):
+                await first.close()  # as one that was killed
+                await restore(second, folder)
+            with pytest.raises(RestoreFailed, match="not empty"):
+                await restore(second, folder)
 
 
 async def test_a_folder_of_another_mesh_takes_no_backup(tmp_path: Path) -> None:
