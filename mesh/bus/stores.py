@@ -7,7 +7,7 @@ compare-and-set, a step once and for all.
 import contextlib
 import datetime as dt
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -104,6 +104,20 @@ async def revisions(bus: Bus, subject: str) -> list[Revision]:
         if not answers:
             return found
         from_seq = found[-1].seq + 1
+
+
+def differences(before: Any, after: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield where two documents differ: the place, and what stands there before and after (None: nothing)."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys((*before, *after)):
+            yield from differences(before.get(key), after.get(key), f"{where}.{key}" if where else str(key))
+    elif before != after:
+        yield where, before, after
+
+
+async def writer_of(bus: Bus, subject: str) -> str:
+    """Return who wrote an entry as it is now, by their own word; empty if nobody said. Raises BusError."""
+    return (await bus.request(f"{GET}CONF.{subject}", timeout_s=TIMEOUT_S)).header(BY)
 
 
 async def write_revision(bus: Bus, subject: str, body: bytes, *, by: str, after: int) -> int:

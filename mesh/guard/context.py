@@ -27,8 +27,10 @@ from mesh.bus.stores import (
     UNREADABLE,
     ConfUnreadable,
     T,
+    differences,
     parse_conf,
     write_conf,
+    writer_of,
 )
 from mesh.errors import BusError, OtherPartitions, SequenceConflict
 from mesh.guard.availability import AttendanceWatch, Breakers
@@ -65,6 +67,8 @@ UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
 _ATTEMPTS = 8
 """How often a lost race over the freeze is met by reading it again."""
+_MOST_PLACES = 20
+"""Places of a changed fleet that one line of the log names."""
 SKEW_US = 60_000_000
 """How far apart the clocks of two servers may be that stored messages one after the other."""
 _TAKEN_FOR_FROZEN = FreezeEntry(frozen=True)
@@ -208,7 +212,9 @@ class DecisionContext:
         if found is not None and fleet is not None:
             if self.fleet.revision and fleet.partitions != self.fleet.partitions:
                 raise OtherPartitions(self.fleet.partitions, fleet.partitions, "the fleet in CONF")
-            self.fleet = msgspec.structs.replace(fleet, revision=found.seq)
+            before, self.fleet = self.fleet, msgspec.structs.replace(fleet, revision=found.seq)
+            if before.revision not in (0, found.seq):
+                await self._tell_change(before)
         if not self.fleet.revision:
             return
         self.read_again.set()
@@ -220,6 +226,15 @@ class DecisionContext:
         self.spans = () if entry is None else entry.spans
         self._set_frozen(entry is not None and entry.frozen)
         await self._read_breakers(self.fleet.agents)
+
+    async def _tell_change(self, before: Fleet) -> None:
+        """Log who changed the fleet, and where; values may be private."""
+        after = msgspec.structs.replace(self.fleet, revision=before.revision)
+        places = [place for place, _, _ in differences(*map(msgspec.to_builtins, (before, after)))]
+        by = await writer_of(self._bus, subjects.FLEET)
+        more = {"more": len(places) - _MOST_PLACES} if len(places) > _MOST_PLACES else {}
+        diff = places[:_MOST_PLACES]
+        _log.info("fleet_changed", revision=self.fleet.revision, by=by, diff=diff, **more)
 
     async def _read_breakers(self, agents: Iterable[str]) -> None:
         await asyncio.gather(*(self.breakers.read(name) for name in agents))

@@ -24,11 +24,15 @@ from mesh.bus.roles import GUARD
 from mesh.bus.streams import TIMERS, queue_consumer, stream_table
 from mesh.errors import Denied, NoResponders, UsageWrong
 from mesh.guard.clock import MOST_US
+from mesh.ops import conf
 from mesh.ops.roster import fleet_of
+from mesh.service.printable import when
 from protocol.wire import codec, subjects
 from protocol.wire.ids import submitter_of
 
 _TIMEOUT_S = 5.0
+_SHOWN = 3
+SPANS = {"hour": 3600.0, "day": 86_400.0}
 
 State = Literal["ok", "found", "unknown"]
 """`found`: something is wrong. `unknown`: these credentials or this server cannot tell."""
@@ -173,6 +177,25 @@ def uses(info: Mapping[str, Any]) -> list[Use]:
     return [Use(limit, int(used), most) for limit, used in limits if (most := int(config.get(limit, -1))) > 0]
 
 
+# --- what was changed -----------------------------------------------------------------------------
+
+_LATELY_S = SPANS["day"]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of many names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+async def changed(bus: Bus) -> Results:
+    """Tell what was changed lately: that is no fault, and often the cause of one."""
+    for change in await conf.changes(bus, int((time.time() - _LATELY_S) * 1e6)):
+        who = f" by {change.entry.by}" if change.entry.by else ""
+        so = f"{change.entry.what} was changed at {when(change.entry.at)}{who} (revision {change.entry.rev})"
+        yield "ok", f"{so}: {some(change.places) or 'nothing in it'}"
+
+
 # --- guards, as they tell of themselves -----------------------------------------------------------
 
 
@@ -280,9 +303,7 @@ def _judged(identity: str, measured: Clocks) -> Iterator[tuple[State, str]]:
 
 SAMPLE = 400
 """Events that are read of a span. Of fewer, all are."""
-SPANS = {"hour": 3600.0, "day": 86_400.0}
 _SIDE_BY_SIDE = 50
-_SHOWN = 3
 _KIB, _MIB = 1 << 10, 1 << 20
 
 

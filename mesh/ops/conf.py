@@ -4,14 +4,13 @@ A verdict names the revision of the fleet that it rests on (`grounds.fleet`). Th
 64 of each document.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import last
-from mesh.bus.stores import Revision, revisions, write_revision
+from mesh.bus.stores import Revision, differences, revisions, write_revision
 from mesh.errors import Impossible, NotFound, UsageWrong
 from protocol.wire.subjects import CONF, FLEET, POLICIES, PRICES
 
@@ -54,6 +53,33 @@ async def history(bus: Bus) -> list[ConfEntry]:
     ]
 
 
+class ConfChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision that replaced another one, and where they differ."""
+
+    entry: ConfEntry
+    places: tuple[str, ...]
+
+
+async def changes(bus: Bus, since_us: int) -> list[ConfChange]:
+    """Return the revisions since a time (UTC µs), the oldest first. Raises BusError.
+
+    The first one of a document changed nothing, and is left out.
+    """
+    found, before = list[ConfChange](), dict[str, Revision]()
+    entries = {each.rev: each for each in await history(bus)}
+    for kept in await revisions(bus, CONF):
+        if kept.seq not in entries:
+            continue
+        earlier, before[kept.subject] = before.get(kept.subject), kept
+        if earlier is not None and kept.at >= since_us:
+            try:
+                places = tuple(place for place, _, _ in differences(document(earlier), document(kept)))
+            except Impossible:  # another check names what cannot be read
+                places = ()
+            found.append(ConfChange(entry=entries[kept.seq], places=places))
+    return found
+
+
 async def revision(bus: Bus, rev: int) -> Revision:
     """Return one revision of a document. Raises NotFound, BusError."""
     for each in await revisions(bus, CONF):
@@ -68,15 +94,6 @@ def document(kept: Revision) -> Any:
         return msgspec.json.decode(kept.data)
     except msgspec.DecodeError:
         raise Impossible(f"revision {kept.seq} is no JSON") from None
-
-
-def differences(before: Any, after: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two documents differ: the place, and what stands there before and after (None: nothing)."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in dict.fromkeys((*before, *after)):
-            yield from differences(before.get(key), after.get(key), f"{where}.{key}" if where else str(key))
-    elif before != after:
-        yield where, before, after
 
 
 async def compared(bus: Bus, a: int, b: int) -> list[tuple[str, Any, Any]]:

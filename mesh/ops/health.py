@@ -34,11 +34,13 @@ from mesh.ops.checks import (
     Results,
     State,
     Varz,
+    changed,
     clocks,
     config_of,
     durability,
     lane,
     name_of,
+    some,
     uses,
     varz_of,
     who_fills_it,
@@ -70,6 +72,8 @@ LEAST_FOR_LOG = 1 << 30
 _MOST_WAITING = 200
 """Events of an inbox that are looked into."""
 _SHOWN = 3
+_FEW_AWAY = 8
+"""Agents that nobody serves and that have a line each; of more, those for which work waits."""
 _BETWEEN_PULLS_S = 1.0
 """How long a queue is looked at before no guard takes from it: one whose pull has just ended asks anew."""
 _AGAIN_S = 0.1
@@ -290,7 +294,13 @@ async def _agents(look: Look) -> Results:
         yield "unknown", f"{look.bus.name} may not ask which agents are served"
         return
     away = [name for name in fleet.agents if not alive[name]]
-    for name in away:
+    shown = away if len(away) <= _FEW_AWAY else []
+    if not shown and away:
+        waiting = [name for name in away if (await inbox_state(look.bus, name))[0]]
+        shown = waiting[:_SHOWN]
+        so = f"nobody serves {len(away)} of {len(fleet.agents)} agents ({some(away)})"
+        yield "found", f"{so}; work waits for {len(waiting)} of them" if waiting else f"{so}; no work waits"
+    for name in shown:
         yield "found", f"nobody serves {name}; {await _what_waits(look.bus, name)}"
     if not away:
         yield "ok", "all are served: " + ", ".join(f"{name} ({len(alive[name])})" for name in fleet.agents)
@@ -429,6 +439,10 @@ async def _prices(look: Look) -> Results:
 CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "server": (_server, ""),
     "streams": (_streams, "streams, consumers, fleet and policies are as the fleet file wants them"),
+    "changes": (
+        lambda look: changed(look.bus),
+        "nobody changed fleet, policies or prices in the last day",
+    ),
     "documents": (_documents, "fleet, policies and prices can be read"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),

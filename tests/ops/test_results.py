@@ -1,24 +1,27 @@
 """What the operator's API returns, on a real bus: typed results, and typed errors that say what to do."""
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
+from mesh.bus.stores import write_revision
 from mesh.errors import ControlRefused, NotFound, OutcomeUnknown, UsageWrong
-from mesh.ops import control, health, log, queue, requests, spending
+from mesh.ops import control, health, log, queue, requests, roster, spending
 from mesh.ops.health import CHECKS, Look
 from mesh.ops.rows import Listed
 from mesh.ops.where import Filter
-from protocol.wire import events
+from protocol.wire import events, subjects
 from protocol.wire.commands import Resolve
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Complete
 from tests.certain import is_
-from tests.guard.stage import Stage
+from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
 from tests.servers import until
 from tests.system.office import Office
 
@@ -224,3 +227,50 @@ async def test_doctor_names_agents_that_may_do_everything(stage: Stage) -> None:
     ((status, words),) = found
     assert status == "ok"
     assert words.startswith("a, b, c, d may give work")
+
+
+async def test_a_change_of_the_fleet_is_logged_by_a_guard_and_told_by_its_check(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with furnished_mesh(tmp_path / "mesh") as mesh, staged(mesh, guards=1) as stage:
+        admin, bus = await stage.bus("admin"), await op(stage)
+        assert [each.state for each in await health.run("changes", Look(bus))] == ["ok"]
+        entry = msgspec.structs.replace(FLEET.agents[AgentName("b")], clearance=("secret-label",))
+        after = msgspec.structs.replace(FLEET, agents={**FLEET.agents, AgentName("b"): entry})
+        stands = await roster.fleet_of(bus)
+        body = msgspec.json.encode(after)
+        rev = await write_revision(admin, subjects.FLEET, body, by="kim", after=stands.revision)
+        logged = ""
+
+        def is_logged() -> bool:
+            nonlocal logged
+            logged += "".join(capfd.readouterr())
+            return "fleet_changed" in logged
+
+        await until(is_logged)
+        (line,) = [line for line in logged.splitlines() if "fleet_changed" in line]
+        assert f"revision={rev}" in line
+        assert "by='kim'" in line
+        assert "agents.b.clearance" in line
+        assert "secret-label" not in line, "places alone"
+        [finding] = await health.run("changes", Look(bus))
+        assert finding.state == "ok"
+        assert re.search(
+            rf"fleet was changed at \S+ by kim \(revision {rev}\): agents.b.clearance", finding.text
+        )
+
+
+async def test_many_agents_that_nobody_serves_are_one_line_and_those_with_work(tmp_path: Path) -> None:
+    names = [AgentName(f"n{number}") for number in range(20)]
+    more = {name: AgentEntry(name=name) for name in names}
+    fleet = msgspec.structs.replace(FLEET, agents={**FLEET.agents, **more})
+    async with furnished_mesh(tmp_path / "mesh", fleet) as mesh, staged(mesh, guards=1) as stage:
+        idle = await health.run("agents", Look(await op(stage)))
+        assert [each.text for each in idle] == [
+            "nobody serves 25 of 25 agents (a, b, c and 22 more); no work waits"
+        ]
+        request = await (await stage.client()).submit("hello", to="n7")
+        await stage.reaches(request, "request.opened")
+        first, second = await health.run("agents", Look(await op(stage)))
+        assert first.text.endswith("; work waits for 1 of them")
+        assert second.text.startswith("nobody serves n7; 1 handoff waits for it")
