@@ -7,7 +7,8 @@ change what stored data means. Nothing else in this software creates a stream or
 admin may.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -22,6 +23,8 @@ from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET, PRICES
 
 _API_S = 30.0
+_ROOM, _ROOM_SUBJECT = "ROOM", "mesh.room"
+"""A stream that is there for a moment, to learn if the store has room for all others."""
 _NOT_FOUND = (ApiCode.STREAM_NOT_FOUND, ApiCode.CONSUMER_NOT_FOUND)
 _STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *streams.NEVER)
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
@@ -79,6 +82,7 @@ async def provision(
         *await _plan_left_offers(bus, streams.consumer_table(fleet)),
     ]
     if not dry_run:
+        await _check_room(bus, steps)
         for step in steps:
             if step.verb:
                 await _make(bus, step)
@@ -88,13 +92,47 @@ async def provision(
 
 
 async def _make(bus: Bus, step: _Step) -> None:
-    try:
+    with _named(step.change.what, step.body.get("max_bytes", 0), step.body.get("max_bytes", 0)):
         await bus.api(step.verb, step.body, timeout_s=_API_S)
+
+
+async def _check_room(bus: Bus, steps: Iterable[_Step]) -> None:
+    """Raise StoreTooSmall before anything is made, if the new streams reserve more than the store has.
+
+    No call tells how much that is. So one stream that reserves all of it is made, and taken away again. Only a
+    server that runs alone is asked: a cluster divides streams among its servers.
+    """
+    new = [step for step in steps if step.verb.startswith("STREAM.CREATE.")]
+    sizes = {step.change.what: max(0, int(step.body.get("max_bytes", 0))) for step in new}
+    if len(new) < 2 or bus.greeting.get("cluster"):
+        return
+    largest, total = max(sizes, key=lambda what: sizes[what]), sum(sizes.values())
+    await _take_away(bus, _ROOM)  # a setup that was killed may have left it
+    config = {"name": _ROOM, "subjects": [_ROOM_SUBJECT], "storage": "file", "max_bytes": total}
+    with _named(largest, sizes[largest], total):
+        await bus.api(f"STREAM.CREATE.{_ROOM}", config, timeout_s=_API_S)
+    await _take_away(bus, _ROOM)
+
+
+async def _take_away(bus: Bus, stream: str) -> None:
+    try:
+        await bus.api(f"STREAM.DELETE.{stream}", timeout_s=_API_S)
+    except ApiError as error:
+        if error.err_code not in _NOT_FOUND:
+            raise
+
+
+@contextlib.contextmanager
+def _named(what: str, its_bytes: int, total: int) -> Iterator[None]:
+    """Say what reserves how much where the server has no room for it."""
+    try:
+        yield
     except ApiError as error:
         if error.err_code != ApiCode.STORAGE_RESOURCES_EXCEEDED:
             raise
+        among = f" of {total} that the new streams reserve together" if total != its_bytes else ""
         raise StoreTooSmall(
-            f"{step.change.what} may take {step.body['max_bytes']} bytes, and the server's store has no room "
+            f"{what} may take {its_bytes} bytes{among}, and the server's store has no room "
             "left to promise them: give the server a larger store (max_file_store), or lower mib and "
             "steps_mib under [limits] in the fleet file"
         ) from None

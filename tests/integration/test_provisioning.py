@@ -230,6 +230,22 @@ async def test_limits_beyond_the_store_are_refused_and_say_what_to_do(own_server
                 await provision(admin, fleet, Storage(limits_of={agent: beyond}))
 
 
+async def test_a_store_without_room_for_all_streams_gets_none_of_them(tmp_path: Path) -> None:
+    mesh = EmbeddedBus(FLEET, tmp_path)
+    await mesh.server.start()
+    try:
+        async with mesh.connected_as("admin") as admin:
+            parts = {name: Limits(step_bytes=1 << 43) for name in FLEET.agents}  # none is too large by itself
+            with pytest.raises(StoreTooSmall, match=f"STEPS-.* may take {1 << 43} bytes of .* together"):
+                await provision(admin, FLEET, Storage(limits_of=parts))
+            assert not (await admin.api("STREAM.NAMES"))["streams"]
+            await admin.api("STREAM.CREATE.ROOM", {"name": "ROOM", "subjects": ["mesh.room"], "max_bytes": 9})
+            await provision(admin, FLEET)
+            assert "ROOM" not in (await admin.api("STREAM.NAMES"))["streams"]
+    finally:
+        await mesh.server.kill()
+
+
 @pytest.mark.parametrize("partitions", [1, 4, 64])
 async def test_a_message_is_stored_in_the_partition_that_the_protocol_computes(
     tmp_path: Path, partitions: int
