@@ -239,7 +239,7 @@ class Execution:
                 except ApprovalNeeded as needed:
                     raise self.journal.stop(needed) from None
         try:
-            with self.live.doing("tool", tool.name), tool_span(self.key, tool.name):
+            with self.live.doing("tool", tool.name), tool_span(self.key, tool.name, key):
                 turn = None
                 if tool.injected.turn and self.for_tools is not None:
                     turn = self.for_tools(self, {} if reads is None else reads.facts)

@@ -209,11 +209,7 @@ SILENT = LiveOutput(None, RoundKey("", "", "", 0))
 
 # --- spans, counts and times ----------------------------------------------------------------------
 
-_SENDS = {
-    tracing.SYSTEM: tracing.NATS,
-    tracing.MESSAGING_OPERATION: tracing.SEND,
-    tracing.DESTINATION: "mesh.prop.{sender}.{request}",
-}
+_PROPOSES = "mesh.prop.{sender}.{request}"
 
 
 def _whose(key: RoundKey) -> dict[str, str | int]:
@@ -270,10 +266,12 @@ def proposal_span(key: RoundKey, proposal: Proposal, fleet: Fleet) -> AbstractCo
         case HandBack():  # to whom, the guard finds out
             tool = "hand_back"
         case _:
-            return tracing.span(tracing.SUBMIT, tracing.PRODUCER, attributes={**said, **_SENDS})
+            sends = tracing.messaging(tracing.SEND, _PROPOSES, sender=key.agent, request=key.request)
+            return tracing.span(tracing.SUBMIT, tracing.PRODUCER, attributes=said | sends)
     said |= {
         tracing.OPERATION: tracing.EXECUTE_TOOL,
         tracing.TOOL: tool,
+        tracing.TOOL_TYPE: tracing.FUNCTION,
         tracing.TRANSFER_MODE: tracing.PASS_CONTROL,
     }
     if target:
@@ -291,11 +289,20 @@ def proposed(key: RoundKey, version: str, proposal: Proposal, took_s: float) -> 
     telemetry.turn_duration.record(took_s, {**ran, tracing.MOVE: asked_for(proposal)})
 
 
-def tool_span(key: RoundKey, tool: str) -> AbstractContextManager[Span]:
-    """Open the span of one run of a tool. Its arguments and its result are not told."""
+def tool_span(key: RoundKey, tool: str, call: str) -> AbstractContextManager[Span]:
+    """Open the span of one run of a tool. Its arguments and its result are not told.
+
+    Args:
+        call: the key of the call; it is the same however often the tool runs.
+    """
     if not tracing.traced():
         return tracing.OFF
-    said = _whose(key) | {tracing.OPERATION: tracing.EXECUTE_TOOL, tracing.TOOL: tool}
+    said = _whose(key) | {
+        tracing.OPERATION: tracing.EXECUTE_TOOL,
+        tracing.TOOL: tool,
+        tracing.TOOL_TYPE: tracing.FUNCTION,
+        tracing.TOOL_CALL: call,
+    }
     return tracing.span(f"{tracing.EXECUTE_TOOL} {tool}", attributes=said)
 
 

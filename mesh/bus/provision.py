@@ -99,8 +99,8 @@ async def _make(bus: Bus, step: _Step) -> None:
 async def _check_room(bus: Bus, steps: Iterable[_Step]) -> None:
     """Raise StoreTooSmall before anything is made, if the new streams reserve more than the store has.
 
-    No call tells how much that is. So one stream that reserves all of it is made, and taken away again. Only a
-    server that runs alone is asked: a cluster divides streams among its servers.
+    No call tells how much that is. So one stream that reserves all of it is made, and taken away again. A
+    cluster is not asked: it divides streams among its servers.
     """
     new = [step for step in steps if step.verb.startswith("STREAM.CREATE.")]
     sizes = {step.change.what: max(0, int(step.body.get("max_bytes", 0))) for step in new}

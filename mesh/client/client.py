@@ -225,9 +225,7 @@ class Client:
         if not tracing.traced():
             return tracing.OFF
         attributes = {
-            tracing.SYSTEM: tracing.NATS,
-            tracing.MESSAGING_OPERATION: tracing.SEND,
-            tracing.DESTINATION: template,
+            **tracing.messaging(tracing.SEND, template, sender=self.name, request=request),
             tracing.REQUEST: request,
             tracing.CONVERSATION: request,
             tracing.FROM: self.name,

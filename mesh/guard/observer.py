@@ -151,10 +151,9 @@ def _span(command: Command | None, ledger: Ledger, plan: str = "") -> AbstractCo
     name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
     name = tracing.CONSEQUENCE if command is None else name
     request = str(ledger.request) if command is None else command.request
+    named = {} if command is None else {"sender": command.sender, "request": request}
     attributes: dict[str, str | int] = {
-        tracing.SYSTEM: tracing.NATS,
-        tracing.MESSAGING_OPERATION: tracing.PROCESS,
-        tracing.DESTINATION: _TEMPLATES[name],
+        **tracing.messaging(tracing.PROCESS, _TEMPLATES[name], **named),
         tracing.REQUEST: request,
         tracing.CONVERSATION: request,
     }

@@ -112,6 +112,10 @@ class Model(ABC):
     """Its name for people: `scripted`, a model's id, …"""
     fallback: str | None = None
     """The model that it asks instead when it fails; None if there is none."""
+    provider = ""
+    """Its vendor, by the names of OpenTelemetry's conventions."""
+    address = ""
+    """The host that it is asked at, if that is known."""
     is_billed = False
     """True if its replies cost money."""
     makes_spans = False

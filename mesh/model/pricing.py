@@ -3,6 +3,7 @@
 Telemetry counts tokens and money of fresh replies alone: a recorded reply was counted when it was paid for.
 """
 
+import time
 from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from opentelemetry.trace import Span
 
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
+from mesh.errors import MeshError
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.service.logs import get_logger
 from mesh.telemetry import export as telemetry
@@ -25,6 +27,8 @@ _told: set[str] = set()
 
 _KINDS = ("input", "cache_read", "cache_write", "cache_write_1h", "output")
 _NANO = 1e-9
+_CUSTOM = "custom"
+"""The provider of a model that names none."""
 
 
 class BudgetUnpriced(Permanent, code="budget_unpriced"):
@@ -58,9 +62,16 @@ class Pricing:
         Raises BudgetUnpriced if the model is a vendor's and has no price, and as the model itself.
         """
         model = self._to_ask()
+        began = time.monotonic()
         with self._span(model) as span:
-            reply = await model.reply(prompt, hear)
-            self._count(span, reply)
+            try:
+                reply = await model.reply(prompt, hear)
+            except Exception as error:
+                code = error.code if isinstance(error, MeshError) else type(error).__name__
+                self._time(model, began, {tracing.ERROR: code})
+                raise
+            self._time(model, began, {tracing.RESPONSE_MODEL: reply.model or model.mode})
+            self._count(span, model, reply)
         if unpriced := self._unpriced(reply):
             self._say_once(unpriced, "in requests of before, its calls count as 0 dollars")
         return reply
@@ -115,21 +126,40 @@ class Pricing:
         if not tracing.traced() or model.makes_spans:
             return tracing.OFF
         said = {
-            tracing.OPERATION: tracing.CHAT,
-            tracing.REQUEST_MODEL: model.mode,
+            **self._called(model),
             tracing.AGENT: self._turn.agent,
             tracing.CONVERSATION: self._turn.request,
             tracing.REQUEST: self._turn.request,
         }
         return tracing.span(f"{tracing.CHAT} {model.mode}", tracing.CLIENT, attributes=said)
 
-    def _count(self, span: Span, reply: Reply) -> None:
+    def _called(self, model: Model) -> dict[str, str]:
+        """Return what GenAI's conventions say of each call, on its span and in its histograms."""
+        said = {
+            tracing.OPERATION: tracing.CHAT,
+            tracing.PROVIDER: model.provider or _CUSTOM,
+            tracing.REQUEST_MODEL: model.mode,
+        }
+        return said | ({tracing.SERVER: model.address} if model.address else {})
+
+    def _time(self, model: Model, began: float, more: dict[str, str]) -> None:
+        telemetry.model_duration.record(time.monotonic() - began, self._called(model) | more)
+
+    def _count(self, span: Span, model: Model, reply: Reply) -> None:
         """Count a fresh reply, and complete its span."""
         spent, tokens, name = self.cost(reply), reply.tokens, reply.model or self._model.mode
         if span.is_recording():
             span.set_attribute(tracing.RESPONSE_MODEL, name)
             span.set_attribute(tracing.INPUT_TOKENS, tokens.prompt)
             span.set_attribute(tracing.OUTPUT_TOKENS, tokens.output)
+            span.set_attribute(tracing.CACHE_READ_TOKENS, tokens.cache_read)
+            span.set_attribute(tracing.CACHE_WRITE_TOKENS, tokens.cache_write + tokens.cache_write_1h)
+            if reply.stop:
+                span.set_attribute(tracing.FINISH_REASONS, [reply.stop])
+        called = self._called(model) | {tracing.RESPONSE_MODEL: name}
+        for kind, count in (("input", tokens.prompt), ("output", tokens.output)):
+            if tokens.total:
+                telemetry.model_tokens.record(count, called | {tracing.TOKEN_TYPE: kind})
         labels = {tracing.AGENT: self._turn.agent, tracing.MODEL: name}
         for kind in _KINDS:
             if count := getattr(tokens, kind):

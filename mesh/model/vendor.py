@@ -146,6 +146,12 @@ class VendorModel(Model):
         more = {name: value for name, value in self._more.items() if not name.startswith("extra_")}
         return {**more, **known}  # the others go into headers and addresses, which may hold a key
 
+    @property
+    def address(self) -> str:
+        """The host that is asked; empty before the first call."""
+        client = self.__dict__.get("_client")
+        return "" if client is None else str(getattr(client.base_url, "host", ""))
+
     @classmethod
     def is_installed(cls) -> bool:
         """Return True if its SDK is there. Nothing is imported."""

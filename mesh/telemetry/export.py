@@ -59,6 +59,18 @@ queue_time = _seconds("mesh.queue.time", "From an event in an inbox to its first
 guard_lag = _seconds("mesh.guard.lag", "From a message stored, or asked on the lane, to its decision")
 handoffs = _count("mesh.handoffs", "{handoff}", "Proposals by verdict and rule")
 tokens = _count("mesh.tokens", "{token}", "Tokens by agent, model and kind")
+model_duration = _meter.create_histogram(
+    "gen_ai.client.operation.duration",
+    unit="s",
+    description="A model call",
+    explicit_bucket_boundaries_advisory=[0.01 * 2**power for power in range(14)],
+)
+model_tokens = _meter.create_histogram(
+    "gen_ai.client.token.usage",
+    unit="{token}",
+    description="Tokens of a model call, by type",
+    explicit_bucket_boundaries_advisory=[4**power for power in range(14)],
+)
 cost = _count("mesh.cost", "USD", "Cost of model calls by agent and model")
 opened_requests = _count("mesh.requests.opened", "{request}", "Requests that began")
 ended_requests = _count("mesh.requests.ended", "{request}", "Requests by their end")

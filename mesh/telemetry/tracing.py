@@ -48,20 +48,33 @@ AGENT: Final = "gen_ai.agent.name"
 AGENT_VERSION: Final = "gen_ai.agent.version"
 CONVERSATION: Final = "gen_ai.conversation.id"
 TOOL: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+FUNCTION: Final = "function"
+TOOL_CALL: Final = "gen_ai.tool.call.id"
+PROVIDER: Final = "gen_ai.provider.name"
+"""The vendor of a model, by GenAI's names; `custom` for one that says none."""
 TRANSFER_MODE: Final = "gen_ai.transfer.mode"
 TRANSFER_TARGET: Final = "gen_ai.transfer.target.name"
 PASS_CONTROL: Final = "pass_control"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
+TOKEN_TYPE: Final = "gen_ai.token.type"
+SERVER: Final = "server.address"
+"""The host that a model's vendor is asked at."""
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 ERROR: Final = "error.type"
 SYSTEM: Final = "messaging.system"
 NATS: Final = "nats"
 MESSAGING_OPERATION: Final = "messaging.operation.type"
+OPERATION_NAME: Final = "messaging.operation.name"
 SEND: Final = "send"
 PROCESS: Final = "process"
 DESTINATION: Final = "messaging.destination.template"
+DESTINATION_NAME: Final = "messaging.destination.name"
 REQUEST: Final = "mesh.request"
 TURN: Final = "mesh.turn"
 ROUND: Final = "mesh.round"
@@ -83,6 +96,19 @@ MODEL: Final = "mesh.model"
 STATUS: Final = "mesh.status"
 CODE: Final = "mesh.code"
 BY: Final = "mesh.by"
+
+
+def messaging(operation: str, template: str, **named: str) -> dict[str, str]:
+    """Return what messaging's conventions want of a span about one message.
+
+    Args:
+        operation: `SEND` or `PROCESS`.
+        template: the subject, with places for names.
+        named: the names, if all of them are known.
+    """
+    found = {SYSTEM: NATS, MESSAGING_OPERATION: operation, OPERATION_NAME: operation, DESTINATION: template}
+    return found | ({DESTINATION_NAME: template.format(**named)} if named else {})
+
 
 # --- the tracer -----------------------------------------------------------------------------------
 

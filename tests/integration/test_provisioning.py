@@ -1,6 +1,7 @@
 """Provisioning: to the table, once, and never over somebody's data; prices from the file to new requests."""
 
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -235,8 +236,9 @@ async def test_a_store_without_room_for_all_streams_gets_none_of_them(tmp_path: 
     await mesh.server.start()
     try:
         async with mesh.connected_as("admin") as admin:
-            parts = {name: Limits(step_bytes=1 << 43) for name in FLEET.agents}  # none is too large by itself
-            with pytest.raises(StoreTooSmall, match=f"STEPS-.* may take {1 << 43} bytes of .* together"):
+            third = shutil.disk_usage(tmp_path).free // 3  # the server promises three quarters
+            parts = {name: Limits(step_bytes=third) for name in FLEET.agents}
+            with pytest.raises(StoreTooSmall, match=f"STEPS-.* may take {third} bytes of .* together"):
                 await provision(admin, FLEET, Storage(limits_of=parts))
             assert not (await admin.api("STREAM.NAMES"))["streams"]
             await admin.api("STREAM.CREATE.ROOM", {"name": "ROOM", "subjects": ["mesh.room"], "max_bytes": 9})

@@ -81,10 +81,13 @@ async def test_any_other_model_has_one_of_ours(seen: Seen, readings: Readings) -
     assert call.name == "chat parrot"
     assert said(call) == {
         "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "custom",
         "gen_ai.request.model": "parrot",
         "gen_ai.response.model": "parrot-2",
         "gen_ai.agent.name": "agent",
         "gen_ai.conversation.id": REQUEST,
+        "gen_ai.usage.cache_read.input_tokens": 20,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
         "gen_ai.usage.input_tokens": 25,
         "gen_ai.usage.output_tokens": 3,
         "mesh.request": REQUEST,

@@ -347,6 +347,7 @@ class ClaudeModel(VendorModel):
     """
 
     vendor = "claude"
+    provider = "anthropic"
     sdk = "anthropic"
     keys = (KEY, "ANTHROPIC_AUTH_TOKEN")
     opened_by = (KEY,)

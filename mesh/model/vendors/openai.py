@@ -218,7 +218,7 @@ class OpenAIModel(VendorModel):
     that knows no other limit.
     """
 
-    vendor = "openai"
+    vendor = provider = "openai"
     sdk = "openai"
     keys = (KEY,)
     opened_by = (KEY, SERVER)
