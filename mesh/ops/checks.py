@@ -157,7 +157,7 @@ def config_of(varz: Varz) -> Mapping[str, Any]:
     return dict((varz.get("jetstream") or {}).get("config") or {})
 
 
-class Use(NamedTuple):
+class LimitUse(NamedTuple):
     """The use of one limit of a stream."""
 
     limit: str
@@ -170,11 +170,13 @@ class Use(NamedTuple):
         return self.used / self.most
 
 
-def uses(info: Mapping[str, Any]) -> list[Use]:
+def uses(info: Mapping[str, Any]) -> list[LimitUse]:
     """Return the use of each limit that a stream has, from what the server says of it."""
     config, state = info["config"], info["state"]
     limits = (("max_bytes", state["bytes"]), ("max_msgs", state["messages"]))
-    return [Use(limit, int(used), most) for limit, used in limits if (most := int(config.get(limit, -1))) > 0]
+    return [
+        LimitUse(limit, int(used), most) for limit, used in limits if (most := int(config.get(limit, -1))) > 0
+    ]
 
 
 # --- what was changed -----------------------------------------------------------------------------
