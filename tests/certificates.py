@@ -26,12 +26,12 @@ class Authority:
         made = self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None))
         self.certificate.write_bytes(made)
 
-    def sign(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> TlsFiles:
+    def sign(self, name: str, *, host: str = "127.0.0.1", expired: bool = False, days: int = 1) -> TlsFiles:
         """Return files of a new certificate: its authority's, its own, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
         cert, secret = self._directory / f"{name}.pem", self._directory / f"{name}-key.pem"
-        cert.write_bytes(self._sign(_named(name), key, where, expired=expired))
+        cert.write_bytes(self._sign(_named(name), key, where, expired=expired, days=days))
         form = serialization.PrivateFormat.PKCS8
         plain = serialization.NoEncryption()
         secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
@@ -44,6 +44,7 @@ class Authority:
         extension: x509.ExtensionType,
         *,
         expired: bool = False,
+        days: int = 1,
     ) -> bytes:
         now = dt.datetime.now(dt.UTC)
         made = (
@@ -53,7 +54,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - 3 * _DAY)
-            .not_valid_after(now - _DAY if expired else now + _DAY)
+            .not_valid_after(now - _DAY if expired else now + days * _DAY)
             .add_extension(extension, critical=True)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False

@@ -157,28 +157,6 @@ def config_of(varz: Varz) -> Mapping[str, Any]:
     return dict((varz.get("jetstream") or {}).get("config") or {})
 
 
-class LimitUse(NamedTuple):
-    """The use of one limit of a stream."""
-
-    limit: str
-    """As JetStream spells it: `max_bytes` or `max_msgs`."""
-    used: int
-    most: int
-
-    @property
-    def share(self) -> float:
-        return self.used / self.most
-
-
-def uses(info: Mapping[str, Any]) -> list[LimitUse]:
-    """Return the use of each limit that a stream has, from what the server says of it."""
-    config, state = info["config"], info["state"]
-    limits = (("max_bytes", state["bytes"]), ("max_msgs", state["messages"]))
-    return [
-        LimitUse(limit, int(used), most) for limit, used in limits if (most := int(config.get(limit, -1))) > 0
-    ]
-
-
 # --- what was changed -----------------------------------------------------------------------------
 
 _LATELY_S = SPANS["day"]

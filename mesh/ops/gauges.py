@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from mesh.bus.connection import Bus
-from mesh.bus.reader import StoredMessage, ahead, batch, listing
-from mesh.bus.streams import LOG, stream_table
+from mesh.bus.reader import StoredMessage, batch
+from mesh.bus.streams import LOG
 from mesh.errors import Denied, MeshError
-from mesh.ops.checks import uses
 from mesh.ops.log import EventHeader, header_of, read_each
 from mesh.ops.queue import Waiting, waiting_in
 from mesh.ops.roster import Instance, breakers, fleet_of, inbox_state, instances, mesh_freeze
@@ -36,7 +35,7 @@ LOOK_S = 15.0
 _ELECTION_S = 1.0
 """How often a guard that does not look finds out if it has become the one."""
 _SELDOM = 4
-"""Looks from one to the next that asks for instances and for the fill of streams."""
+"""Looks from one to the next that asks for instances."""
 _IDLE = 4
 """Times as long as a part of the log took to read, nothing is read: an old log takes a fifth of a core."""
 MOST_VERSIONS = 16
@@ -174,7 +173,6 @@ class MeshGauges:
         gauges.breaker_open.show((_of(name), open_.get(name, 0.0)) for name in fleet.agents)
         if self._looks % _SELDOM == 0:
             await self._look_at_instances(fleet)
-            await self._look_at_streams(fleet)
         self._looks += 1
         await self._look_at_log(fleet)
 
@@ -211,17 +209,6 @@ class MeshGauges:
             known.add(version)
         return version if version in known else _OTHER
 
-    async def _look_at_streams(self, fleet: Fleet) -> None:
-        there = (await listing(self._bus)).streams
-        gauges.stream_fill.show(
-            ({gauges.STREAM: name, gauges.LIMIT: use.limit.removeprefix("max_")}, use.share)
-            for name in stream_table(fleet)
-            if name in there
-            for use in uses(there[name])
-        )
-        if "DEAD" in there:
-            gauges.letters.show([({}, int(there["DEAD"]["state"]["messages"]))])
-
     # --- requests and people ----------------------------------------------------------------------
 
     async def _look_at_log(self, fleet: Fleet) -> None:
@@ -237,7 +224,7 @@ class MeshGauges:
     async def _read(self, tally: LogTally) -> None:
         """Read what is new in the log, with pauses. Raises BusError."""
         began = time.process_time()
-        async for part in ahead(self._bus, LOG, tally.last + 1):
+        while part := await batch(self._bus, LOG, None, tally.last + 1):
             for each in part:
                 tally.take(each, header_of(each.data))
             await asyncio.sleep(_IDLE * (time.process_time() - began))

@@ -41,7 +41,6 @@ from mesh.ops.checks import (
     lane,
     name_of,
     some,
-    uses,
     varz_of,
     who_fills_it,
 )
@@ -186,10 +185,11 @@ async def _limits(look: Look) -> Results:
     for stream in stream_table(await fleet_of(look.bus)):
         info = there.info(stream)
         config, state = info["config"], info["state"]
-        for use in uses(info):
-            if use.share >= FULL:
+        for limit, used in (("max_bytes", state["bytes"]), ("max_msgs", state["messages"])):
+            most = int(config.get(limit, -1))
+            if most > 0 and used >= FULL * most:
                 room = ": mesh log trim-steps" if is_journal_stream(stream) else ""
-                yield "found", f"{stream} has {use.used} of {use.limit} {use.most} ({use.share:.0%}){room}"
+                yield "found", f"{stream} has {used} of {limit} {most} ({used / most:.0%}){room}"
         if stream == "LOG":
             is_log_limited = int(config.get("max_bytes", -1)) > 0
         if stream == TIMERS and state["bytes"] > MOST_TIMER_BYTES:

@@ -16,8 +16,6 @@ from mesh.telemetry import tracing
 
 Labels = Mapping[str, str]
 
-STREAM = "mesh.stream"
-LIMIT = "mesh.limit"
 TIER = "mesh.tier"
 VERSION = "mesh.version"
 BUILD = "mesh.build"
@@ -63,8 +61,6 @@ requests = GaugeTable("mesh.requests", "{request}", "Requests in the log by stat
 frozen_requests = GaugeTable("mesh.requests.frozen", "{request}", "Open requests that are frozen")
 breaker_open = GaugeTable("mesh.breaker.open", "", "1 while an agent is kept from work, 0.5 for a trial")
 frozen = GaugeTable("mesh.frozen", "", "1 while the whole mesh is frozen")
-stream_fill = GaugeTable("mesh.stream.fill", "1", "Used share of a stream's limit")
-letters = GaugeTable("mesh.dead_letters.kept", "{message}", "Dead letters that are kept")
 revision = GaugeTable("mesh.fleet.revision", "", "Revision of the fleet document")
 
 OF_MESH = (
@@ -77,8 +73,6 @@ OF_MESH = (
     frozen_requests,
     breaker_open,
     frozen,
-    stream_fill,
-    letters,
     revision,
 )
 
