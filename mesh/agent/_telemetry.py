@@ -267,7 +267,7 @@ def proposal_span(key: RoundKey, proposal: Proposal, fleet: Fleet) -> AbstractCo
             tool = "hand_back"
         case _:
             sends = tracing.messaging(tracing.SEND, _PROPOSES, sender=key.agent, request=key.request)
-            return tracing.span(tracing.SUBMIT, tracing.PRODUCER, attributes=said | sends)
+            return tracing.span(tracing.SUBMIT, tracing.PRODUCER, attributes={**said, **sends})
     said |= {
         tracing.OPERATION: tracing.EXECUTE_TOOL,
         tracing.TOOL: tool,

@@ -114,8 +114,6 @@ class Model(ABC):
     """The model that it asks instead when it fails; None if there is none."""
     provider = ""
     """Its vendor, by the names of OpenTelemetry's conventions."""
-    address = ""
-    """The host that it is asked at, if that is known."""
     is_billed = False
     """True if its replies cost money."""
     makes_spans = False
@@ -128,6 +126,11 @@ class Model(ABC):
         Args:
             hear: called with each piece of text as it comes, by a model that can; for display only.
         """
+
+    @property
+    def address(self) -> str:
+        """The host that it is asked at; empty if that is not known."""
+        return ""
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -148,7 +148,6 @@ class VendorModel(Model):
 
     @property
     def address(self) -> str:
-        """The host that is asked; empty before the first call."""
         client = self.__dict__.get("_client")
         return "" if client is None else str(getattr(client.base_url, "host", ""))
 

@@ -12,8 +12,8 @@ from mesh.errors import NotFound
 from mesh.ops import control, health, queue, requests, roster
 from mesh.ops.gauges import _STATUSES, MOST_VERSIONS, LogTally, MeshGauges
 from mesh.ops.health import Look
-from mesh.ops.index import Filter
 from mesh.ops.log import ENDS, EventHeader
+from mesh.ops.where import Filter
 from mesh.telemetry import gauges
 from protocol.wire.ids import HUMAN
 from protocol.wire.moves import Complete

@@ -115,6 +115,7 @@ async def test_spans_say_what_the_conventions_want_and_are_linked_to_what_they_a
     assert {key: value for key, value in said(handoff).items() if key.startswith("gen_ai")} == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "transfer_to_b",
+        "gen_ai.tool.type": "function",
         "gen_ai.agent.name": "a",
         "gen_ai.conversation.id": request,
         "gen_ai.transfer.mode": "pass_control",
