@@ -37,7 +37,7 @@ COMMANDS = {
     "send": CommandPlace("send", "send", "Submit a request, wait for its end, print the answer."),
     "chat": CommandPlace("chat", "chat", "Talk to the fleet, a line a message."),
     "request": CommandPlace(
-        "request", "app", "Requests: submit, list, show, watch, cancel, freeze, thaw, rerun."
+        "request", "app", "Requests: submit, list, show, calls, watch, cancel, freeze, thaw, rerun."
     ),
     "artifact": CommandPlace("artifact", "app", "Artifacts, data too large for a handoff: save, get."),
     "why": CommandPlace("audit", "why", "Explain a verdict, and name what would be allowed."),

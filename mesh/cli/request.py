@@ -1,4 +1,4 @@
-"""`mesh request …`: submit, list, show, watch; cancel, freeze, thaw, rerun."""
+"""`mesh request …`: submit, list, show, calls, watch; cancel, freeze, thaw, rerun."""
 
 import time
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ from mesh.cli.options import (
 from mesh.cli.output import (
     At,
     Id,
+    emit,
     emit_built,
     emit_bytes,
     emit_raw,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:  # SQLite, which no other command of this noun needs
     from mesh.ops.rows import Listed
     from mesh.ops.where import Filter
 
-app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.")
+app = click.Group(help="Requests: submit, list, show, calls, watch, cancel, freeze, thaw, rerun.")
 
 
 @app.command("submit")
@@ -183,6 +184,25 @@ async def show(where: Where, *, source: str | Path, at: int | None, steps: bool,
         case _:
             with paged():
                 read_lines(*story(told, steps=steps, now=time.time_ns() // 1000 if is_now else 0))
+
+
+@app.command("calls")
+@request_argument
+@framed
+async def calls(where: Where, *, request: str, as_json: bool) -> None:
+    """Show what each round called, whole: prompts, replies, arguments, results, times and failures.
+
+    Arguments that a tool keeps secret were never recorded. Where a round failed, it says when it is tried
+    again.
+    """
+    async with await where.connect(*READERS) as bus:
+        happened = ops.log.decoded(await ops.log.request_bodies(bus, request))
+        rounds = await ops.calls.calls_of(bus, happened)
+    if as_json:
+        emit(rounds)
+        return
+    with paged():
+        read_lines(*ops.calls.in_words(request, rounds))
 
 
 @app.command("watch")

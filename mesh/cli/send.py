@@ -163,15 +163,14 @@ def conclude(outcome: Outcome) -> None:
     if outcome.status == "completed":
         say(as_text(outcome.answer), lines=True)
     else:
-        ended = _ended(outcome.status, outcome.reason)
-        note(f"{outcome.request} was {one_line(ended)}")
+        note(f"{outcome.request} {one_line(_ended(outcome.status, outcome.reason))}")
     leave(outcome.status)
 
 
 def _ended(status: str, reason: str) -> str:
     """Return how and why a request ended; no reason says the status again."""
+    word = status if status in ("failed", "expired") else f"was {status}"
     if reason.startswith(f"{status} "):
-        return reason  # cancelled by …
-    word = {"failed": "given up", "expired": "too late"}.get(status, status)
+        return f"was {reason}"  # cancelled by …
     why = "" if reason == status else reason.removeprefix(f"{status}: ")
     return f"{word}: {why}" if why else word

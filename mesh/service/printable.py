@@ -138,7 +138,7 @@ def given(called: _Called) -> str:
     return " ".join([*said, *(f"{name}: secret" for name in called.secret)])
 
 
-TIMES = frozenset({"at", "since", "until", "expires_at", "due", "began", "ended", "deadline"})
+TIMES = frozenset({"at", "again_at", "since", "until", "expires_at", "due", "began", "ended", "deadline"})
 """Fields of our own structs that hold a time as UTC µs."""
 
 

@@ -23,6 +23,7 @@ from mesh.client import Client
 from mesh.client.follow import AgentNote
 from mesh.errors import PASSING, MeshError, NotFound, UsageWrong
 from mesh.ops import control, log, queue
+from mesh.ops.calls import calls_of
 from mesh.ops.explain import explain, sentences
 from mesh.ops.rows import STATUSES, Listed
 from mesh.ops.where import NAMES, TAGGED, Clause, clauses_in, filter_from, text_of
@@ -95,6 +96,8 @@ def _sign(rows: list[Listed]) -> str:
 
 EVENTS = 100
 """Entries of one part of a request's list."""
+ROUNDS = 20
+"""Rounds of one part of the list of what they called."""
 
 
 def request_routes(page: Page) -> list[Route]:
@@ -126,6 +129,20 @@ def request_routes(page: Page) -> list[Route]:
             part=part,
             last_part=last,
             waiting=queue.waiting_in(story.happened),
+        )
+
+    async def calls(request: Request) -> Response:
+        story = await stories.read(request.path_params["request"])
+        rounds = await calls_of(page.bus, story.happened)
+        last = max(0, (len(rounds) - 1) // ROUNDS)
+        part = min(number(request.query_params, "part", 0) or 0, last)
+        return page.render(
+            request,
+            "calls.html",
+            name=request.path_params["request"],
+            rounds=rounds[part * ROUNDS : (part + 1) * ROUNDS],
+            part=part,
+            last_part=last,
         )
 
     async def arrival(request: Request) -> Response:
@@ -184,6 +201,7 @@ def request_routes(page: Page) -> list[Route]:
     one_path = "/requests/{request:request_id}"
     return [
         Route(one_path, one),
+        Route(one_path + "/calls", calls),
         Route(one_path + "/arrival", arrival),
         Route(one_path + "/events/{n:int}", event),
         Route(one_path + "/live", live_notes),

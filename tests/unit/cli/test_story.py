@@ -61,16 +61,16 @@ def test_an_end_that_has_a_reason_of_its_own_names_both() -> None:
 def test_whoever_waited_is_told_the_end_once_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     guard = begun()
     guard.move(Fail(reason="there is nothing to be done"))
-    assert said_of(guard.events[-1], capsys) == "was given up: there is nothing to be done"
+    assert said_of(guard.events[-1], capsys) == "failed: there is nothing to be done"
     guard = begun()
     guard.say(Cancel(id="c", by="kim", reason="never mind"), "client")
     assert said_of(guard.events[-1], capsys) == "was cancelled by kim (client): never mind"
     guard = begun(deadline_s=60.0)
     guard.wait(61)
-    assert said_of(guard.events[-1], capsys) == "was too late: the request's deadline passed"
+    assert said_of(guard.events[-1], capsys) == "expired: the request's deadline passed"
     guard = begun(max_retries=0, max_escalations=0)
     guard.fail("crash_loop", permanent=True)
-    assert said_of(guard.events[-1], capsys) == "was given up: max_escalations: failed with crash_loop"
+    assert said_of(guard.events[-1], capsys) == "failed: max_escalations: failed with crash_loop"
 
 
 def said_of(event: AnyEvent, capsys: pytest.CaptureFixture[str]) -> str:
