@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.conformance.stage import COMES_S, FOUND, SECRET, Stage, Wrong, staged
+from mesh.conformance.stage import COMES_S, FOUND, READY_S, SECRET, Stage, Wrong, staged
 from mesh.errors import BusError
 from protocol.wire import codec, events
-from protocol.wire.commands import Freeze, Thaw
+from protocol.wire.commands import Failure, Freeze, MoveProposed, Report, ReportFailure, Thaw, Usage
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
@@ -19,6 +19,10 @@ from protocol.wire.records import DeadLetter
 
 _WORKS_S = 3
 """How long an agent works on a request that is killed or frozen meanwhile."""
+_SEVERAL = 4
+"""Requests that wait at once."""
+_BESIDE_S = 1.5
+"""How long an agent works on each of them."""
 HIDDEN = Fact(key="hidden", value=1, labels=(SECRET,))
 REPLY = "the reply"
 """To every question."""
@@ -61,6 +65,81 @@ async def _proposed_once(stage: Stage, request: RequestId) -> None:
         raise Wrong(f"it said {ack.payload[:4]} of a round that it proposed for")
     if ack.at < first.at:
         raise Wrong("it acknowledged the event before it proposed: a crash in between loses the round")
+
+
+async def waits_until_it_is_stored(stage: Stage) -> None:
+    """Nothing stores what it proposes, until it has proposed twice."""
+    async with stage.storing_no_proposal():
+        request = await stage.submit("complete")
+        await stage.until(
+            lambda: len(stage.heard.proposed(request)) > 1,
+            "it was to propose again what nobody acknowledged",
+            stage.lease_s,
+        )
+        seq = (await stage.log.read(request))[0].seq
+        if any(ack.payload[:4] == "+ACK" for ack in stage.heard.acks_of(seq)):
+            raise Wrong("it acknowledged the event though its proposal was not stored")
+    await stage.completed(request, "check complete", stage.lease_s)
+
+
+async def reports_what_was_before(stage: Stage) -> None:
+    """An earlier process of it has spent something, and failed."""
+    await stage.process.kill()
+    spent = Report(usage=Usage(tokens=850, model_calls=1), actions=("look_up",))
+    request = await stage.submit("complete")
+    work = (await stage.event(request, events.RequestOpened)).work
+    assert work is not None
+    failure = Failure(code="check", message="an earlier process failed")
+    await stage.propose_as_agent(request, ReportFailure(turn=work.turn, round=0, error=failure, report=spent))
+    await stage.event(request, events.TurnRetried)
+    stage.process.start()
+    await stage.completed(request, "check complete", READY_S)
+    said = [codec.parse_proposal(each.data) for each in stage.heard.proposed(request)]
+    (newest,) = [each for each in said if isinstance(each, MoveProposed) and each.round == 1][:1]
+    if newest.report.usage.tokens < spent.usage.tokens or "look_up" not in newest.report.actions:
+        raise Wrong("its report leaves out what the rounds before reported (`work.reported`)")
+
+
+async def lets_pulls_end_before_the_lease(stage: Stage) -> None:
+    pulls = await stage.until(lambda: stage.heard.pulls, "it was to pull")
+    if wrong := [pull for pull in pulls if not 0 < pull.expires_s < stage.lease_s]:
+        raise Wrong(
+            f"its pulls last {wrong[0].expires_s:g} s, and the lease {stage.lease_s:g} s: "
+            "a frozen process gets back what it has just lost"
+        )
+
+
+async def takes_what_it_has_hands_for(stage: Stage) -> None:
+    """Several requests wait. What it takes, it works on at once."""
+    requests = [await stage.submit("wait", for_s=_BESIDE_S) for _ in range(_SEVERAL)]
+    (first, *_) = await stage.until(
+        lambda: [said for request in requests for said in stage.heard.proposed(request)],
+        "there was to be a proposal",
+        _BESIDE_S,
+    )
+    delivered = (await stage.inbox())["delivered"]["stream_seq"]
+    taken = [request for request in requests if (await stage.log.read(request))[0].seq <= delivered]
+    for request in requests:
+        await stage.completed(request, "waited", _SEVERAL * (_BESIDE_S + stage.lease_s))
+    late_s = max(stage.heard.proposed(request)[0].at for request in taken) - first.at
+    if late_s > 2 * _BESIDE_S:
+        raise Wrong(
+            f"it took {len(taken)} events, and worked on the last of them {late_s:.1f} s after the first: "
+            "what waits in its memory, nobody else can take"
+        )
+
+
+async def believes_its_consumer_alone(stage: Stage) -> None:
+    """Somebody who knows where its pulls are answered sends it work."""
+    request = await stage.submit("complete")
+    await stage.completed(request, "check complete")
+    opened = (await stage.log.read(request))[0].data
+    smuggled = stage.client.new_id()
+    await stage.smuggle(smuggled, opened.replace(request.encode(), smuggled.encode()))
+    after = await stage.submit("complete")  # by then it has read what came before
+    await stage.completed(after, "check complete", stage.lease_s)
+    if stage.heard.proposed(smuggled):
+        raise Wrong("it worked on what its consumer did not deliver: anybody could give it work")
 
 
 def _round(do: str, answer: str, by: type[events.Event] | None = None, *, fact: Fact | None = None) -> Try:
@@ -225,12 +304,14 @@ async def ends_in_good_order(stage: Stage) -> None:
 CHECKS = (
     Check("answers pings", "Being found", found),
     Check("proposes once, then acknowledges", "The order of things", completes),
+    Check("waits until its proposal is stored", "The order of things", waits_until_it_is_stored),
     Check("is told of a refusal", "A round", _round("refused", "known_agent", events.MoveRefused)),
     Check("goes on when the work comes back", "A round", _round("transfer", FOUND, events.HandoffAdmitted)),
     Check("asks, and is told the reply", "A round", _round("ask", REPLY, events.TurnSuspended)),
     Check("bears facts that are withheld", "A round", _round("complete", "check complete", fact=HIDDEN)),
     Check("says that a move is too large", "Propose", partial(_fails, do="large", or_outline=True)),
     Check("fails a turn whose code breaks", "A turn that broke", partial(_fails, do="break")),
+    Check("reports what was before", "Propose", reports_what_was_before),
     Check("keeps its lease while it works", "The lease", keeps_its_lease),
     Check("stops when the turn is over", "What comes of it", stops_when_cancelled),
     Check("looks if the turn is over", "What comes of it", looks_by_itself),
@@ -238,6 +319,9 @@ CHECKS = (
     Check("gives an event of an unknown type back", "A round", gives_back_what_it_does_not_know),
     Check("keeps what it cannot read", "A round", buries_what_nobody_can_read),
     Check("goes on after a kill", "The order of things", goes_on_after_a_kill),
+    Check("takes what it has hands for", "Pulling", takes_what_it_has_hands_for),
+    Check("lets pulls end before the lease", "Pulling", lets_pulls_end_before_the_lease),
+    Check("believes its consumer alone", "Pulling", believes_its_consumer_alone),
     Check("bears a second delivery", "The lease", bears_a_second_delivery),
     Check("outlives the server", "Pulling", outlives_the_server),
     Check("ends in good order", "The lease", ends_in_good_order),
@@ -265,6 +349,7 @@ async def check_agent(
     kill: str | None = None,
     checks: Iterable[Check] = CHECKS,
     patience_s: float = COMES_S,
+    on_begin: Callable[[Check], object] = lambda check: None,
 ) -> AsyncGenerator[CheckResult]:
     """Start the agent `name` on a scratch mesh and try it; yield what was found, check by check.
 
@@ -273,11 +358,14 @@ async def check_agent(
         directory: an empty one, for the scratch mesh.
         kill: a shell command that ends the agent as a crash would, where a signal to `command` does not.
         patience_s: how long anything may take that an agent does at once.
+        on_begin: is given each check before it is tried.
     """
+    on_begin(STARTS)
     try:
         async with staged(name, command, directory, kill=kill, patience_s=patience_s) as stage:
             yield _finding(STARTS)
             for check in checks:
+                on_begin(check)
                 yield await _tried(check, stage)
                 if not stage.process.running:
                     stage.process.start()

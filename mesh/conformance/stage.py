@@ -27,6 +27,7 @@ from mesh.errors import BusError
 from mesh.local.mesh import LocalMesh
 from mesh.local.server import ParentDeath
 from protocol.wire import codec, subjects
+from protocol.wire.commands import Proposal
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent, Event, RequestCompleted, TurnFailed, type_of
 from protocol.wire.handoff import Fact
@@ -60,6 +61,15 @@ class Published(NamedTuple):
     """Monotonic seconds."""
     subject: str
     data: bytes
+
+
+class Pull(NamedTuple):
+    """One pull of the agent's."""
+
+    reply: str
+    """Where its messages go."""
+    expires_s: float
+    """How long it lasts; 0 if it says nothing of that."""
 
 
 class Ack(NamedTuple):
@@ -165,6 +175,7 @@ class Overheard:
         self.name = name
         self.proposals: list[Published] = []
         self.letters: list[Published] = []
+        self.pulls: list[Pull] = []
         self.acks: list[Ack] = []
 
     async def listen(self, bus: Bus) -> None:
@@ -172,6 +183,7 @@ class Overheard:
         await bus.subscribe(f"mesh.prop.{self.name}.*", lambda message: self.proposals.append(_said(message)))
         await bus.subscribe(f"mesh.dead.{self.name}", lambda message: self.letters.append(_said(message)))
         await bus.subscribe(f"$JS.ACK.LOG.in-{self.name}.>", self._acknowledged)
+        await bus.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.LOG.in-{self.name}", self._pulled)
 
     def proposed(self, request: str) -> list[Published]:
         """Return what was proposed for a request."""
@@ -180,6 +192,10 @@ class Overheard:
     def acks_of(self, seq: int) -> list[Ack]:
         """Return what was said of the event at a place of the log."""
         return [ack for ack in self.acks if ack.seq == seq]
+
+    def _pulled(self, message: Incoming) -> None:
+        asked = codec.readable(bytes(message.data), _AskedPull) or _AskedPull()
+        self.pulls.append(Pull(message.reply, asked.expires / 1e9))
 
     def _acknowledged(self, message: Incoming) -> None:
         deliveries, seq = message.subject.split(".")[4:6]
@@ -194,6 +210,13 @@ def _said(message: Incoming) -> Published:
 def _failure(event: TurnFailed) -> str:
     by = event.sender or "the guard"
     return f"turn.failed by {by}: {event.error.code} {event.error.message}".rstrip()
+
+
+class _AskedPull(msgspec.Struct, frozen=True):
+    """The part of a pull that is looked at."""
+
+    expires: int = 0
+    """Nanoseconds."""
 
 
 class _Pong(msgspec.Struct, frozen=True):
@@ -384,6 +407,29 @@ class Stage:
         except BusError:
             return False
         return pong is not None and pong.name == self.name
+
+    async def propose_as_agent(self, request: str, proposal: Proposal) -> None:
+        """Store a proposal under the agent's own credentials, as an earlier process of it would have."""
+        async with self.mesh.bus.connected_as(self.name) as own:
+            await own.publish_durable(subjects.prop(self.name, request), codec.encode(proposal))
+
+    async def smuggle(self, request: str, body: bytes) -> None:
+        """Send bytes to where the agent's pulls are answered, as no consumer would."""
+        for reply in (f"mesh.smuggled.{request}", f"$JS.ACK.LOG.{inbox_consumer(self.name)}.1.1.1.1.0"):
+            (*_, newest) = await self.until(lambda: self.heard.pulls, "it was to pull")
+            await self.admin.publish(newest.reply, body, reply=reply)
+
+    @asynccontextmanager
+    async def storing_no_proposal(self) -> AsyncIterator[None]:
+        """Let nobody store what the agent proposes while the block runs: nothing answers."""
+        stream = f"PROP-{self.name}"
+        config = (await self.admin.api(f"STREAM.INFO.{stream}"))["config"]
+        away = {**config, "subjects": [f"mesh.away.{self.name}.*"], "subject_transform": None}
+        await self.admin.api(f"STREAM.UPDATE.{stream}", away)
+        try:
+            yield
+        finally:
+            await self.admin.api(f"STREAM.UPDATE.{stream}", config)
 
     async def forget_deliveries(self) -> None:
         """Make the server forget its deliveries, as a killed server may."""

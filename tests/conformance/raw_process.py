@@ -78,14 +78,18 @@ class Raw:
             answer = json.dumps(ping).encode()
             await self.bus.subscribe(f"$SRV.PING.{NAME}", lambda asked: self.say(asked.reply, answer))
         while True:
-            pull = json.dumps({"batch": 1, "expires": 4_000_000_000}).encode()
+            lasts_s = 30 if FAULT == "pulls for thirty seconds" else 4
+            batch = 5 if FAULT == "takes five at once" else 1
+            pull = json.dumps({"batch": batch, "expires": lasts_s * 1_000_000_000}).encode()
             self.bus.send(f"$JS.API.CONSUMER.MSG.NEXT.LOG.in-{NAME}", pull, reply=self.inbox)
             try:
                 async with asyncio.timeout(None if FAULT == "waits for a lost pull" else 5.5):
                     message = await self.heard.get()
             except TimeoutError:
                 continue
-            if message.reply:
+            from_ours = message.reply.startswith(f"$JS.ACK.LOG.in-{NAME}.")
+            is_ours = from_ours and message.subject.startswith(f"mesh.evt.{NAME}.")
+            if is_ours or (message.reply and FAULT == "believes a smuggled delivery"):
                 await self.take(message)
 
     def note(self, message: Incoming) -> None:
@@ -128,7 +132,9 @@ class Raw:
 
     async def work(self, message: Incoming, event: dict[str, Any]) -> None:
         request, work = event["request"], event["work"]
-        place = {"turn": work["turn"], "round": work["round"]}
+        place = {"turn": work["turn"], "round": work["round"], "report": work.get("reported", {})}
+        if FAULT == "drops its report":
+            del place["report"]
         if FAULT == "takes the turn that ended" and "turn" in event:
             place["turn"] = event["turn"]
         if FAULT == "leaves out the round":
@@ -158,6 +164,8 @@ class Raw:
         self.say(message.reply, b"+ACK")
 
     async def store(self, request: str, said: dict[str, Any]) -> bool:
+        if FAULT == "waits for no acknowledgement" and len(json.dumps(said)) < 250_000:
+            return self.bus.send(f"mesh.prop.{NAME}.{request}", json.dumps(said).encode())
         while True:
             with contextlib.suppress(MeshError):
                 answered = await self.bus.request(f"mesh.prop.{NAME}.{request}", json.dumps(said).encode())
