@@ -1,8 +1,8 @@
 """Credentials: the nkey that says who a connection is, and the files that secure it by TLS.
 
 A seed is a secret; only its public half stands in a configuration. Seeds live one to a file,
-`<directory>/<name>.nk`, readable by their owner alone. No seed is ever put into a log line, an error or a
-configuration.
+`<directory>/<name>.nk`, readable by their owner alone. Beside it, setup writes `<name>.pub`. No seed is ever
+put into a log line, an error or a configuration.
 
 A connection with TLS files, or with a URL that begins with `tls://`, is secure or fails. It is never made in
 clear text because a server offers nothing else.
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from mesh.errors import TlsUnusable
 
 SEED_SUFFIX = ".nk"
+PUBLIC_SUFFIX = ".pub"
 _PUBLIC = re.compile(r"[A-Z2-7]{56}")
 
 
@@ -105,6 +106,13 @@ def write_key(directory: Path, name: str, key: KeyPair) -> Path:
     path = seed_file(directory, name)
     _write_private(path, f"{key.seed}\n".encode())
     return path
+
+
+def write_public(directory: Path, name: str, key: KeyPair) -> None:
+    """Write the public key of `name` beside its seed, unless it is there."""
+    path, body = directory / f"{name}{PUBLIC_SUFFIX}", f"{key.public}\n"
+    if not path.is_file() or path.read_text() != body:
+        replace_private(path, body.encode())
 
 
 def replace_private(path: Path, body: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.credentials import KeyPair, keyring
+from mesh.bus.credentials import KeyPair, keyring, write_public
 from mesh.bus.event_log import check_form, has_log
 from mesh.bus.provision import Change, provision
 from mesh.bus.roles import accounts_config, names
@@ -44,11 +44,14 @@ class Prepared:
 def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -> Prepared:
     """Make the keys that lack under `directory`/keys and write `directory`/accounts.conf.
 
-    Members whose public key the fleet file names keep their seed elsewhere; nothing is made for them.
+    Beside each seed lies its public key, `<name>.pub`, as a fleet file has it (`nkey`). Members whose public
+    key the fleet file names keep their seed elsewhere; nothing is made for them.
     """
     given = file.given_keys
     keys = keyring(directory / KEYS, [name for name in names(file.fleet) if name not in given])
     public = given | {name: key.public for name, key in keys.items()}
+    for name, key in keys.items():
+        write_public(directory / KEYS, name, key)
     text = accounts_config(file.fleet, public, anonymous=anonymous)
     (directory / ACCOUNTS).write_text(text)
     return Prepared(directory, keys, text)

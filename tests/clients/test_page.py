@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import NamedTuple
@@ -61,12 +62,13 @@ async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
     package: Path, tmp_path: Path
 ) -> None:
     async with LocalMesh([records], tmp_path, fleet=FLEET) as mesh:
-        code = _code_on_the_page(mesh.bus.url, tmp_path / "keys")
-        as_client = code.connecting.replace('"front"', '"app"')
-        (package / "page-agent.mjs").write_text("\n".join((*code.agent(), "pull();")))
-        client = (as_client, code.making_ids, code.helpers, code.client, LAST_ANSWER)
-        (package / "page-client.mjs").write_text("\n".join(client))
-        front = await asyncio.create_subprocess_exec("node", "page-agent.mjs", cwd=package)
+        code, keys = _code_on_the_page(), tmp_path / "keys"
+        (package / "page-agent.mjs").write_text(code.agent)
+        (package / "page-client.mjs").write_text(code.as_client(mesh.bus.url, keys))
+        own = {"NATS_URL": mesh.bus.url, "MESH_NAME": "front", "MESH_CREDENTIALS": str(keys / "front.nk")}
+        front = await asyncio.create_subprocess_exec(
+            "node", "page-agent.mjs", cwd=package, env=os.environ | own
+        )
         try:
             app = await asyncio.create_subprocess_exec("node", "page-client.mjs", cwd=package, stdout=PIPE)
             async with asyncio.timeout(PATIENCE_S):
@@ -83,33 +85,39 @@ async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
 
 @pytest.mark.timeout(600)
 async def test_the_agent_on_the_page_keeps_to_the_protocol(package: Path, tmp_path: Path) -> None:
-    code = _code_on_the_page("SERVER", Path("KEYS"))._replace(decide=OBEDIENT)
-    text = "\n".join((*code.agent(), "pull();"))
-    for shown, given in (('"SERVER"', "NATS_URL"), ("`KEYS/${name}.nk`", "MESH_CREDENTIALS")):
-        assert shown in text
-        text = text.replace(shown, f"process.env.{given}")
+    agent = _code_on_the_page().agent
+    assert sum(map(bool, agent.split("\n"))) <= 60
+    own = agent[agent.index("async function decide") : agent.index("const {")]
+    text = replaced(agent, (own, OBEDIENT))
     (package / "page-checked.mjs").write_text(text)
     command = f"exec node {package / 'page-checked.mjs'}"
     assert [finding for finding in await tried(command, tmp_path) if not finding.ok] == []
 
 
 class Code(NamedTuple):
-    """The page's JavaScript, in the order in which it stands there."""
+    """The pages' JavaScript, in the order in which it stands there."""
 
     connecting: str
     making_ids: str
     helpers: str
     client: str
-    decide: str
-    working: str
-    pulling: str
+    agent: str
 
-    def agent(self) -> tuple[str, ...]:
-        return (self.connecting, self.making_ids, self.helpers, self.decide, self.working, self.pulling)
+    def as_client(self, url: str, keys: Path) -> str:
+        """Return the client `app` of this mesh."""
+        whole = "\n".join((self.connecting, self.making_ids, self.helpers, self.client, LAST_ANSWER))
+        shown = (('"front"', '"app"'), ("`keys/", f"`{keys}/"), ("nats://127.0.0.1:4222", url))
+        return replaced(whole, *shown)
 
 
-def _code_on_the_page(url: str, keys: Path) -> Code:
-    """Return the page's JavaScript for this mesh."""
+def replaced(text: str, *shown: tuple[str, str]) -> str:
+    """Return a text with other words in it, each of which it has."""
+    for before, after in shown:
+        assert before in text, before
+        text = text.replace(before, after)
+    return text
+
+
+def _code_on_the_page() -> Code:
     page = "".join((DOCS / "wire" / name).read_text() for name in ("client.md", "agent.md"))
-    code = [block.text for block in blocks(page) if block.language == "js"]
-    return Code(*(text.replace("`keys/", f"`{keys}/").replace("nats://127.0.0.1:4222", url) for text in code))
+    return Code(*(block.text for block in blocks(page) if block.language == "js"))

@@ -44,7 +44,11 @@ def test_setup_writes_a_key_for_everybody_and_the_accounts(mesh: Mesh, file: Pat
     names = {path.stem for path in (made / "keys").iterdir()}
     assert names == {"admin", "guard", "front", "greeter", "app", "ops", "audit"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in (made / "keys").iterdir())
-    assert "accounts {" in (made / "accounts.conf").read_text()
+    accounts = (made / "accounts.conf").read_text()
+    assert "accounts {" in accounts
+    public = {path.stem: path.read_text().strip() for path in (made / "keys").glob("*.pub")}
+    assert set(public) == names
+    assert all(f"nkey: {key}" in accounts for key in public.values())
 
 
 def test_setup_a_second_time_changes_nothing(mesh: Mesh, file: Path) -> None:
