@@ -27,8 +27,8 @@ from tests.mutants.mutations import Mutant, mutants
 
 TRACED_S = 0.3
 """Watching takes time: a longer test is not watched to its end, and counts as running every line."""
-LEAST_CPU_S, TIMES_LONGER = 30, 10
-"""A mutant that takes so many times what the tests take without it goes on for ever: it is noticed."""
+LEAST_CPU_S, TIMES_LONGER = 2.0, 10
+"""Where a test takes so many times what it takes without a mutant, it goes on for ever: that is noticed."""
 ROOM_BYTES = 6 << 30
 HANGS = -1
 
@@ -83,7 +83,7 @@ class Trial:
         """Try every mutant, in place of running the tests."""
         self._items = session.items
         gc.unfreeze()  # what is about to be walked
-        self._seen = _in_a_child(self._baseline, cpu_s=None)
+        self._seen = _in_a_child(self._baseline)
         gc.freeze()
         failed = [name for name, seen in self._seen.items() if seen is None]
         if failed:
@@ -98,8 +98,7 @@ class Trial:
     def _outcomes(self, module: ModuleType) -> Iterator[Outcome]:
         for mutant in mutants(inspect.getsource(module)):
             tests = self._tests(module, mutant)
-            most = LEAST_CPU_S + TIMES_LONGER * sum(self._seen[item.nodeid].cpu_s for item in tests)
-            number = _in_a_child(lambda: self._first_failed(module, mutant, tests), cpu_s=int(most))  # noqa: B023
+            number = _in_a_child(lambda: self._first_failed(module, mutant, tests))  # noqa: B023
             if number is None:
                 yield Outcome(mutant, None, len(tests))
                 continue
@@ -116,9 +115,12 @@ class Trial:
         return sorted(tests, key=lambda item: self._seen[item.nodeid].cpu_s / (1 + self._kills[item.nodeid]))
 
     def _first_failed(self, module: ModuleType, mutant: Mutant, tests: Sequence[pytest.Item]) -> int | None:
+        resource.setrlimit(resource.RLIMIT_AS, (ROOM_BYTES, ROOM_BYTES))
         plant(module, mutant.source)
         for number, item in enumerate(tests):
             following = tests[number + 1] if number + 1 < len(tests) else item
+            most = LEAST_CPU_S + TIMES_LONGER * self._seen[item.nodeid].cpu_s
+            signal.setitimer(signal.ITIMER_PROF, most)  # by default its signal ends the process
             if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
                 return number
         return None
@@ -164,17 +166,13 @@ def _tracer(lines: Mapping[str, set[int]], until: float) -> Callable[[FrameType,
     return enter
 
 
-def _in_a_child(job: Callable[[], Any], *, cpu_s: int | None) -> Any:
-    """Return what a job returns in a child of this process; `HANGS` if it dies, or takes too long."""
+def _in_a_child(job: Callable[[], Any]) -> Any:
+    """Return what a job returns in a child of this process; `HANGS` if the child dies."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(ours)
         try:
-            if cpu_s is not None:
-                resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-                resource.setrlimit(resource.RLIMIT_AS, (ROOM_BYTES, ROOM_BYTES))
-                signal.alarm(40 * cpu_s)
             with os.fdopen(theirs, "wb") as out:
                 pickle.dump(job(), out)
         finally:
