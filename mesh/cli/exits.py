@@ -30,6 +30,8 @@ class Exit(IntEnum):
     """By the guard."""
     UNREACHABLE = 4
     TIMED_OUT = 5
+    NOTHING_JUDGED = 5
+    """A replay found no round that it could run again."""
     INTERRUPTED = 130
 
 

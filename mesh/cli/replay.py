@@ -12,9 +12,11 @@ import click
 
 from mesh import ops
 from mesh.cli import whatif
+from mesh.cli.arguments import microseconds_at, since_option
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.filters import where_option
-from mesh.cli.options import A_PATH, READERS, Where, file_at, framed, source_argument_for
+from mesh.cli.options import A_PATH, READERS, Command, Where, file_at, framed, source_argument_for
+from mesh.cli.options import together as options_together
 from mesh.cli.output import as_json_text, emit, note, say
 from mesh.errors import MeshError, UsageWrong
 from mesh.replay.export import Requests, of_shares
@@ -27,6 +29,40 @@ if TYPE_CHECKING:
 
 _QUIET_S = 5.0
 """How long it says nothing of its progress."""
+
+
+def with_code_options(command: Command) -> Command:
+    """Give a command the options of a replay of agents' code; it gets `agents`, and the others as `code`."""
+
+    @options_together(
+        click.option(
+            "--agent",
+            "agents",
+            multiple=True,
+            metavar="NAME=MODULE:AGENT",
+            help="Run this code again in the rounds of the agent NAME. May be repeated.",
+        ),
+        since_option(microseconds_at, "With --agent: only requests submitted since"),
+        click.option(
+            "--allow",
+            multiple=True,
+            metavar="NAME=KIND,…",
+            help="With --agent: what this agent's code may read besides its record: clock, random, files, "
+            "sockets, processes.",
+        ),
+        click.option(
+            "--limit",
+            type=click.FloatRange(min=0.1),
+            help="With --agent: seconds for one round; by default 10.",
+        ),
+        click.option("--junit", type=A_PATH, help="With --agent: also write the rounds as a JUnit report."),
+    )
+    @functools.wraps(command)
+    def run(**options: Any) -> Any:
+        code = {name: options.pop(name) for name in ("since", "allow", "limit", "junit")}
+        return command(code=code, **options)
+
+    return run
 
 
 @click.command()
@@ -42,6 +78,7 @@ _QUIET_S = 5.0
 )
 @click.option("--fleet", type=A_PATH, help="Say what this fleet file would have done, with its policies.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at most; by default one a core.")
+@with_code_options
 @framed
 async def replay(
     where: Where,
@@ -52,6 +89,8 @@ async def replay(
     policies: tuple[Path, ...],
     fleet: Path | None,
     jobs: int | None,
+    agents: tuple[str, ...],
+    code: dict[str, Any],
     as_json: bool,
 ) -> None:
     """Judge a log again and compare the verdicts.
@@ -59,7 +98,26 @@ async def replay(
     With --policy or --fleet, print one line for each request that would have gone another way: its first
     verdict that would have been another. What agents would have done then nobody knows. Exit status 1 on
     any difference.
+
+    With --agent, run the code on this disk again in the rounds that the log has of these agents. Calls are
+    answered by the journal: no tool runs, no model is asked, nothing is written, and the code gets no
+    credential of the bus. The first difference of each request is told, with what the guard would make of
+    another move. A file has to be exported with --with-steps. Exit status 1 on any difference, 5 if no round
+    could be replayed.
     """
+    if agents:
+        if policies or fleet is not None:
+            raise UsageWrong("either --agent or --policy and --fleet")
+        if wanted is not None:
+            raise UsageWrong("--where does not go with --agent: say --since, or name a request or a file")
+        from mesh.cli import replay_code  # loads agents' runtime, which verdicts do without
+
+        await replay_code.replay_code(
+            where, source, agents, everything=whole, jobs=jobs, as_json=as_json, **code
+        )
+        return
+    if said := [name for name, value in code.items() if value]:
+        raise UsageWrong(f"--{said[0]} is for a replay of code: say --agent NAME=MODULE:AGENT")
     if (source is None) is not whole:
         raise UsageWrong("say which: a request's id, a file, or --all")
     tried = whatif.tried_from(policies, fleet)

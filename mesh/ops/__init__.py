@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mesh.ops import memory as memory
     from mesh.ops import prompt as prompt
     from mesh.ops import queue as queue
+    from mesh.ops import recording as recording
     from mesh.ops import rehearsal as rehearsal
     from mesh.ops import requests as requests
     from mesh.ops import requeue as requeue

@@ -135,7 +135,7 @@ async def whole_id(bus: Bus, prefix: str) -> RequestId:
     first_ms, last_ms = (submitted_ms(f"{client}_{given[:_TIME_CHARS].ljust(26, pad)}") for pad in "0Z")
     found: dict[str, None] = {}
     try:
-        from_seq = await _first_after(bus, first_ms / 1000 - AHEAD_S)
+        from_seq = await first_after(bus, first_ms / 1000 - AHEAD_S)
         looked = 0
         while from_seq and looked < _MOST_LOOKED_AT and len(found) <= _SHOWN:
             part = await batch(bus, "LOG", None, from_seq)
@@ -154,7 +154,7 @@ async def whole_id(bus: Bus, prefix: str) -> RequestId:
     return RequestId(next(iter(found)))
 
 
-async def _first_after(bus: Bus, at_s: float) -> int:
+async def first_after(bus: Bus, at_s: float) -> int:
     """Return the sequence of the first event stored at a time or later; 0 if there is none."""
     if at_s > time.time():
         return 0

@@ -73,7 +73,7 @@ class RecordedExecution(Execution):
     """A round whose calls are answered by its journal.
 
     Args:
-        outside: lets the round's runtime read what its code may not.
+        store: of artifacts; None where there is none here.
     """
 
     journal: RecordedJournal
@@ -86,15 +86,12 @@ class RecordedExecution(Execution):
         journal: RecordedJournal,
         agent: Agent,
         *,
-        outside: Outside,
         store: ArtifactStore | None,
-        ask: "LiveModel | None" = None,
     ) -> None:
         super().__init__(
             key, work, fleet, journal, version=agent.version, prompt_version=agent.prompt_version
         )
-        self._outside, self._artifacts, self._ask = outside, store, ask
-        journal.asks = ask is not None
+        self._artifacts = store
         self.changed_prompt: ChangedPrompt | None = None
         self.context: Any = None
 
@@ -122,9 +119,6 @@ class RecordedExecution(Execution):
 
         async def no_record() -> Any:
             shown, fixed = (None, b"") if parts is None else prompt_of(*parts)
-            if self._ask is not None and self._ask.may():
-                with self._outside.open():
-                    return await produce()
             wanted = Wanted("model", name, digest, Given(prompt=shown), fixed)
             raise self.journal.stop(NoRecord(wanted))
 
@@ -156,21 +150,6 @@ class RecordedExecution(Execution):
 def _is_a_vendors(known: Record) -> bool:
     """Return True for a reply that names the model which a vendor had make it."""
     return isinstance(known.value, dict) and bool(known.value.get("model") or known.value.get("asked"))
-
-
-class LiveModel:
-    """How often a model may be asked anew."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most
-        self.asked = 0
-
-    def may(self) -> bool:
-        if not self._left:
-            return False
-        self._left -= 1
-        self.asked += 1
-        return True
 
 
 class _StandIn(Model):
@@ -212,7 +191,6 @@ async def run_again(
     outside: Outside,
     resumed: bool = False,
     store: ArtifactStore | None = None,
-    ask: LiveModel | None = None,
 ) -> Ran:
     """Run an agent's code once over a round's record.
 
@@ -222,15 +200,14 @@ async def run_again(
         outside: watches what the code reads besides.
         resumed: as for `RecordedJournal`.
         store: of artifacts.
-        ask: asks the model itself where the record ends.
     """
     key = key_of(work.handoff.to_agent, request, work)
     journal = RecordedJournal(steps, key, work, agent.version, resumed=resumed)
-    execution = RecordedExecution(key, work, fleet, journal, agent, outside=outside, store=store, ask=ask)
+    execution = RecordedExecution(key, work, fleet, journal, agent, store=store)
     ran = Ran()
     error: BaseException | None = None
     proposal: Proposal | None = None
-    with instead(_models(steps.values())) if ask is None else contextlib.nullcontext():
+    with instead(_models(steps.values())):
         try:
             with outside.watched(journal.stop):
                 move = await agent(Turn(execution))

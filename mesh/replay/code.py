@@ -11,7 +11,7 @@ record does not hold what the code reads is not judged: it is counted, with the 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from mesh.agent.definition import Agent
 from mesh.artifacts import ArtifactStore
 from mesh.errors import MeshError, OldForm
-from mesh.replay.again import LiveModel, Ran, run_again
+from mesh.replay.again import Ran, run_again
 from mesh.replay.differences import CodeDifference, of_calls, of_ending
 from mesh.replay.export import StoredStep
 from mesh.replay.journal import Unusable
@@ -66,7 +66,7 @@ class Recording:
     def __init__(self, *, fleets: Mapping[int, Fleet] | None = None, fleet: Fleet | None = None) -> None:
         self.fleets = dict(fleets or {})
         self.fleet = fleet
-        self.prompts: dict[str, bytes] = {}
+        self.prompts: Mapping[str, bytes] = {}
         self._journals: dict[tuple[str, str], dict[str, dict[str, bytes]]] = defaultdict(dict)
         """By request and agent: journals, by turn, of steps, by name."""
 
@@ -78,10 +78,24 @@ class Recording:
                 agent, request, turn, name = rest
                 self._journals[request, agent].setdefault(turn, {})[name] = each.data
             elif kind == "prompt" and rest:
-                self.prompts[rest[-1]] = each.data
+                self.prompts = {**self.prompts, rest[-1]: each.data}
             elif each.subject == subjects.FLEET and (fleet := _fleet_in(each)) is not None:
                 self.fleets[each.rev] = fleet
         return self
+
+    @property
+    def steps(self) -> list[StoredStep]:
+        """All steps, as an export has them."""
+        return [
+            StoredStep(subjects.step(agent, request, turn, name), body)
+            for (request, agent), journals in self._journals.items()
+            for turn, steps in journals.items()
+            for name, body in steps.items()
+        ]
+
+    def forget_steps(self) -> None:
+        """Drop the journals: other requests have others."""
+        self._journals.clear()
 
     def fleet_of(self, revision: int) -> Fleet | None:
         """Return the fleet as it was at a revision; None if it is not kept."""
@@ -105,7 +119,7 @@ class Replayer:
         record: what it is run over.
         allowed: by agent: kinds of what its code may read outside its record (`mesh.replay.outside.KINDS`).
         store: of artifacts.
-        ask: lets the code ask its models anew where the record ends.
+        before: called before each round. What it returns, if anything, stands for what would come of it.
     """
 
     def __init__(
@@ -115,9 +129,10 @@ class Replayer:
         *,
         allowed: Mapping[str, Collection[str]] | None = None,
         store: ArtifactStore | None = None,
-        ask: LiveModel | None = None,
+        before: Callable[[RecordedRound], Replayed | None] = lambda recorded: None,
     ) -> None:
-        self._agents, self._record, self._store, self._ask = dict(agents), record, store, ask
+        self._agents, self._record, self._store = dict(agents), record, store
+        self._before = before
         may = allowed or {}
         self._outside = {
             name: Outside(agent.handler, may.get(name, ())) for name, agent in self._agents.items()
@@ -150,6 +165,9 @@ class Replayer:
 
     async def round(self, recorded: RecordedRound) -> Replayed:
         """Return what came of one round."""
+        known = self._before(recorded)
+        if known is not None:
+            return known
         found, why = None, recorded.why
         version = ""
         if not why:
@@ -205,7 +223,6 @@ class Replayer:
             outside=self._outside[name],
             resumed=resumed,
             store=self._store,
-            ask=self._ask,
         )
 
     def _judged(

@@ -129,10 +129,10 @@ class _Read(NamedTuple):
 def _lines(lines: Iterable[bytes]) -> Iterable[_Read]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _Read(_head_of(line, number), line)
+            yield _Read(line_head(line, number), line)
 
 
-def _head_of(line: bytes, number: int) -> _Line:
+def line_head(line: bytes, number: int) -> _Line:
     """Return how an event or a step begins. Raises Malformed for any other line."""
     try:
         head = _LINE.decode(line)
@@ -363,7 +363,7 @@ def _events_between(path: Path, begin: int, end: int) -> Iterator[bytes]:
                 break
             at += len(line)
             if line.startswith(_STEP):
-                _head_of(line, 0)
+                line_head(line, 0)
             elif b"\r" in line:
                 raise Malformed("a line within a line")
             elif line != b"\n":
@@ -413,7 +413,7 @@ def _share(path: Path, index: int, of: int) -> Requests:
             request = line[start : line.find(b'"', start)]
             if (of > 1 and crc32(request) % of != index) or not line.strip():
                 continue
-            head = _head_of(line, number)
+            head = line_head(line, number)
             if head.step:
                 continue
             if of == 1:

@@ -111,8 +111,6 @@ class RecordedJournal(Journal):
         self._is_loaded = True
         self.own = _own_steps(own)
         self.beginnings = [each.record.began for each in self.own if each.record.began is not None]
-        self.asks = False
-        """True if a model may be asked anew: its reply is taken for a recorded one."""
         self.out_of_order: tuple[OwnStep, OwnStep] | None = None
         self._run, self._taken = next(_runs), 0
         self._reached: dict[int, OwnStep] = {}
@@ -167,8 +165,7 @@ class RecordedJournal(Journal):
 
     async def write(self, name: str, record: Record, nth: int) -> Record:
         """Count a step whose value the code has by itself. Raises NoRecord for any other."""
-        if record.kind in _MADE_UP or (self.asks and record.kind == "model"):
-            self.tally.spend(record)
+        if record.kind in _MADE_UP:
             self.tally.count(name, record, nth)
             return record
         kind = "effect" if record.kind == "intent" else record.kind

@@ -93,7 +93,6 @@ class Outside:
     def __init__(self, handler: object, allowed: Collection[str] = ()) -> None:
         self._allowed = frozenset(allowed)
         self._profiles = not {"clock", "random"} <= self._allowed and _may_read(handler)
-        self._is_open = 0
 
     @contextmanager
     def watched(self, stop: Callable[[TurnError], TurnError]) -> Iterator[None]:
@@ -115,17 +114,8 @@ class Outside:
                 sys.setprofile(profile)
             _watching = before
 
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """Let the runtime read what it likes in this block."""
-        self._is_open += 1
-        try:
-            yield
-        finally:
-            self._is_open -= 1
-
     def forbids(self, kind: Kind) -> bool:
-        return not self._is_open and kind not in self._allowed
+        return kind not in self._allowed
 
 
 class _Watch:

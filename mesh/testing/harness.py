@@ -217,7 +217,7 @@ class FleetHarness(InMemoryFleet):
     def recording(self) -> Recording:
         """What its agents journaled, with the fleet: what `mesh.replay` runs their code over."""
         kept = Recording(fleet=self.guard.fleet)
-        kept.prompts |= self.prompts
+        kept.prompts = dict(self.prompts)
         for by, memory in self.journals.items():
             kept.take(StoredStep(step(by, *place), body) for place, body in memory.steps.items())
         return kept

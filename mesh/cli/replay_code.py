@@ -1,0 +1,220 @@
+"""`mesh replay --agent`: agents' code on this disk, over what a log recorded."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from msgspec.structs import replace
+
+from mesh import ops
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import READERS, Where, file_at
+from mesh.cli.output import emit, note, paged, say, table
+from mesh.errors import UsageWrong
+from mesh.replay.code import Replayed
+from mesh.replay.differences import KINDS
+from mesh.replay.outside import KINDS as OUTSIDE
+from mesh.replay.processes import LIMIT_S, Tally, replay_file
+from mesh.replay.worker import Job
+from mesh.service.printable import counted, printable
+from mesh.settings import ARTIFACTS, load_settings, store_in
+from protocol.wire.ids import is_name
+
+_NOT_REPLAYABLE = "not replayable"
+_TOLD_EACH = 10_000
+"""Rounds between two remarks on how far it is."""
+
+
+def pairs_of(what: str, given: Iterable[str]) -> dict[str, str]:
+    """Return `NAME=VALUE`s by name. Raises UsageWrong."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        if not is_name(name) or not value:
+            raise UsageWrong(f"not an agent with its {what}: {each!r}; write billing={_EXAMPLES[what]}")
+        if name in found:
+            raise UsageWrong(f"{name} has two {what}s")
+        found[name] = value
+    return found
+
+
+_EXAMPLES = {"code": "shop.billing:agent", "allowance": "clock,files"}
+
+
+def allowed_in(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return by agent what its code may read outside its record. Raises UsageWrong."""
+    found = {name: tuple(kinds.split(",")) for name, kinds in pairs_of("allowance", given).items()}
+    for kind in (kind for kinds in found.values() for kind in kinds):
+        if kind not in OUTSIDE:
+            raise UsageWrong(f"--allow knows no {kind!r}: there are {', '.join(OUTSIDE)}")
+    return found
+
+
+async def replay_code(
+    where: Where,
+    source: str | Path | None,
+    agents: Iterable[str],
+    *,
+    everything: bool,
+    since: int | None,
+    allow: Iterable[str],
+    jobs: int | None,
+    limit: float | None,
+    junit: Path | None,
+    as_json: bool,
+) -> None:
+    """Replay agents' code over a source, and tell what came of it."""
+    if (source is None) != everything:
+        raise UsageWrong("either a request or a file, or --all")
+    code = pairs_of("code", agents)
+    job = Job(path="", agents=code, since=since or 0, allowed=allowed_in(allow), artifacts=_artifacts())
+    with ops.recording.recorded_file() as kept:
+        if isinstance(source, Path):
+            path = file_at(source).absolute()
+        else:
+            path = kept
+            async with await where.connect(*READERS) as bus:
+                requests = () if source is None else (source,)
+                with path.open("wb") as file:
+                    async for line in ops.recording.recorded_lines(bus, requests, code, since=job.since):
+                        file.write(line + b"\n")
+        tally = await replay_file(
+            replace(job, path=str(path)),
+            jobs=jobs or min(os.cpu_count() or 1, 8),
+            limit_s=limit or LIMIT_S,
+            keep_same=junit is not None,
+            on_round=_Progress(),
+        )
+    if junit is not None:
+        write_junit(junit, tally)
+    if as_json:
+        emit(as_program_reads(tally))
+    else:
+        _tell(tally)
+    if tally.different:
+        raise Leave(Exit.FAILED)
+    if not tally.judged:
+        note("nothing was replayable" if tally.rounds else f"no round of {', '.join(code)} is there")
+        raise Leave(Exit.NOTHING_JUDGED)
+
+
+def _artifacts() -> str:
+    """Return the store of artifacts that is named, or the folder of this project; empty if there is none."""
+    named = load_settings().artifacts
+    if not named and not (Path.cwd() / ARTIFACTS).is_dir():
+        return ""
+    return store_in(named or "", Path.cwd())
+
+
+class _Progress:
+    """Remarks on how far a long replay is."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def __call__(self, rounds: int) -> None:
+        if rounds - self._told >= _TOLD_EACH:
+            self._told = rounds
+            note(f"{counted(rounds, 'round')} so far")
+
+
+# --- for people -----------------------------------------------------------------------------------------
+
+
+def _tell(tally: Tally) -> None:
+    with paged():
+        shown = [
+            kind for kind in ("same", *KINDS, _NOT_REPLAYABLE) if any(k == kind for _, k in tally.rounds)
+        ]
+        agents = sorted({agent for agent, _ in tally.rounds if agent})
+        rows = [
+            (
+                agent,
+                sum(tally.rounds[agent, kind] for kind in shown),
+                *(tally.rounds[agent, kind] for kind in shown),
+            )
+            for agent in agents
+        ]
+        if rows:
+            table(("agent", "rounds", *shown), rows)
+        by_request: dict[str, list[Replayed]] = {}
+        for each in tally.different:
+            by_request.setdefault(each.request, []).append(each)
+        for found in by_request.values():
+            first, *rest = sorted(found, key=lambda each: -1 if each.n is None else each.n)
+            more = f" (and in {counted(len(rest), 'later round')})" if rest else ""
+            say(line_of(first) + more)
+            if first.difference is not None and first.difference.diff and len(by_request) == 1:
+                for line in first.difference.diff.splitlines():
+                    say(f"    {line}")
+    for (agent, why), count in sorted(tally.reasons.items()):
+        of = f" of {agent}" if agent else ""
+        note(f"{counted(count, 'round' if agent else 'request')}{of} not replayable: {why}")
+
+
+def line_of(each: Replayed) -> str:
+    """Return what differs in a round, in one line."""
+    assert each.difference is not None
+    version = f" v{each.version}→disk" if each.version else ""
+    verdict = f"; {each.difference.verdict}" if each.difference.verdict else ""
+    what = f"{each.difference.kind}: {each.difference.says}{verdict}"
+    return f"{each.request}  event {each.n}  {each.agent}{version}  {what}"
+
+
+# --- for programs ---------------------------------------------------------------------------------------
+
+
+def as_program_reads(tally: Tally) -> dict[str, Any]:
+    """Return everything about a replay of agents' code."""
+    return {
+        "rounds": [
+            {"agent": agent, "kind": kind, "count": count}
+            for (agent, kind), count in sorted(tally.rounds.items())
+        ],
+        "different": [_fields(each) for each in tally.different],
+        "not_replayable": [
+            {"agent": agent, "why": why, "count": count}
+            for (agent, why), count in sorted(tally.reasons.items())
+        ],
+    }
+
+
+def _fields(each: Replayed) -> dict[str, Any]:
+    assert each.difference is not None
+    known = each._asdict()
+    return {name: known[name] for name in ("request", "agent", "turn", "round", "n", "version")} | (
+        each.difference._asdict()
+    )
+
+
+def write_junit(path: Path, tally: Tally) -> None:
+    """Write a report as CI servers read it: a suite for each agent, a case for each round."""
+    suites = ElementTree.Element("testsuites")
+    by_agent: dict[str, ElementTree.Element] = {}
+
+    def case(agent: str, request: str, n: int | None) -> ElementTree.Element:
+        suite = by_agent.get(agent)
+        if suite is None:
+            suite = by_agent[agent] = ElementTree.SubElement(suites, "testsuite", name=agent or "log")
+        name = request if n is None or n < 0 else f"{request} event {n}"
+        return ElementTree.SubElement(suite, "testcase", classname=agent or "log", name=name)
+
+    for request, agent, n in tally.same or ():
+        case(agent, request, n)
+    for each in tally.different:
+        assert each.difference is not None
+        said = {"message": printable(line_of(each)), "type": each.difference.kind}
+        failure = ElementTree.SubElement(case(each.agent, each.request, each.n), "failure", said)
+        failure.text = printable(each.difference.diff, lines=True)
+    for each in (*tally.left_out, *tally.unreadable):
+        ElementTree.SubElement(case(each.agent, each.request, each.n), "skipped", message=printable(each.why))
+    for suite in by_agent.values():
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+        suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+    try:
+        ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+    except OSError as wrong:
+        raise UsageWrong(f"{path}: {wrong.strerror}") from wrong
