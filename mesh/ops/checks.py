@@ -1,4 +1,4 @@
-"""What `mesh doctor` looks at beneath the mesh: the nats-servers, the lane, clocks, and who fills the log.
+"""What `mesh doctor` checks below the mesh: the nats-servers, the lane, clocks, and who fills the log.
 
 A stream keeps a message on so many servers (`num_replicas`), and a majority of them acknowledges it. Each
 server's own `sync_interval` says when it puts a message on its disk; only its monitoring shows that. The word

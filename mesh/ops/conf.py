@@ -107,7 +107,7 @@ async def compared(bus: Bus, a: int, b: int) -> list[tuple[str, Any, Any]]:
 async def roll_back(bus: Bus, rev: int, *, by: str) -> ConfEntry:
     """Write an earlier revision anew, as the newest; return that. It takes the admin's credentials.
 
-    Raises NotFound, Impossible if it stands already, SequenceConflict if somebody else writes, BusError.
+    Raises NotFound, Impossible if it is set already, SequenceConflict if somebody else writes, BusError.
     """
     kept = await revision(bus, rev)
     stands = await last(bus, "CONF", kept.subject, leader=True)

@@ -61,7 +61,7 @@ class Outbox(ABC):
         self._items.put_nowait((last, next(self._numbers), alarm, place))
 
     async def run(self) -> None:
-        """Deliver for ever. Raises what no later delivery can mend."""
+        """Deliver until cancelled. Raises errors that no later delivery can fix."""
         while True:
             _, _, alarm, place = await self._items.get()
             if alarm is not None:
@@ -224,7 +224,7 @@ def retry_after_s(header: str, *, now_s: float) -> float | None:
 
 
 class _NotTaken(NamedTuple):
-    """Why a post was not taken, in words, and when to try again if the receiver said so."""
+    """Why a post was not accepted, and when to try again if the receiver named a time."""
 
     wrong: str
     again_s: float | None = None

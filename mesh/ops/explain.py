@@ -67,7 +67,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     build: str = ""
     """The build of that agent's code, as it reported it."""
     tree: tuple[TreeNode, ...] = ()
-    """The tasks of the whole request as they stand, where it is open and leads wait for them."""
+    """The current tasks of the whole request, if it is open and leads wait for them."""
 
 
 def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
@@ -255,7 +255,7 @@ _STANDS = {
     "refused": "the turn of {} has no round left",
     "doubted": "an effect of {} is in doubt",
 }
-"""By status: how an open task stands."""
+"""The state of an open task, by its status."""
 
 
 def _verdict(why: Explanation) -> Iterator[str]:

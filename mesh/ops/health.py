@@ -69,12 +69,12 @@ MOST_TIMER_BYTES = 256 << 20
 LEAST_FOR_LOG = 1 << 30
 """Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
 _MOST_WAITING = 200
-"""Events of an inbox that are looked into."""
+"""How many events of an inbox are read."""
 _SHOWN = 3
 _FEW_AWAY = 8
 """Agents that nobody serves and that have a line each; of more, those for which work waits."""
 _BETWEEN_PULLS_S = 1.0
-"""How long a queue is looked at before no guard takes from it: one whose pull has just ended asks anew."""
+"""How long a queue is watched before it counts as not pulled from: a guard may be between two pulls."""
 _AGAIN_S = 0.1
 _STORE_S = 10.0
 """How long a store of artifacts may take to answer."""
@@ -94,7 +94,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(NamedTuple):
-    """What the checks look at."""
+    """What the checks inspect."""
 
     bus: Bus
     varz: Sequence[Varz] = ()
@@ -134,7 +134,7 @@ async def run(check: str, look: Look) -> list[Finding]:
 
 
 def cannot_look(findings: Iterable[Finding]) -> bool:
-    """Return True if nothing was told of what makes a mesh work: that nothing is found then means nothing."""
+    """Return True if nothing essential could be read: then a report without findings means nothing."""
     states = {finding.check: finding.state for finding in findings if finding.check in _FOR_EVERYBODY}
     return set(states) == _FOR_EVERYBODY and set(states.values()) == {"unknown"}
 

@@ -25,7 +25,7 @@ from mesh.ops.where import Filter
 _FORM = 7
 """The form of the tables. A file of another form is made again."""
 _FEW = 20_000
-"""Rows that are looked at one by one where no filter has fewer: tens of milliseconds."""
+"""How many rows are checked one by one if no filter has fewer: tens of milliseconds."""
 _FIELDS = tuple(name for name in Listed.__struct_fields__ if name != "id")
 _TABLES = """
 CREATE TABLE place (form INTEGER, log TEXT, since INTEGER, seq INTEGER);

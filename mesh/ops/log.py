@@ -115,7 +115,7 @@ _TIME_CHARS = 10
 _LATE_S = 3600
 """How long a submit may have waited in its queue before the search goes on without it, once one is found."""
 _MOST_LOOKED_AT = 200_000
-"""Events that are looked through at most."""
+"""The largest number of events that are searched."""
 _SHOWN = 5
 """Candidates that an error names."""
 

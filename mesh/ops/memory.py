@@ -127,7 +127,7 @@ async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, li
 async def _standing(
     bus: Bus, client: str | None, conversation: str | None = None
 ) -> dict[str, list[MemoryRecord]]:
-    """Return the records that stand, by client; clients without any are left out."""
+    """Return the current records by client; clients without any are left out."""
     names: tuple[str, ...]
     max_age_s = LONGEST_S
     try:

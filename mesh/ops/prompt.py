@@ -241,7 +241,7 @@ def _place(event: AnyEvent) -> tuple[str, int]:
 def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
     """Return the version of the prompt that a round reported; empty if it reported none.
 
-    A client's event has no report: that stands in the `facts.withheld` of the same cause.
+    A client's event has no report: it is in the `facts.withheld` of the same cause.
     """
     kept = {event.cause: event.report for event in happened if isinstance(event, FactsWithheld)}
     reports = (

@@ -57,11 +57,11 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     from_agent: str
     """Whose turn it was, or is."""
     person: str = ""
-    """Who looks at it, if it was assigned."""
+    """The person to whom it was assigned, if any."""
     tier: int = 0
     """How often an escalation was raised."""
     tier_name: str = ""
-    """Which tier of the fleet's people has it; empty where the fleet names none, or nobody has looked."""
+    """The tier of the fleet's people that has it; empty if the fleet names none, or it was not determined."""
     client: str = ""
     text: str = ""
     """What the client wrote."""
@@ -99,7 +99,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queue(NamedTuple):
-    """What waits for people, and which requests could not be looked into."""
+    """What waits for people, and which requests could not be read."""
 
     waiting: list[Waiting]
     unreadable: list[str]

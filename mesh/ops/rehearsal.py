@@ -62,7 +62,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     story: str = ""
     """A title, if the request is worth telling event by event."""
     decision: Decision | None = None
-    """What a person then decides, where a story is told."""
+    """What a person decides in a rehearsed story."""
 
 
 RULED = "ruled"

@@ -27,7 +27,7 @@ from protocol.wire.ids import HUMAN
 T = TypeVar("T")
 _LOOK_S = 0.2
 _LOOKED_INTO = 50
-"""Open requests among which one that is stuck is looked for."""
+"""How many open requests are searched for a stuck one."""
 _QUIET_LOOKS = 10
 """Looks in vain after which a request is reported missing."""
 _MANY = 2_000
@@ -124,7 +124,7 @@ class Steps:
         self.passed_over = set[str]()
 
     async def look(self, happened: Sequence[AnyEvent]) -> None:
-        """Read what was journaled since the last look.
+        """Read what was journaled since the last call.
 
         Args:
             happened: the events since then.

@@ -367,7 +367,7 @@ async def create_consumer(
 
 
 async def arm(bus: Bus, requests: Iterable[str], partitions: int) -> None:
-    """Have a guard look at each request now: it appends what is due, and arms the next schedule."""
+    """Have a guard check each request now: it appends what is due, and arms the next schedule."""
     for request in requests:
         try:
             await arm_schedule(bus, request, time.time_ns() // 1000, partitions, after=0)

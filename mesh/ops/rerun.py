@@ -34,7 +34,7 @@ _KEPT = {
     "(mesh human resolve {} --again --budget tokens=N)",
     "budget_unpriced": "it keeps the prices that it began with, so that the same turn cannot go on",
 }
-"""Reasons of escalations that going on in the same turn only meets again, and what stands against that."""
+"""Reasons of escalations that would recur if the same turn went on, with the explanation."""
 
 
 class Rerun(NamedTuple):
@@ -195,7 +195,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     turn: str
     step: str
-    """Where its intent stands in the turn's journal."""
+    """The step of its intent in the turn's journal."""
     action: str
     key: str
     at: int

@@ -29,7 +29,7 @@ COSTS = (0, 6, 7, 8, 9, 10, 11)
 """Powers of ten, of nano-dollars, that have a tag; 0 is any cost at all."""
 _WORD = re.compile(r"[^\W_]+")
 STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled", "unreadable")
-"""How a request can stand, and two kinds of open ones: `human`, which people have to do something about, and
+"""The states of a request, and two kinds of open ones: `human`, which people have to do something about, and
 `frozen`. Those are asked for as a status is; their status is `open` everywhere."""
 
 

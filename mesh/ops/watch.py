@@ -51,11 +51,11 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     tier_name: str = ""
     """Which tier of the fleet's people it is for; empty where the fleet names none."""
     id: str = ""
-    """The same each time that this is told: `<request>-<event>`, or `dead-<number>`; it has no `.`."""
+    """The same whenever this is reported: `<request>-<event>`, or `dead-<number>`; without a `.`."""
 
 
 class WatchPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a watch has come: all up to here was told."""
+    """The position of a watch: everything up to here was reported."""
 
     log: int
     """Sequence in the log."""
@@ -64,7 +64,7 @@ class WatchPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch:
-    """One look-out on a bus, as an operator or a viewer.
+    """One watch on a bus, as an operator or a viewer.
 
     Args:
         url: where the bus is, for those who are told.

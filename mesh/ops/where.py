@@ -22,7 +22,7 @@ from mesh.service.printable import moment
 from protocol.wire.ids import is_name
 
 MOST_TEXT = 200
-"""Characters that are looked for."""
+"""The longest text to search for, in characters."""
 TAGGED = ("agent", "client", "rule")
 PREFIX = 3
 """The least letters that find words by their beginning. Fewer are in most texts."""
@@ -61,7 +61,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> list[str]:
-        """Return the words that are looked for."""
+        """Return the words to search for."""
         return [] if self.is_id else words_of(self.text).split()
 
     @property

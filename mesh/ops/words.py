@@ -184,7 +184,7 @@ class Detail(NamedTuple):
 
 
 def details(move: TimelineEntry) -> Iterator[Detail]:
-    """Yield what stands beneath an entry: why, what instead, and what was handed over."""
+    """Yield the lines below an entry: why, what instead, and what was handed over."""
     if move.detail:
         failed = move.verdict == "refused" or move.move in ("turn_failed", "task_failed")
         yield Detail("task" if move.move in OF_TASKS else "why", move.detail, failed)

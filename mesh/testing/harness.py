@@ -86,7 +86,7 @@ def turn(
         results: of its tasks that ended since its last round; of a task, what it is given to use. See
             `delivered` and `undelivered`.
         waiting: names of its tasks that are still open.
-        board: what stands on the board.
+        board: what is on the board.
         send: gets what the turn posts.
         store: of artifacts; a `TemporaryStore` of its own by default.
     """
@@ -234,7 +234,7 @@ class FleetHarness(InMemoryFleet):
 
     @property
     def tasks(self) -> dict[str, str]:
-        """Tasks in the order of their plans: how each stands or ended; of equal names, the newest."""
+        """Tasks in the order of their plans, with their state or end; for equal names, the newest."""
         return {task.name: task.state for task in self.guard.ledger.tasks.values()}
 
     @property

@@ -127,7 +127,7 @@ class Page:
         return RedirectResponse(path, 303)
 
     def person(self, request: Request) -> str:
-        """Return in whose name a visitor acts; empty if nobody has said so."""
+        """Return the name under which a visitor acts; empty if none was given."""
         visit: Visit = request.scope["mesh.visit"]
         return self.options.by or visit.by
 
@@ -136,7 +136,7 @@ class Page:
         return self.render(request, "login.html", status=403 if wrong else 200, next=goes_on, wrong=wrong)
 
     def error(self, request: Request, status: int, text: str, code: str, *, awaits: str = "") -> Response:
-        """Return the page that says what went wrong; it looks for the request that it `awaits`."""
+        """Return the page that reports an error; it reloads until the request that it `awaits` is there."""
         return self.render(
             request, "error.html", status=status, status_code=status, text=text, code=code, awaits=awaits
         )
@@ -170,7 +170,7 @@ MOST = 2**53
 
 
 def number(fields: Mapping[str, str], name: str, otherwise: int | None) -> int | None:
-    """Return a whole number that is not negative; `otherwise` where nothing is said. Raises UsageWrong."""
+    """Return a non-negative whole number; `otherwise` if the field is empty. Raises UsageWrong."""
     value = fields.get(name, "").strip()
     if not value:
         return otherwise

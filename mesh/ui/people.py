@@ -287,7 +287,7 @@ def _few(shape: Mapping[str, Any]) -> bool:
 
 
 def value_in(form: Mapping[str, str], field: Field) -> Any:
-    """Return the value that a filled form stands for. Raises UsageWrong for any other value."""
+    """Return the value of a filled form. Raises UsageWrong for an invalid one."""
     value = _value(form, field)
     return {} if value is _NOTHING and field.kind == "object" else "" if value is _NOTHING else value
 

@@ -231,7 +231,7 @@ class LiveResponse(StreamingResponse):
             full = Response("too many live views are open\n", 503, media_type="text/plain")
             await full(scope, receive, send)
             return
-        open_now[of_one] += 1  # nothing is awaited between the look and the count
+        open_now[of_one] += 1  # nothing is awaited between the check and the count
         try:
             async with contextlib.aclosing(self._items):
                 await super().__call__(scope, receive, send)

@@ -32,7 +32,7 @@ from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import HUMAN, RequestId
 
 _KEPT = 8
-"""Requests whose events are kept at hand: people look at one again and again."""
+"""How many requests have their events cached: people view the same one repeatedly."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing(happened: Sequence[AnyEvent]) -> Standing:
-    """Return how a request stands after these events, of which there is at least one. Raises BrokenLog."""
+    """Return the state of a request after these events, at least one. Raises BrokenLog."""
     ledger, last = fold(happened[:-1]), happened[-1]
     before = _facts_of(ledger.holder)
     ledger.apply(last)
@@ -104,7 +104,7 @@ def pictures(told: Timeline, happened: Sequence[AnyEvent], part: int, link: str)
 
     Args:
         part: of the sequence, from 0; the last one where there are not so many.
-        link: what stands before an event's number in its address.
+        link: the address of an event without its number.
     """
     drawn = scene(told)
     last = parts(drawn) - 1
@@ -132,7 +132,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class Stories:
-    """Reads requests, and keeps those that were looked at last: an event that is stored never changes."""
+    """Reads requests, and caches those that were viewed last: a stored event never changes."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

@@ -47,7 +47,7 @@ def picture(title: str, description: str, *, width: float, height: float, kind: 
 
 
 def add(parent: Element, tag: str, text: str = "", /, **given: object) -> Element:
-    """Append an element; `class_` stands for `class`, and a hyphen for each other underscore."""
+    """Append an element; `class_` sets `class`, and each other underscore becomes a hyphen."""
     attributes = {
         name.rstrip("_").replace("_", "-"): number(value) if isinstance(value, float) else str(value)
         for name, value in given.items()

@@ -39,7 +39,7 @@ def sequence(told: Scene, *, part: int = 0, key: str = "seq", link: str = "#e") 
 
     Args:
         part: which one, from 0; each has `PART_ROWS` rows.
-        link: what stands before an event's number in the address of its row.
+        link: the address of an event's row without its number.
     """
     shown = told.part(part, PART_ROWS)
     width = _TIME + _LANE * len(shown.lanes) + _WORDS
@@ -181,7 +181,7 @@ def _centred(drawn: Element, text: str, x: float, y: float, width: float) -> Non
 
 
 def _words(row: SceneRow) -> tuple[str, str]:
-    """Return the two lines that stand right of a row; the second may be empty."""
+    """Return the two lines to the right of a row; the second may be empty."""
     if row.form == "fold":
         return "", ""
     by = f"{row.who}: " if row.who else ""
