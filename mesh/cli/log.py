@@ -39,7 +39,7 @@ from mesh.service.printable import counted, when
 from protocol.wire.subjects import parse_evt
 
 if TYPE_CHECKING:
-    from mesh.ops.anchors import Anchored, Compared
+    from mesh.ops.anchors import AnchorCheck, Anchored
 
 app = click.Group(help="The log: tail, export, verify, anchors, trim-steps.")
 
@@ -220,13 +220,13 @@ async def verify(
         raise Leave(Exit.FAILED)
 
 
-def _anchors_as_json(found: "Anchored", checked: "Compared | None") -> dict[str, Any]:
+def _anchors_as_json(found: "Anchored", checked: "AnchorCheck | None") -> dict[str, Any]:
     assert checked is not None
     counts = {"vouched": checked.vouched, "gone": checked.gone}
     return {**counts, "newest_at": found.newest_at, "keys": found.keys, "faults": found.faults}
 
 
-def _anchors_in_words(found: "Anchored", checked: "Compared", requests: int) -> str:
+def _anchors_in_words(found: "Anchored", checked: "AnchorCheck", requests: int) -> str:
     """Say for how many requests guards vouch, and who signed."""
     if found.newest_at is None:
         return "no anchor: nothing vouches for the last event of a request"

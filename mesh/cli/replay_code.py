@@ -16,7 +16,7 @@ from mesh.errors import UsageWrong
 from mesh.replay.code import Replayed
 from mesh.replay.differences import KINDS
 from mesh.replay.outside import KINDS as OUTSIDE
-from mesh.replay.processes import LIMIT_S, Tally, replay_file
+from mesh.replay.processes import LIMIT_S, RoundTally, replay_file
 from mesh.replay.worker import Job
 from mesh.service.printable import counted, printable
 from mesh.settings import ARTIFACTS, load_settings, store_in
@@ -123,7 +123,7 @@ class _Progress:
 # --- for people -----------------------------------------------------------------------------------------
 
 
-def _tell(tally: Tally) -> None:
+def _tell(tally: RoundTally) -> None:
     with paged():
         shown = [
             kind for kind in ("same", *KINDS, _NOT_REPLAYABLE) if any(k == kind for _, k in tally.rounds)
@@ -166,7 +166,7 @@ def line_of(each: Replayed) -> str:
 # --- for programs ---------------------------------------------------------------------------------------
 
 
-def as_program_reads(tally: Tally) -> dict[str, Any]:
+def as_program_reads(tally: RoundTally) -> dict[str, Any]:
     """Return everything about a replay of agents' code."""
     return {
         "rounds": [
@@ -189,7 +189,7 @@ def _fields(each: Replayed) -> dict[str, Any]:
     )
 
 
-def write_junit(path: Path, tally: Tally) -> None:
+def write_junit(path: Path, tally: RoundTally) -> None:
     """Write a report as CI servers read it: a suite for each agent, a case for each round."""
     suites = ElementTree.Element("testsuites")
     by_agent: dict[str, ElementTree.Element] = {}

@@ -9,7 +9,7 @@ from mesh.cli.exits import Exit, Leave
 from mesh.cli.output import emit, note, say
 from mesh.errors import UsageWrong
 from mesh.replay.answers import Other
-from mesh.replay.whatif import Divergence, Summary, Verdict
+from mesh.replay.whatif import Divergence, Judgement, Summary
 from mesh.service.printable import counted
 from protocol.wire.config import DocumentInvalid, Policy, policy_of
 
@@ -96,7 +96,7 @@ def _most(counts: Mapping[str, int]) -> str:
     return f"{shown}, and {more} more" if more > 0 else shown
 
 
-def _in_words(verdict: Verdict) -> str:
+def _in_words(verdict: Judgement) -> str:
     extra = [f"rule {verdict.rule}"] if verdict.rule else []
     extra += [verdict.reason] if verdict.reason else []
     extra += [f"next {verdict.then}"] if verdict.then else []

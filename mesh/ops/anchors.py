@@ -47,7 +47,7 @@ class Anchored(NamedTuple):
         return self._replace(heads=heads, at={request: self.at[request] for request in heads})
 
 
-class Compared(NamedTuple):
+class AnchorCheck(NamedTuple):
     """What came of comparing a log with its anchors."""
 
     breaks: list[tuple[str, Break]]
@@ -107,7 +107,7 @@ def anchored(bodies: Iterable[bytes], keys: Collection[str] = ()) -> Anchored:
     return Anchored(heads, at, tuple(signers), tuple(faults))
 
 
-def compared(found: Anchored, chains: Chains, first_seq: int | None) -> Compared:
+def compared(found: Anchored, chains: Chains, first_seq: int | None) -> AnchorCheck:
     """Compare a log with what is vouched for.
 
     Args:
@@ -126,4 +126,4 @@ def compared(found: Anchored, chains: Chains, first_seq: int | None) -> Compared
             continue
         what = "is missing" if digest is None else "is another one"
         breaks.append((request, Break(head.n, f"{what}: a guard anchored it at {when(found.at[request])}")))
-    return Compared(breaks, vouched, gone)
+    return AnchorCheck(breaks, vouched, gone)

@@ -22,15 +22,15 @@ from mesh.errors import UsageWrong
 from mesh.model.vendors import secrets
 from mesh.replay.code import Replayed
 from mesh.replay.differences import CodeDifference
-from mesh.replay.worker import Dead, Job, Said
+from mesh.replay.worker import Dead, Job, Saying
 
 LIMIT_S = 10.0
 """How long a round may be silent."""
 _HIDDEN = ("NATS_URL", "MESH_CREDENTIALS", "MESH_NAME", "MESH_HEALTH", *TLS_VARIABLES)
-_SAID = msgspec.json.Decoder(Said)
+_SAID = msgspec.json.Decoder(Saying)
 
 
-class Tally:
+class RoundTally:
     """What came of all rounds so far."""
 
     def __init__(self, *, keep_same: bool = False) -> None:
@@ -76,7 +76,7 @@ async def replay_file(
     limit_s: float = LIMIT_S,
     keep_same: bool = False,
     on_round: Callable[[int], None] = lambda rounds: None,
-) -> Tally:
+) -> RoundTally:
     """Return what came of the rounds of an export.
 
     Args:
@@ -88,7 +88,7 @@ async def replay_file(
 
     Raises UsageWrong for code that cannot be loaded, and for a file that is none.
     """
-    tally = Tally(keep_same=keep_same)
+    tally = RoundTally(keep_same=keep_same)
     async with asyncio.TaskGroup() as group:
         for index in range(jobs):
             share = _Process(replace(job, index=index, of=jobs), tally, limit_s, on_round)
@@ -112,11 +112,11 @@ class _InHand(NamedTuple):
 class _Process:
     """One share: a process, or one after the other."""
 
-    def __init__(self, job: Job, tally: Tally, limit_s: float, on_round: Callable[[int], None]) -> None:
+    def __init__(self, job: Job, tally: RoundTally, limit_s: float, on_round: Callable[[int], None]) -> None:
         self._job, self._tally, self._limit_s, self._on_round = job, tally, limit_s, on_round
         self._in_hand: _InHand | None = None
         self._heard_at = 0.0
-        self._pending: list[Said] = []
+        self._pending: list[Saying] = []
         """Of the request in hand: it counts once the request is done."""
 
     async def run(self) -> None:

@@ -21,7 +21,7 @@ from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Judgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an event decided, without ids and digests: what is compared."""
 
     type: str
@@ -38,11 +38,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 Wanted = Callable[[Sequence[bytes]], bool]
 """Says of a request's stored events if it is to be compared."""
-NOTHING = Verdict(type="nothing")
+NOTHING = Judgement(type="nothing")
 """Where nothing would have been written."""
 
 
-def verdict_of(event: AnyEvent | None) -> Verdict:
+def verdict_of(event: AnyEvent | None) -> Judgement:
     """Return what is compared of an event."""
     if event is None:
         return NOTHING
@@ -59,7 +59,7 @@ def verdict_of(event: AnyEvent | None) -> Verdict:
         case FactsWithheld(facts=facts, artifacts=artifacts):
             withheld = len(facts) + len(artifacts)
     rule = "" if refusal is None else str(refusal.rule)
-    return Verdict(
+    return Judgement(
         type=type_of(event), to=str(event.to), rule=rule, reason=reason, then=then, withheld=withheld
     )
 
@@ -76,8 +76,8 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """Whose move it was, or whose turn; empty for a submit."""
     to: str
     """Whom the move would have given the work."""
-    was: Verdict
-    would: Verdict
+    was: Judgement
+    would: Judgement
     effect: str
     """`stopped` where work goes on in the log and would not have; `freed` the other way; else `changed`."""
     ended: str
@@ -90,7 +90,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """From it to the newest event."""
 
 
-class Compared(NamedTuple):
+class TriedRequest(NamedTuple):
     """What came of one request."""
 
     request: str
@@ -110,7 +110,7 @@ _STOPS = frozenset(
 """Types of events by which work does not go on as it was wanted."""
 
 
-def compare(bodies: Sequence[bytes], other: Other, *, scan: bool = True) -> Compared:
+def compare(bodies: Sequence[bytes], other: Other, *, scan: bool = True) -> TriedRequest:
     """Return where a request would have gone another way.
 
     Args:
@@ -120,7 +120,7 @@ def compare(bodies: Sequence[bytes], other: Other, *, scan: bool = True) -> Comp
     Raises OldForm.
     """
     if scan and not may_differ(bodies, other):
-        return Compared("", len(bodies), passed_over=True)
+        return TriedRequest("", len(bodies), passed_over=True)
     happened: list[AnyEvent] = []
     try:
         happened = [codec.decode_event(body) for body in bodies]
@@ -129,11 +129,11 @@ def compare(bodies: Sequence[bytes], other: Other, *, scan: bool = True) -> Comp
         raise
     except (MeshError, *INCONSISTENT) as error:
         request = happened[0].request if happened else ""
-        return Compared(request, len(happened), unreadable=str(error) or "its events do not follow")
+        return TriedRequest(request, len(happened), unreadable=str(error) or "its events do not follow")
     if not happened:
-        return Compared("", 0, unreadable="there are no events")
+        return TriedRequest("", 0, unreadable="there are no events")
     divergence = None if found is None else _told(happened, *found)
-    return Compared(happened[0].request, len(happened), divergence)
+    return TriedRequest(happened[0].request, len(happened), divergence)
 
 
 _Found = tuple[int, AnyEvent | None]
@@ -217,7 +217,7 @@ def _wanted(event: AnyEvent) -> str:
     return "" if event.work is None else str(event.work.handoff.to_agent)
 
 
-def _effect(was: Verdict, would: Verdict) -> str:
+def _effect(was: Judgement, would: Judgement) -> str:
     stopped, would_stop = was.type in _STOPS, would.type in _STOPS
     return "changed" if stopped is would_stop else "stopped" if would_stop else "freed"
 
@@ -256,7 +256,7 @@ class Summary(msgspec.Struct, kw_only=True):
     by_edge: dict[str, int] = {}
     by_client: dict[str, int] = {}
 
-    def take(self, found: Compared) -> None:
+    def take(self, found: TriedRequest) -> None:
         """Count one request."""
         self.requests += 1
         self.events += found.events
@@ -298,7 +298,7 @@ class Summary(msgspec.Struct, kw_only=True):
                 setattr(self, name, dict(Counter(mine) + Counter(more)))
 
 
-class Share(NamedTuple):
+class TriedShare(NamedTuple):
     """What came of the requests that one process has: each divergence with the place of its request."""
 
     summary: Summary
@@ -307,7 +307,7 @@ class Share(NamedTuple):
 
 def compared(
     requests: Iterable[tuple[int, list[bytes]]], others: Sequence[Other], wanted: Wanted | None = None
-) -> list[Share]:
+) -> list[TriedShare]:
     """Return where requests would have gone another way, for each of several things to try.
 
     Args:
@@ -316,7 +316,7 @@ def compared(
 
     Raises OldForm.
     """
-    shares = [Share(Summary(), []) for _ in others]
+    shares = [TriedShare(Summary(), []) for _ in others]
     for place, bodies in requests:
         if wanted is not None and not wanted(bodies):
             continue
@@ -328,7 +328,7 @@ def compared(
     return shares
 
 
-def together(shares: Sequence[list[Share]]) -> list[tuple[Summary, list[Divergence]]]:
+def together(shares: Sequence[list[TriedShare]]) -> list[tuple[Summary, list[Divergence]]]:
     """Return what came of all shares, for each thing that was tried; divergences in the order of requests."""
     result = []
     for tried in zip(*shares, strict=True):

@@ -52,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The store; empty: none."""
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class Saying(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of what a process says."""
 
     begins: tuple[str, str, str, int, int | None, str] | None = None
@@ -74,7 +74,7 @@ class _Worker:
         self._lines: list[bytes] = []
         self._dead = {(each.request, each.turn, each.round): each.how for each in job.dead}
 
-    def say(self, line: Said, *, at_once: bool = False) -> None:
+    def say(self, line: Saying, *, at_once: bool = False) -> None:
         self._lines.append(msgspec.json.encode(line) + b"\n")
         if at_once:
             left, self._lines = b"".join(self._lines), []
@@ -90,7 +90,7 @@ class _Worker:
             difference = CodeDifference("raises", self._dead[place])
             return known._replace(result="different", difference=difference)
         if not recorded.why:
-            self.say(Said(begins=(place[0], recorded.agent, place[1], place[2], n, version)), at_once=True)
+            self.say(Saying(begins=(place[0], recorded.agent, place[1], place[2], n, version)), at_once=True)
         return None
 
     async def work(self) -> None:
@@ -111,17 +111,17 @@ class _Worker:
                     for each in await replayer.replay(whole.bodies):
                         self._tell(each)
                     share.recording.forget_steps()
-                self.say(Said(done=True))
+                self.say(Saying(done=True))
                 if len(self._lines) > 1_000:
-                    self.say(Said(), at_once=True)
-        self.say(Said(ended=True), at_once=True)
+                    self.say(Saying(), at_once=True)
+        self.say(Saying(ended=True), at_once=True)
 
     def _tell(self, each: Replayed) -> None:
         if each.result == "same":
-            self.say(Said(same=(each.request, each.agent, -1 if each.n is None else each.n)))
+            self.say(Saying(same=(each.request, each.agent, -1 if each.n is None else each.n)))
         else:
             came = each._asdict() | {"difference": each.difference and each.difference._asdict()}
-            self.say(Said(came=came))
+            self.say(Saying(came=came))
 
 
 def _end_with_parent() -> None:
@@ -141,9 +141,9 @@ def main() -> None:
     try:
         asyncio.run(worker.work())
     except MeshError as error:
-        worker.say(Said(wrong=str(error)), at_once=True)
+        worker.say(Saying(wrong=str(error)), at_once=True)
     except Exception as error:  # of importing an author's module, say
-        worker.say(Said(wrong=f"the code cannot be loaded: {type(error).__name__}: {error}"), at_once=True)
+        worker.say(Saying(wrong=f"the code cannot be loaded: {type(error).__name__}: {error}"), at_once=True)
     sys.stdout.flush()
     os._exit(0)  # threads of the code may still be there
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mesh.ops.anchors import Anchored, Compared, anchored, compared, stored_anchors
+from mesh.ops.anchors import AnchorCheck, Anchored, anchored, compared, stored_anchors
 from mesh.ops.log import chains_of, request_bodies
 from protocol.wire.moves import Complete
 from protocol.wire.records import Anchor, SignedAnchor
@@ -20,7 +20,7 @@ async def vouched(stage: Stage, request: str) -> Anchored:
     return anchored(await lines(stage)).only(request)
 
 
-def against(found: Anchored, bodies: list[bytes]) -> Compared:
+def against(found: Anchored, bodies: list[bytes]) -> AnchorCheck:
     return compared(found, chains_of(bodies, found.watched), first_seq=1)
 
 
@@ -40,7 +40,7 @@ async def test_a_guard_that_leaves_has_anchored_the_last_event(stage: Stage) -> 
     await guard.drain(PATIENCE_S)
     found = await vouched(stage, request)
     assert found.heads[request].n == len(bodies) - 1
-    assert against(found, bodies) == Compared([], vouched=1, gone=0)
+    assert against(found, bodies) == AnchorCheck([], vouched=1, gone=0)
 
 
 async def test_after_so_many_events_a_guard_waits_no_longer(stage: Stage) -> None:
@@ -91,7 +91,7 @@ async def test_an_altered_last_event_and_a_cut_tail_are_named(stage: Stage) -> N
     ]
     assert [each.n for _, each in compared(found, chains_of([]), first_seq=1).breaks] == [last]
     aged = compared(found, chains_of([]), first_seq=found.heads[request].seq + 1)
-    assert aged == Compared([], vouched=0, gone=1)
+    assert aged == AnchorCheck([], vouched=0, gone=1)
 
 
 async def test_anchors_that_were_altered_forged_or_taken_out_vouch_for_nothing(stage: Stage) -> None:

@@ -10,7 +10,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
 from mesh.replay.answers import Other
-from mesh.replay.whatif import Summary, Verdict, compare
+from mesh.replay.whatif import Judgement, Summary, compare
+from protocol.wire import codec, events
 from protocol.wire.commands import Resolve
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.handoff import Budget
@@ -102,17 +103,17 @@ def test_a_policy_may_be_for_one_name() -> None:
 @pytest.mark.parametrize(
     ("changed", "would", "agent_"),
     [
-        ({"c": None}, Verdict(type="move.refused", to="b", rule="known_agent", then="round"), "b"),
+        ({"c": None}, Judgement(type="move.refused", to="b", rule="known_agent", then="round"), "b"),
         (
             {"b": agent("b", to=("a",))},
-            Verdict(type="move.refused", to="b", rule="known_agent", then="round"),
+            Judgement(type="move.refused", to="b", rule="known_agent", then="round"),
             "b",
         ),
-        ({"a": None}, Verdict(type="request.refused", to="c1", rule="known_agent"), ""),
-        ({"c": agent("c")}, Verdict(type="facts.withheld", to="", withheld=1), "b"),
+        ({"a": None}, Judgement(type="request.refused", to="c1", rule="known_agent"), ""),
+        ({"c": agent("c")}, Judgement(type="facts.withheld", to="", withheld=1), "b"),
     ],
 )
-def test_another_fleet_is_tried(changed: dict[str, AgentEntry | None], would: Verdict, agent_: str) -> None:
+def test_another_fleet_is_tried(changed: dict[str, AgentEntry | None], would: Judgement, agent_: str) -> None:
     play = through(transfer("b"), transfer("c"), complete("done"))
     found = compare(play.bodies, in_fleet(**changed)).divergence
     assert found is not None
@@ -200,6 +201,13 @@ def missed(bodies: Sequence[bytes], policy: Policy, fleet: dict[str, AgentEntry]
     return wrong
 
 
+def judged_by(play: Play) -> Policy:
+    """Return the policy of a request, also of one that was refused before it was opened."""
+    said = (codec.decode_event(body) for body in play.bodies[:2])
+    named = (each.policy for each in said if isinstance(each, events.RequestOpened | events.RequestRefused))
+    return next(filter(None, named), play.ledger.policy)
+
+
 class Scanned(Story):
     """Any request, compared instead of checked."""
 
@@ -218,7 +226,7 @@ class Scanned(Story):
     def teardown(self) -> None:
         play = getattr(self, "play", None)
         if play is not None and play.bodies and not self.unfinished:
-            assert missed(play.bodies, play.ledger.policy, self.fleet, len(play.bodies)) == []
+            assert missed(play.bodies, judged_by(play), self.fleet, len(play.bodies)) == []
 
 
 def test_the_scan_passes_over_no_story_that_would_differ() -> None:
