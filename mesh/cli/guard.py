@@ -6,6 +6,7 @@ import socket
 
 import click
 
+from mesh import ops
 from mesh.bus.connection import Bus
 from mesh.cli.options import Where, framed, grace_option, serve
 from mesh.guard.observer import end_with_the_process
@@ -40,9 +41,7 @@ class _GuardWithGauges(Guard):
     async def run(self) -> None:
         if not is_measured():
             return await super().run()
-        from mesh.ops.gauges import MeshGauges
-
-        showing = MeshGauges(self._shown_on, lambda: self.ready and 0 in self.assignment.mine)
+        showing = ops.gauges.MeshGauges(self._shown_on, lambda: self.ready and 0 in self.assignment.mine)
         keeping = asyncio.create_task(showing.keep())
         try:
             await super().run()

@@ -16,7 +16,7 @@ ENTRY = f"## {VERSION} - 2026-12-01\n\n* The first one.\n"
 
 
 def test_the_workflow_is_one_by_the_published_schema_of_workflows() -> None:
-    checked = [
+    checked: list[str | Path] = [
         Path(sys.executable).parent / "check-jsonschema",
         "--builtin-schema",
         "vendor.github-workflows",

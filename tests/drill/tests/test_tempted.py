@@ -275,13 +275,13 @@ async def test_a_guard_that_makes_something_else_of_a_move_is_found(
 class Greedy(FleetHarness):
     """Agents that claim all: what they do not list, what is taken, two at a time, and nothing."""
 
-    def _claims(self) -> bool:
+    async def _claims(self) -> bool:
         ledger = self.guard.ledger
         offers = [task.turn for task in ledger.offers.values() if task.state == "offered"]
         for offer, name in itertools.product((*offers, "nothing") if offers else (), AGENTS):
             with contextlib.suppress(NotDecided):
                 self.guard.claim(offer, name)
-        return super()._claims()
+        return await super()._claims()
 
 
 async def greedy(deeds: Path) -> Evidence:

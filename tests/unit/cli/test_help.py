@@ -74,6 +74,7 @@ def test_help_of_a_noun_loads_what_its_commands_share_and_nothing_else(noun: str
 
 WITHIN = {
     "asyncio",  # by `mesh --help`
+    "importlib.metadata",  # services say their version
     "mesh.agent._reply_schema",  # JSON Schema, once somebody replies
     "mesh.cli",  # completion lists all commands
     "mesh.client",  # which readers have no use for
@@ -83,6 +84,7 @@ WITHIN = {
     "mesh.model.transcript",  # it loads what models need
     "mesh.model.choice",  # an agent without a model loads nothing of models
     "mesh.service.run",  # services log
+    "mesh.telemetry",  # OpenTelemetry, once services measure
     "mesh.telemetry.export",
     "mesh.ui.drawing.scene",  # the extra `ui`
     "mesh.ui.story",
