@@ -104,6 +104,13 @@ async def night(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Night
     (folder / "b.toml").write_text("max_depth = 9\n")
     fewer = 'name = "night"\nentry = "billing"\n[agents.billing]\n[clients.app]\n[operators.ops]\n'
     (folder / "mesh.new.toml").write_text(fewer)
+    (folder / "shop").mkdir()
+    for name in ("billing", "refunds"):
+        (folder / "shop" / f"{name}.py").write_text(
+            "from mesh.agent import Turn, agent as defined\n\n\n"
+            f'@defined(name="{name}", description="Answers")\n'
+            'async def agent(turn: Turn):\n    return turn.complete("fixed")\n'
+        )
     for name in ("page", "page-the-lead"):
         (folder / name).write_text('#!/bin/sh\necho "$@" >> paged\n')
         (folder / name).chmod(0o755)
@@ -117,8 +124,12 @@ async def night(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Night
                 night = Night(stage, folder)
                 await stuck_letter(stage)
                 (folder / "case.jsonl").write_text(
-                    (await night.mesh("log", "export", await night.long())).out
+                    (await night.mesh("log", "export", await night.long(), who="ops")).out
                 )
+                week = await night.mesh(
+                    "log", "export", "--all", "--with-steps", "--out", "week.jsonl", who="ops"
+                )
+                assert week.status == Exit.DONE, week
                 yield night
             await mesh.server.kill()
 
@@ -148,9 +159,13 @@ ON: dict[str, Callable[[Night], Awaitable[str]]] = {
 FOUND = {
     r"^mesh doctor": Exit.FAILED,
     r"^mesh replay .*--(policy|fleet)": Exit.FAILED,
+    r"^mesh replay .*--agent": Exit.NOTHING_JUDGED,
     r"^mesh restore": Exit.FAILED,
 }
-"""Commands that find something, and say so by their status: a backup, say, on a bus that is in use."""
+"""Commands that find something, and say so by their status: a backup, say, on a bus that is in use.
+
+The agents of these requests are the test itself, which records no version: no round can be run again.
+"""
 
 
 @pytest.mark.parametrize("line", TYPED)
