@@ -94,8 +94,12 @@ async def reports_what_was_before(stage: Stage) -> None:
     await stage.event(request, events.TurnRetried)
     stage.process.start()
     await stage.completed(request, "check complete", READY_S)
-    said = [codec.parse_proposal(each.data) for each in stage.heard.proposed(request)]
-    (newest,) = [each for each in said if isinstance(each, MoveProposed) and each.round == 1][:1]
+
+    def moves() -> list[MoveProposed]:
+        said = [codec.parse_proposal(each.data) for each in stage.heard.proposed(request)]
+        return [each for each in said if isinstance(each, MoveProposed) and each.round >= 1]
+
+    newest = (await stage.until(moves, "there was to be a move in a later round"))[-1]  # heard apart
     if newest.report.usage.tokens < spent.usage.tokens or "look_up" not in newest.report.actions:
         raise Wrong("its report leaves out what the rounds before reported (`work.reported`)")
 
