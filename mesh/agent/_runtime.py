@@ -15,8 +15,7 @@ from mesh.agent._claims import OfferPullers
 from mesh.agent._executor import Executor
 from mesh.agent._instance import FleetWatcher, card_of, publish_card
 from mesh.agent._steps import key_of
-from mesh.agent.definition import Agent, put_away, unpacked_in_time
-from mesh.agent.errors import ToolsUnusable, failure_of
+from mesh.agent.definition import Agent, prepared, put_away, unpacked_in_time
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller, spread
 from mesh.bus.stores import store_dead_letter
@@ -71,7 +70,7 @@ class Runtime:
         card = card_of(agent, tools, self.instance, self._model)
         await bus.retry_unavailable(lambda: publish_card(bus, card))
         await self._executor.presence.announce()
-        await _prepared(agent)
+        await prepared(agent)
         self._puller = puller = Puller(
             bus,
             "LOG",
@@ -168,22 +167,6 @@ class Runtime:
             return
         _log.error("dead_letter", code=error.code, subject=message.subject)
         message.term(error.code)
-
-
-async def _prepared(agent: Agent) -> None:
-    """Let an agent load what its turns need. If that fails, the first turn reports it in its own way.
-
-    Raises ToolsUnusable: with these tools no turn could do anything.
-    """
-    if agent.prepare is None:
-        return
-    try:
-        await agent.prepare()
-    except ToolsUnusable:
-        raise
-    except Exception as error:
-        code = failure_of(error).code
-        _log.warning("agent_not_prepared", agent=agent.name, code=code, error=type(error).__name__)
 
 
 def _has_a_place(work: Assignment) -> bool:

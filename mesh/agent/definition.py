@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mesh.agent.errors import Retry, ToolsUnusable
+from mesh.agent.errors import Retry, ToolsUnusable, failure_of
 from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name
 from mesh.agent.values import short
 from mesh.errors import MeshError
 from mesh.service.conditions import Conditions, Kind
+from mesh.service.logs import get_logger
 from protocol.wire.ids import NAME_RULE, is_name
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Turn], Awaitable[Move]]
 
+
+_log = get_logger(__name__)
 
 VERSION_GRACE_S = 30.0
 AGAIN_S = 5.0
@@ -236,3 +239,19 @@ async def put_away(tools: Iterable[Tool | Toolbox]) -> None:
     for each in tools:
         if not isinstance(each, Tool):
             await each.close()
+
+
+async def prepared(agent: Agent) -> None:
+    """Let an agent load what its turns need. If that fails, the first turn reports it in its own way.
+
+    Raises ToolsUnusable: with these tools no turn could do anything.
+    """
+    if agent.prepare is None:
+        return
+    try:
+        await agent.prepare()
+    except ToolsUnusable:
+        raise
+    except Exception as error:
+        code = failure_of(error).code
+        _log.warning("agent_not_prepared", agent=agent.name, code=code, error=type(error).__name__)

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from random import random
 from weakref import WeakValueDictionary
 
+from mesh.bus import stores
+from mesh.bus.connection import Bus
+from mesh.errors import SequenceConflict
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
@@ -188,3 +191,37 @@ class Cache:
         if lock is None:
             lock = self._locks[request] = asyncio.Lock()
         return lock
+
+
+# --- a request's timer ----------------------------------------------------------------------------
+
+
+async def arm_timer(
+    bus: Bus, cached: CachedRequest, request: str, at: int, now: int, partitions: int
+) -> None:
+    """Arm the request's timer unless it stands early enough; it is only ever moved to earlier.
+
+    Args:
+        at: when the request has to be woken at the latest, UTC µs.
+        partitions: how many the mesh has.
+
+    Raises BusError.
+    """
+    stands = cached.timer
+    if stands is None or (stands.at is not None and stands.at <= now):
+        stands = await _standing(bus, request)
+    while stands.at is None or stands.at > at:
+        try:
+            seq = await stores.arm_schedule(bus, request, at, partitions, after=stands.seq)
+            stands = Timer(seq, at)
+        except SequenceConflict:
+            stands = await _standing(bus, request)
+    cached.timer = stands
+
+
+async def _standing(bus: Bus, request: str) -> Timer:
+    try:
+        found = await stores.standing_schedule(bus, request)
+    except ValueError:
+        return Timer(None, None)  # it says no time: whatever it is, it is replaced
+    return Timer(0, None) if found is None else Timer(found[0], found[1])

@@ -31,7 +31,7 @@ from mesh.errors import (
 )
 from mesh.guard import observer
 from mesh.guard.anchors import Anchors
-from mesh.guard.cache import Cache, CachedRequest, Timer
+from mesh.guard.cache import Cache, CachedRequest, Timer, arm_timer
 from mesh.guard.context import DecisionContext
 from mesh.guard.messages import unheard
 from mesh.guard.observer import VERDICT_S, VerdictTooLong, VerdictWatchdog
@@ -460,34 +460,3 @@ def _mark(step: Appended) -> None:
         failpoint("guard.followed")
     else:
         failpoint("guard.withheld" if type(step.event) is FactsWithheld else "guard.decided")
-
-
-async def arm_timer(
-    bus: Bus, cached: CachedRequest, request: str, at: int, now: int, partitions: int
-) -> None:
-    """Arm the request's timer unless it stands early enough; it is only ever moved to earlier.
-
-    Args:
-        at: when the request has to be woken at the latest, UTC µs.
-        partitions: how many the mesh has.
-
-    Raises BusError.
-    """
-    stands = cached.timer
-    if stands is None or (stands.at is not None and stands.at <= now):
-        stands = await _standing(bus, request)
-    while stands.at is None or stands.at > at:
-        try:
-            seq = await stores.arm_schedule(bus, request, at, partitions, after=stands.seq)
-            stands = Timer(seq, at)
-        except SequenceConflict:
-            stands = await _standing(bus, request)
-    cached.timer = stands
-
-
-async def _standing(bus: Bus, request: str) -> Timer:
-    try:
-        found = await stores.standing_schedule(bus, request)
-    except ValueError:
-        return Timer(None, None)  # it says no time: whatever it is, it is replaced
-    return Timer(0, None) if found is None else Timer(found[0], found[1])

@@ -19,8 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from mesh.agent._reply_schema import SchemaUnusable, check_reply
-from mesh.agent.definition import Agent, AgentNotFound, put_away
-from mesh.agent.errors import ToolsUnusable
+from mesh.agent.definition import Agent, AgentNotFound, prepared, put_away
 from mesh.agent.values import Facts, facts_of
 from mesh.client import SubmitRejected
 from mesh.client.follow import Outcome, Question, outcome_of
@@ -122,7 +121,7 @@ async def run_whole(
     tools = [tool for agent in code.values() for tool in agent.tools]
     try:
         for agent in code.values():
-            await _prepare(agent)
+            await prepared(agent)
         try:
             guard.submit_whole(wanted)
         except NotDecided as wrong:
@@ -147,17 +146,6 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
     if not found:
         raise ValueError("there is no agent to run")
     return found
-
-
-async def _prepare(agent: Agent) -> None:
-    """Load what an agent's turns need. What fails is reported by its first turn. Raises ToolsUnusable."""
-    if agent.prepare is not None:
-        try:
-            await agent.prepare()
-        except ToolsUnusable:
-            raise
-        except Exception:
-            pass
 
 
 def _why(guard: InMemoryGuard) -> str:
