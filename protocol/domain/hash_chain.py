@@ -1,7 +1,7 @@
 """The hash chain: `prev` of each event is the SHA-256 (hex) of the stored bytes of the event before it.
 
 An event vouches for the one before it. Nothing in the log vouches for a request's last event, or shows that
-none came after it. That takes the digest of the last event, kept outside the log.
+none came after it. That takes its digest outside the log: guards sign it (`mesh.guard.anchors`).
 
 The readers of an event learn from `prev` the digest of an event that they may not read. Each event's random
 `salt` keeps them from guessing what is in there.

@@ -6,8 +6,10 @@ import pytest_asyncio
 
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
+from mesh.bus.stores import arm_schedule
 from protocol.wire import events
 from protocol.wire.commands import Freeze, Thaw
+from protocol.wire.config import PARTITIONS
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.moves import Move
 from tests.certain import is_, known
@@ -129,6 +131,18 @@ async def test_a_requests_deadline_ends_it_and_tells_its_agent(stage: Stage) -> 
     await until(lambda: any(notice.ended and notice.ended.turn == work.turn for notice in told))
     ended = await (await stage.bus("a")).request(f"$JS.API.DIRECT.GET.ENDS.mesh.end.a.{request}.{work.turn}")
     assert b"request.expired" in ended.data
+
+
+async def test_a_timer_of_a_request_that_was_never_opened_fires_for_nothing(stage: Stage) -> None:
+    """A guard arms it together with the first event, and may die before that is stored."""
+    client, guard = await stage.client(), await stage.bus("guard", "died")
+    request = client.new_id()
+    await arm_schedule(guard, request, 1, PARTITIONS, after=0)
+    await stage.drained("TIMER")
+    assert await stage.bodies(request) == []
+    assert request not in {letter.request for letter in await stage.dead_letters()}
+    other = await client.submit("hello")
+    await stage.reaches(other, "request.opened")
 
 
 async def test_a_frozen_request_fails_no_round_and_its_time_goes_on_after_the_thaw(stage: Stage) -> None:
