@@ -6,8 +6,9 @@ import pytest_asyncio
 
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
+from mesh.bus.reader import last
 from mesh.bus.stores import arm_schedule
-from protocol.wire import events
+from protocol.wire import events, subjects
 from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.config import PARTITIONS
 from protocol.wire.events import AnyEvent, type_of
@@ -138,7 +139,13 @@ async def test_a_timer_of_a_request_that_was_never_opened_fires_for_nothing(stag
     client, guard = await stage.client(), await stage.bus("guard", "died")
     request = client.new_id()
     await arm_schedule(guard, request, 1, PARTITIONS, after=0)
-    await stage.drained("TIMER")
+    admin, fired = await stage.bus("admin"), subjects.timer_fire(request, PARTITIONS)
+
+    async def is_over() -> bool:
+        left = await last(admin, "TIMER", fired, leader=True)
+        return left is None and await stage.schedule(request) is None
+
+    await eventually(is_over)
     assert await stage.bodies(request) == []
     assert request not in {letter.request for letter in await stage.dead_letters()}
     other = await client.submit("hello")
