@@ -144,14 +144,14 @@ def test_an_alert_says_how_urgent_it_is_and_where_it_is_explained(rule: Rule) ->
     assert rule.labels["severity"] in ("page", "ticket")
     assert re.fullmatch(r"\d+[smh]", rule.for_)
     where, _, anchor = rule.annotations["runbook"].partition("#")
-    assert (where, anchor) == ("docs/operations.md", rule.alert.lower())
-    assert anchor in _anchors(DOCS / "operations.md")
+    assert (where, anchor) == ("docs/troubleshooting.md", rule.alert.lower())
+    assert anchor in _anchors(DOCS / "troubleshooting.md")
     for label in re.findall(r"\$labels\.(\w+)", rule.annotations["summary"]):
         assert label in rule.expr
 
 
 def test_there_is_an_alert_for_each_part_of_the_page_and_no_other() -> None:
-    explained = re.findall(r"^### (\w+)$", section(read("operations.md"), "Alerts"), re.MULTILINE)
+    explained = re.findall(r"^### (\w+)$", section(read("troubleshooting.md"), "Alerts"), re.MULTILINE)
     assert explained == [rule.alert for rule in RULES]
     assert len(RULES) == 12
 

@@ -9,6 +9,7 @@ from tests.docs.pages import Block, blocks
 from tests.servers import ROOT
 
 SITE, NODE = "docs/test_site.py", "clients/test_node.py"
+OPERATOR = "docs/test_operating_runs.py"
 WIRE = "docs/test_wire_pages.py"
 """It fails for a kind of JSON that it does not know."""
 PICTURE = "it is a picture made of signs, and nothing can be done with it"
@@ -24,6 +25,7 @@ RUN: dict[str, dict[str, str]] = {
     "deploy/README.md": dict.fromkeys(
         ("sh compose", "sh digests", "sh systemd", "text tls"), "deploy/test_readme.py"
     ),
+    "docs/backup.md": {"console": OPERATOR},
     "docs/data.md": {
         "console": "system/test_cli_artifacts.py",  # and system/test_cli_memory.py
         "python": "docs/test_data_page.py",
@@ -48,10 +50,12 @@ RUN: dict[str, dict[str, str]] = {
             "docs/test_models_page.py",
         ),
     },
-    "docs/operations.md": dict.fromkeys(("console", "text", "toml"), "docs/test_operating_runs.py"),
+    "docs/operations.md": dict.fromkeys(("console", "text"), OPERATOR),
+    "docs/people.md": dict.fromkeys(("console", "toml"), OPERATOR),
     "docs/python.md": dict.fromkeys(
         ("python check", "python title", "python wrong", "text mypy"), "docs/test_python_page.py"
     ),
+    "docs/replay.md": {"console": OPERATOR},
     "docs/reference/model-turns.md": {"text brief": "docs/test_models_page.py"},
     "docs/running.md": {
         **dict.fromkeys(("console", "python title", "text title", "toml title"), SITE),
@@ -65,6 +69,7 @@ RUN: dict[str, dict[str, str]] = {
         "yaml": "docs/test_commands.py",
     },
     "docs/testing.md": dict.fromkeys(("python", "python title"), "docs/test_testing_page.py"),
+    "docs/troubleshooting.md": {"console": OPERATOR},
     "docs/tutorial.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/web-ui.md": {"console": "system/test_cli_ui.py"},
     "docs/wire/agent.md": {"js": "clients/test_page.py", "json *": WIRE},

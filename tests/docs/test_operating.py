@@ -1,4 +1,4 @@
-"""docs/operations.md: every command that it mentions exists, and its names and numbers are the code's."""
+"""The pages for operators: every command that they mention exists, and their names and numbers are the code's."""
 
 import re
 
@@ -7,7 +7,8 @@ from mesh.ops.delivery import environment
 from mesh.ops.watch import Alarm
 from tests.docs.pages import blocks, read, section
 
-PAGE = read("operations.md")
+PAGES = ("operations.md", "troubleshooting.md", "people.md", "replay.md", "backup.md")
+PAGE = "".join(map(read, PAGES))
 TYPED = [
     line.removeprefix("$ ")
     for block in blocks(PAGE)
@@ -19,7 +20,7 @@ TYPED = [
 
 def test_the_page_names_every_variable_that_a_hook_finds() -> None:
     alarm = Alarm(what="ask", at=1, request="r", agent="a", summary="s", reason="x", url="u")
-    said = section(PAGE, "It waits for a person")
+    said = read("people.md")
     assert [name for name in environment(alarm) if f"`{name}`" not in said] == []
 
 

@@ -1,4 +1,4 @@
-"""docs/operations.md runs: each of its commands is given where its section would give it, on one mesh."""
+"""The pages for operators run: each command is given where its section would give it, on one mesh."""
 
 import asyncio
 import logging
@@ -22,15 +22,15 @@ from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Ask, Complete, Escalate, Move, Transfer
-from tests.docs.pages import blocks, read
-from tests.docs.test_operating import TYPED
+from tests.docs.pages import blocks
+from tests.docs.test_operating import PAGE, TYPED
 from tests.guard.stage import Stage, staged
 from tests.logs import plain_logs
 from tests.system.office import Office
 from tests.system.test_cli_webhook import SECRET, Receiver, receiving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-TIERS = next(block.text for block in blocks(read("operations.md")) if block.language == "toml")
+TIERS = next(block.text for block in blocks(PAGE) if block.language == "toml")
 FLEET = parse_fleet(
     'name = "night"\nentry = "billing"\n[agents.billing]\n[agents.refunds]\n'
     "[clients.app]\n[operators.ops]\n[viewers.audit]\n" + TIERS
@@ -198,7 +198,7 @@ async def test_a_command_of_the_page_does_what_it_is_given_for(
 
 
 async def test_what_a_request_waits_for_is_said_as_the_page_has_it(night: Night) -> None:
-    (shown,) = (block.text for block in blocks(read("operations.md")) if block.language == "text")
+    (shown,) = (block.text for block in blocks(PAGE) if block.language == "text")
     said = (await night.mesh("request", "show", await night.open(), who="ops")).out.splitlines()[-1]
     when = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
     assert re.sub(when, "then", said) == re.sub(when, "then", shown)
