@@ -86,8 +86,8 @@ def page() -> Iterator[Mapping[str, set[str]]]:
 
 
 def labels_on_the_page() -> dict[str, dict[str, str]]:
-    """Return the labels of each metric that docs/telemetry.md names, each with a value."""
-    page = read("telemetry.md")
+    """Return the labels of each metric that docs/metrics.md names, each with a value."""
+    page = read("metrics.md")
     rows = table(section(page, "The metrics"), "mesh.handoffs")
     rows += table(section(page, "The state of the mesh"), "mesh.agent.waiting")
     return {name: dict.fromkeys(codes(row[2]), "x") for row in rows for name in codes(row[0])}

@@ -25,14 +25,14 @@ RUN: dict[str, dict[str, str]] = {
     "deploy/README.md": dict.fromkeys(
         ("sh compose", "sh digests", "sh systemd", "text tls"), "deploy/test_readme.py"
     ),
-    "docs/backup.md": {"console": OPERATOR},
-    "docs/data.md": {
-        "console": "system/test_cli_artifacts.py",  # and system/test_cli_memory.py
-        "python": "docs/test_data_page.py",
-        "toml": "docs/test_data_page.py",
+    "docs/artifacts.md": {
+        "console": "system/test_cli_artifacts.py",
+        **dict.fromkeys(("python", "toml"), "docs/test_data_page.py"),
     },
+    "docs/backup.md": {"console": OPERATOR},
     "docs/design.md": {"text": PICTURE},
     "docs/durable-turns.md": {"python": "docs/test_durable_turns.py"},
+    "docs/effects.md": {"python": "docs/test_durable_turns.py"},
     "docs/fleet-file.md": {"toml title": "docs/test_fleet_page.py"},
     "docs/howto/approval-by-chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
@@ -40,6 +40,11 @@ RUN: dict[str, dict[str, str]] = {
     "docs/howto/own-model.md": dict.fromkeys(("python", "python title"), SITE),
     "docs/index.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/mcp.md": {"python title": "docs/test_mcp_page.py"},
+    "docs/memory.md": {
+        "console": "system/test_cli_memory.py",
+        "python": "docs/test_data_page.py",
+    },
+    "docs/metrics.md": {"console": OPERATOR},
     "docs/models.md": {
         "console": "live/test_prompt.py",
         **dict.fromkeys(
@@ -61,6 +66,7 @@ RUN: dict[str, dict[str, str]] = {
         **dict.fromkeys(("console", "python title", "text title", "toml title"), SITE),
         "text": "system/test_dev_reload.py",
     },
+    "docs/swarm.md": dict.fromkeys(("python check", "python title", "toml"), "docs/test_teams_page.py"),
     "docs/teams.md": dict.fromkeys(("python check", "python title", "toml"), "docs/test_teams_page.py"),
     "docs/telemetry.md": {
         "console": "telemetry/test_processes.py",

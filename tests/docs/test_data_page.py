@@ -1,4 +1,4 @@
-"""docs/data.md: its examples run, and its tables and numbers are the code's."""
+"""docs/artifacts.md and docs/memory.md: the examples run, and tables and numbers are the code's."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from protocol.wire.records import MOST_BYTES, MOST_KEYS, memory_limit
 from tests.docs.pages import Block, blocks, codes, read, section, table
 from tests.servers import ran
 
-PAGE = read("data.md")
+PAGE = read("artifacts.md") + read("memory.md")
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
 
 

@@ -1,4 +1,4 @@
-"""The design page: what it points to is there."""
+"""docs/design.md and docs/source.md: what they point to is there."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.docs.pages import DOCS, codes, read, section, tables
 
 ROOT = DOCS.parent
-PAGE = read("design.md")
+PAGE = read("design.md") + read("source.md")
 [WALK] = tables(section(PAGE, "The walk of one request"))
 ORDER, PLACES = tables(section(PAGE, "Where to begin reading"))
 ROOMS = ("protocol/domain", "mesh", "mesh/bus", "mesh/guard", "mesh/agent")

@@ -1,4 +1,4 @@
-"""docs/durable-turns.md and reference/journal.md: the examples run, numbers and names are the code's."""
+"""docs/durable-turns.md, effects.md, reference/journal.md: examples run, numbers and names are the code's."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from protocol.wire.ids import HUMAN
 from tests.docs.pages import Block, blocks, read
 from tests.servers import ran
 
-PAGE = read("durable-turns.md") + read("reference/journal.md")
+PAGE = read("durable-turns.md") + read("effects.md") + read("reference/journal.md")
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
 
 

@@ -11,6 +11,9 @@ from tests.servers import ROOT
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *BESIDE]
 PROSE = [*(page for page in PAGES if page.parent != ADR), ROOT / "CHANGELOG.md"]
+GUIDES = [page for page in (*DOCS.glob("*.md"), *DOCS.glob("howto/*.md")) if page.stem != "glossary"]
+"""The glossary is looked up, not read."""
+MOST_BYTES = 10 << 10
 _LONG_LINK = re.compile(r"\S{60}")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`((?:protocol|mesh|tests|docs|agents)/[\w./-]+\.\w+)`")
@@ -45,6 +48,11 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 def test_no_line_of_prose_is_longer_than_an_editor_is_wide(page: Path) -> None:
     long = [line for line in prose(page.read_text()) if len(line) > MOST_CHARS]
     assert [line for line in long if not _LONG_LINK.search(line)] == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_is_read_in_one_go(page: Path) -> None:
+    assert page.stat().st_size <= MOST_BYTES, "split it by what its readers come for"
 
 
 HEADINGS = re.findall(r"^## .+$", (ADR / "template.md").read_text(), re.MULTILINE)

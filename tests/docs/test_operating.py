@@ -1,13 +1,13 @@
-"""The pages for operators: every command that they mention exists, and their names and numbers are the code's."""
+"""The operators' pages: every command that they mention exists, and names and numbers are the code's."""
 
 import re
 
 from mesh.cli.exits import Exit
 from mesh.ops.delivery import environment
 from mesh.ops.watch import Alarm
-from tests.docs.pages import blocks, read, section
+from tests.docs.pages import blocks, read
 
-PAGES = ("operations.md", "troubleshooting.md", "people.md", "replay.md", "backup.md")
+PAGES = ("operations.md", "troubleshooting.md", "people.md", "replay.md", "backup.md", "metrics.md")
 PAGE = "".join(map(read, PAGES))
 TYPED = [
     line.removeprefix("$ ")

@@ -1,4 +1,4 @@
-"""docs/teams.md: its agents, and what it says of them."""
+"""docs/teams.md and docs/swarm.md: their agents, and what they say of them."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ from mesh.testing import (
 from protocol.wire.config import AgentEntry, Policy
 from tests.docs.pages import blocks, read, written
 
-SHOWN = list(blocks(read("teams.md")))
+SHOWN = list(blocks(read("teams.md") + read("swarm.md")))
 FILES = ["desk.py", "research.py", "mender.py"]
 NAMES = {
     each.__name__: each

@@ -1,4 +1,4 @@
-"""`mesh send --artifact` as docs/data.md types it: the store has the bytes, the request names them."""
+"""`mesh send --artifact` as docs/artifacts.md types it: the store has the bytes, the request names them."""
 
 import shlex
 
@@ -21,7 +21,7 @@ async def reader(turn: Turn) -> Move:
 async def test_the_commands_of_the_page_send_a_file_and_fetch_it(office: Office, stage: Stage) -> None:
     (office.folder.path / "scan.pdf").write_bytes(b"%PDF")
     await stage.runtime(reader)
-    (send, _), (get, _) = commands(section((DOCS / "data.md").read_text(), "In a client"))
+    (send, _), (get, _) = commands(section((DOCS / "artifacts.md").read_text(), "In a client"))
     saved = await office.mesh(*shlex.split(SAVED)[1:], who="c1")
     uri = saved.out.strip()
     assert saved.status == Exit.DONE, saved

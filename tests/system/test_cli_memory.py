@@ -58,7 +58,7 @@ async def test_the_commands_of_the_page_list_show_and_forget(office: Office, sta
     await left(stage, "c-1")
     typed = [
         shlex.split(line, comments=True)[1:]
-        for line, _ in commands(section((DOCS / "data.md").read_text(), "Look, and forget"))
+        for line, _ in commands(section((DOCS / "memory.md").read_text(), "Look, and forget"))
     ]
     listed, shown, forgotten = [await office.mesh(*words) for words in typed]
     assert [each.status for each in (listed, shown, forgotten)] == [Exit.DONE] * 3
