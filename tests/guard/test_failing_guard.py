@@ -145,6 +145,7 @@ async def test_a_decision_that_asks_without_an_end_ends_the_request(
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")
     work = await a.work(request)
+    await stage.drained()
     monkeypatch.setattr(OpenDecision, "_judge", planted)
     with captured_logs() as lines:
         await a.propose(request, work, TO_B)
@@ -176,6 +177,7 @@ async def test_consequences_that_come_to_no_end_end_the_request(
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")
     work = await a.work(request)
+    await stage.drained()  # the submit's stored copy would bring as many again
     monkeypatch.setattr(OpenDecision, "_next_due", planted)
     await a.propose(request, work, TO_B)
     await failed(stage, request)
