@@ -28,6 +28,7 @@ _LONGEST_TOOL = 64
 _LONGEST_STOP = 64
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_REPLY_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _NO_JSON = "the arguments are no JSON that can be read"
 _NO_OBJECT = "the arguments are no object"
@@ -154,6 +155,11 @@ def model_of(named: object, asked: str) -> str:
     """Return the model that a reply names; the one that was asked if it names none."""
     is_model = isinstance(named, str) and len(named) <= MAX_MODEL_CHARS and _MODEL.fullmatch(named)
     return str(named) if is_model else asked
+
+
+def id_of(named: object) -> str:
+    """Return the vendor's id of a reply; empty if it is none that can be shown and looked up."""
+    return named if isinstance(named, str) and _REPLY_ID.fullmatch(named) else ""
 
 
 def text_of(part: Mapping[str, Any], name: str) -> str:

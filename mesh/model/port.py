@@ -96,6 +96,8 @@ class Reply:
     """The model that replied."""
     asked: str = ""
     """The model that was asked; empty where the name of the replying model tells."""
+    id: str = ""
+    """The vendor's id of this reply, by which its support finds it; may be empty."""
 
     def in_transcript(self) -> PastReply:
         return PastReply(self.text, self.calls, self.blocks, self.asked or self.model)

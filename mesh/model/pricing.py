@@ -154,6 +154,8 @@ class Pricing:
             span.set_attribute(tracing.OUTPUT_TOKENS, tokens.output)
             span.set_attribute(tracing.CACHE_READ_TOKENS, tokens.cache_read)
             span.set_attribute(tracing.CACHE_WRITE_TOKENS, tokens.cache_write + tokens.cache_write_1h)
+            if reply.id:
+                span.set_attribute(tracing.RESPONSE_ID, reply.id)
             if reply.stop:
                 span.set_attribute(tracing.FINISH_REASONS, [reply.stop])
         called = self._called(model) | {tracing.RESPONSE_MODEL: name}

@@ -229,6 +229,8 @@ def _reply_in_words(reply: Any) -> Iterator[Line]:
     for call in reply.get("calls") or ():
         if isinstance(call, dict):
             yield _value("calls", f"{call.get('name', '?')} {as_json_text(call.get('arguments'))}")
+    if reply.get("id"):
+        yield _value("vendor's id", str(reply["id"]))
 
 
 def _value(label: str, text: str) -> Line:

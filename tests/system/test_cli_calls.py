@@ -1,6 +1,7 @@
 """`mesh request calls`: what each round called, whole."""
 
 import json
+from dataclasses import replace
 
 from mesh.agent import Retry, Turn, tool
 from mesh.agent.definition import Agent
@@ -69,7 +70,8 @@ async def test_each_call_is_shown_whole_without_what_is_secret(office: Office, s
 
 async def test_a_models_call_has_its_prompt_and_its_reply(office: Office, stage: Stage) -> None:
     clerk = ClaudeAgent("a", instructions=Instructions("1", "Be brief and kind."), tools=[find])
-    with driven_by(StrictModel(calls(("find", {"order": "A-17"})), says("It was sent."))):
+    answer = replace(says("It was sent."), id="msg_7")
+    with driven_by(StrictModel(calls(("find", {"order": "A-17"})), answer)):
         await stage.runtime(clerk)
         client = await stage.client()
         request = await client.submit("where is it?")
@@ -91,4 +93,5 @@ async def test_a_models_call_has_its_prompt_and_its_reply(office: Office, stage:
     assert told.count("Be brief and kind.") == 1
     assert 'calls: find {"order":"A-17"}' in told
     assert "reply: It was sent." in told
+    assert "vendor's id: msg_7" in told
     assert f"mesh agent prompt a --request {request}" in told

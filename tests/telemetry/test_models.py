@@ -36,7 +36,9 @@ class Parrot(Model):
 
     async def reply(self, prompt: Prompt, hear: Any = None) -> Reply:
         tokens = Tokens(input=5, cache_read=20, output=3)
-        return Reply(text=CANARY, tokens=tokens, usage=Usage(tokens=28, model_calls=1), model="parrot-2")
+        return Reply(
+            text=CANARY, tokens=tokens, usage=Usage(tokens=28, model_calls=1), model="parrot-2", id="r-7"
+        )
 
 
 @pytest_asyncio.fixture
@@ -84,6 +86,7 @@ async def test_any_other_model_has_one_of_ours(seen: Seen, readings: Readings) -
         "gen_ai.provider.name": "custom",
         "gen_ai.request.model": "parrot",
         "gen_ai.response.model": "parrot-2",
+        "gen_ai.response.id": "r-7",
         "gen_ai.agent.name": "agent",
         "gen_ai.conversation.id": REQUEST,
         "gen_ai.usage.cache_read.input_tokens": 20,

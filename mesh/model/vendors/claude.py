@@ -259,6 +259,7 @@ def reply_of(message: Mapping[str, Any], *, asked: str, taken: Iterable[str] = (
         stop=parts.stop_of(parts.text_of(message, "stop_reason")),
         blocks=blocks,
         model=parts.model_of(message.get("model"), asked),
+        id=parts.id_of(message.get("id")),
     )
 
 

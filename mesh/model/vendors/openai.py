@@ -107,6 +107,7 @@ class StreamedCompletion(parts.Streamed):
         self._refused = self._begun = False
         self._usage: Mapping[str, Any] = {}
         self._model: object = None
+        self._id: object = None
 
     def _taken(self, message: Any) -> str:
         choices = [{**each, "delta": each["message"]} for each in message.get("choices") or ()]
@@ -114,6 +115,7 @@ class StreamedCompletion(parts.Streamed):
 
     def _added(self, event: Mapping[str, Any]) -> str:
         self._model = event.get("model") or self._model
+        self._id = event.get("id") or self._id
         self._usage = event.get("usage") or self._usage
         pieces = [self._grown(choice) for choice in event.get("choices") or () if not choice.get("index")]
         return "".join(pieces)
@@ -165,6 +167,7 @@ class StreamedCompletion(parts.Streamed):
             stop="refusal" if self._refused else parts.stop_of(_STOPS.get(self._stop, self._stop)),
             blocks=tuple({name: parts.encodable(text)} for name, text in self._thoughts.items()),
             model=parts.model_of(self._model, asked),
+            id=parts.id_of(self._id),
         )
 
     def _made(self, taken: set[str]) -> tuple[ToolCall, ...]:

@@ -49,6 +49,7 @@ async def test_a_reply_comes_with_its_calls_its_tokens_and_the_parts_it_was_made
     assert reply.tokens == Tokens(input=5, cache_read=70, cache_write=10, cache_write_1h=20, output=11)
     assert reply.usage.tokens == 5 + 70 + 30 + 11
     assert (reply.usage.model_calls, reply.stop) == (1, "tool_use")
+    assert reply.id.startswith("msg_stub_")
     assert [block["type"] for block in reply.blocks] == ["thinking", "text", "tool_use"]
 
 

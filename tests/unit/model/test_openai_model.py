@@ -12,7 +12,7 @@ import pytest
 from mesh.agent._rate_limit import FIRST_PAUSE_S
 from mesh.agent.definition import key_will_do
 from mesh.agent.tools import tool
-from mesh.model import ClaudeAgent, Model, OpenAIModel, Prompt, Reply
+from mesh.model import ClaudeAgent, Model, OpenAIModel, Prompt, Reply, parts
 from mesh.model.choice import VARIABLE, ModelUnavailable, close_models, driven_by, model_for
 from mesh.model.loop import drive
 from mesh.model.port import Hear, PastReply, ToolResult
@@ -81,6 +81,7 @@ async def test_a_reply_comes_with_its_calls_its_tokens_and_piece_by_piece() -> N
     async with openai(script) as (_, model):
         reply = await model.reply(PROMPT, heard.append)
     assert (reply.text, reply.stop, reply.model) == ("I try both of them.", "tool_use", MODEL)
+    assert reply.id.startswith("chatcmpl-stub-")
     assert len(heard) > 1
     assert "".join(map(str, heard)) == reply.text
     assert [(call.name, dict(call.arguments)) for call in reply.calls] == [
@@ -386,3 +387,9 @@ async def test_a_model_of_ones_own_replies_by_itself_unless_its_rules_are_asked_
     ruled = ClaudeAgent("a", instructions=WORDS, model=Echo(), script=script)
     answer = "by the rules" if said == "scripted" else "You are: a"
     assert await ruled(turn(agent="a")) == Complete(answer=answer)
+
+
+@pytest.mark.parametrize("strange", [None, 7, "", "two words", "x" * 129, "\x1b[2J"])
+def test_an_id_of_a_reply_that_could_not_be_looked_up_is_left_out(strange: object) -> None:
+    assert parts.id_of(strange) == ""
+    assert parts.id_of("chatcmpl-9.a:b/c") == "chatcmpl-9.a:b/c"
