@@ -42,6 +42,9 @@ COMMANDS = {
     "artifact": CommandPlace("artifact", "app", "Artifacts, data too large for a handoff: save, get."),
     "why": CommandPlace("audit", "why", "Explain a verdict, and name what would be allowed."),
     "replay": CommandPlace("replay", "replay", "Judge a log again and compare the verdicts."),
+    "attach": CommandPlace(
+        "attach", "attach", "Run one turn's code again in this process, where a debugger stops."
+    ),
     "human": CommandPlace(
         "human",
         "app",

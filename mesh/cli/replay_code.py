@@ -69,7 +69,7 @@ async def replay_code(
     if (source is None) != everything:
         raise UsageWrong("either a request or a file, or --all")
     code = pairs_of("code", agents)
-    job = Job(path="", agents=code, since=since or 0, allowed=allowed_in(allow), artifacts=_artifacts())
+    job = Job(path="", agents=code, since=since or 0, allowed=allowed_in(allow), artifacts=artifacts())
     with ops.recording.recorded_file() as kept:
         if isinstance(source, Path):
             path = file_at(source).absolute()
@@ -100,7 +100,7 @@ async def replay_code(
         raise Leave(Exit.NOTHING_JUDGED)
 
 
-def _artifacts() -> str:
+def artifacts() -> str:
     """Return the store of artifacts that is named, or the folder of this project; empty if there is none."""
     named = load_settings().artifacts
     if not named and not (Path.cwd() / ARTIFACTS).is_dir():

@@ -133,6 +133,8 @@ class Replayer:
     ) -> None:
         self._agents, self._record, self._store = dict(agents), record, store
         self._before = before
+        self.ran: Ran | None = None
+        """What the code came to where it ran last."""
         may = allowed or {}
         self._outside = {
             name: Outside(agent.handler, may.get(name, ())) for name, agent in self._agents.items()
@@ -214,7 +216,7 @@ class Replayer:
         self, recorded: RecordedRound, fleet: Fleet, steps: Mapping[str, Record], *, resumed: bool
     ) -> Ran:
         name = recorded.agent
-        return await run_again(
+        self.ran = await run_again(
             self._agents[name],
             recorded.request,
             recorded.work,
@@ -224,6 +226,7 @@ class Replayer:
             resumed=resumed,
             store=self._store,
         )
+        return self.ran
 
     def _judged(
         self, recorded: RecordedRound, fleet: Fleet, steps: Mapping[str, Record], ran: Ran

@@ -72,6 +72,8 @@ _RUNTIME: Final = frozenset({"mesh", "protocol"})
 _IMPORTS: Final = frozenset(
     {"importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib_external", "linecache"}
 )
+_DEBUGGERS: Final = frozenset({"pdb", "bdb", "ipdb", "IPython", "debugpy", "pydevd", "_pydevd_bundle"})
+"""Their reading is not the handler's: an author stopped it there, and looks around."""
 
 
 class ReadsOutside(TurnError, code="replay.outside"):
@@ -192,7 +194,7 @@ def _reader(frame: FrameType | None) -> FrameType | None:
         name = str(frame.f_globals.get("__name__", ""))
         if frame.f_code.co_name == "<module>":
             return None
-        if name.partition(".")[0] in _RUNTIME or name in _IMPORTS:
+        if name.partition(".")[0] in _RUNTIME | _DEBUGGERS or name in _IMPORTS:
             return None
         if _is_own(frame.f_code.co_filename):
             return frame

@@ -30,6 +30,11 @@ _HIDDEN = ("NATS_URL", "MESH_CREDENTIALS", "MESH_NAME", "MESH_HEALTH", *TLS_VARI
 _SAID = msgspec.json.Decoder(Saying)
 
 
+def hidden_variables() -> frozenset[str]:
+    """Return the names of environment variables that an agent's code is not to see."""
+    return frozenset((*_HIDDEN, *secrets()))
+
+
 class RoundTally:
     """What came of all rounds so far."""
 
@@ -242,7 +247,7 @@ def _end_of(status: int | None) -> str:
 @contextlib.asynccontextmanager
 async def _started(writing: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a process in this block, without credentials, and end it with the block."""
-    hidden = {*_HIDDEN, *secrets()}
+    hidden = hidden_variables()
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
