@@ -30,8 +30,10 @@ from bench.place import FLOODED, OPERATOR, place
 from bench.stories import Line, fill, fresh_id
 from mesh.bus.roles import ADMIN
 from mesh.fleet.setup import apply
+from mesh.ops.hops import OPEN, HopCount, RefusalCount, RequestCounts, bucket_of
 from mesh.ops.index import RequestIndex
 from mesh.ops.rows import COSTS, IndexRow, Listed, words_of
+from mesh.ops.statistics import statistics
 from mesh.ops.where import Clause, filter_from
 from mesh.testing import InMemoryGuard
 from mesh.ui import Options, keys_in, serving
@@ -131,7 +133,10 @@ def rows(count: int) -> Iterator[tuple[int, IndexRow]]:
         tags = {f"status:{status}", f"client:{client}", *(f"agent:{name}" for name in names)}
         tags |= ({f"rule:{rule}"} if rule else set()) | ({"status:open"} if status == "human" else set())
         tags |= {f"cost:{power}" for power in COSTS if cost >= 10**power}
+        counts = _counts(chance, (client, *names), rule, cost, is_over=status not in ("open", "human"))
         listed = Listed(
+            hops=len(counts.hops),
+            depth=1,
             request=f"{client}_{number:026d}",
             last=number * 6 + 5,
             status=status,
@@ -149,7 +154,22 @@ def rows(count: int) -> Iterator[tuple[int, IndexRow]]:
             trail=" → ".join(names),
             text=text,
         )
-        yield number * 6, IndexRow(listed, frozenset(tags), words_of(text))
+        yield number * 6, IndexRow(listed, frozenset(tags), words_of(text), counts)
+
+
+def _counts(
+    chance: random.Random, names: tuple[str, ...], rule: str, cost: int, *, is_over: bool
+) -> RequestCounts:
+    """Return two hops, a third in one request of ten, and the refusal if there was one."""
+    edges = list(itertools.pairwise(names))
+    edges += [(names[-1], names[-2])] if chance.random() < 0.1 else []
+    took = [int(chance.lognormvariate(15, 1.5)) if is_over else 0 for _ in edges]
+    hops = [
+        HopCount(giver, taker, bucket_of(us) if is_over else OPEN, 1, us, us // 3, cost // len(edges))
+        for (giver, taker), us in zip(edges, took, strict=True)
+    ]
+    refusals = [RefusalCount(rule, names[-2], names[-1], 1)] if rule else []
+    return RequestCounts(1, 0, tuple(hops), tuple(refusals))
 
 
 FILTERS: Mapping[str, Mapping[str, str]] = {
@@ -192,6 +212,9 @@ async def _measure(folder: Path, count: int) -> None:
     async with _page_over(folder) as (listed, browser):
         _say(f"{'':32} {'query, ms':>20} {'whole answer, ms':>30}")
         _say(f"{'a page with':32} {'median':>10} {'worst':>9} {'median':>10} {'worst':>9} {'deep':>9}")
+        for name, said in FILTERS.items():
+            counted = sorted([_counted(listed, said) for _ in range(_ROUNDS)])
+            _say(f"{f'statistics: {name}':32} {counted[_ROUNDS // 2]:10.1f} {counted[-1]:9.1f}")
         for name, said in FILTERS.items():
             queried = sorted([_queried(listed, said) for _ in range(_ROUNDS)])
             answered = sorted([await _answered(browser, said) for _ in range(_ROUNDS)])
@@ -239,6 +262,12 @@ def _log_of(file: Path) -> str | None:
 def _queried(listed: RequestIndex, said: Mapping[str, str]) -> float:
     wanted, began = filter_from(Clause(*each) for each in said.items()), time.perf_counter()
     listed.page(wanted, before=None, limit=PAGE + 1)
+    return (time.perf_counter() - began) * 1_000
+
+
+def _counted(listed: RequestIndex, said: Mapping[str, str]) -> float:
+    wanted, began = filter_from(Clause(*each) for each in said.items()), time.perf_counter()
+    statistics(listed, wanted)
     return (time.perf_counter() - began) * 1_000
 
 

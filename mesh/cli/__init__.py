@@ -41,6 +41,9 @@ COMMANDS = {
     ),
     "artifact": CommandPlace("artifact", "app", "Artifacts, data too large for a handoff: save, get."),
     "why": CommandPlace("audit", "why", "Explain a verdict, and name what would be allowed."),
+    "diff": CommandPlace(
+        "diff", "diff", "Compare two requests: the first divergence, then both side by side."
+    ),
     "replay": CommandPlace("replay", "replay", "Judge a log again and compare the verdicts."),
     "attach": CommandPlace(
         "attach", "attach", "Run one turn's code again in this process, where a debugger stops."
@@ -82,6 +85,11 @@ COMMANDS = {
         "audit",
         "cost",
         "Sum up the cost of models: dollars, tokens, and the share of prompts that the vendor had cached.",
+    ),
+    "stats": CommandPlace(
+        "stats",
+        "stats",
+        "Count requests: edges, depths, refusals, ping-pong, times, costs, days, and who has what is open.",
     ),
     "check-agent": CommandPlace(
         "check_agent", "check_agent", "Check that an agent, in any language, keeps to the protocol."

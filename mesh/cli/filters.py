@@ -7,6 +7,8 @@ import click
 
 from mesh import ops
 from mesh.cli.options import Command, Option, together
+from mesh.cli.output import note
+from mesh.service.printable import counted
 
 if TYPE_CHECKING:
     from mesh.ops.where import Clause
@@ -46,3 +48,8 @@ def with_filters(command: Command) -> Command:
         return command(wanted=ops.where.filter_from([*(clauses or ()), *short]), **options)
 
     return run
+
+
+def remark_indexing(events: int) -> None:
+    """Remark on how much of the log is still to be indexed."""
+    note(f"{counted(events, 'event')} of the log to index; the next time takes up from there")

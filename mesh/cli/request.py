@@ -13,7 +13,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.stores import JournaledStep
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import Exit, Leave, leave
-from mesh.cli.filters import with_filters
+from mesh.cli.filters import remark_indexing, with_filters
 from mesh.cli.options import (
     PEOPLE,
     READERS,
@@ -96,7 +96,7 @@ async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json
 
     async with await where.connect(*READERS) as bus:
         found, is_whole = await ops.requests.from_index(
-            bus, look, folder=index_folder(Path.cwd()), whole=whole, on_work=_remark_indexing
+            bus, look, folder=index_folder(Path.cwd()), whole=whole, on_work=remark_indexing
         )
         await _remark_freeze(bus)
     listing(
@@ -117,10 +117,6 @@ async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json
     )
     if not is_whole and len(found) < limit:
         note("only the newest part of the log is indexed; --all indexes the rest, once")
-
-
-def _remark_indexing(events: int) -> None:
-    note(f"{counted(events, 'event')} of the log to index; the next time takes up from there")
 
 
 async def _remark_freeze(bus: Bus) -> None:

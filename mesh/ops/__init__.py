@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from mesh.ops import control as control
     from mesh.ops import dead_letters as dead_letters
     from mesh.ops import delivery as delivery
+    from mesh.ops import diff as diff
     from mesh.ops import explain as explain
     from mesh.ops import gauges as gauges
     from mesh.ops import health as health
+    from mesh.ops import hops as hops
     from mesh.ops import index as index
     from mesh.ops import journals as journals
     from mesh.ops import log as log
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from mesh.ops import roster as roster
     from mesh.ops import rows as rows
     from mesh.ops import spending as spending
+    from mesh.ops import statistics as statistics
     from mesh.ops import watch as watch
     from mesh.ops import where as where
     from mesh.ops import words as words

@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 
+from mesh.ops.hops import RequestCounts
 from mesh.ops.roster import Frozen
 from mesh.ops.rows import EdgeCount, IndexRow, Listed
 from mesh.ops.where import Filter
 
-_FORM = 7
+_FORM = 8
 """The form of the tables. A file of another form is made again."""
 _FEW = 20_000
 """How many rows are checked one by one if no filter has fewer: tens of milliseconds."""
@@ -35,14 +36,26 @@ CREATE TABLE requests (
     opened INTEGER NOT NULL, at INTEGER NOT NULL, events INTEGER NOT NULL, type TEXT NOT NULL,
     nano_dollars INTEGER NOT NULL, tokens INTEGER NOT NULL, model_calls INTEGER NOT NULL,
     refusals INTEGER NOT NULL, rule TEXT NOT NULL, trail TEXT NOT NULL, text TEXT NOT NULL,
-    words TEXT NOT NULL, tags TEXT NOT NULL
+    hops INTEGER NOT NULL, depth INTEGER NOT NULL, ping_pong INTEGER NOT NULL,
+    words TEXT NOT NULL, tags TEXT NOT NULL, counted BLOB NOT NULL
 );
-CREATE INDEX requests_opened ON requests (opened);
+CREATE INDEX requests_opened ON requests
+    (opened, id, status, depth, events, hops, ping_pong, refusals, nano_dollars);
 CREATE INDEX requests_last ON requests (last);
 CREATE INDEX requests_conversation ON requests (conversation) WHERE conversation != '';
 CREATE TABLE edges (
     giver TEXT NOT NULL, taker TEXT NOT NULL, passed INTEGER NOT NULL, refused INTEGER NOT NULL,
     PRIMARY KEY (giver, taker)
+) WITHOUT ROWID;
+CREATE TABLE hops (
+    giver TEXT NOT NULL, taker TEXT NOT NULL, bucket INTEGER NOT NULL, id INTEGER NOT NULL,
+    passed INTEGER NOT NULL, us INTEGER NOT NULL, waited_us INTEGER NOT NULL, nano_dollars INTEGER NOT NULL,
+    PRIMARY KEY (giver, taker, bucket, id)
+) WITHOUT ROWID;
+CREATE TABLE refusals (
+    rule TEXT NOT NULL, giver TEXT NOT NULL, taker TEXT NOT NULL, id INTEGER NOT NULL,
+    refused INTEGER NOT NULL,
+    PRIMARY KEY (rule, giver, taker, id)
 ) WITHOUT ROWID;
 CREATE TABLE tags (tag TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (tag, id)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (text, content='', prefix='3 4 5');
@@ -116,7 +129,7 @@ class RequestIndex:
         with self._transaction() as writing:
             if fits(writing):
                 return
-            for table in ("place", "requests", "edges", "tags", "words"):
+            for table in ("place", "requests", "edges", "hops", "refusals", "tags", "words"):
                 writing.execute(f"DROP TABLE IF EXISTS {table}")
             for statement in _TABLES.split(";\n"):
                 writing.execute(statement)
@@ -188,11 +201,13 @@ class RequestIndex:
 
     def _put(self, writing: sqlite3.Connection, first: int, row: IndexRow) -> None:
         request = row.listed.request
-        select = "SELECT id, last, tags FROM requests WHERE request = ?"
+        select = "SELECT id, last, tags, counted FROM requests WHERE request = ?"
         known = writing.execute(select, (request,)).fetchone()
         fields = {name: getattr(row.listed, name) for name in _FIELDS} | {"tags": " ".join(sorted(row.tags))}
         fields["conversation"] = row.listed.conversation or ""
         fields["frozen"] = None if row.listed.frozen is None else msgspec.json.encode(row.listed.frozen)
+        fields["counted"] = msgspec.json.encode(row.counts)
+        counted = RequestCounts()
         if known is None:
             id_, before = first, set[str]()
             fields |= {"id": id_, "words": row.words}
@@ -204,6 +219,7 @@ class RequestIndex:
             return  # another process has read on
         else:
             id_, before = known[0], set(known[2].split())
+            counted = msgspec.json.decode(known[3], type=RequestCounts)
             for fixed in ("request", "text"):
                 del fields[fixed]
             sets = ", ".join(f"{name} = ?" for name in fields)
@@ -212,20 +228,23 @@ class RequestIndex:
             "DELETE FROM tags WHERE tag = ? AND id = ?", [(tag, id_) for tag in before - row.tags]
         )
         writing.executemany("INSERT INTO tags VALUES (?, ?)", [(tag, id_) for tag in row.tags - before])
+        _count(writing, id_, counted, row.counts)
 
     def forget(self, before: int) -> int:
         """Take out the requests whose newest event stood before a place in the log; return how many."""
         with self._transaction() as writing:
             gone = writing.execute(
-                "SELECT id, tags, words FROM requests WHERE last < ? ORDER BY last LIMIT 1000", (before,)
+                "SELECT id, tags, words, counted FROM requests WHERE last < ? ORDER BY last LIMIT 1000",
+                (before,),
             ).fetchall()
-            for id_, tags, words in gone:
+            for id_, tags, words, counted in gone:
                 writing.executemany(
                     "DELETE FROM tags WHERE tag = ? AND id = ?", [(tag, id_) for tag in tags.split()]
                 )
                 writing.execute(
                     "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (id_, words)
                 )
+                _count(writing, id_, msgspec.json.decode(counted, type=RequestCounts), RequestCounts())
                 writing.execute("DELETE FROM requests WHERE id = ?", (id_,))
         return len(gone)
 
@@ -301,6 +320,22 @@ class RequestIndex:
                 values += [at, at]
         return tables, key, clauses, values
 
+    @contextlib.contextmanager
+    def reading_of(self, wanted: Filter) -> "Iterator[SubsetReader]":
+        """Give what reads the tables as they are now, and knows which requests are wanted.
+
+        It has a connection of its own: whoever else reads does not wait for long sums.
+        """
+        tables, key, clauses, values = self._conditions(wanted, by_change=False)
+        with contextlib.closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as reading:
+            reading.execute("PRAGMA temp_store = MEMORY")
+            reading.execute("CREATE TEMP TABLE wanted (id INTEGER PRIMARY KEY)")
+            reading.execute("BEGIN")  # all that is read is of one moment
+            if clauses:
+                select = f"SELECT {key} FROM {tables} WHERE {' AND '.join(clauses)}"
+                reading.execute(f"INSERT INTO wanted {select}", values)
+            yield SubsetReader(reading, is_all=not clauses)
+
     def count(self, tag: str) -> int:
         """Return how many requests have a tag; of very many, `_FEW`."""
         return self._few("SELECT 1 FROM tags WHERE tag = ?", tag)
@@ -324,6 +359,42 @@ class RequestIndex:
     def _read(self, select: str, *values: Any) -> Sequence[tuple[Any, ...]]:
         with self._at_reading:
             return self._reading.execute(select, values).fetchall()
+
+
+class SubsetReader:
+    """Reads the tables for some of the requests."""
+
+    def __init__(self, reading: sqlite3.Connection, *, is_all: bool) -> None:
+        self._reading, self._is_all = reading, is_all
+
+    def read(self, select: str, *values: Any, key: str = "id") -> Sequence[tuple[Any, ...]]:
+        """Return the rows of a SELECT in which `{wanted}` stands for the condition.
+
+        Args:
+            key: the column that has a request's id.
+        """
+        condition = "1" if self._is_all else f"+{key} IN (SELECT id FROM wanted)"
+        return self._reading.execute(select.format(wanted=condition), values).fetchall()
+
+
+def _count(writing: sqlite3.Connection, id_: int, before: RequestCounts, now: RequestCounts) -> None:
+    """Put what is counted of a request in the place of what was counted before."""
+    gone, more = set(before.hops) - set(now.hops), set(now.hops) - set(before.hops)
+    writing.executemany(
+        "DELETE FROM hops WHERE giver = ? AND taker = ? AND bucket = ? AND id = ?",
+        [(*hop[:3], id_) for hop in gone],
+    )
+    writing.executemany(
+        "INSERT INTO hops VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [(*hop[:3], id_, *hop[3:]) for hop in more]
+    )
+    gone_, more_ = set(before.refusals) - set(now.refusals), set(now.refusals) - set(before.refusals)
+    writing.executemany(
+        "DELETE FROM refusals WHERE rule = ? AND giver = ? AND taker = ? AND id = ?",
+        [(*each[:3], id_) for each in gone_],
+    )
+    writing.executemany(
+        "INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", [(*each[:3], id_, each[3]) for each in more_]
+    )
 
 
 def _row(values: Sequence[Any]) -> Listed:

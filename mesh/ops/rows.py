@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from mesh.bus.reader import StoredMessage
+from mesh.ops.hops import HopTracker, RequestCounts
 from mesh.ops.log import header_of
 from mesh.ops.queue import is_for_people
 from mesh.ops.roster import Frozen
@@ -61,6 +62,12 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """The rule of the newest refusal."""
     trail: str = ""
     """Everybody who held the work, in order; the newest of many."""
+    hops: int = 0
+    """How often work was given to someone."""
+    depth: int = 0
+    """The deepest that it went."""
+    ping_pong: int = 0
+    """Hops by which work went to and fro again: a → b, b → a, and then a → b."""
     id: int = 0
     """Place in the log of its first event."""
     last: int
@@ -74,6 +81,8 @@ class IndexRow(NamedTuple):
     tags: frozenset[str]
     words: str
     """The words that a search finds, as `words_of` returns them."""
+    counts: RequestCounts = RequestCounts()
+    """What statistics count of it."""
 
 
 def words_of(*texts: str) -> str:
@@ -119,10 +128,12 @@ class FoldedRequest:
         self.text = ""
         self.opened = 0
         self.frozen: Frozen | None = None
+        self._hops = HopTracker()
 
     def take(self, event: AnyEvent) -> EdgeCount | None:
         """Take in the next event; return between whom work passed, or was not to pass. Raises BrokenLog."""
         self.ledger.apply(event)
+        self._hops.take(event, self.ledger)
         if event.n == 0:
             self.opened = event.at
         if isinstance(event, events.RequestRefused):
@@ -173,6 +184,7 @@ class FoldedRequest:
         ran = ((turn.agent, turn.report.version) for turn in ledger.turns.values())
         tags |= {version_tag(agent, version) for agent, version in ran if version}
         tags |= {f"cost:{power}" for power in COSTS if spent.nano_dollars >= 10**power}
+        counts = self._hops.counts(ledger)
         cut = "… → " if len(self.trail) > _TRAIL else ""
         listed = Listed(
             request=str(ledger.request),
@@ -192,9 +204,12 @@ class FoldedRequest:
             refusals=len(self.rules),
             rule=self.rules[-1] if self.rules else "",
             trail=cut + " → ".join(self.trail[-_TRAIL:]),
+            hops=sum(hop.passed for hop in counts.hops),
+            depth=counts.depth,
+            ping_pong=counts.ping_pong,
             text=self.text[:TEXT],
         )
-        return IndexRow(listed, frozenset(tags), words_of(listed.text, listed.conversation or ""))
+        return IndexRow(listed, frozenset(tags), words_of(listed.text, listed.conversation or ""), counts)
 
 
 def folded_from(happened: Sequence[AnyEvent] | None) -> FoldedRequest | None:

@@ -158,6 +158,7 @@ ON: dict[str, Callable[[Night], Awaitable[str]]] = {
 """The request that a command's ID stands for; else one that has ended."""
 FOUND = {
     r"^mesh doctor": Exit.FAILED,
+    r"^mesh diff ID@7": Exit.FAILED,
     r"^mesh replay .*--(policy|fleet)": Exit.FAILED,
     r"^mesh replay .*--agent": Exit.NOTHING_JUDGED,
     r"^mesh restore": Exit.FAILED,
@@ -173,14 +174,14 @@ async def test_a_command_of_the_page_does_what_it_is_given_for(
     night: Night, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = shlex.split(line, comments=True)[1:]
-    if "ID" in words:
+    if any(word.partition("@")[0] == "ID" for word in words):
         kind = next((made for wanted, made in ON.items() if re.search(wanted, line)), Night.long)
         request = await kind(night)
-        words = [request if word == "ID" else word for word in words]
+        words = [re.sub(r"^ID(?=@|$)", request, word) for word in words]
     if "17" in words:
         last = await night.stage.last_seq(STREAM)
         words = [str(last) if word == "17" else word for word in words]
-    if "diff" in words:
+    if words[:2] == ["conf", "diff"]:
         kept = every(await night.stage.bus("admin"), "CONF", subjects.policy("default"))
         words = [*words[:2], *[str(each.seq) async for each in kept]]
     who = next((name for name in ("app", "admin") if f"--as {name}" in line), "ops")

@@ -1,0 +1,133 @@
+"""`mesh diff`: two requests side by side, and where they part."""
+
+from pathlib import Path
+
+import click
+
+from mesh import ops
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import READERS, Option, Where, framed, one_of
+from mesh.cli.output import as_json_text, emit, paged, say, show_lines, table
+from mesh.errors import BusError, MeshError, UsageWrong
+from mesh.ops.diff import CourseEntry, CoursePair, FieldChange, RequestDiff
+from mesh.ops.words import heading
+from mesh.service.printable import counted, short
+from protocol.views.timeline import Timeline, timeline
+from protocol.wire.ids import is_request_id
+
+_VALUE_CHARS = 80
+
+Side = tuple[str, int | None]
+"""A request's id, its beginning or a file; and the event up to which it is compared."""
+
+
+def _side(context: click.Context, argument: click.Parameter, typed: str) -> Side:
+    """Return what `ID`, `FILE`, `ID@N` or `FILE@N` names."""
+    name, at, number = typed.rpartition("@")
+    if not at or not number.isdecimal() or Path(typed).is_file():
+        return typed, None
+    return name, int(number)
+
+
+def _side_argument(name: str) -> Option:
+    help = "A request's id, its beginning, or a file of one exported request; with @N up to its event N."
+    return click.argument(name, metavar=name.upper(), callback=_side, help=help)
+
+
+@click.command()
+@_side_argument("a")
+@_side_argument("b")
+@click.option("--texts", is_flag=True, help="Also compare what agents and people wrote.")
+@framed
+async def diff(where: Where, *, a: Side, b: Side, texts: bool, as_json: bool) -> None:
+    """Compare two requests: the first divergence, then both side by side.
+
+    Compared are each event's move, giver, target, verdict, rule, code, facts, dropped facts and the answer.
+    Ids, times and costs are not; the client counts as `client`, so that a rerun can be the same. Tasks that
+    run at the same time may come in another order, which is a difference.
+
+    Exit status 0 if they are the same, 1 if they differ, 2 if one of them cannot be read.
+    """
+    one, other = await _told(where, a), await _told(where, b)
+    found = ops.diff.compared(one, other, texts=texts, through=(a[1], b[1]))
+    if as_json:
+        emit(found)
+    else:
+        with paged():
+            _show(found, one, other)
+    if not found.same:
+        raise Leave(Exit.FAILED)
+
+
+async def _told(where: Where, side: Side) -> Timeline:
+    """Return the story of one side. Raises UsageWrong for one that cannot be read, and BusError."""
+    name, through = side
+    try:
+        bodies = await one_of(where, await _source(where, name))
+        if through is not None and through >= len(bodies):
+            raise UsageWrong(f"{name} has no event {through}; the last one is {len(bodies) - 1}")
+        return timeline(ops.log.decoded(bodies if through is None else bodies[: through + 1]))
+    except BusError:
+        raise
+    except MeshError as wrong:
+        raise UsageWrong(str(wrong)) from wrong
+
+
+def _is_path(name: str) -> bool:
+    return Path(name).is_file() or not ops.log.is_prefix(name)
+
+
+async def _source(where: Where, name: str) -> str | Path:
+    if is_request_id(name):
+        return name
+    if _is_path(name):
+        return Path(name)
+    async with await where.connect(*READERS) as bus:
+        return await ops.log.whole_id(bus, name)
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def _show(found: RequestDiff, one: Timeline, other: Timeline) -> None:
+    if found.first is None:
+        say(f"the same: {counted(len(found.rows), 'entry', 'entries')}")
+        return
+    for name, told in (("A", one), ("B", other)):
+        line = heading(told)
+        show_lines(type(line)((f"{name}  ", "bold"), *line.parts))
+    say(f"first divergence: {_change(found.first)}")
+    for change in found.fields[1:]:
+        say(f"  then {_change(change)}")
+    table(("A", "", "B"), [(_words(row.a), _mark(row), _words(row.b)) for row in found.rows])
+
+
+def _change(change: FieldChange) -> str:
+    places = [
+        f"event {n} of {name}" if n is not None else f"the end of {name}"
+        for name, n in (("A", change.a), ("B", change.b))
+    ]
+    where = f"event {change.a}" if change.a == change.b else " and ".join(places)
+    return f"{change.field} at {where}: {_value(change.was)} → {_value(change.now)}"
+
+
+def _value(value: object) -> str:
+    if value is None or value == {}:
+        return "nothing"
+    return short(value if isinstance(value, str) else as_json_text(value), _VALUE_CHARS)
+
+
+def _mark(row: CoursePair) -> str:
+    """Return what `sdiff` shows between two lines."""
+    if row.a is None or row.b is None:
+        return "<" if row.b is None else ">"
+    return "|" if row.differs else ""
+
+
+def _words(each: CourseEntry | None) -> str:
+    if each is None:
+        return ""
+    arrow = "✗" if each.verdict == "refused" else "→"
+    between = each.giver if each.target is None else f"{each.giver} {arrow} {each.target}"
+    why = each.rule or each.code
+    return f"{each.n} {between} {each.move}" + (f": {why}" if why else "")

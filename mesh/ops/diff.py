@@ -1,0 +1,237 @@
+"""Two requests beside each other: where their courses part, and how.
+
+    found = compared(timeline(one), timeline(other))
+    found.first and found.first.field     # "target": the first divergence is another target
+
+Ids, times, costs and texts are not compared: no two requests share them. The client is compared as `client`,
+so that a request and its rerun by an operator can be the same.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+import msgspec
+
+from mesh.ops.words import OF_TASKS
+from protocol.views.timeline import Timeline, TimelineEntry
+
+CLIENT = "client"
+
+
+class CourseEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened, without what only one request can have."""
+
+    n: int
+    """Its event's number in the request."""
+    move: str
+    giver: str
+    target: str | None = None
+    verdict: str
+    rule: str | None = None
+    code: str | None = None
+    """Why a turn, a task or a request failed, or a person was asked; the task that it is about."""
+    facts: Mapping[str, Any] = {}
+    """By key: the value of each fact that is new or changed; with its labels where it has some."""
+    dropped: tuple[str, ...] = ()
+    answer: Any = None
+    text: str = ""
+
+
+class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of what happened at one place in both requests. A number is None past a request's end."""
+
+    a: int | None
+    b: int | None
+    field: str
+    was: Any = None
+    now: Any = None
+
+
+class CoursePair(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in both requests side by side; None where only the other one has it."""
+
+    a: CourseEntry | None
+    b: CourseEntry | None
+    differs: tuple[str, ...] = ()
+    """Fields that are not the same; empty also where one is None."""
+
+    @property
+    def is_same(self) -> bool:
+        return self.a is not None and self.b is not None and not self.differs
+
+
+class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two requests."""
+
+    request: str
+    through: int | None = None
+    """The event up to which it is compared; None: all of it."""
+    status: str
+
+
+class RequestDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """Where two requests part."""
+
+    a: ComparedSide
+    b: ComparedSide
+    same: bool
+    first: FieldChange | None
+    """The first divergence; None if there is none."""
+    fields: tuple[FieldChange, ...]
+    """For each field that differs anywhere: the first place where it does."""
+    rows: tuple[CoursePair, ...]
+
+
+_Read = Callable[[CourseEntry], Any]
+_FIELDS: Final[Mapping[str, _Read]] = {
+    "move": lambda each: each.move,
+    "giver": lambda each: each.giver,
+    "target": lambda each: each.target,
+    "verdict": lambda each: each.verdict,
+    "rule": lambda each: each.rule,
+    "code": lambda each: each.code,
+    "facts": lambda each: each.facts,
+    "dropped": lambda each: each.dropped,
+    "answer": lambda each: each.answer,
+    "text": lambda each: each.text,
+}
+"""What is compared, in this order."""
+FIELDS: Final = tuple(_FIELDS)
+_ALIGNED_BY = FIELDS[:5]
+"""What entries are aligned by."""
+_CODED = frozenset({*OF_TASKS, "turn_failed", "fail", "escalate"})
+"""Moves whose detail is a code or a name."""
+
+
+def compared(
+    one: Timeline,
+    other: Timeline,
+    *,
+    texts: bool = False,
+    through: tuple[int | None, int | None] = (None, None),
+) -> RequestDiff:
+    """Return where two requests part.
+
+    Args:
+        texts: compare what agents and people wrote, too, and not the answer alone.
+        through: the events up to which they were read, for the report.
+    """
+    fields = FIELDS if texts else FIELDS[:-1]
+    left, right = list(_course(one)), list(_course(other))
+    rows = tuple(_aligned(left, right, fields))
+    first = next(_parted(left, right, fields), None)
+    by_field: dict[str, FieldChange] = {}
+    for row in rows:
+        for change in _changes(row.a, row.b, fields):
+            by_field.setdefault(change.field, change)
+    if first is not None:  # it stands first, whatever the rows are aligned to
+        by_field[first.field] = first
+    ordered = sorted(by_field.values(), key=lambda each: (each is not first, _place(each)))
+    return RequestDiff(
+        a=ComparedSide(request=one.request, through=through[0], status=one.status),
+        b=ComparedSide(request=other.request, through=through[1], status=other.status),
+        same=first is None,
+        first=first,
+        fields=tuple(ordered),
+        rows=rows,
+    )
+
+
+def _place(change: FieldChange) -> int:
+    return min(each for each in (change.a, change.b) if each is not None)
+
+
+def _course(told: Timeline) -> Iterator[CourseEntry]:
+    def named(name: str | None) -> str | None:
+        return CLIENT if name == told.client else name
+
+    for entry in told.moves:
+        is_answer = entry.move == "complete"
+        yield CourseEntry(
+            n=entry.seq,
+            move=entry.move,
+            giver=named(entry.from_) or "",
+            target=named(entry.to),
+            verdict=entry.verdict,
+            rule=entry.rule,
+            code=entry.detail if entry.move in _CODED and entry.verdict != "refused" else None,
+            facts=_facts(entry),
+            dropped=entry.dropped,
+            answer=told.answer if is_answer else None,
+            text="" if is_answer else entry.summary,
+        )
+
+
+def _facts(entry: TimelineEntry) -> dict[str, Any]:
+    return {
+        fact.key: {"value": fact.value, "labels": fact.labels} if fact.labels else fact.value
+        for fact in entry.facts
+    }
+
+
+# --- alignment ------------------------------------------------------------------------------------
+
+
+def _parted(
+    a: Sequence[CourseEntry], b: Sequence[CourseEntry], fields: Sequence[str]
+) -> Iterator[FieldChange]:
+    """Yield what differs from event to event, without looking for what was put between."""
+    for at in range(max(len(a), len(b))):
+        yield from _changes(a[at] if at < len(a) else None, b[at] if at < len(b) else None, fields)
+
+
+def _changes(a: CourseEntry | None, b: CourseEntry | None, fields: Sequence[str]) -> Iterator[FieldChange]:
+    """Yield the fields in which two differ: of different moves what they are; of one alone its move."""
+    if a is None or b is None:
+        yield FieldChange(
+            a=None if a is None else a.n,
+            b=None if b is None else b.n,
+            field="move",
+            was=None if a is None else a.move,
+            now=None if b is None else b.move,
+        )
+        return
+    for name in fields if a.move == b.move else _ALIGNED_BY:
+        was: Any = _FIELDS[name](a)
+        now: Any = _FIELDS[name](b)
+        if not _equal(was, now):
+            if name == "facts":
+                was, now = _others(was, now), _others(now, was)
+            yield FieldChange(a=a.n, b=b.n, field=name, was=was, now=now)
+
+
+def _equal(was: Any, now: Any) -> bool:
+    """Return True for equal JSON: `1` is not `true`."""
+    return was == now and msgspec.json.encode(was, order="sorted") == msgspec.json.encode(now, order="sorted")
+
+
+def _others(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of some facts those that are not the same in others."""
+    return {key: value for key, value in one.items() if key not in other or not _equal(value, other[key])}
+
+
+def _aligned(
+    a: Sequence[CourseEntry], b: Sequence[CourseEntry], fields: Sequence[str]
+) -> Iterator[CoursePair]:
+    """Yield both requests side by side: alike beginnings first, then what is alike in the rest."""
+    keys = [tuple(str(_FIELDS[name](each)) for name in _ALIGNED_BY) for each in (*a, *b)]
+    left, right = keys[: len(a)], keys[len(a) :]
+    begin = 0
+    while begin < min(len(a), len(b)) and left[begin] == right[begin]:
+        begin += 1
+    for at in range(begin):
+        yield _pair(a[at], b[at], fields)
+    blocks = SequenceMatcher(None, left[begin:], right[begin:], autojunk=False).get_opcodes()
+    for _, i, i_end, j, j_end in blocks:
+        for at in range(max(i_end - i, j_end - j)):
+            yield _pair(
+                a[begin + i + at] if i + at < i_end else None,
+                b[begin + j + at] if j + at < j_end else None,
+                fields,
+            )
+
+
+def _pair(a: CourseEntry | None, b: CourseEntry | None, fields: Sequence[str]) -> CoursePair:
+    differs = () if a is None or b is None else tuple(each.field for each in _changes(a, b, fields))
+    return CoursePair(a=a, b=b, differs=differs)

@@ -1,0 +1,133 @@
+"""The hops of one request, as statistics count them: between whom work passed, how long, and for how much.
+
+A hop is a turn, and the name that gave it the work. It lasts from the event that opened the turn to the one
+that ended it. While the turn asks, is tried again later, has tasks under way or is in doubt, it waits.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from protocol.domain.ledger import Ledger
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import TurnId
+from protocol.wire.moves import Transfer
+
+OPEN: Final = -1
+"""The bucket of hops that are not over."""
+_STEPS: Final = 4
+"""Buckets in which a time doubles: the bounds of one are 19% apart."""
+
+
+class HopCount(NamedTuple):
+    """Hops of one request over one edge, which lasted about as long."""
+
+    giver: str
+    taker: str
+    bucket: int
+    """By how long they lasted; `OPEN` for those that are not over."""
+    passed: int
+    us: int
+    """How long they lasted, all together."""
+    waited_us: int
+    """How much of that they waited."""
+    nano_dollars: int
+
+
+class RefusalCount(NamedTuple):
+    """Refusals of one request by one rule, of moves between two names."""
+
+    rule: str
+    giver: str
+    taker: str
+    """Empty for a move that gives work to nobody."""
+    refused: int
+
+
+class RequestCounts(NamedTuple):
+    """What statistics count of one request."""
+
+    depth: int = 0
+    """The deepest that it went."""
+    ping_pong: int = 0
+    """Hops by which work went to and fro again: a → b, b → a, and then a → b."""
+    hops: tuple[HopCount, ...] = ()
+    refusals: tuple[RefusalCount, ...] = ()
+
+
+def bucket_of(us: int) -> int:
+    """Return the bucket of a time: 0 for less than a millisecond, four more for each doubling."""
+    return 0 if us < 1_000 else 1 + math.floor(_STEPS * math.log2(us / 1_000))
+
+
+def time_in(bucket: int) -> int:
+    """Return the middle of a bucket, µs: at most 10% from each time in it."""
+    return 500 if bucket < 1 else round(1_000 * 2 ** ((bucket - 0.5) / _STEPS))
+
+
+class HopTracker:
+    """Follows the turns of one request."""
+
+    def __init__(self) -> None:
+        self._edges: dict[TurnId, tuple[str, str]] = {}
+        self._waits: dict[TurnId, int] = {}
+        """Turns that wait, and since when (UTC µs)."""
+        self._waited = Counter[TurnId]()
+        self._refused = Counter[tuple[str, str, str]]()
+        self._depth = self._ping_pong = 0
+        self._latest: tuple[tuple[str, str], ...] = ()
+
+    def take(self, event: AnyEvent, ledger: Ledger) -> None:
+        """Take in the next event, which the ledger has."""
+        if event.opens_turn and event.work is not None:
+            handoff = event.work.handoff
+            self._hop(event.work.turn, (str(handoff.from_agent), str(handoff.to_agent)))
+            self._depth = max(self._depth, event.work.depth)
+        if event.refusal is not None:
+            self._refuse(event, ledger)
+        for turn in [each for each in self._waits if not _waiting(ledger, each)]:
+            self._waited[turn] += max(0, event.at - self._waits.pop(turn))
+        for turn in ledger.open:
+            if _waiting(ledger, turn):
+                self._waits.setdefault(turn, event.at)
+
+    def _hop(self, turn: TurnId, edge: tuple[str, str]) -> None:
+        if self._latest == (edge, edge[::-1]):
+            self._ping_pong += 1
+        self._latest = (*self._latest[-1:], edge)
+        self._edges[turn] = edge
+
+    def _refuse(self, event: AnyEvent, ledger: Ledger) -> None:
+        assert event.refusal is not None
+        turn, move = ledger.turns.get(event.turn), getattr(event, "move", None)
+        giver = str(ledger.client or "") if turn is None else str(turn.agent)
+        taker = str(move.to_agent) if isinstance(move, Transfer) else ""
+        self._refused[str(event.refusal.rule), giver, taker] += 1
+
+    def counts(self, ledger: Ledger) -> RequestCounts:
+        """Return what is counted of the request so far."""
+        return RequestCounts(
+            self._depth,
+            self._ping_pong,
+            tuple(sorted(self._summed(ledger))),
+            tuple(sorted(RefusalCount(*each, count) for each, count in self._refused.items())),
+        )
+
+    def _summed(self, ledger: Ledger) -> Iterator[HopCount]:
+        found: dict[tuple[str, str, int], list[int]] = {}
+        for id_, (giver, taker) in self._edges.items():
+            turn = ledger.turns[id_]
+            us = 0 if turn.end is None else max(0, turn.end.at - turn.opened_at)
+            bucket = OPEN if turn.end is None else bucket_of(us)
+            sums = found.setdefault((giver, taker, bucket), [0, 0, 0, 0])
+            waited = 0 if turn.end is None else min(us, self._waited[id_])
+            for at, more in enumerate((1, us, waited, turn.report.usage.nano_dollars)):
+                sums[at] += more
+        for edge, sums in found.items():
+            yield HopCount(*edge, *(min(each, 2**62) for each in sums))
+
+
+def _waiting(ledger: Ledger, turn: TurnId) -> bool:
+    state = ledger.open.get(turn)
+    return state is not None and state.state != "working"
