@@ -17,11 +17,13 @@ are another effect, which nobody has approved. The guard names the digest that a
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from mesh.agent._fork import EFFECTS_REFUSED
 from mesh.agent._journal import Journal, Place, Produce
 from mesh.agent._steps import (
     NOTHING_GIVEN,
@@ -43,7 +45,7 @@ from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Fact, Refusal
 from protocol.wire.ids import HUMAN, derive, submitter_of
 from protocol.wire.moves import Ask
-from protocol.wire.records import DONE, FENCE, Record
+from protocol.wire.records import DONE, FENCE, Reads, Record, Refused
 
 ALL_FACTS = ""
 """Among the facts that a tool read: all of them."""
@@ -55,6 +57,11 @@ def _anyway() -> None:
     """Allow an effect."""
 
 
+async def _nothing() -> Record | None:
+    """Know no outcome."""
+    return None
+
+
 async def bring_about(
     journal: Journal,
     call: Call,
@@ -64,6 +71,7 @@ async def bring_about(
     given: Given = NOTHING_GIVEN,
     again: Produce | None,
     allow: Callable[[], None] = _anyway,
+    outcome: Callable[[], Awaitable[Record | None]] = _nothing,
 ) -> Any:
     """Return an effect's value, with its intent recorded before it is tried.
 
@@ -74,6 +82,7 @@ async def bring_about(
             effect is in doubt, and a person has to settle it.
         allow: called before the effect is begun for the first time. It raises a `Recorded` no, which is
             the outcome then, or a TurnError that stops the round.
+        outcome: called before that. What it returns is what came of the effect, and nothing is done.
 
     An attempt that raises anything but a `Recorded` no leaves its intent without a result and ends the
     round. No code goes on as if the attempt had not happened. Raises InDoubt, and the TurnError that it is.
@@ -91,8 +100,8 @@ async def bring_about(
         attempt = produce
         if doubtful is not None:
             attempt = _settling(journal, call, key, place, doubtful, before, produce, again)
-        elif (refused := _refused(journal, call, given, key, allow)) is not None:
-            return value_of(await journal.write(place.name, refused, nth))
+        elif (known := await outcome() or _refused(journal, call, given, key, allow)) is not None:
+            return value_of(await journal.write(place.name, known, nth))
         await _intend(journal, call, given, key, place, nth)
         try:
             record = await journal.produced(call, attempt, given, key=key)
@@ -222,9 +231,41 @@ def key_by_facts(earlier: Earlier, call_key: str, facts: Collection[Fact]) -> st
     """
     for record in reversed(earlier.same_calls(call_key)):
         assert record.reads is not None
-        if all(fact_digest(facts, key) == was for key, was in record.reads.facts.items()):
+        if reads_the_same(facts, record.reads):
             return record.key
     return derive(call_key, fact_digest(facts))
+
+
+def reads_the_same(facts: Collection[Fact], reads: Reads) -> bool:
+    """Return True if the facts that an effect read are the same now."""
+    return all(fact_digest(facts, key) == was for key, was in reads.facts.items())
+
+
+# --- forks -----------------------------------------------------------------------------------------
+
+
+async def outcome_before(
+    journal: Journal, work: Assignment, call: Call, given: Given, key: str, forbidden: str
+) -> Record | None:
+    """Return the outcome of an effect in a fork: what came of it before, or a no; None where it is tried.
+
+    Args:
+        forbidden: why it may not be called, whatever the record says; empty if it may.
+    """
+    fork = None if forbidden else work.forked_from
+    outcome: Record | Refused | None = None
+    if fork is not None and fork.effects == "refuse":
+        told = f"{call[1]} is not run: this request was forked from {fork.request} without effects"
+        outcome = Refused(code=EFFECTS_REFUSED, message=told)
+    elif fork is not None and journal.before is not None:
+        same = partial(reads_the_same, work.handoff.facts)
+        outcome = await journal.before.effect(call, journal.nth_of(call), same)
+    match outcome:
+        case None:
+            return None
+        case Refused():
+            return journal.steps.record(call[0], call, given, key=key, error=outcome)
+    return journal.again(outcome, call, given, key=key)
 
 
 # --- approvals -------------------------------------------------------------------------------------

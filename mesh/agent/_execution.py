@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mesh.agent._ahead import EndWatch
-from mesh.agent._effects import another_try, bring_about, fact_digest, key_by_facts, require_approval
+from mesh.agent._effects import (
+    another_try,
+    bring_about,
+    fact_digest,
+    key_by_facts,
+    outcome_before,
+    require_approval,
+)
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
 from mesh.agent._steps import Given, Recorded, RoundKey, digest_of, given, giving, plain, prompt_of, text_of
 from mesh.agent._tasks import Send, Tasks, nowhere
@@ -187,7 +194,10 @@ class Execution:
                 return await self.journal.step(call, run, given=shown, refusals=for_model, ahead=for_model)
             await self.require_open()
             again = None if told else self.another_try(tool, key, run)
-            return await bring_about(self.journal, call, key, run, given=shown, again=again, allow=allow)
+            outcome = partial(outcome_before, self.journal, self.work, call, shown, key, told)
+            return await bring_about(
+                self.journal, call, key, run, given=shown, again=again, allow=allow, outcome=outcome
+            )
         except Recorded as no:
             for error in (*caught, no.raised):
                 if error is not None:

@@ -20,6 +20,7 @@ from mesh.agent import _telemetry as telling
 from mesh.agent._attempts import Attempts
 from mesh.agent._claims import Claims
 from mesh.agent._execution import Execution
+from mesh.agent._fork import record_before
 from mesh.agent._instance import FleetWatcher, ForeignRounds, Presence, RunningRounds
 from mesh.agent._journal import Journal
 from mesh.agent._steps import WINDOW, RoundKey
@@ -228,6 +229,7 @@ class Executor:
             lease_s=fleet.lease_s,
             is_overtaken=attempts.is_overtaken,
             is_over=is_over,
+            before=record_before(self._steps, key.agent, work),
         )
         return Execution(
             key,

@@ -58,6 +58,7 @@ def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "")
         instance=instance,
         model=model,
         no_rules=bool(agent.model) and agent.script is None,
+        forks=True,
     )
 
 

@@ -11,13 +11,14 @@ import asyncio
 import itertools
 import math
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mesh.agent._ahead import Writes
+from mesh.agent._fork import RecordBefore
 from mesh.agent._steps import (
     MAX_STEPS,
     NOTHING_GIVEN,
@@ -175,6 +176,7 @@ class Journal:
         past: how earlier rounds ended; a settled effect is in it.
         lease_s: after how long without a sign of life another instance may have the turn.
         is_overtaken, is_over: return True if another instance does; if a guard ended the turn.
+        before: of a fork: what answers its calls.
     """
 
     def __init__(
@@ -189,7 +191,11 @@ class Journal:
         lease_s: float = math.inf,
         is_overtaken: Callable[[], Awaitable[bool]] = never,
         is_over: Callable[[], Awaitable[bool]] = never,
+        before: RecordBefore | None = None,
     ) -> None:
+        self.before = before
+        self._made: Counter[Call] = Counter()
+        """How many equal calls have a step of this turn's own."""
         self._lease_s, self._is_overtaken, self._is_over, self._nonce = lease_s, is_overtaken, is_over, nonce
         self._round = key.round
         self.steps = StoredSteps(store, key, nonce=nonce, version=version)
@@ -257,6 +263,9 @@ class Journal:
         self._began.extend(steps[name].began for name in sorted(beginnings, key=place_of))
         for name, record in steps.items():
             self._kept[record.kind].append((name, record))
+            if self.before is not None and not name.endswith(DONE):
+                kind = "effect" if record.kind == "intent" else record.kind
+                self._made[kind, record.name, record.digest] += 1
         self.with_effect |= any(record.kind == "intent" for record in steps.values())
 
     @property
@@ -363,7 +372,13 @@ class Journal:
         if place.record is not None:
             return self.come_to(place.name, place.record, nth)
         try:
-            record = await self.produced(call, produce, given, cost=cost, began=began)
+            answered = None if self.before is None else await self.before.step(call, self.nth_of(call))
+            if answered is None:
+                record = await self.produced(call, produce, given, cost=cost, began=began)
+            else:
+                record = self.again(answered, call, given, began=began)
+                if on_reuse is not None:
+                    on_reuse()
             failpoint("step.ran")
             if ahead:
                 self.places.goes_on()
@@ -401,6 +416,19 @@ class Journal:
         self.tally.count(name, record, nth)
         replayed(name, record)
         return value_of(record)
+
+    def nth_of(self, call: Call) -> int:
+        """Count a call that has no step of this turn's own yet; return how many equal ones came before."""
+        self._made[call] += 1
+        return self._made[call] - 1
+
+    def again(
+        self, answered: Record, call: Call, given: Given, *, key: str = "", began: Any = None
+    ) -> Record:
+        """Return the record of a call that another request's record answers: it costs nothing here."""
+        return self.steps.record(
+            call[0], call, given, key=key, value=answered.value, error=answered.error, began=began
+        )
 
     async def produced(
         self,

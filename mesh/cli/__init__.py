@@ -48,6 +48,9 @@ COMMANDS = {
     "attach": CommandPlace(
         "attach", "attach", "Run one turn's code again in this process, where a debugger stops."
     ),
+    "fork": CommandPlace(
+        "fork", "fork", "Submit a request that goes on from an old one after event N; print its id."
+    ),
     "human": CommandPlace(
         "human",
         "app",

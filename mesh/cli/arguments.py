@@ -159,9 +159,13 @@ def since_option(parse: Callable[[str], Any], help: str) -> Option:
     return _option(parse, "--since", help=f"{help}: a time (ISO-8601), or 90s, 10m, 2h, 1d ago.")
 
 
-facts_option = _option(
-    parse_facts, "--fact", "facts", multiple=True, metavar="K=V", help="A fact: key=text, or key:=json."
-)
+def new_facts_option(*names: str) -> Option:
+    """Return an option of facts: its names, and its help."""
+    *options, help = names
+    return _option(parse_facts, *options, multiple=True, metavar="K=V", help=help)
+
+
+facts_option = new_facts_option("--fact", "facts", "A fact: key=text, or key:=json.")
 _submit_options = together(
     click.argument("text", help="What you want done."),
     click.option("--to", help="The agent that begins."),

@@ -160,6 +160,10 @@ async def show(where: Where, *, source: str | Path, at: int | None, steps: bool,
         if steps and not journals and isinstance(source, Path):
             note("this file holds no steps; export with --with-steps to have them")
     told = timeline(happened, journals)
+    if not isinstance(source, Path):
+        with suppress(MeshError):  # the rest is told without it
+            async with await where.connect(*READERS) as bus:
+                told = await ops.requests.with_forks(bus, told, index_folder(Path.cwd()))
     is_now = told.status == "open" and at is None and not isinstance(source, Path)
     if is_now:
         with suppress(MeshError):  # the rest is told without it

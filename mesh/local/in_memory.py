@@ -17,6 +17,7 @@ import msgspec
 
 from mesh.agent._execution import Execution, KeepPrompt, unkept
 from mesh.agent._executor import sound
+from mesh.agent._fork import record_before
 from mesh.agent._journal import Journal, never
 from mesh.agent._steps import key_of
 from mesh.agent._tasks import Send, nowhere
@@ -99,12 +100,14 @@ def turn_of(
     """
     work = msgspec.json.decode(codec.encode(work), type=Assignment)
     key = key_of(work.handoff.to_agent, request, work)
+    steps = MemorySteps() if steps is None else steps
     journal = Journal(
-        MemorySteps() if steps is None else steps,
+        steps,
         key,
         nonce=f"n{next(_INSTANCES)}",
         version=version,
         past=work.past,
+        before=record_before(steps, key.agent, work),
     )
     execution = Execution(
         key,

@@ -44,7 +44,16 @@ from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted
 from protocol.wire.freeze import Span
 from protocol.wire.handoff import Fact
-from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId, control_cause, request_id
+from protocol.wire.ids import (
+    HUMAN,
+    AgentName,
+    Cause,
+    RequestId,
+    SenderRole,
+    TurnId,
+    control_cause,
+    request_id,
+)
 from protocol.wire.moves import Move
 
 T = TypeVar("T")
@@ -113,6 +122,7 @@ class InMemoryGuard:
         prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
         number: tells the requests of one test apart.
         request: the id of the request; one made of `number` by default.
+        client: who submits; by default the fleet's first client.
         now: when it begins, UTC µs.
         breakers: by agent; those that fail from here on are counted, too. `BreakerEntry(state="open")` is one
             that was opened by hand.
@@ -130,6 +140,7 @@ class InMemoryGuard:
         breakers: Mapping[str, BreakerEntry] | None = None,
         number: int = 1,
         request: RequestId | None = None,
+        client: str = "",
         now: int = START_US,
         memory: Conversations | None = None,
         served: Callable[[str], bool] = lambda agent: True,
@@ -137,7 +148,7 @@ class InMemoryGuard:
     ) -> None:
         self.fleet = fleet
         self.policies = dict(policies or {"default": Policy()})
-        self.client = fleet.clients[0] if fleet.clients else AgentName("client")
+        self.client = AgentName(client or (fleet.clients[0] if fleet.clients else "client"))
         self.request = request or request_id(self.client, START_US // 1000, number.to_bytes(10))
         self.now = now
         """UTC µs."""
@@ -216,7 +227,8 @@ class InMemoryGuard:
         body = codec.encode(wanted)
         what, digest = _heard(codec.parse_submit, body), codec.body_digest(body)
         cause = Cause(submit_id(self.request))
-        return self._event(self.process(Command(self.request, self.client, what, cause, "client", digest)))
+        role: SenderRole = "operator" if self.client in self.fleet.operators else "client"
+        return self._event(self.process(Command(self.request, self.client, what, cause, role, digest)))
 
     def move(self, move: Move, report: Report | None = None) -> AnyEvent:
         """The holder asks for a move. Returns the verdict."""

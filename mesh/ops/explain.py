@@ -30,6 +30,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     request: str
     rerun_of: str | None
+    forked_from: str | None
     """The request that this one does again."""
     n: int
     at: int
@@ -97,6 +98,7 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     return Explanation(
         request=event.request,
         rerun_of=story.rerun_of,
+        forked_from=None if story.forked_from is None else story.forked_from.request,
         n=event.n,
         at=event.at,
         type=type_of(event),
@@ -211,6 +213,8 @@ def _sentences(why: Explanation) -> Iterator[str]:
     yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
     if why.rerun_of is not None:
         yield f"It does {why.rerun_of} again."
+    if why.forked_from is not None:
+        yield f"It goes on from {why.forked_from}."
     move = f"{asked} ({why.summary})" if why.summary else asked
     yield f"{why.who}: {move}." if why.verdict == "recorded" else f"{why.who} asked for: {move}."
     if ran := code_of(why.version, why.build):

@@ -20,11 +20,13 @@ import msgspec
 
 from mesh.ops.hops import RequestCounts
 from mesh.ops.roster import Frozen
-from mesh.ops.rows import EdgeCount, IndexRow, Listed
+from mesh.ops.rows import EdgeCount, IndexRow, Listed, fork_tag
 from mesh.ops.where import Filter
 
 _FORM = 8
 """The form of the tables. A file of another form is made again."""
+_FORKS = 100
+"""Requests at most that are named as forks of one."""
 _FEW = 20_000
 """How many rows are checked one by one if no filter has fewer: tens of milliseconds."""
 _FIELDS = tuple(name for name in Listed.__struct_fields__ if name != "id")
@@ -343,6 +345,11 @@ class RequestIndex:
     def _few(self, select: str, *values: str) -> int:
         """Return how many rows a filter has, `_FEW` at most."""
         return int(self._read(f"SELECT count(*) FROM ({select} LIMIT {_FEW})", *values)[0][0])
+
+    def forks_of(self, request: str) -> tuple[str, ...]:
+        """Return the requests that were forked from a request, the newest first; no more than 100."""
+        found = self.page(Filter(tags=(fork_tag(request),)), limit=_FORKS)
+        return tuple(each.request for each in found)
 
     def edges(self) -> list[EdgeCount]:
         """Return between whom work passed, or was refused to, since the list began."""

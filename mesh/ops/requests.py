@@ -1,11 +1,14 @@
 """Requests: the latest ones as a list, and one of them as it grows."""
 
 import asyncio
+import contextlib
 import functools
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
@@ -101,6 +104,20 @@ async def newest_stuck(bus: Bus, folder: Path | None) -> Timeline | None:
         if happened := (await read_each(bus, [each.request]))[each.request]:
             return timeline(happened)
     return None
+
+
+async def with_forks(bus: Bus, told: Timeline, folder: Path | None) -> Timeline:
+    """Return a request's story with the requests that were forked from it, as far as the index knows them.
+
+    Args:
+        folder: of the index; None: a temporary one.
+
+    Raises OldForm, BusError.
+    """
+    with contextlib.suppress(sqlite3.Error, OSError):  # nowhere to keep an index: the rest is told without it
+        forks = await from_index(bus, lambda index: index.forks_of(told.request), folder=folder)
+        return replace(told, forks=forks)
+    return told
 
 
 # --- one request as it grows ----------------------------------------------------------------------

@@ -77,14 +77,14 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
     if handoff.move != "submit":
         facts[SUMMARY_FACT] = Fact(key=SUMMARY_FACT, value=handoff.summary)
     submit = Submit(
-        text=text or _as_text(old_text),
+        text=text or text_in(old_text),
         to=AgentName(agent),
         intent=handoff.intent if agent == handoff.to_agent else None,
         facts=tuple(facts.values()),
         artifacts=carried.artifact_tuple,
         constraints=Constraints(
             allowed_actions=handoff.constraints.allowed_actions,
-            budget=_grant(happened, handoff.to_agent),
+            budget=grant_in(happened, handoff.to_agent),
             must_carry=tuple(key for key in handoff.constraints.must_carry if key in (TEXT_FACT, *facts)),
         ),
         policy=ledger.policy.name,
@@ -155,21 +155,26 @@ def _opening(event: AnyEvent) -> Assignment | None:
     return event.work if event.opens_turn and event.work is not None and not event.work.task else None
 
 
-def _as_text(fact: Fact | None) -> str:
-    """Return a text fact as a submit can have it. Raises UsageWrong."""
+def text_in(fact: Fact | None, instead: str = "--text", *, labelled: bool = False) -> str:
+    """Return a text fact as a submit can have it. Raises UsageWrong.
+
+    Args:
+        instead: the option by which another text is given.
+        labelled: True where the submit says the text's labels, too.
+    """
     if fact is None:
-        raise UsageWrong("the old text was dropped on the way: say what is wanted with --text")
-    if fact.labels:
+        raise UsageWrong(f"the old text was dropped on the way: say what is wanted with {instead}")
+    if fact.labels and not labelled:
         raise UsageWrong(
             f"the old text is labelled {', '.join(fact.labels)}, which a request's text cannot be: "
-            "say what is wanted with --text"
+            f"say what is wanted with {instead}"
         )
     if not isinstance(fact.value, str) or not fact.value.strip():
-        raise UsageWrong("the old fact `text` is no text any more: say what is wanted with --text")
+        raise UsageWrong(f"the old fact `text` is no text any more: say what is wanted with {instead}")
     return fact.value
 
 
-def _grant(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
+def grant_in(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
     """Return the budget that this agent was last granted; else the request's own.
 
     A hand-back or a person passes on the rest of a grant only; that may be nothing, which is of no use.
@@ -202,6 +207,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """When its intent was journaled, UTC µs."""
     state: Literal["done", "not_proven"]
     """`not_proven`: there is an intent and no result. It may have happened."""
+    arguments: Any = None
+    """What its tool was called with, as far as it was recorded and is not secret."""
     result: Any = None
     """If it is done: what the tool returned, or its refusal."""
 
@@ -224,6 +231,7 @@ async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
             key=record.key,
             at=record.at,
             state="not_proven",
+            arguments=record.arguments,
         )
         if record.kind == "effect":
             refused = None if record.error is None else {"refused": record.error.code}

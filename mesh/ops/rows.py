@@ -96,6 +96,11 @@ def version_tag(agent: str, version: str) -> str:
     return f"version:{agent}={quote(version, safe='')}"
 
 
+def fork_tag(request: str) -> str:
+    """Return the tag of requests that were forked from a request."""
+    return f"forked_from:{request}"
+
+
 class EdgeCount(NamedTuple):
     """How often work passed from one name to another, and how often it was refused."""
 
@@ -183,6 +188,7 @@ class FoldedRequest:
         tags |= {f"agent:{name}" for name in self.names} | {f"rule:{rule}" for rule in self.rules}
         ran = ((turn.agent, turn.report.version) for turn in ledger.turns.values())
         tags |= {version_tag(agent, version) for agent, version in ran if version}
+        tags |= set() if ledger.forked_from is None else {fork_tag(ledger.forked_from.request)}
         tags |= {f"cost:{power}" for power in COSTS if spent.nano_dollars >= 10**power}
         counts = self._hops.counts(ledger)
         cut = "… → " if len(self.trail) > _TRAIL else ""

@@ -88,6 +88,10 @@ def heading(told: Timeline) -> Line:
         line.append(_line(f", in conversation {told.conversation}"))
     if told.rerun_of is not None:
         line.append(f", a rerun of {told.rerun_of}")
+    if told.forked_from is not None:
+        line.append(f", forked from {told.forked_from.request} after event {told.forked_from.n}")
+    if told.forks:
+        line.append(f", forked as {', '.join(told.forks)}")
     return line
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -111,7 +112,8 @@ def request_routes(page: Page) -> list[Route]:
             return page.error(request, 404, str(missing), missing.code, awaits=name)
         at = number(request.query_params, "at", None)
         at = None if at is None or at >= len(story.happened) - 1 else at
-        told = await stories.told(story, at)
+        forks = await asyncio.to_thread(page.feed.index.forks_of, name)
+        told = replace(await stories.told(story, at), forks=forks)
         shown = story.until(at)
         last = max(0, (len(told.moves) - 1) // EVENTS)
         part = min(number(request.query_params, "part", 0) or 0, last)

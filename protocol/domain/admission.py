@@ -53,6 +53,9 @@ def admission(ledger: Ledger, command: Command) -> Admission:
 def _of_submit(ledger: Ledger, command: Command, submit: Submit) -> Admission:
     if command.role not in ("client", "operator"):
         return Rejected("not_allowed", f"{command.sender} is no client or operator, and only these submit")
+    if submit.forked_from is not None and command.role != "operator":
+        told = f"{command.sender} is no operator, and only these fork a request"
+        return Rejected("not_allowed", f"{told}: its agents take up what they recorded in another one")
     if ledger.status == "unknown":
         return Accepted()
     if ledger.submit_digest == command.digest:

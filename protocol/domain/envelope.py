@@ -16,7 +16,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.steps import ClientUse
 from protocol.domain.turns import NO_REPORT
 from protocol.wire.codec import equal
-from protocol.wire.commands import Report
+from protocol.wire.commands import ForkedFrom, Report
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome, TaskResult, Withheld
 from protocol.wire.events import VERSION, Event, FactsWithheld, type_of
@@ -125,6 +125,7 @@ class Draft:
         turn: TurnId | None = None,
         policy: Policy | None = None,
         prices: Mapping[str, Any] | None = None,
+        forked_from: ForkedFrom | None = None,
     ) -> Opening | FactsWithheld:
         """Begin an event that opens a turn, or return the one that first has to keep what is not shown.
 
@@ -137,7 +138,7 @@ class Draft:
             reader: as the fleet file has them; by default the target of the grounds.
             results: those that a task is given to use, as its reader may see them.
             turn: the id of the turn and of the event, if it is known already.
-            policy: the request's by default; of `prices` likewise.
+            policy: the request's by default; of `prices` and `forked_from` likewise.
         """
         target = reader or self.world.grounds.target
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
@@ -167,6 +168,7 @@ class Draft:
             results=results,
             board=self.ledger.board_for(clearance) if self.ledger.board else (),
             timeout_s=policy.turn_timeout_s,
+            forked_from=self.ledger.record_for(handoff.to_agent, forked_from),
         )
         return Opening(self.envelope(kind, handoff.to_agent, id_), work)
 

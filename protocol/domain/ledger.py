@@ -76,7 +76,7 @@ class Ledger(RequestState):
     def _on_opened(self, event: events.RequestOpened) -> None:
         self.request, self.client, self.status = event.request, event.client, "open"
         self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
-        self.submit_digest, self.prices = event.digest, event.prices
+        self.submit_digest, self.prices, self.forked_from = event.digest, event.prices, event.forked_from
         self.memory = recalled_for(event, self.kept_back(event.cause))
         self.enter(event, self.take_over(event))
 

@@ -100,7 +100,8 @@ class Begun(NamedTuple):
 
 def begun(submit: Submit, memory: tuple[Fact, ...]) -> Begun:
     """Return what a submit brings, and what its conversation remembers besides."""
-    facts = (Fact(key=TEXT_FACT, value=submit.text), *submit.facts)
+    labels = () if submit.forked_from is None else submit.forked_from.text_labels
+    facts = (Fact(key=TEXT_FACT, value=submit.text, labels=labels), *submit.facts)
     if not memory:
         return Begun(merge(NOTHING, facts, submit.artifacts), frozenset())
     carried = merge(merge(NOTHING, memory), facts, submit.artifacts)

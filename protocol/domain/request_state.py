@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.carried import NOTHING, Carried, FactHistory, together
@@ -25,7 +26,7 @@ from protocol.domain.turns import (
     summed_up,
 )
 from protocol.wire import codec, events
-from protocol.wire.commands import FactsPost, Report, Usage
+from protocol.wire.commands import FactsPost, ForkedFrom, Report, Usage
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, Posted
 from protocol.wire.events import AnyEvent
@@ -51,6 +52,8 @@ class RequestState:
     """What the conversation remembered when the request began, and its submit did not bring."""
     prices: Mapping[str, Any] = field(default_factory=dict)
     """What models cost when the request began."""
+    forked_from: ForkedFrom | None = None
+    """The request that it goes on from."""
     submit_digest: str = ""
     status: Status = "unknown"
     ended: AnyEvent | None = None
@@ -118,6 +121,24 @@ class RequestState:
         return end
 
     # --- reading ----------------------------------------------------------------------------------
+
+    def record_for(self, agent: str, forked_from: ForkedFrom | None = None) -> ForkedFrom | None:
+        """Return what a fork tells the next turn of an agent; None where this is no fork.
+
+        Its n-th turn here goes on with the n-th one that it had there: that one's steps come first.
+
+        Args:
+            forked_from: of a request that is not open yet.
+        """
+        fork = forked_from or self.forked_from
+        if fork is None:
+            return None
+        turns = fork.journals.get(AgentName(agent), ())
+        had = sum(turn.agent == agent for turn in self.turns.values())
+        first = turns[had : had + 1]
+        ordered = (*first, *(each for each in turns if each not in first))
+        own = {AgentName(agent): ordered} if turns else {}
+        return replace(fork, summary="", text_labels=(), journals=own)
 
     @property
     def n(self) -> int:

@@ -94,6 +94,7 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
         path=(handoff.to_agent,),
         policy=policy,
         prices=world.prices or {},
+        forked_from=submit.forked_from,
     )
     if isinstance(opening, FactsWithheld):
         return opening
@@ -113,6 +114,7 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
         conversation=submit.conversation,
         grounds=world.grounds,
         rerun_of=submit.rerun_of,
+        forked_from=submit.forked_from,
     )
 
 
@@ -121,13 +123,13 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World, begins: 
     target = world.grounds.target
     if target is None:
         return None
-    asked = submit.constraints
+    asked, fork = submit.constraints, submit.forked_from
     deadline = asked.ends_at(world.now)
     return Handoff(
         move="submit",
         from_agent=AgentName(sender),
         to_agent=target.name,
-        summary=_first_line(submit.text),
+        summary=("" if fork is None else fork.summary) or _first_line(submit.text),
         intent=submit.intent,
         facts=begins.carried.fact_tuple,
         artifacts=begins.carried.artifact_tuple,
@@ -162,6 +164,7 @@ def submit_of(ledger: Ledger, event: RequestOpened | RequestRefused) -> Submit:
         policy=event.policy.name,
         conversation=event.conversation,
         rerun_of=event.rerun_of,
+        forked_from=event.forked_from,
     )
 
 

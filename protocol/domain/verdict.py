@@ -30,7 +30,7 @@ from protocol.wire.commands import Command, MoveProposed, Proposal, Submit
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
-from protocol.wire.ids import HUMAN, NOBODY, AgentName
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, SenderRole
 from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, HandBack, Move, Transfer
 
 
@@ -403,7 +403,8 @@ def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
     """
     if isinstance(event, events.RequestOpened | events.RequestRefused):
         submit = submit_of(ledger, event)
-        return Command(event.request, event.client, submit, event.cause, "client", event.digest)
+        role: SenderRole = "client" if submit.forked_from is None else "operator"
+        return Command(event.request, event.client, submit, event.cause, role, event.digest)
     proposal = swarm.proposal_of(ledger, event) or _proposal_of(ledger, event)
     if proposal is not None:
         claimant = swarm.claimant_of(event, proposal)

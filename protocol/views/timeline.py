@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.carried import NOTHING, Carried, dropped
@@ -17,7 +18,7 @@ from protocol.views.entries import fields_of
 from protocol.views.spending import Cost, cost_of, unpriced_in
 from protocol.views.tree import TreeNode, flat, trees
 from protocol.wire import events
-from protocol.wire.commands import Submit
+from protocol.wire.commands import ForkedFrom, Submit
 from protocol.wire.event_parts import Withheld
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
@@ -136,6 +137,10 @@ class Timeline(_Entry, frozen=True, kw_only=True):
     """What groups it with other requests, as its submit said."""
     rerun_of: str | None = None
     """The request that this one does again, from where it failed."""
+    forked_from: ForkedFrom | None = None
+    """The request that this one goes on from."""
+    forks: tuple[str, ...] = ()
+    """Requests that go on from this one, as far as the index of requests knows them."""
     entry: str | None
     path: tuple[str, ...]
     """The stack of holders as it stands."""
@@ -208,6 +213,7 @@ def timeline(
         client=str(ledger.client or ""),
         conversation=None if known is None else known.conversation,
         rerun_of=None if known is None else known.rerun_of,
+        forked_from=_forked_from(known),
         entry=trail[0] if trail else None,
         path=() if segment is None else segment.names,
         trail=tuple(trail),
@@ -221,6 +227,12 @@ def timeline(
         running=tuple(turn for turn in running if turn is not None and turn.id not in heard_of),
         tree=tree,
     )
+
+
+def _forked_from(known: events.RequestOpened | Submit | None) -> ForkedFrom | None:
+    """Return where a fork leaves the request before it, without what only its agents need."""
+    fork = None if known is None else known.forked_from
+    return None if fork is None else replace(fork, summary="", text_labels=(), journals={})
 
 
 def _giver_of(event: AnyEvent) -> TurnId:

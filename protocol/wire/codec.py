@@ -25,7 +25,7 @@ from protocol.wire.handoff import (
     check_names,
     check_nesting,
 )
-from protocol.wire.ids import TurnId, is_request_id, is_token
+from protocol.wire.ids import TurnId, is_label, is_name, is_request_id, is_token
 from protocol.wire.moves import MOVES, UnknownMove
 from protocol.wire.prices import READ_ERRORS, Count
 
@@ -194,6 +194,9 @@ def _unreadable(body: bytes, error: Exception) -> NoReturn:
     raise Malformed(f"{head.type}: {error}") from error
 
 
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
 def check_form(type_: str, version: int) -> None:
     """Raise OldForm if an event has a form that only earlier builds read."""
     if version == _OLD_FORM:
@@ -207,10 +210,25 @@ def parse_submit(body: bytes) -> Submit:
         raise Malformed("submit: `text` is empty")
     if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
         raise Malformed("submit: `rerun_of` is no request's id")
+    if submit.forked_from is not None:
+        _check_fork(submit, submit.forked_from)
     check_facts(submit.facts, reserved=TEXT_FACT)
     check_artifacts(submit.artifacts)
     check_budget(submit.constraints.budget, "constraints")
     return submit
+
+
+def _check_fork(submit: Submit, fork: commands.ForkedFrom) -> None:
+    if submit.rerun_of is not None:
+        raise Malformed("submit: it is a rerun or a fork, and not both")
+    if not is_request_id(fork.request):
+        raise Malformed("submit: `forked_from.request` is no request's id")
+    if _DIGEST.fullmatch(fork.digest) is None:
+        raise Malformed("submit: `forked_from.digest` is no SHA-256 in hex")
+    if not all(map(is_label, fork.text_labels)):
+        raise Malformed("submit: `forked_from.text_labels` are no labels")
+    if not all(is_name(agent) and all(map(is_token, turns)) for agent, turns in fork.journals.items()):
+        raise Malformed("submit: `forked_from.journals` names no agents with their turns")
 
 
 def parse_proposal(body: bytes) -> Proposal:

@@ -34,6 +34,33 @@ MAX_VERSION_CHARS = 64
 ModelName = Annotated[str, msgspec.Meta(max_length=MAX_MODEL_CHARS)]
 
 
+MAX_FORKED_TURNS = 1_000
+"""Of each agent, in the record that a fork begins with."""
+
+
+_Turns = Annotated[tuple[TurnId, ...], msgspec.Meta(max_length=MAX_FORKED_TURNS)]
+
+
+class ForkedFrom(WireMessage, frozen=True, kw_only=True):
+    """Where a fork leaves the request that it goes on from, and what its agents do about effects."""
+
+    request: RequestId
+    n: Count
+    """The number of the event after which it begins."""
+    digest: str
+    """SHA-256 (hex) of that event's stored bytes."""
+    effects: Literal["recorded", "refuse", "run"] = "recorded"
+    """`recorded`: a call that an agent made before gets what came of it then, and no other effect is tried.
+    `refuse`: no effect is tried. `run`: effects happen again."""
+    summary: str = ""
+    """What the work was handed over for; empty for the first line of the submit's text."""
+    text_labels: tuple[str, ...] = ()
+    """Labels that the text had come to have."""
+    journals: Mapping[AgentName, _Turns] = {}
+    """By agent, the turns under which its steps lie: those that go on from the event first, then those
+    before. In a turn's work, that turn's agent alone."""
+
+
 class Submit(WireMessage, frozen=True, kw_only=True):
     """A client's request, the plain JSON that anything that speaks NATS can publish."""
 
@@ -48,6 +75,8 @@ class Submit(WireMessage, frozen=True, kw_only=True):
     conversation: Short | None = None
     rerun_of: RequestId | None = None
     """The request that this one does again, from where it failed."""
+    forked_from: ForkedFrom | None = None
+    """The request that this one goes on from; an operator's alone."""
     v: Literal[1] = 1
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.wire.commands import Failure, Report, Usage
+from protocol.wire.commands import Failure, ForkedFrom, Report, Usage
 from protocol.wire.config import TURN_TIMEOUT_S, AgentEntry, BreakerState
 from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import AgentName, TurnId
@@ -147,6 +147,8 @@ class Assignment(Part, frozen=True, kw_only=True):
     """Of a lead: what its tasks have spent, and what the open ones have reserved, of the budget."""
     timeout_s: float = TURN_TIMEOUT_S
     """How long the round may take, by the request's policy: so long its agent may wait for a busy model."""
+    forked_from: ForkedFrom | None = None
+    """Of a fork: what its agent does about effects, and where its steps of before lie."""
 
     @property
     def journal_id(self) -> TurnId:

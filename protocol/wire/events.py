@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.commands import Doubt, Failure, Proposal, Report, Submit
+from protocol.wire.commands import Doubt, Failure, ForkedFrom, Proposal, Report, Submit
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, PlannedTask, TaskError
 from protocol.wire.freeze import Span
@@ -131,6 +131,8 @@ class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
     """The request that this one does again."""
     remembered: tuple[str, ...] = ()
     """Keys of the facts, withheld ones too, that earlier requests of the conversation ended with."""
+    forked_from: ForkedFrom | None = None
+    """The request that this one goes on from."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):

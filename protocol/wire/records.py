@@ -382,6 +382,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What drives it: `scripted`, a model's id, or empty."""
     no_rules: bool = False
     """Of an agent with a model: that it has no rules which could stand in for it."""
+    forks: bool = False
+    """True if its turns keep what a fork says about effects (`forked_from` of their work)."""
 
 
 What = Literal["model", "tool"]

@@ -22,6 +22,7 @@ from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Ask, Complete, Escalate, Move, Transfer
+from protocol.wire.records import Card
 from tests.docs.pages import blocks
 from tests.docs.test_operating import PAGE, TYPED
 from tests.guard.stage import Stage, staged
@@ -42,7 +43,8 @@ class Night(Office):
     """Requests in each state that the page speaks of."""
 
     async def given(self, text: str) -> tuple[str, Assignment]:
-        request = await (await self.stage.client("app")).submit(text, conversation="C")
+        client = await self.stage.client("app")
+        request = await client.submit(text, conversation="C", facts={"voucher": "V-1"})
         return request, await (await self.stage.actor("billing")).work(request)
 
     async def open(self) -> str:
@@ -94,6 +96,15 @@ class Night(Office):
         await self.stage.reaches(request, "request.completed")
         assert isinstance((await self.stage.log(request))[7], events.HandoffAdmitted)
         return request
+
+    async def forkable(self) -> str:
+        """The same, of agents that keep what a fork says about effects."""
+        for name in ("billing", "refunds"):
+            card = Card(name=name, version="1", forks=True)
+            await (await self.stage.bus(name, "card")).publish_durable(
+                subjects.card(name), msgspec.json.encode(card)
+            )
+        return await self.long()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -154,6 +165,7 @@ ON: dict[str, Callable[[Night], Awaitable[str]]] = {
     r"human reply ": Night.asked,
     r"human (approve|deny) ": Night.allowed,
     r"doubt settle ": Night.doubted,
+    r"^mesh fork ": Night.forkable,
 }
 """The request that a command's ID stands for; else one that has ended."""
 FOUND = {
@@ -161,6 +173,7 @@ FOUND = {
     r"^mesh diff ID@7": Exit.FAILED,
     r"^mesh replay .*--(policy|fleet)": Exit.FAILED,
     r"^mesh replay .*--agent": Exit.NOTHING_JUDGED,
+    r"^mesh attach": Exit.NOTHING_JUDGED,
     r"^mesh restore": Exit.FAILED,
 }
 """Commands that find something, and say so by their status: a backup, say, on a bus that is in use.

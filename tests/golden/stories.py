@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from mesh.ops.fork import fork_of
 from mesh.testing import Conversations, InMemoryGuard
 from protocol.wire.commands import Assign, Freeze, ReplyToAsk, Report, Resolve, Settle, Thaw, Usage
 from protocol.wire.config import AgentEntry, Policy
@@ -42,6 +43,7 @@ SHOP: dict[str, AgentEntry] = {
 }
 SELL = transfer("sales", summary="sell more")
 CHECK = transfer("billing", summary="check the amount")
+CARRY_ON = transfer("b", summary="look for it")
 DOUBT = fact("doubt", "is it the right customer?")
 MODEL = "claude-x"
 
@@ -235,6 +237,18 @@ def conversation() -> list[bytes]:
     return guard.bodies
 
 
+def forked_story() -> list[bytes]:
+    """An operator's request goes on from another one, and each turn is told its own part of that."""
+    old = InMemoryGuard(FLEET, {"default": Policy()})
+    old.submit("Where is it?", to=AgentName("a"), facts={"order": 4711})
+    old.move(CARRY_ON, spent(900))
+    fork = fork_of(old.events, old.bodies, 1, facts=(fact("order", 4712),))
+    guard = InMemoryGuard(FLEET, {"default": Policy()}, client="op", number=2)
+    guard.submit_whole(fork)
+    guard.move(transfer("c", summary="find it"), spent(100))
+    return guard.bodies
+
+
 STORIES: tuple[Callable[[], list[bytes]], ...] = (
     long_story,
     priced_story,
@@ -245,4 +259,5 @@ STORIES: tuple[Callable[[], list[bytes]], ...] = (
     modelled_story,
     traced_story,
     conversation,
+    forked_story,
 )

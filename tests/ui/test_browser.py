@@ -8,12 +8,13 @@ import pytest
 from playwright.async_api import Browser, Route, expect
 
 from mesh.model.choice import close_models
+from mesh.ops.fork import fork_of
 from protocol.wire import events
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Ask, Complete, Transfer
 from tests import mermaid
 from tests.scripted_claude import ask_at
-from tests.servers import PATIENCE_S, until
+from tests.servers import PATIENCE_S, eventually, until
 from tests.ui.browser import PICTURES_FOLDER, Tab
 from tests.ui.shop import Advice, Shop
 
@@ -156,6 +157,32 @@ async def test_the_slider_shows_a_request_as_it_stood_and_a_verdict_tells_why(
         await expect(page.locator("#e2 .piece pre")).to_contain_text("move.refused")
         await page.locator(".sequence a.row").first.click()
         await expect(page.locator("#e0")).to_have_class(re.compile("chosen"))
+
+
+async def test_a_fork_and_its_request_lead_to_each_other(
+    browser: Browser, shop_page: str, shop: Shop
+) -> None:
+    old, stage = shop.requests["refund"], shop.stage
+    fork = fork_of(await stage.log(old), await stage.bodies(old), 3)
+    new = await (await stage.client("ops")).submit_whole(fork)
+    await stage.reached(new, events.RequestOpened)
+    async with Tab(browser, shop_page) as tab:
+        page = await tab.open(f"/requests/{new}")
+        await expect(page.locator("main header")).to_contain_text("after event 3")
+        await tab.check_fits()
+        await page.locator("main header").get_by_role("link", name=old).click()
+        await expect(page.locator("#slider output")).to_have_text("3 of 9")  # where the fork began
+        back = page.locator("main header").get_by_role("link", name=new)
+
+        async def is_linked() -> bool:
+            await page.reload()  # the list of requests reads the log behind it
+            return await back.count() == 1
+
+        await eventually(is_linked)
+        await expect(page.locator("main header")).to_contain_text("forked as")
+        await tab.check_accessible()
+        await back.click()
+        await expect(page.locator("p.id")).to_have_text(new)
 
 
 async def test_a_download_opens_by_itself_and_is_as_accessible(

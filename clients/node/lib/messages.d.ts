@@ -99,6 +99,7 @@ export interface Submit {
   policy?: string;
   conversation?: string | null;
   rerun_of?: string | null;
+  forked_from?: ForkedFrom | null;
   v?: 1;
 }
 /**
@@ -138,6 +139,23 @@ export interface Budget {
   nano_dollars?: number | null;
   tokens?: number | null;
   model_calls?: number | null;
+}
+/**
+ * Where a fork leaves the request that it goes on from, and what its agents do about effects.
+ */
+export interface ForkedFrom {
+  request: string;
+  n: number;
+  digest: string;
+  effects?: "recorded" | "refuse" | "run";
+  summary?: string;
+  text_labels?: string[];
+  journals?: {
+    /**
+     * @maxItems 1000
+     */
+    [k: string]: string[];
+  };
 }
 /**
  * A turn asks for a move.
@@ -496,6 +514,7 @@ export interface RequestOpened {
   grounds: Grounds;
   rerun_of?: string | null;
   remembered?: string[];
+  forked_from?: ForkedFrom | null;
 }
 /**
  * A span of time, both ends in UTC µs.
@@ -525,6 +544,7 @@ export interface Assignment {
   board?: Posted[];
   committed?: Usage;
   timeout_s?: number;
+  forked_from?: ForkedFrom | null;
 }
 /**
  * The whole of what an agent is given, as the guard admitted it.
@@ -1434,6 +1454,7 @@ export interface Card {
   instance?: string;
   model?: string;
   no_rules?: boolean;
+  forks?: boolean;
 }
 /**
  * A message that nobody could read or act on.
