@@ -5,12 +5,14 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tests.mutants.__main__ import CHAPTERS, REASONS, ROOT
 from tests.mutants.mutations import mutants
 from tests.mutants.trial import Seen, plant
+from tests.mutants.watched import RAN, watched
 
 RULE = """
 MOST = 2
@@ -92,6 +94,40 @@ def test_whoever_has_imported_a_name_runs_what_is_planted(
     assert [user.MOST, *(user.rule(case, n) for n in (2, 3, 4))] == seen
 
 
+WATCHED = """
+def rule(n):
+    '''Say it.'''
+    if n == 1:
+        found = lambda: (
+            n + 1)
+        return found
+    elif n == 2:
+        n += 1
+    match n:
+        case 3 if n:
+            return n
+        case _:
+            return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "lines"),
+    [(1, {3, 4, 5, 7}), (2, {3, 4, 8, 9, 10, 11, 12, 13}), (4, {3, 4, 8, 10, 11, 13, 14})],
+    ids=["lambda is returned", "elif", "last case"],
+)
+def test_a_watched_chapter_notes_each_statement_that_runs(n: int, lines: set[int]) -> None:
+    ran = set[int]()
+    chapter: dict[str, Any] = {RAN: ran}
+    exec(compile(watched(WATCHED), "<watched>", "exec"), chapter)
+    assert ran == set()
+    found = chapter["rule"](n)
+    assert ran == lines
+    if callable(found):
+        assert found() == 2
+        assert ran == lines | {6}
+
+
 def test_a_test_meets_the_mutants_of_the_statements_that_it_runs() -> None:
     found = {mutant.name: mutant.lines for mutant in mutants(RULE)}
     assert found["2 => 3"] is None
@@ -101,4 +137,3 @@ def test_a_test_meets_the_mutants_of_the_statements_that_it_runs() -> None:
     assert runs_the_end.runs("rules", range(7, 8))
     assert not runs_the_end.runs("rules", range(8, 9))
     assert runs_the_end.runs("rules", None)
-    assert Seen(2.0, None).runs("rules", range(8, 9))

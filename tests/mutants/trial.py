@@ -2,21 +2,24 @@
 
 The tests are collected once. A child takes them over by fork, plants one mutant into the module that all
 others have imported, and stops at the first test that fails. Before that, one child runs all tests without a
-fault and learns which lines each of them runs, and how long it takes.
+fault, over chapters that are watched, and learns which lines each test runs and how long it takes.
 """
 
+import ast
 import gc
 import importlib
 import inspect
+import itertools
 import os
 import pickle
 import resource
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -24,9 +27,10 @@ from _pytest.runner import runtestprotocol
 from hypothesis import Phase, settings
 
 from tests.mutants.mutations import Mutant, mutants
+from tests.mutants.watched import RAN, watched
 
-TRACED_S = 0.3
-"""Watching takes time: a longer test is not watched to its end, and counts as running every line."""
+QUICK_CPU_S = 3.0
+"""What the tests of one mutant may take where somebody is in a hurry."""
 LEAST_CPU_S, TIMES_LONGER = 2.0, 10
 """Where a test takes so many times what it takes without a mutant, it goes on for ever: that is noticed."""
 ROOM_BYTES = 6 << 30
@@ -37,12 +41,12 @@ class Seen(NamedTuple):
     """What a test did without a fault."""
 
     cpu_s: float
-    lines: Mapping[str, frozenset[int]] | None
-    """The lines that it ran, by the file; None for a long test, which may run any."""
+    lines: Mapping[str, frozenset[int]]
+    """The first lines of the statements that it ran, by the chapter."""
 
-    def runs(self, path: str, lines: range | None) -> bool:
-        """Return True if the test may have run one of these lines."""
-        return lines is None or self.lines is None or not self.lines[path].isdisjoint(lines)
+    def runs(self, chapter: str, lines: range | None) -> bool:
+        """Return True if the test ran one of these lines."""
+        return lines is None or not self.lines[chapter].isdisjoint(lines)
 
 
 class Outcome(NamedTuple):
@@ -64,7 +68,7 @@ class Trial:
         """Keep what is tried; `tell` gets each chapter's outcomes as they come.
 
         Args:
-            quick: run no test that takes longer than `TRACED_S`.
+            quick: spend no more than `QUICK_CPU_S` on a mutant, on the tests that are quickest.
         """
         self._quick = quick
         self._modules = {name: importlib.import_module(f"protocol.domain.{name}") for name in chapters}
@@ -83,13 +87,14 @@ class Trial:
         """Try every mutant, in place of running the tests."""
         self._items = session.items
         gc.unfreeze()  # what is about to be walked
-        self._seen = _in_a_child(self._baseline)
+        seen = _in_a_child(self._baseline, says_why=True)
         gc.freeze()
-        failed = [name for name, seen in self._seen.items() if seen is None]
+        if seen == HANGS:
+            raise pytest.UsageError("no mutant was tried: the tests themselves ended their process")
+        self._seen = seen
+        failed = [name for name, did in self._seen.items() if did is None]
         if failed:
             raise pytest.UsageError(f"fail without a mutant: {', '.join(failed)}")
-        if self._quick:
-            self._items = [item for item in session.items if self._seen[item.nodeid].lines is not None]
         for name, module in self._modules.items():
             self._kills.clear()
             self._tell(name, self._outcomes(module))
@@ -110,9 +115,13 @@ class Trial:
 
     def _tests(self, module: ModuleType, mutant: Mutant) -> list[pytest.Item]:
         """Return the tests that run a mutant's lines; those first that are quick and noticed others."""
-        path = cast(str, module.__file__)
-        tests = [item for item in self._items if self._seen[item.nodeid].runs(path, mutant.lines)]
-        return sorted(tests, key=lambda item: self._seen[item.nodeid].cpu_s / (1 + self._kills[item.nodeid]))
+        chapter = module.__name__
+        tests = [item for item in self._items if self._seen[item.nodeid].runs(chapter, mutant.lines)]
+        tests.sort(key=lambda item: self._seen[item.nodeid].cpu_s / (1 + self._kills[item.nodeid]))
+        if self._quick:
+            spent = itertools.accumulate(self._seen[item.nodeid].cpu_s for item in tests)
+            tests = [item for item, cpu_s in zip(tests, spent, strict=True) if cpu_s <= QUICK_CPU_S]
+        return tests
 
     def _first_failed(self, module: ModuleType, mutant: Mutant, tests: Sequence[pytest.Item]) -> int | None:
         resource.setrlimit(resource.RLIMIT_AS, (ROOM_BYTES, ROOM_BYTES))
@@ -126,48 +135,29 @@ class Trial:
         return None
 
     def _baseline(self) -> dict[str, Seen | None]:
-        """Run all tests with each chapter's own source planted; None stands for one that fails."""
+        """Run all tests over the watched chapters; None stands for one that fails."""
+        ran: dict[str, set[int]] = {module.__name__: set() for module in self._modules.values()}
         for module in self._modules.values():
-            plant(module, inspect.getsource(module))
-        paths = [cast(str, module.__file__) for module in self._modules.values()]
+            setattr(module, RAN, ran[module.__name__])
+            plant(module, watched(inspect.getsource(module)))
         seen: dict[str, Seen | None] = {}
         for item, following in zip(self._items, [*self._items[1:], self._items[-1]], strict=True):
-            lines: dict[str, set[int]] = {path: set() for path in paths}
+            for lines in ran.values():
+                lines.clear()
             began = time.process_time()
-            sys.settrace(_tracer(lines, began + TRACED_S))
             reports = runtestprotocol(item, log=False, nextitem=following)
-            sys.settrace(None)
             took = time.process_time() - began
-            fine = not any(report.failed for report in reports)
-            ran = {path: frozenset(numbers) for path, numbers in lines.items()} if took <= TRACED_S else None
-            seen[item.nodeid] = Seen(took, ran) if fine else None
+            lines_ran = {chapter: frozenset(lines) for chapter, lines in ran.items()}
+            seen[item.nodeid] = None if any(report.failed for report in reports) else Seen(took, lines_ran)
         return seen
 
 
-def _tracer(lines: Mapping[str, set[int]], until: float) -> Callable[[FrameType, str, Any], Any]:
-    """Return what `sys.settrace` takes to note the lines that run, by the file; no more after `until`."""
+def _in_a_child(job: Callable[[], Any], *, says_why: bool = False) -> Any:
+    """Return what a job returns in a child of this process; `HANGS` if the child dies.
 
-    def enter(frame: FrameType, event: str, argument: Any) -> Any:
-        numbers = lines.get(frame.f_code.co_filename)
-        if numbers is None:
-            return None
-        if time.process_time() > until:
-            sys.settrace(None)
-            return None
-        add = numbers.add
-        add(frame.f_lineno)
-
-        def trace(frame: FrameType, event: str, argument: Any) -> Any:
-            add(frame.f_lineno)
-            return trace
-
-        return trace
-
-    return enter
-
-
-def _in_a_child(job: Callable[[], Any]) -> Any:
-    """Return what a job returns in a child of this process; `HANGS` if the child dies."""
+    Args:
+        says_why: print the error that the job ends with.
+    """
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -175,6 +165,9 @@ def _in_a_child(job: Callable[[], Any]) -> Any:
         try:
             with os.fdopen(theirs, "wb") as out:
                 pickle.dump(job(), out)
+        except BaseException:
+            if says_why:
+                traceback.print_exc()
         finally:
             os._exit(0)
     os.close(theirs)
@@ -187,12 +180,14 @@ def _in_a_child(job: Callable[[], Any]) -> Any:
 # --- planting ---------------------------------------------------------------------------------------
 
 
-def plant(module: ModuleType, source: str) -> None:
+def plant(module: ModuleType, source: str | ast.Module) -> None:
     """Put a changed source into a module that others have imported.
 
     Its functions and methods get the new code. A constant is replaced in each module that holds it.
     """
     fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": module.__file__}
+    if isinstance(source, ast.Module):  # it notes what runs, from its import on
+        fresh[RAN] = vars(module)[RAN]
     exec(compile(source, cast(str, module.__file__), "exec"), fresh)
     theirs = dict(_functions(vars(module), module.__name__))
     for name, function in _functions(fresh, module.__name__):
