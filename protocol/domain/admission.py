@@ -138,15 +138,15 @@ def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) ->
         return Rejected("unknown_round", "an offer has no rounds: a claim names round 0")
     waits = any((each.turn, each.sender) == (claim.turn, command.sender) for each in ledger.deferred)
     if waits and ledger.frozen_at is not None:
-        return Late(claim.turn, 0, "move.deferred")
+        return Late(claim.turn, claim.round, "move.deferred")
     if ledger.knows(command.cause) and not waits:  # what came of it then is said again
-        return Late(claim.turn, 0, "task.opened" if command.sender in task.agents else "decided")
+        return Late(claim.turn, claim.round, "task.opened" if command.sender in task.agents else "decided")
     if not ledger.is_open:
-        return Late(claim.turn, 0, ledger.status)
+        return Late(claim.turn, claim.round, ledger.status)
     if not task.may_be_claimed(claim.turn):
-        return Late(claim.turn, 0, "ended")
+        return Late(claim.turn, claim.round, "ended")
     if busy_with(ledger.turns[task.lead].tasks.values(), command.sender):
-        return Late(claim.turn, 0, BUSY)
+        return Late(claim.turn, claim.round, BUSY)
     return Accepted()
 
 

@@ -363,8 +363,7 @@ def size(case: Case) -> Refusal | None:
 
 def memory(case: Case) -> Refusal | None:
     """Refuse an answer that leaves more to its conversation than it may, or what the turn was not handed."""
-    if type(case.move) is not Complete or not (case.move.remember or case.move.remember_keys):
-        return None
+    assert isinstance(case.move, Complete)
     sender = case.world.grounds.sender
     clearance = frozenset(() if sender is None else sender.clearance)
     known = (fact for fact in case.ledger.memory if clearance.issuperset(fact.labels))

@@ -173,7 +173,7 @@ def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: W
         return events.MoveDeferred(
             **draft.envelope(events.MoveDeferred, NOBODY),
             turn=claim.turn,
-            round=0,
+            round=claim.round,
             proposal=claim,
             sender=command.sender,
         )
@@ -182,7 +182,7 @@ def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: W
         return events.MoveRefused(
             **draft.envelope(events.MoveRefused, NOBODY),
             turn=claim.turn,
-            round=0,
+            round=claim.round,
             move=CLAIM,
             refusal=refusal,
             grounds=world.grounds,

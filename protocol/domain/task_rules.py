@@ -107,8 +107,8 @@ def _known_task(name: str | None, detail: str, hint: str) -> Refusal:
 def fan_out(case: Case) -> Refusal | None:
     if not case.plan:
         return None
-    called_off = case.move.cancel if isinstance(case.move, Delegate) else ()
-    still = [task for task in open_of(case.turn.tasks.values()) if task.name not in called_off]
+    assert isinstance(case.move, Delegate)
+    still = [task for task in open_of(case.turn.tasks.values()) if task.name not in case.move.cancel]
     at_once, in_all = len(still) + len(case.plan), len(case.ledger.tasks) + len(case.plan)
     policy = case.policy
     if at_once > policy.max_open_tasks:
@@ -136,8 +136,8 @@ def capable(case: Case) -> Iterator[Refusal]:
         if task.intent is None and (task.to_agent is None or task.fallback):
             what = "a fallback" if task.to_agent is not None else "a task without an agent"
             yield _capable(task, f"task {task.name!r}: {what} needs an intent", {}, "name the intent")
-        elif work.worker is None:
-            is_offered = task.to_agent is None and case.policy.topology == SWARM
+        elif work.worker is None:  # a task for a named agent has one, by the rule `known_agent`
+            is_offered = case.policy.topology == SWARM
             if not is_offered or not claimants(task, case.turn, case.world.grounds):
                 yield _nobody(case, task)
 
@@ -154,7 +154,7 @@ def _nobody(case: Case, task: Task) -> Refusal:
         detail = f"all that take {intent!r} are in the lineage: {_lineage(case)}"
         return _capable(task, f"task {task.name!r}: {detail}", {"lineage": list(case.turn.path)}, "")
     there = sorted({intent for one in grounds.candidates for intent in one.entry.intents or ()})
-    near = difflib.get_close_matches(intent, there, n=3, cutoff=0.5) or there[:5]
+    near = difflib.get_close_matches(intent, there, cutoff=0.5) or there[:5]
     hint = f"the nearest intents: {', '.join(near)}" if near else ""
     return _capable(
         task, f"no capable agent for task {task.name!r}: none takes {intent!r}", {"nearest": near}, hint
@@ -264,7 +264,7 @@ def budgets(case: Case) -> Refusal | None:
         said = [None if one is None else getattr(one, name.name) for one in asked]
         if have is None:
             continue
-        total = sum(one for one in granted if one is not None)
+        total = sum(part for part in granted if part is not None)
         unsaid = any(
             own is None and part is not None and part < 1 for own, part in zip(said, granted, strict=True)
         )

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from protocol.domain import budget, plans, swarm
 from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.ledger import Ledger
-from protocol.domain.tasks import TaskState, opening_cause
+from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.domain.waits import Clock, Due, Looks, next_wait
 from protocol.wire import events
@@ -81,14 +81,7 @@ def _opening(ledger: Ledger, follows: AnyEvent | Command) -> TaskState | None:
         return ledger.turns[follows.lead].tasks[follows.name]
     if not isinstance(follows, events.TaskOpened | events.FactsWithheld):
         return None
-    return next(
-        (
-            task
-            for task in plans.unopened(ledger)
-            if opening_cause(follows.request, task.lead, task.since_n) == follows.cause
-        ),
-        None,
-    )
+    return next(plans.unopened(ledger), None)  # tasks are opened in their order, before all else that comes
 
 
 def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:

@@ -21,6 +21,7 @@ from protocol.wire.commands import (
     Submit,
     Thaw,
 )
+from protocol.wire.config import Policy
 from protocol.wire.events import (
     EscalationResolved,
     FactsWithheld,
@@ -272,3 +273,27 @@ def test_a_reply_or_a_settlement_is_for_the_round_that_waits() -> None:
     assert late(reply(1)).ended == "decided"  # that round asks nothing
     play.move(transfer("b"))
     assert late(reply(1)).ended == "ended"
+
+
+def test_a_control_message_that_comes_again_or_too_late_is_told_of_the_turn_that_it_named() -> None:
+    play = played(ask())
+    turn = play.turn
+    reply, cancel = play.message(ReplyToAsk, turn=turn, round=0, value="red"), play.message(Cancel)
+    is_(play.send_control(reply, "c1"), TurnResumed)
+    assert late(play.send_control(reply, "c1")) == Late(turn, 0, "decided")
+    play.send_control(cancel)
+    assert late(play.send_control(cancel)) == Late("", 0, "decided")
+    assert late(play.send_control(play.message(Cancel))) == Late("", 0, "cancelled")
+    another = play.message(ReplyToAsk, turn=turn, round=0, value="blue")
+    assert late(play.send_control(another, "c1")) == Late(turn, 0, "cancelled")
+
+
+@pytest.mark.parametrize(("letters", "fits"), [(1991, True), (1992, False)])
+def test_a_reply_and_its_reason_are_together_no_larger_than_a_handoff(letters: int, fits: bool) -> None:
+    play = played(ask(), policy=Policy(max_handoff_bytes=2000))
+    reply = play.message(ReplyToAsk, turn=play.turn, round=0, value="x" * letters, reason="because")
+    outcome = play.send_control(reply, "c1")
+    if fits:
+        is_(outcome, TurnResumed)
+    else:
+        assert rejection(outcome) == "too_large"

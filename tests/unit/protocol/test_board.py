@@ -8,11 +8,11 @@ import pytest
 
 from mesh.testing import NotDecided
 from protocol.wire import codec
-from protocol.wire.commands import FactsPost, Failure, ReportFailure
+from protocol.wire.commands import FactsPost, Failure, Freeze, ReportFailure, Thaw
 from protocol.wire.config import Fleet
 from protocol.wire.errors import Malformed
 from protocol.wire.event_parts import Posted
-from protocol.wire.events import FactsPosted, TaskDelivered
+from protocol.wire.events import FactsPosted, MoveDeferred, TaskDelivered
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import NOBODY, AgentName, TurnId
 from protocol.wire.moves import Delegate, Deliver, Escalate, UnknownMove
@@ -96,6 +96,23 @@ def test_a_post_is_decided_once_and_only_of_a_round_that_was_opened() -> None:
         play.guard.propose(FactsPost(turn=turn.id, round=0, post=5, facts=(fact(),)), "c")
 
 
+def test_a_post_is_decided_once_however_a_freeze_comes_between_and_what_waits_is_told_apart() -> None:
+    play = claimed()
+    turn = play.worker("one")
+    assert isinstance(play.post(turn, fact("before", 1)), FactsPosted)
+    play.guard.say(Freeze(id="f"), "op")
+    with pytest.raises(NotDecided, match="too late: decided"):
+        play.post(turn, fact("before", 1))
+    assert isinstance(play.post(turn, fact("during", 2), n=1), MoveDeferred)
+    with pytest.raises(NotDecided, match=r"too late: move\.deferred"):
+        play.post(turn, fact("during", 2), n=1)
+    play.guard.say(Thaw(id="t"), "op")
+    with pytest.raises(NotDecided, match="too late: decided"):
+        play.post(turn, fact("during", 2), n=1)
+    assert [key for _, key in play.guard.ledger.board] == ["before", "during"]
+    play.same()
+
+
 def test_a_post_that_its_turns_own_move_overtook_is_heard_and_none_after_an_end_from_outside() -> None:
     play = Swarm()
     play.delegate(task("one"), task("two"), join="any")
@@ -172,6 +189,35 @@ def test_all_posts_of_a_request_have_a_size_however_often_they_replace_each_othe
     play.post(turn, fact("big", "y" * most), n=1)
     with pytest.raises(NotDecided, match="posts: "):
         play.post(turn, fact("small", 1), n=2)
+    play.same()
+
+
+def test_posts_that_wait_for_a_thaw_count_for_their_own_turn() -> None:
+    play = claimed(max_posts=2)
+    one, lead = play.worker("one"), play.guard.holder
+    play.guard.say(Freeze(id="f"), "op")
+    for n in range(2):
+        assert isinstance(play.post(lead, fact("asked", n), n=n), MoveDeferred)
+        assert isinstance(play.post(one, fact("seen", n), n=n), MoveDeferred)
+    with pytest.raises(NotDecided, match="posts: this would be post 3 of at most 2 "):
+        play.post(one, fact("seen", 2), n=2)
+    play.guard.say(Thaw(id="t"), "op")
+    assert len(play.guard.ledger.board) == 2
+    play.same()
+
+
+def test_posts_that_wait_for_a_thaw_count_with_their_bytes_and_the_moves_beside_them_do_not() -> None:
+    play = claimed(max_posted_bytes=100_000)
+    one = play.worker("one")
+    play.guard.say(Freeze(id="f"), "op")
+    assert isinstance(play.post(one, fact("big", "x" * 50_000)), MoveDeferred)
+    assert isinstance(play.say(one, Deliver(summary="found")), MoveDeferred)
+    most = fits(play, 100_000, n=1)
+    with pytest.raises(NotDecided, match=r"posts: .* 100001 bytes of at most 100000 in all"):
+        play.post(one, fact("big", "y" * (most + 1)), n=1)
+    assert isinstance(play.post(one, fact("big", "y" * most), n=1), MoveDeferred)
+    play.guard.say(Thaw(id="t"), "op")
+    assert play.results() == {"one": "delivered"}
     play.same()
 
 

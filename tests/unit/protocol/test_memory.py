@@ -230,6 +230,16 @@ def test_what_the_request_began_with_counts() -> None:
     assert known(verdict.refusal).numbers["keys"] == MOST_KEYS + 1
 
 
+def test_what_an_agent_may_not_see_does_not_count_for_it() -> None:
+    """Else its refusals would tell how much is remembered that it may not know of."""
+    talk = Talk()
+    talk.ended(fact("ssn", 1, "pii"), fact("plain", 1))
+    too_many = Complete(answer="", remember=tuple(fact(f"k{at}") for at in range(MOST_KEYS)))
+    for to, count in (("a", MOST_KEYS + 2), ("b", MOST_KEYS + 1)):
+        verdict = is_(talk.begun(to=to).move(too_many), MoveRefused)
+        assert (verdict.refusal.rule, verdict.refusal.numbers["keys"]) == (Rule.MEMORY, count)
+
+
 @pytest.mark.parametrize("large", [False, True])
 def test_a_conversation_that_remembers_too_much_refuses_the_submit_and_says_what_to_do(large: bool) -> None:
     talk = Talk()

@@ -7,7 +7,7 @@ import pytest
 from protocol.wire.commands import Resolve
 from protocol.wire.handoff import Rule
 from tests.unit.protocol.happened import admitted, refused
-from tests.unit.protocol.worlds import Play, escalate, fact, hand_back, opened, played, transfer
+from tests.unit.protocol.worlds import Play, agent, escalate, fact, hand_back, opened, played, transfer
 
 NEW = fact("new", 1)
 
@@ -55,6 +55,13 @@ def test_an_edge_is_taken_again_only_with_a_new_fact(facts: tuple[Any, ...], is_
     refusal = refused(event)
     assert (refusal.rule, refusal.numbers) == (Rule.CYCLE, {"path": ["a"], "edge": ["a", "b"]})
     assert refusal.hint == "bring a fact that is new to the request, or complete or escalate"
+
+
+def test_another_value_under_a_labelled_key_is_new_if_its_bringer_may_see_the_key() -> None:
+    fleet = {"a": agent("a", clearance=("pii",)), "b": agent("b")}
+    play = played(transfer("b", fact("ssn", 1, "pii")), hand_back(), fleet=fleet)
+    assert refused(play.move(transfer("b", fact("ssn", 1, "pii")))).rule == Rule.CYCLE
+    admitted(play.move(transfer("b", fact("ssn", 2, "pii"))))
 
 
 def test_a_fact_stays_old_after_it_was_dropped() -> None:
@@ -110,7 +117,7 @@ def test_a_hand_back_goes_to_return_to_or_to_the_frame_beneath(
     event = played(transfer("b"), transfer("c", return_to=return_to)).move(hand_back(to=named))
     if goes_to is None:
         refusal = refused(event)
-        assert refusal.rule == Rule.HAND_BACK
+        assert (refusal.rule, refusal.numbers) == (Rule.HAND_BACK, {"path": ["a", "b", "c"]})
         assert refusal.hint == f"hand_back to {return_to or 'b'}, or leave the target out"
         return
     work = admitted(event).work

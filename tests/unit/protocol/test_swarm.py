@@ -6,13 +6,24 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.testing import InMemoryGuard, NotDecided
-from protocol.wire.commands import FactsPost, Freeze, MoveProposed, OfferClaimed, Report, Thaw
+from protocol.domain.admission import Late, admission
+from protocol.wire.commands import (
+    Command,
+    FactsPost,
+    Freeze,
+    MoveProposed,
+    OfferClaimed,
+    Report,
+    Thaw,
+    id_of,
+)
 from protocol.wire.config import BreakerEntry, Fleet
 from protocol.wire.events import (
     FactsWithheld,
     MoveDeferred,
     TaskCancelled,
     TaskFailed,
+    TaskOffered,
     TaskOpened,
     TurnDelegated,
     TurnFailed,
@@ -20,7 +31,7 @@ from protocol.wire.events import (
     type_of,
 )
 from protocol.wire.handoff import Budget, Constraints, Rule
-from protocol.wire.ids import NOBODY, AgentName, TurnId
+from protocol.wire.ids import NOBODY, AgentName, Cause, TurnId
 from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move, Task
 from tests.certain import is_, known
 from tests.unit.protocol.swarms import FLEET, Swarm, again, claimed, refused, task
@@ -126,6 +137,17 @@ def test_an_offer_shows_nothing_labelled_to_an_intent_of_an_agent_without_cleara
     assert {each.key for each in play.offers()["one"].offer.handoff.facts} == {"text"}
 
 
+def test_each_task_is_offered_once_under_the_id_that_claims_name_wherever_it_stands_in_its_plan() -> None:
+    play = Swarm()
+    play.delegate(task("given", to_agent=AgentName("c")), task("one"), task("two"))
+    assert play.worker("given").agent == "c"
+    offers = [event for event in play.events if isinstance(event, TaskOffered)]
+    assert [event.name for event in offers] == ["one", "two"]
+    assert [event.id for event in offers] == [str(event.offer.turn) for event in offers]
+    assert isinstance(play.claim("two", "b"), TaskOpened)
+    play.same()
+
+
 # --- claims -----------------------------------------------------------------------------------------
 
 
@@ -209,6 +231,12 @@ def test_an_agent_that_has_a_task_of_the_set_may_claim_another_once_it_is_done()
     with pytest.raises(NotDecided, match="too late: busy"):
         play.claim("two", "b")
     assert len(play.events) == before
+    request, claim = (
+        str(play.guard.ledger.request),
+        OfferClaimed(turn=play.offers()["two"].offer.turn, round=0),
+    )
+    command = Command(request, AgentName("b"), claim, Cause(id_of(request, claim, "b")), "agent")
+    assert admission(play.guard.ledger, command) == Late(claim.turn, 0, "busy")
     assert isinstance(play.claim("two", "c"), TaskOpened)
     play.say(play.worker("one"), Deliver(summary="found"))
     assert isinstance(play.claim("three", "b"), TaskOpened)
@@ -324,7 +352,9 @@ def test_a_claimed_task_that_fails_is_offered_once_more_if_it_falls_back_and_not
     play.claim("one", "b")
     play.breaks(play.worker("one"))
     assert play.offers()["one"].id != first
-    assert refused(play.claim("one", "b")) == Rule.CLAIMED
+    verdict = play.claim("one", "b")
+    assert refused(verdict) == Rule.CLAIMED
+    assert known(verdict.refusal).numbers == {"task": "one", "agent": "b"}
     with pytest.raises(NotDecided, match="too late: ended"):
         play.guard.claim(first, "c")
     assert isinstance(play.claim("one", "c"), TaskOpened)
@@ -455,7 +485,9 @@ def test_an_intent_that_nobody_lists_is_refused_with_the_nearest() -> None:
 def test_an_agent_that_takes_everything_and_lists_nothing_reads_no_offers() -> None:
     agents = {name: entry for name, entry in FLEET.agents.items() if name in "ae"}
     play = Swarm(fleet=_fleet(agents))
-    assert refused(play.delegate(task("one"))) == Rule.CAPABLE
+    verdict = play.delegate(task("one"))
+    assert refused(verdict) == Rule.CAPABLE
+    assert known(verdict.refusal).numbers == {"task": "one", "intent": "read", "nearest": []}
 
 
 def test_offers_reserve_their_budget_and_give_it_back() -> None:

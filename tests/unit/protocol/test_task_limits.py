@@ -4,7 +4,7 @@ import pytest
 
 from protocol.wire.commands import Report
 from protocol.wire.events import TurnDelegated
-from protocol.wire.handoff import Budget, Constraints, Rule
+from protocol.wire.handoff import Budget, Constraints, Refusal, Rule
 from protocol.wire.moves import Delegate, Move
 from tests.certain import is_
 from tests.unit.protocol.trees import (
@@ -77,6 +77,24 @@ def test_a_share_of_nothing_is_refused() -> None:
     admitted(play, delegate(task("x", "b"), task("y", "c")))
 
 
+def test_where_nothing_is_left_a_task_that_asks_for_nothing_is_given_and_no_other() -> None:
+    play = tree(policy={"budget": Budget(tokens=100)})
+    one = delegate(task("x", "b", constraints=grant(tokens=1)))
+    refusal = refusal_of(play, "", one, usage(tokens=100))
+    assert refusal.numbers["tokens"] == {"asked": 1, "left": 0, "kept": 0}
+    admitted(play, delegate(task("x", "b", constraints=grant(tokens=0))))
+
+
+def test_a_lead_that_has_spent_too_much_plans_nothing_more_and_may_wait() -> None:
+    play = tree(policy={"budget": Budget(tokens=100)})
+    say(play, "", delegate(task("x", "b", constraints=grant(tokens=0)), task("y", "c"), join="any"))
+    say(play, "x", deliver())
+    nothing = delegate(task("z", "d", constraints=grant(tokens=0)))
+    refusal = refusal_of(play, "", nothing, usage(tokens=130))
+    assert refusal.numbers["tokens"] == {"asked": 0, "left": -110, "kept": 0}
+    admitted(play, delegate())
+
+
 def test_what_a_task_did_not_use_returns_when_it_ends() -> None:
     play = tree(policy={"budget": Budget(tokens=1000)})
     say(play, "", delegate(task("x", "b", constraints=grant(tokens=800))))
@@ -129,7 +147,7 @@ def test_without_a_limit_a_task_is_limited_only_where_it_asks() -> None:
 )
 def test_a_tasks_constraints_are_no_wider_than_its_leads(wide: Constraints) -> None:
     play = informed(allowed_actions=("look",))
-    refusal = refusal_of(play, "", delegate(task("one", "b", constraints=wide)))
+    refusal = refusal_of(play, "", delegate(task("fine", "c"), task("one", "b", constraints=wide)))
     assert (refusal.rule, refusal.numbers["task"]) == (Rule.CONSTRAINTS, "one")
 
 
@@ -205,3 +223,34 @@ def test_a_result_is_no_larger_than_a_handoff_and_all_together_no_larger_than_a_
     fat = task("sum", "c", uses=names)
     assert is_(say(play, "", delegate(fat)), TurnDelegated)
     assert sorted(result.name for result in worker(play, "sum").work.results) == sorted(names)
+
+
+def join_bytes(refusal: Refusal) -> int:
+    """Return to how many bytes results come, which are more than may be told at once."""
+    assert (refusal.rule, refusal.numbers["max_join_bytes"]) == (Rule.SIZE, 524_288)
+    return int(refusal.numbers["bytes"])
+
+
+def test_what_a_lead_has_to_be_told_comes_to_524288_bytes_at_most() -> None:
+    play = tree(policy={"max_handoff_bytes": 400_000})
+    say(play, "", delegate(task("x", "b"), task("y", "c")))
+    say(play, "x", deliver(fact("k", "x" * 300_000)))
+    most = 300_000 - join_bytes(refusal_of(play, "y", deliver(fact("k", "x" * 300_000)))) + 524_288
+    assert join_bytes(refusal_of(play, "y", deliver(fact("k", "x" * (most + 1))))) == 524_289
+    say(play, "y", deliver(fact("k", "x" * most)))
+    assert [result.status for result in results(play).values()] == ["delivered", "delivered"]
+
+
+def test_the_results_that_a_task_uses_come_to_524288_bytes_at_most() -> None:
+    def two_results(letters: int) -> Play:
+        play = tree(policy={"max_handoff_bytes": 400_000})
+        for name, to, size in (("x", "b", 300_000), ("y", "d", letters)):
+            say(play, "", delegate(task(name, to)))
+            say(play, name, deliver(fact("k", "x" * size)))
+        return play
+
+    both = delegate(task("sum", "c", uses=("x", "y")))
+    most = 300_000 - join_bytes(refusal_of(two_results(300_000), "", both)) + 524_288
+    refusal = refusal_of(two_results(most + 1), "", both)
+    assert (join_bytes(refusal), refusal.numbers["task"]) == (524_289, "sum")
+    admitted(two_results(most), both)

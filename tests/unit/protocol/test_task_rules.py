@@ -5,7 +5,7 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from protocol.wire.handoff import Artifact, Rule
-from protocol.wire.moves import Complete, Delegate, Escalate, Move
+from protocol.wire.moves import Complete, Delegate, Escalate, Move, Task
 from tests.unit.protocol.happened import refused, rule_of
 from tests.unit.protocol.trees import (
     admitted,
@@ -198,16 +198,36 @@ def test_an_intent_that_nobody_takes_is_refused_with_the_nearest() -> None:
     assert refusal.detail == "no capable agent for task 'one': none takes 'serch'"
 
 
-def test_an_intent_that_only_the_lineage_takes_is_refused() -> None:
-    play = tree(fleet={**SKILLED, "a": agent("a", intents=("plan",))})
+@pytest.mark.parametrize(
+    ("intent", "nearest"),
+    [
+        pytest.param("summary", ["sums"], id="half-of-its-letters"),
+        pytest.param("do", ["do-6", "do-5", "do-4"], id="three-at-most"),
+        pytest.param("zzz", ["do-1", "do-2", "do-3", "do-4", "do-5"], id="the-first-five-if-none-is-near"),
+    ],
+)
+def test_the_nearest_intents_are_named_or_the_first_of_all(intent: str, nearest: list[str]) -> None:
+    taken = ("sums", *(f"do-{number}" for number in range(1, 7)))
+    play = tree(fleet={"a": agent("a", intents=("plan",)), "b": agent("b", intents=taken)})
+    refusal = refusal_of(play, "", delegate(task("one", None, intent=intent)))
+    assert (refusal.rule, refusal.numbers["nearest"]) == (Rule.CAPABLE, nearest)
+
+
+@pytest.mark.parametrize("intents", [("plan",), None], ids=["it-lists-it", "it-takes-every-one"])
+def test_an_intent_that_only_the_lineage_takes_is_refused(intents: tuple[str, ...] | None) -> None:
+    play = tree(fleet={**SKILLED, "a": agent("a", intents=intents)})
     refusal = refusal_of(play, "", delegate(task("one", None, intent="plan")))
     assert (refusal.rule, refusal.numbers["lineage"]) == (Rule.CAPABLE, ["a"])
 
 
-@pytest.mark.parametrize("odd", [task("one", None), task("one", "b", fallback=True)])
-def test_a_task_that_the_guard_is_to_place_needs_an_intent(odd: object) -> None:
-    refusal = refusal_of(tree(), "", delegate(odd))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("odd", "what"),
+    [(task("one", None), "a task without an agent"), (task("one", "b", fallback=True), "a fallback")],
+)
+def test_a_task_that_the_guard_is_to_place_needs_an_intent(odd: Task, what: str) -> None:
+    refusal = refusal_of(tree(), "", delegate(odd))
     assert (refusal.rule, refusal.hint) == (Rule.CAPABLE, "name the intent")
+    assert refusal.detail == f"task 'one': {what} needs an intent"
 
 
 # --- cycle, revisions ---------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import pytest
 
 from protocol.domain.admission import Late
 from protocol.domain.envelope import World
+from protocol.domain.hash_chain import breaks
 from protocol.domain.ledger import Ledger
-from protocol.domain.timers import due
+from protocol.domain.timers import due, guard_failed, is_by_the_clock, is_guard_failed
 from protocol.domain.waits import by_the_clock, next_due
-from protocol.wire.commands import Command, Freeze, ReplyToAsk, Resolve, Settle, Thaw
+from protocol.wire.codec import body_digest
+from protocol.wire.commands import Command, Failure, Freeze, ReplyToAsk, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import (
@@ -18,12 +20,14 @@ from protocol.wire.events import (
     RequestCompleted,
     RequestExpired,
     RequestFailed,
+    RequestOpened,
     TurnFailed,
     TurnResumed,
     TurnRetried,
 )
-from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.handoff import Artifact, Budget, Constraints
 from protocol.wire.ids import control_cause, due_cause, event_id
+from protocol.wire.moves import Fail
 from tests.certain import is_, known
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import (
@@ -36,10 +40,12 @@ from tests.unit.protocol.worlds import (
     complete,
     escalate,
     fact,
+    give_up,
     opened,
     played,
     seconds,
     transfer,
+    usage,
 )
 
 
@@ -94,7 +100,8 @@ def test_a_request_expires_at_its_deadline_whatever_else_is_due() -> None:
     play = opened(policy=Policy(deadline_s=900))
     (event,) = play.wait(900)
     expired = is_(event, RequestExpired)
-    assert (expired.to, expired.deadline) == ("c1", START + seconds(900))
+    assert (expired.to, expired.deadline, expired.digest) == ("c1", START + seconds(900), "d0")
+    assert expired.cause == due_cause(REQUEST, "request.expired", "", 0)
     assert play.next_due is None
 
 
@@ -119,6 +126,7 @@ def test_a_handoffs_deadline_holds_while_its_turn_waits_for_a_retry() -> None:
     own, clocks = (past.failure for past in raised.work.past)
     assert known(own).code == "boom"
     assert known(clocks).message == "the handoff's deadline passed while a retry was due"
+    assert (known(clocks).code, known(clocks).permanent) == ("deadline", True)
 
 
 def test_a_handoffs_deadline_holds_while_an_effect_is_in_doubt_and_a_person_is_told_which() -> None:
@@ -173,7 +181,38 @@ def test_without_people_the_first_escalation_ends_the_request() -> None:
     play.fail("crash_loop", permanent=True)
     failed = is_(play.last, RequestFailed)
     assert (failed.code, failed.reason, failed.to) == ("no_human", "failed with crash_loop", "c1")
+    assert failed.digest == "d0", "the client knows by it that its own submit came to this"
     assert play.ledger.status == "failed"
+
+
+def test_a_person_gets_the_work_as_its_holder_had_it_with_what_is_left_of_its_budget() -> None:
+    scan = Artifact(name="scan", uri="s3://scan")
+    play = opened(policy=Policy(budget=Budget(tokens=100)))
+    given = transfer("b", fact("k", 1), summary="look at this", intent="bill", artifacts=(scan,))
+    play.move(given, usage(tokens=30))
+    turn = play.turn
+    play.fail(permanent=True, report=usage(tokens=20))
+    raised = is_(play.last, EscalationRaised)
+    assert (raised.turn, raised.round, raised.tier, raised.to) == (turn, 0, 1, "human")
+    work, handoff = raised.work, raised.work.handoff
+    assert (work.path, work.depth) == (("a", "b"), 1)
+    assert [(past.round, past.how) for past in work.past] == [(0, "failed")]
+    assert (handoff.move, handoff.from_agent, handoff.parent) == ("escalate", "b", turn)
+    assert (handoff.summary, handoff.intent) == ("look at this", "bill")
+    assert {each.key for each in handoff.facts} == {"text", "k"}
+    assert handoff.artifacts == (scan,)
+    assert handoff.constraints.budget == Budget(tokens=50)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_request_goes_to_people_max_escalations_times_and_the_next_time_it_ends(most: int) -> None:
+    play = opened(policy=Policy(max_escalations=most))
+    for _ in range(most):
+        play.fail(permanent=True)
+        is_(play.last, EscalationRaised)
+        play.control(Resolve, turn=play.turn)
+    play.fail(permanent=True)
+    assert is_(play.last, RequestFailed).code == "max_escalations"
 
 
 def test_last_words_name_the_rule_that_refused() -> None:
@@ -291,3 +330,45 @@ def test_a_message_is_judged_before_what_fell_due_after_it_was_stored() -> None:
         assert isinstance(outcome, TurnResumed) is resumed
         assert kinds(play.events[-1:]) == [TurnResumed]
         assert play.events[-1].at == play.now
+
+
+def test_a_guard_tells_what_it_ended_by_the_clock_from_what_an_agent_says_of_itself() -> None:
+    play = opened()
+    failed = is_(play.wait(900)[0], TurnFailed)
+    assert is_by_the_clock(failed.error)
+    assert not is_by_the_clock(Failure(code=failed.error.code, message="my own clock says so"))
+
+
+# --- a request on which a guard itself fails ----------------------------------------------------------
+
+
+def test_a_request_on_which_a_guard_fails_ends_by_its_first_event_and_its_head_alone() -> None:
+    play = played(transfer("b"), traced=True)
+    first, head = is_(play.events[0], RequestOpened), play.last
+    later = World(now=head.at + 5, salt="a1" * 8, grounds=Grounds(), trace=play.trace)
+    event = guard_failed(first, head, body_digest(play.bodies[-1]), later)
+    cause = due_cause(REQUEST, "guard_failed", "", head.n)
+    assert (event.v, event.id, event.cause) == (head.v, event_id(cause, "request.failed", 0), cause)
+    assert (event.request, event.n, event.at, event.to) == (REQUEST, head.n + 1, head.at + 5, "c1")
+    assert (event.salt, event.trace, event.digest) == (later.salt, later.trace, "d0")
+    assert (event.code, event.turn, event.round, event.sender) == ("guard_failed", "", 0, None)
+    assert "the guard itself failed" in event.reason
+    assert is_guard_failed(event)
+    play.append(event)
+    assert breaks(play.bodies) == []
+    assert play.ledger.status == "failed"
+
+
+def test_the_end_on_which_a_guard_fails_is_never_dated_before_its_head() -> None:
+    play = opened()
+    behind = World(now=play.last.at - 1, salt="0" * 32, grounds=Grounds())
+    event = guard_failed(is_(play.events[0], RequestOpened), play.last, play.ledger.prev, behind)
+    assert event.at == play.last.at
+
+
+def test_an_agent_that_fails_with_the_code_of_a_failed_guard_is_no_failed_guard() -> None:
+    play = played(Fail(reason="it is all the guard's fault", code="guard_failed"))
+    assert is_(play.last, RequestFailed).code == "guard_failed"
+    assert not is_guard_failed(play.last)
+    assert not is_guard_failed(is_(played(give_up()).last, RequestFailed))
+    assert not is_guard_failed(opened().last)
