@@ -32,8 +32,6 @@ _MANY = 64
 _FEW = 4
 _PATIENCE_S = 60.0
 _LOOK_S = 0.02
-_GONE_S = 8.0
-"""How long it is watched what becomes of a guard that is gone: its lease of 3 s, and what comes after."""
 _AGAIN = Target("at most", 5000.0)
 _COSTS = Target("at most", 1.10)
 _RATE = Target("at least", 0.95)
@@ -48,6 +46,8 @@ class Shared(NamedTuple):
     partitions: tuple[int, ...]
     requests: int
     rounds: int
+    gone_s: float = 8.0
+    """How long it is watched what becomes of a guard that is gone: its lease of 3 s, and what comes after."""
 
 
 class Sample(NamedTuple):
@@ -74,7 +74,7 @@ async def guards(directory: Path, amount: Shared) -> list[Figure]:
                     samples[count].append(await shift.measure(amount.requests))
         for count, found in samples.items():
             figures += _figures(count, partitions, found, samples[amount.guards[0]])
-    return [*figures, *await _changes(directory / "changes", amount.rounds)]
+    return [*figures, *await _changes(directory / "changes", amount.rounds, amount.gone_s)]
 
 
 def _figures(count: int, partitions: int, found: list[Sample], alone: list[Sample]) -> list[Figure]:
@@ -224,7 +224,7 @@ async def _shift(directory: Path, partitions: int) -> AsyncIterator[Shift]:
         yield shift
 
 
-async def _changes(directory: Path, rounds: int) -> list[Figure]:
+async def _changes(directory: Path, rounds: int, gone_s: float) -> list[Figure]:
     """Return what requests notice as guards come, leave, die and freeze."""
     quiet, joining, shares, leaving, killed, frozen = (list[float]() for _ in range(6))
     async with _shift(directory, 16) as shift:
@@ -238,9 +238,9 @@ async def _changes(directory: Path, rounds: int) -> list[Figure]:
             joining.append(await shift.longest(join, lasts_s=1.0))
             leaving.append(await shift.longest(lambda: shift.man(2), lasts_s=1.0))
             await shift.man(3)
-            killed.append(await shift.longest(shift.kill, lasts_s=_GONE_S))
+            killed.append(await shift.longest(shift.kill, lasts_s=gone_s))
             await shift.man(3)
-            frozen.append(await shift.longest(shift.freeze, lasts_s=_GONE_S))
+            frozen.append(await shift.longest(shift.freeze, lasts_s=gone_s))
             await shift.thaw()
     more = [one - other for one, other in zip(joining, quiet, strict=True)]
     return [

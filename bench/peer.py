@@ -18,7 +18,6 @@ A member is `python -m bench.peer NAME DATABASE OFF|FULL`.
 import asyncio
 import contextlib
 import itertools
-import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,17 +35,15 @@ if TYPE_CHECKING:  # a member alone imports LangGraph: that takes a second of CP
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
     from langgraph.graph.state import CompiledStateGraph
 
-WORKERS = os.cpu_count() or 1
-
 
 @contextlib.asynccontextmanager
-async def peer(directory: Path, *, sync_always: bool) -> AsyncIterator[Crew]:
-    """Start LangGraph's processes, with their databases in `directory`."""
+async def peer(directory: Path, *, workers: int, sync_always: bool) -> AsyncIterator[Crew]:
+    """Start so many of LangGraph's processes, with their databases in `directory`."""
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     synchronous = "FULL" if sync_always else "OFF"
     async with Crew(directory) as crew:
         async with asyncio.TaskGroup() as starting:
-            for number in range(WORKERS):
+            for number in range(workers):
                 name = f"langgraph-{number}"
                 database = str(directory / f"{name}.sqlite")
                 starting.create_task(crew.start(name, "bench.peer", name, database, synchronous))

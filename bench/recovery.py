@@ -26,6 +26,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.streams import proposals_of, queue_consumers
 from mesh.client import Client
+from mesh.fleet.file import FleetFile
 from protocol.wire.ids import RequestId
 from protocol.wire.moves import Move
 from protocol.wire.subjects import parse_evt, partition
@@ -37,10 +38,10 @@ _PATIENCE_S = 60.0
 _LOOK_S = 0.01
 
 
-async def recovery(directory: Path, *, rounds: int) -> list[Figure]:
-    """Measure all of it, so many times."""
+async def recovery(directory: Path, *, rounds: int, file: FleetFile = FLEET) -> list[Figure]:
+    """Measure all of it, so many times, with that fleet file."""
     # What a guard is asked is stored after 2 s; this is about what it holds of the queues.
-    async with site(directory, sync_always=True, fleet=without_lane(FLEET)) as here:
+    async with site(directory, sync_always=True, fleet=without_lane(file)) as here:
         turns = [await _agent_killed(here, number) for number in range(rounds)]
         idle = [await _guard_killed(here, number, False) for number in range(rounds)]
         holding = [await _guard_killed(here, number, True) for number in range(rounds)]

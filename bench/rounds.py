@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ class Plan(NamedTuple):
     """Requests a round, one at a time."""
     crowded: int
     """Requests a round, `MANY` at a time."""
+    workers: int = os.cpu_count() or 1
+    """Processes of LangGraph's."""
 
 
 class Goal(NamedTuple):
@@ -132,7 +135,9 @@ async def compare(
             Side(name, {SERVER: at.server.pid, **_pids(crew.members)}, [crew.members[DRIVER]])
             for name, at, crew in (("mesh", places[0], mesh_crew), ("ring", places[1], ring_crew))
         )
-        workers = await stack.enter_async_context(peer(directory / "langgraph", sync_always=sync_always))
+        workers = await stack.enter_async_context(
+            peer(directory / "langgraph", workers=plan.workers, sync_always=sync_always)
+        )
         other = Side("LangGraph", _pids(workers.members), list(workers.members.values()))
         sides = (mesh, yardstick, other)
         for side in sides:

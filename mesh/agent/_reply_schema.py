@@ -48,15 +48,19 @@ class SchemaUnusable(MeshError, code="client.schema_unusable"):
     """The question's schema is no JSON Schema, or refers to something that is not in it."""
 
 
-def check_reply(schema: Mapping[str, Any] | None, value: Any) -> None:
+def check_reply(schema: Mapping[str, Any] | None, value: Any, *, within_s: float = WITHIN_S) -> None:
     """Return if `value` (any JSON value) fits `schema` (2020-12 unless it says another); None fits all.
 
-    It may take `WITHIN_S`: a coroutine calls it in a thread.
+    It may take `within_s`: a coroutine calls it in a thread.
 
     Raises ReplyInvalid, naming the place and the mistake, ReplyUnjudged, and SchemaUnusable.
     """
-    if schema is not None:
-        (_judge if _is_plain(schema) else _judge_apart)(schema, value)
+    if schema is None:
+        return
+    if _is_plain(schema):
+        _judge(schema, value)
+    else:
+        _judge_apart(schema, value, within_s)
 
 
 def check_schema(schema: Mapping[str, Any] | None) -> None:
@@ -146,7 +150,7 @@ def _short(text: str) -> str:
 # --- in a process of its own ----------------------------------------------------------------------
 
 
-def _judge_apart(schema: Any, value: Any) -> None:
+def _judge_apart(schema: Any, value: Any, within_s: float) -> None:
     import signal
     import subprocess
 
@@ -157,14 +161,14 @@ def _judge_apart(schema: Any, value: Any) -> None:
             input=msgspec.json.encode((schema, value)),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=WITHIN_S,
+            timeout=within_s,
             check=False,
         )
         if ended.returncode == -signal.SIGXCPU:
             raise _unjudged(f"judging it takes more than {CPU_S} s of the processor")
         code, told = msgspec.json.decode(ended.stdout, type=tuple[str, str])
     except subprocess.TimeoutExpired:
-        raise _unjudged(f"judging it takes longer than {WITHIN_S:g} s") from None
+        raise _unjudged(f"judging it takes longer than {within_s:g} s") from None
     except msgspec.MsgspecError:
         raise _unjudged("the process that judges it was ended, or ran out of memory") from None
     except (OSError, TypeError, ValueError, RecursionError) as wrong:

@@ -24,7 +24,7 @@ from mesh.local.fleet import LocalFleet, store_of
 from mesh.local.project import data_environment, find_fleet, model_environment, port_of, with_client
 from mesh.local.reload import Reload, mistakes_under
 from mesh.local.server import EmbeddedServer, if_free, in_use
-from mesh.local.service import Output, ServiceProcess, near
+from mesh.local.service import RESTART_S, Output, ServiceProcess, near
 from mesh.model.choice import MODES
 from mesh.service.logs import VALUES
 from mesh.settings import DEV_FILE, STATE, Dev, running_dev
@@ -104,7 +104,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: s
                 sync_always=True,
                 port=_own_port(store) if port is None else _free_port(port),
                 anonymous=next(iter(file.clients)),
-                restart=True,
+                restart_s=RESTART_S,
                 environment={VALUES: "1"} | data_environment(store),
                 agent_environment=models,
                 search=search,

@@ -112,6 +112,7 @@ class RequestProcessor:
 
     Args:
         verdict_s: CPU seconds that one step of a decision may take.
+        most_events: how many events one message may bring about.
     """
 
     def __init__(
@@ -121,9 +122,11 @@ class RequestProcessor:
         context: DecisionContext,
         anchors: Anchors,
         verdict_s: float = VERDICT_S,
+        most_events: int = MOST_EVENTS,
     ) -> None:
         self._bus = bus
         self._log = log
+        self._most_events = most_events
         self._context = context
         self._anchors = anchors
         self._cache = Cache()
@@ -310,7 +313,7 @@ class RequestProcessor:
         """Take every step of a decision. Raises GuardFailed for one that comes to no end."""
         context, breakers = self._context, self._context.breakers
         taken = stored = 0
-        while taken < MOST_STEPS and stored < MOST_EVENTS:
+        while taken < MOST_STEPS and stored < self._most_events:
             taken += 1
             # By exact type, the usual steps first: every decision comes through here.
             step = self._next(decision, request)

@@ -28,7 +28,7 @@ from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.lane import GuardLane
 from mesh.guard.messages import DeadLetters
 from mesh.guard.observer import VERDICT_S
-from mesh.guard.processor import Contended, GuardFailed, MeshIsFrozen, RequestProcessor
+from mesh.guard.processor import MOST_EVENTS, Contended, GuardFailed, MeshIsFrozen, RequestProcessor
 from mesh.guard.queues import HANDOVER_S, PartitionAssignment, Queues
 from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger, place_of
@@ -68,6 +68,7 @@ class Guard:
         identity: str,
         context: DecisionContext | None = None,
         verdict_s: float = VERDICT_S,
+        most_events: int = MOST_EVENTS,
     ) -> None:
         self._bus = bus
         self._identity = identity
@@ -77,7 +78,8 @@ class Guard:
         self._anchors = Anchors(
             bus, self.assignment.own, lambda: self.assignment.others, lambda: self._context.now()
         )
-        self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context, self._anchors, verdict_s)
+        log = JetStreamLog(bus)
+        self._processor = RequestProcessor(bus, log, self._context, self._anchors, verdict_s, most_events)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),

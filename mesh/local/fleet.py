@@ -62,7 +62,7 @@ class LocalFleet(Lifecycle):
         anonymous: the client that connections without credentials are.
         instances: how many processes of each agent; `billing-1`, `billing-2` if several.
         commands: by name, `guard` or an agent's, how their processes begin instead of with `COMMAND`.
-        restart: start a service that died again, with growing pauses.
+        restart_s: pauses before a service that died is started again; with none it stays dead.
         environment: added to the environment of every service.
         agent_environment: the same for agents alone; None takes a variable away.
         search: directories in which services look for agents' modules.
@@ -81,7 +81,7 @@ class LocalFleet(Lifecycle):
         anonymous: str | None = None,
         instances: int = 1,
         commands: Mapping[str, Sequence[str]] | None = None,
-        restart: bool = False,
+        restart_s: Sequence[float] = (),
         environment: Mapping[str, str] | None = None,
         agent_environment: Mapping[str, str | None] | None = None,
         search: Sequence[Path] = (),
@@ -109,7 +109,7 @@ class LocalFleet(Lifecycle):
         self._instances = instances
         self._commands = dict(commands or {})
         self._lasting = sync_always
-        self._restart = restart
+        self._restart_s = restart_s
         self._environment = dict(environment or {})
         self._agent_environment = dict(agent_environment or {})
         self._search = tuple(search)
@@ -260,11 +260,11 @@ class LocalFleet(Lifecycle):
                 return
             self.died.set()
             self._on_trouble(f"{each.identity} (process {pid}) {why}; its log: {near(each.log)}")
-            if not self._restart:
+            if not self._restart_s:
                 return
             ran_s, runs = time.monotonic() - started, False
             while not runs:
-                tries, pause_s = next_try(tries, ran_s)
+                tries, pause_s = next_try(tries, ran_s, self._restart_s)
                 await asyncio.sleep(pause_s)
                 try:
                     await each.start()

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from mesh.errors import MeshError
 from mesh.local.server import ParentDeath
 
-_RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+"""Pauses before a service that ended is started again: the first, the second, and so on."""
 _SETTLED_S = 30.0
 """A service that ran this long before it ended is restarted as if it had never ended before."""
 _TAIL_LINES = 12
@@ -129,15 +130,16 @@ class ServiceProcess:
         return "\n".join(self.written()[-_TAIL_LINES:])
 
 
-def next_try(tries: int, ran_s: float) -> tuple[int, float]:
+def next_try(tries: int, ran_s: float, pauses_s: Sequence[float] = RESTART_S) -> tuple[int, float]:
     """Return how many starts in a row the next one of a service makes, and the pause (s) before it.
 
     Args:
         tries: starts in a row before this end.
         ran_s: how long the service ran; after a long run the shortest pause comes first again.
+        pauses_s: those to choose from, shortest first.
     """
     tries = 1 if ran_s > _SETTLED_S else tries + 1
-    return tries, _RESTART_S[min(tries, len(_RESTART_S)) - 1]
+    return tries, pauses_s[min(tries, len(pauses_s)) - 1]
 
 
 def exit_words(status: int) -> str:

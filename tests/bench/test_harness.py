@@ -26,7 +26,7 @@ from mesh.fleet.setup import apply
 from tests.logs import kept_logging
 from tests.servers import PATIENCE_S
 
-SMALL = Plan(rounds=2, alone=3, crowded=8)
+SMALL = Plan(rounds=2, alone=3, crowded=8, workers=1)  # each imports LangGraph
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +34,7 @@ def _late_members_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.crew._READY_S", PATIENCE_S)
 
 
-async def test_mesh_ring_and_langgraph_are_measured_in_the_same_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bench.peer.WORKERS", 1)  # each imports LangGraph
+async def test_mesh_ring_and_langgraph_are_measured_in_the_same_rounds(tmp_path: Path) -> None:
     figures, use, note = await compare(tmp_path, SMALL, UNSYNCED, sync_always=False)
     assert [figure.unit for figure in figures] == ["ms", "ms", "1/s", "ms", "1/s"]
     assert [figure.target is not None for figure in figures] == [True, False, True, False, False]
@@ -70,20 +67,15 @@ async def test_trees_of_tasks_are_measured_by_their_logs(tmp_path: Path) -> None
     assert figures[1].value.median > 3 * CALL_S * 1e3, "the calls alone take three in a row at least"
 
 
-async def test_what_was_killed_is_gone_on_with_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_killed_is_gone_on_with_elsewhere(tmp_path: Path) -> None:
     brisk = LeaseSection(agent_s=1.0, guard_s=1.0)
-    monkeypatch.setattr("bench.recovery.FLEET", FLEET.model_copy(update={"lease": brisk}))
-    figures = await recovery(tmp_path, rounds=1)
+    figures = await recovery(tmp_path, rounds=1, file=FLEET.model_copy(update={"lease": brisk}))
     assert [figure.target.value for figure in figures if figure.target is not None] == [10.0, 5.0, 5.0]
 
 
-async def test_guards_share_the_chain_and_come_and_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bench.guards._GONE_S", 1.0)
-    figures = await guards(tmp_path, Shared(guards=(1, 2), partitions=(4,), requests=64, rounds=1))
+async def test_guards_share_the_chain_and_come_and_go(tmp_path: Path) -> None:
+    amount = Shared(guards=(1, 2), partitions=(4,), requests=64, rounds=1, gone_s=1.0)
+    figures = await guards(tmp_path, amount)
     shares = [each.value.median for each in figures if each.name.startswith("share of the busiest")]
     assert shares[0] == pytest.approx(100)
     assert 50 <= shares[1] < 100

@@ -25,7 +25,7 @@ from mesh.errors import ApiError
 from mesh.guard.anchors import Anchors
 from mesh.guard.context import DecisionContext, Waits
 from mesh.guard.observer import VERDICT_S
-from mesh.guard.processor import RequestProcessor
+from mesh.guard.processor import MOST_EVENTS, RequestProcessor
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.testing import EmbeddedBus
@@ -142,11 +142,17 @@ class Stage:
             self._buses[name + use] = await self._stack.enter_async_context(self.mesh.connected_as(name))
         return self._buses[name + use]
 
-    async def guard(self, identity: str = "g1", verdict_s: float = VERDICT_S, **around: Any) -> Guard:
+    async def guard(
+        self,
+        identity: str = "g1",
+        verdict_s: float = VERDICT_S,
+        most_events: int = MOST_EVENTS,
+        **around: Any,
+    ) -> Guard:
         """Start a guard in this process; `around` is for its `DecisionContext`."""
         bus = await self.bus("guard", identity)
         context = DecisionContext(bus, **{"waits": self._waits, **around})
-        guard = Guard(bus, identity=identity, context=context, verdict_s=verdict_s)
+        guard = Guard(bus, identity=identity, context=context, verdict_s=verdict_s, most_events=most_events)
         self._guards[guard] = asyncio.create_task(guard.run())
         return guard
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mesh.client import SubmitRejected
-from mesh.guard import processor
 from protocol.domain import admission, decider, ledger, plans, rules
 from protocol.domain.case import Case
 from protocol.domain.decider import OpenDecision
@@ -162,7 +161,6 @@ async def test_consequences_that_come_to_no_end_end_the_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that is frozen and thawed by itself, again and again."""
-    monkeypatch.setattr(processor, "MOST_EVENTS", 50)
 
     def planted(decision: OpenDecision) -> Any:
         ledger = decision._ledger
@@ -173,7 +171,7 @@ async def test_consequences_that_come_to_no_end_end_the_request(
         return decision._verdict(Command(request, AgentName("op"), order, cause, "operator"))
 
     next_due = OpenDecision._next_due
-    guard = await stage.guard()
+    guard = await stage.guard(most_events=50)
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello")
     work = await a.work(request)

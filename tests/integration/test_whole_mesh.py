@@ -13,7 +13,6 @@ from mesh.agent import Turn, agent
 from mesh.agent.definition import Agent
 from mesh.bus.roles import GET
 from mesh.fleet.file import parse_fleet
-from mesh.local import service as launch
 from mesh.local.fleet import LocalFleet
 from mesh.model import ROUTING, ClaudeAgent
 from mesh.model.port import Reply
@@ -116,7 +115,11 @@ class Kept(LocalFleet):
     def __init__(self, directory: Path) -> None:
         self.said: list[str] = []
         super().__init__(
-            parse_fleet(FLEET), directory, sync_always=False, restart=True, on_trouble=self.said.append
+            parse_fleet(FLEET),
+            directory,
+            sync_always=False,
+            restart_s=(0.01, 0.02),
+            on_trouble=self.said.append,
         )
 
     async def says(self, what: str, times: int = 1) -> None:
@@ -124,8 +127,7 @@ class Kept(LocalFleet):
 
 
 @pytest_asyncio.fixture
-async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
-    monkeypatch.setattr(launch, "_RESTART_S", (0.01, 0.02))
+async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
     async with Kept(tmp_path / "mesh") as mesh:
         yield mesh
 

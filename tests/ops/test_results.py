@@ -187,7 +187,6 @@ async def test_a_list_is_read_again_while_a_busy_bus_does_not_answer(
 
     monkeypatch.setattr(bus, "request", not_every_one(request))
     monkeypatch.setattr(bus, "collect", not_every_one(collect))
-    monkeypatch.setattr(log, "_PAUSE_S", 0.0)
     listed = await newest(bus)
     assert set(wanted) <= {each.request for each in listed}
     assert set(wanted) <= {each.request for each in (await queue.queue(bus)).waiting}
