@@ -8,6 +8,7 @@ from mesh.model.supervisor import Flaw, Supervisor
 from mesh.model.swarm import Swarm
 from mesh.model.vendors import HARD, ROUTING, WORK
 from mesh.model.vendors.openai import OpenAIModel
+from mesh.model.vendors.openai_responses import ResponsesModel
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 
@@ -26,6 +27,7 @@ __all__ = [
     "PastReply",
     "Prompt",
     "Reply",
+    "ResponsesModel",
     "Supervisor",
     "Swarm",
     "Tokens",

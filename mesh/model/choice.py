@@ -63,7 +63,7 @@ def mode(said: str | None = None, model: str = "", *, own: bool = False, rules: 
             open_ones = (each for each in VENDORS.values() if each.is_open())
             wanted = vendor if model else VENDORS.get(name) or next(open_ones, vendor)
             if not wanted.is_installed():
-                raise ModelUnavailable(name, f"install handoff-mesh[{wanted.vendor}]")
+                raise ModelUnavailable(name, f"install handoff-mesh[{wanted.extra}]")
             if not wanted.is_open():
                 raise ModelUnavailable(name, f"set {' or '.join(wanted.opened_by)}")
             return wanted.vendor

@@ -106,9 +106,11 @@ class VendorModel(Model):
 
     is_billed = True
     vendor: ClassVar[str]
-    """The vendor's name, as `--model` has it. The extra that installs its SDK is called the same."""
+    """The vendor's name, as `--model` has it."""
     sdk: ClassVar[str]
     """Module of its SDK."""
+    extra: ClassVar[str]
+    """The extra of this package that installs its SDK."""
     keys: ClassVar[tuple[str, ...]]
     """Variables that hold its keys."""
     opened_by: ClassVar[tuple[str, ...]]

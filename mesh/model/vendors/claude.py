@@ -349,7 +349,7 @@ class ClaudeModel(VendorModel):
 
     vendor = "claude"
     provider = "anthropic"
-    sdk = "anthropic"
+    sdk, extra = "anthropic", "claude"
     keys = (KEY, "ANTHROPIC_AUTH_TOKEN")
     opened_by = (KEY,)
     price_list = "anthropic"

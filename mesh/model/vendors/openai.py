@@ -21,8 +21,7 @@ from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, AsyncStream
-    from openai.types.chat import ChatCompletionChunk
+    from openai import AsyncOpenAI
 
 KEY, SERVER = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _NO_KEY = "none"
@@ -188,16 +187,24 @@ def _begins_another(call: Mapping[str, str], made: str, name: str) -> bool:
 
 def _tokens(usage: Mapping[str, Any]) -> Tokens:
     """Return tokens by kind; an invalid count is 0. The API's `prompt_tokens` are all that went in."""
-    prompt, details = parts.count_of(usage, "prompt_tokens"), usage.get("prompt_tokens_details")
-    cached = min(prompt, parts.count_of(details, "cached_tokens"))
-    written = min(prompt - cached, parts.count_of(details, "cache_write_tokens"))
-    output = parts.count_of(usage, "completion_tokens")
+    return limited_tokens(
+        parts.count_of(usage, "prompt_tokens"),
+        usage.get("prompt_tokens_details"),
+        parts.count_of(usage, "completion_tokens"),
+        usage.get("completion_tokens_details"),
+    )
+
+
+def limited_tokens(prompt: int, in_detail: object, output: int, out_detail: object) -> Tokens:
+    """Return tokens by kind; no detail is more than what it is part of."""
+    cached = min(prompt, parts.count_of(in_detail, "cached_tokens"))
+    written = min(prompt - cached, parts.count_of(in_detail, "cache_write_tokens"))
     return Tokens(
         input=prompt - cached - written,
         cache_read=cached,
         cache_write=written,
         output=output,
-        thinking=min(output, parts.count_of(usage.get("completion_tokens_details"), "reasoning_tokens")),
+        thinking=min(output, parts.count_of(out_detail, "reasoning_tokens")),
     )
 
 
@@ -222,7 +229,7 @@ class OpenAIModel(VendorModel):
     """
 
     vendor = provider = "openai"
-    sdk = "openai"
+    sdk = extra = "openai"
     keys = (KEY,)
     opened_by = (KEY, SERVER)
     price_list = "openai"
@@ -278,11 +285,11 @@ class OpenAIModel(VendorModel):
     def _rehearsal(self, transport: Any) -> tuple["AsyncOpenAI", Iterable[Mapping[str, Any]]]:
         return self._connected(http_client=transport), _REHEARSAL
 
-    def _streamed(self) -> StreamedCompletion:
+    def _streamed(self) -> parts.Streamed:
         return StreamedCompletion()
 
     @asynccontextmanager
-    async def _stream(self, request: Mapping[str, Any]) -> "AsyncIterator[AsyncStream[ChatCompletionChunk]]":
+    async def _stream(self, request: Mapping[str, Any]) -> AsyncIterator[Any]:
         async with await self._client.chat.completions.create(**request) as stream:
             yield stream
 
