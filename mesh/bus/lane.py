@@ -133,6 +133,10 @@ MOST_INSTANCES = 32
 """So many answers fit into a server's buffer for a slow connection (64 MiB), whatever their size."""
 
 
+FORKS = "forks"
+"""In what a guard says of itself: that it knows forks, and rejects those that are no operator's."""
+
+
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
     """What a guard measured of clocks: its statistics have it as the endpoint's `data`."""
 

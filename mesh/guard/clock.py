@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.lane import Clocks
+from mesh.bus.lane import FORKS, Clocks
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import microseconds
 from mesh.bus.roles import GUARD, GUARD_ANSWERS
@@ -230,7 +230,7 @@ class GuardPresence:
             "name": GUARD,
             "id": self._identity,
             "version": "0.0.0",
-            "metadata": {"role": GUARD, "lane": self._lane()},
+            "metadata": {"role": GUARD, "lane": self._lane(), FORKS: "yes"},
         }
         if verb == "ping":
             return body

@@ -199,6 +199,11 @@ async def _guards(bus: Bus) -> list[_Guard]:
     return sorted((each for each in answers if each is not None), key=lambda each: each.id)
 
 
+async def guards_without(bus: Bus, what: str) -> list[str]:
+    """Return the guards that do not say that they have something. Raises Denied and Unreachable."""
+    return [each.id for each in await _guards(bus) if what not in each.metadata]
+
+
 async def lane(bus: Bus) -> Results:
     """Yield whether guards take questions, or why every message is stored first."""
     if not (await fleet_of(bus)).lane:

@@ -13,8 +13,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
+from mesh.bus.lane import FORKS
 from mesh.bus.stores import stored_steps
 from mesh.errors import Impossible, NotFound, UsageWrong
+from mesh.ops.checks import guards_without
 from mesh.ops.rerun import Effect, effects_of, grant_in, text_in
 from mesh.ops.roster import card_of, mesh_freeze
 from mesh.replay.rounds import rounds_of
@@ -159,6 +161,9 @@ async def require_forkable(
     stands = await mesh_freeze(bus)
     if stands.frozen:
         raise Impossible(f"{stands.notice}; thaw it first (mesh thaw), then fork")
+    if older := await guards_without(bus, FORKS):
+        told = f"guard {', '.join(older)} is of a release before forks, and would open a request that is none"
+        raise Impossible(f"{told}: start it with this release, then fork")
     fork = wanted.forked_from
     assert fork is not None
     if fork.effects == "run":

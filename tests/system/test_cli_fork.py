@@ -2,12 +2,14 @@
 
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
 from mesh.agent import Agent, Move, ToolRefused, Turn, agent, tool
 from mesh.agent._instance import card_of
+from mesh.bus.roles import GUARD_ANSWERS
 from mesh.bus.streams import steps_of
 from mesh.cli.exits import Exit
 from protocol.wire import codec, events, subjects
@@ -133,6 +135,16 @@ async def test_an_agent_whose_card_does_not_say_forks_might_run_effects(shop: Sh
     refused = await shop.fork()
     assert (refused.status, "b does not say in its card" in refused.err) == (Exit.FAILED, True)
     assert (await shop.forked("--effects", "run", "--yes"))[1] == "receipt 1"
+
+
+async def test_a_guard_of_before_would_open_a_request_that_is_no_fork(shop: Shop) -> None:
+    bus = await shop.stage.bus("guard", "older")
+    said = msgspec.json.encode({"id": "older", "endpoints": [], "metadata": {"role": "guard"}})
+    heard = await bus.subscribe(GUARD_ANSWERS[-1], lambda asked: bus.send(asked.reply, said))
+    refused = await shop.fork()
+    assert (refused.status, "guard older is of a release before" in refused.err) == (Exit.FAILED, True)
+    await heard.close()
+    assert (await shop.fork()).status == Exit.DONE
 
 
 @pytest.mark.parametrize("n", [0, 1])

@@ -10,7 +10,7 @@ from mesh.errors import Impossible, NotFound, UsageWrong
 from mesh.ops.fork import fork_of
 from mesh.testing import FleetHarness, InMemoryGuard, fleet_of
 from protocol.wire import events
-from protocol.wire.commands import Submit
+from protocol.wire.commands import Submit, Usage
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
 from protocol.wire.records import DONE, decode_record
@@ -210,6 +210,29 @@ async def test_each_turn_is_told_its_own_journals_alone(shop: Shop) -> None:
         "front": ("front",),
         "billing": ("billing",),
     }
+
+
+async def test_a_model_that_is_asked_the_same_is_answered_by_the_record_and_costs_nothing() -> None:
+    asked: list[str] = []
+
+    async def reply() -> str:
+        asked.append("asked")
+        return "yes"
+
+    @agent(name="front", version="1")
+    async def front(turn: Turn) -> Any:
+        said, paid = await turn.model("m", "Is it?", reply, str, cost=lambda _: Usage(tokens=5))
+        return turn.complete([said, paid])
+
+    old = await FleetHarness(InMemoryGuard(FLEET), {"front": front}).go("hello")
+    guard = InMemoryGuard(FLEET, client="op", number=2)
+    new = FleetHarness(guard, {"front": front})
+    new.journals = old.journals
+    guard.submit_whole(fork_of(old.guard.events, old.guard.bodies, 0))
+    await new.go_on()
+    assert (old.answer, new.answer, asked) == (["yes", True], ["yes", False], ["asked"])
+    spent = [found.guard.ledger.spent.tokens for found in (old, new)]
+    assert spent == [5, 0]
 
 
 # --- what can be forked --------------------------------------------------------------------------------
