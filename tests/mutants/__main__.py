@@ -3,9 +3,9 @@
     python -m tests.mutants            # all chapters
     python -m tests.mutants swarm budget
 
-A mutant meets the tests of the protocol and of replay that run its lines. One that lives on needs a reason in
-`reasons.toml`: under `[chapter]`, `"function: was => now" = "why"`. It exits 1 for a survivor without a
-reason, and for a reason whose mutant dies.
+A mutant meets the tests of the protocol, and of replaying it, that run its lines. One that lives on needs a
+reason in `reasons.toml`: under `[chapter]`, `"function: was => now" = "why"`. It exits 1 for a survivor
+without a reason, and for a reason whose mutant dies.
 """
 
 import argparse
@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 REASONS = Path(__file__).with_name("reasons.toml")
 CHAPTERS = ("swarm", "labels", "budget", "admission", "rules", "task_rules", "timers")
 """The chapters of `protocol/domain` that are tried."""
-TESTS = ("tests/unit/protocol", "tests/unit/replay")
+TESTS = ("tests/unit/protocol", "tests/unit/replay/test_replay.py", "tests/unit/replay/test_whatif.py")
+"""Those that play requests. What runs agents' code or exports a log starts processes."""
 
 
 def say(line: str) -> None:
