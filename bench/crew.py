@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 READY = "ready"
-_READY_S = 60.0
+_READY_S = 120.0
 
 
 class MemberFailed(RuntimeError):

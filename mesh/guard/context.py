@@ -35,7 +35,7 @@ from mesh.bus.stores import (
 from mesh.errors import BusError, OtherPartitions, SequenceConflict
 from mesh.guard.availability import AttendanceWatch, Breakers
 from mesh.guard.clock import MOST_US, ServerClock, steady_clock_us, wall_clock_us
-from mesh.guard.memory import ConversationMemory
+from mesh.guard.memory import STRIDE, ConversationMemory
 from mesh.guard.quotas import ClientQuotas
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
@@ -107,6 +107,7 @@ class DecisionContext:
         wall: returns this machine's time (UTC µs), which `mesh doctor` shows.
         now: returns UTC µs, in place of the server's clock.
         waits: how long its guard waits for what.
+        stride: as of `ConversationMemory`.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class DecisionContext:
         now: Callable[[], int] | None = None,
         salt: Callable[[], str] | None = None,
         waits: Waits = Waits(),  # noqa: B008 - it cannot be changed
+        stride: int = STRIDE,
     ) -> None:
         self._bus = bus
         self.waits = waits
@@ -136,7 +138,7 @@ class DecisionContext:
         self.attendance = AttendanceWatch(
             bus, lambda: self.fleet.agents, self.now, self.clock.api, waits.answer_s
         )
-        self.memory = ConversationMemory(bus, lambda: self.fleet, self.now)
+        self.memory = ConversationMemory(bus, lambda: self.fleet, self.now, stride)
         self.quotas = ClientQuotas(bus, lambda: self.fleet)
         self.fleet = Fleet(name="", entry=HUMAN)
         self.spans: tuple[Span, ...] = ()

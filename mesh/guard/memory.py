@@ -56,10 +56,14 @@ class ConversationMemory:
     Args:
         fleet: returns the fleet as it is now.
         now: returns UTC µs.
+        stride: events by which the log is ahead before it is said anew how far the records reach.
     """
 
-    def __init__(self, bus: Bus, fleet: Callable[[], Fleet], now: Callable[[], int]) -> None:
+    def __init__(
+        self, bus: Bus, fleet: Callable[[], Fleet], now: Callable[[], int], stride: int = STRIDE
+    ) -> None:
         self._bus = bus
+        self._stride = stride
         self._fleet = fleet
         self._now = now
         self._since_s = bus.since_s
@@ -206,7 +210,7 @@ class ConversationMemory:
 
     async def _say(self, client: str, at: int, stands: store.Reached) -> store.Reached:
         """Say anew how far the records reach, if that is further by a stride; return what stands."""
-        if at - stands.seq < STRIDE:
+        if at - stands.seq < self._stride:
             return stands
         with contextlib.suppress(SequenceConflict):  # another guard has just said it
             await store.write_reached(self._bus, client, at, stands)

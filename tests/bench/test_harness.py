@@ -24,14 +24,8 @@ from mesh.bus.roles import ADMIN
 from mesh.fleet.file import LeaseSection
 from mesh.fleet.setup import apply
 from tests.logs import kept_logging
-from tests.servers import PATIENCE_S
 
 SMALL = Plan(rounds=2, alone=3, crowded=8, workers=1)  # each imports LangGraph
-
-
-@pytest.fixture(autouse=True)
-def _late_members_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.crew._READY_S", PATIENCE_S)
 
 
 async def test_mesh_ring_and_langgraph_are_measured_in_the_same_rounds(tmp_path: Path) -> None:

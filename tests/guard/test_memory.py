@@ -164,16 +164,10 @@ async def test_two_guards_that_fold_the_same_answers_write_each_record_once(stag
 # --- how far the records reach ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_memory, "STRIDE", 1)
-
-
-@pytest.mark.usefixtures("short_strides")
 async def test_a_recall_reads_only_what_came_after_the_place_that_the_records_reach(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard = await stage.guard()
+    guard = await stage.guard(stride=1)
     await ended(stage, "bounded", *LEAVES)
     admin = await stage.bus("admin")
 
@@ -199,10 +193,9 @@ async def test_a_recall_reads_only_what_came_after_the_place_that_the_records_re
     assert read == []
 
 
-@pytest.mark.usefixtures("short_strides")
 async def test_records_of_an_older_backup_are_made_good_from_the_log(stage: Stage) -> None:
     """The stream of the memory is set back; the log is as it was."""
-    guard = await stage.guard()
+    guard = await stage.guard(stride=1)
     await ended(stage, "older", *LEAVES)
     await folded(stage, "older", {"order": 7, "a customer's name": "Ada"})
     await stage.dismiss(guard)
@@ -210,7 +203,7 @@ async def test_records_of_an_older_backup_are_made_good_from_the_log(stage: Stag
     config = (await admin.api(f"STREAM.INFO.{stream}"))["config"]
     await admin.api(f"STREAM.DELETE.{stream}")
     await admin.api(f"STREAM.CREATE.{stream}", config)
-    guard = await stage.guard("after")
+    guard = await stage.guard("after", stride=1)
     assert await handed(stage, "older") == {"order": 7, "a customer's name": "Ada"}
     await folded(stage, "older", {"order": 7, "a customer's name": "Ada"})
 
