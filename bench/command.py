@@ -24,12 +24,13 @@ from bench.page import pages
 from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
+from bench.shadow import shadows
 from bench.tree import Trees, trees
 from mesh.service.logs import configure_logging
 
 PARTS = (
     *("chain", "lane", "fold", "cold", "recovery", "first-decision", "model-turn", "live-text", "limits"),
-    *("burst", "members", "flood", "growth", "page", "tree", "guards"),
+    *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow"),
 )
 
 
@@ -185,6 +186,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "page": lambda at: pages(at, events=amount.page_events, rounds=amount.read_rounds),
         "tree": lambda at: trees(at, amount.trees),
         "guards": lambda at: guards(at, amount.guards),
+        "shadow": lambda at: shadows(at, unsynced=amount.unsynced, synced=amount.synced),
     }
     for part, run in measurements.items():
         if part in parts:

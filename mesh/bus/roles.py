@@ -167,6 +167,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.end.*.*.*",
     "mesh.ask.*.*",
     ANCHOR,
+    "mesh.shadow.*.*.*.*",
     "mesh.conf.freeze",
     "mesh.conf.breaker.*",
     "mesh.mem.*.*.*",

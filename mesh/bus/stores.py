@@ -75,6 +75,8 @@ async def write_conf(
 
 BY = "Mesh-By"
 """Header of an entry: who wrote it, by their own word."""
+REPORT = "Mesh-Report"
+"""Header of a policy that was a shadow before: the digest of the report by which it was promoted."""
 
 
 class Revision(NamedTuple):
@@ -86,6 +88,8 @@ class Revision(NamedTuple):
     at: int
     """UTC µs."""
     by: str
+    report: str = ""
+    """The digest of the report by which a policy was promoted."""
 
 
 async def revisions(bus: Bus, subject: str) -> list[Revision]:
@@ -100,7 +104,8 @@ async def revisions(bus: Bus, subject: str) -> list[Revision]:
         answers = await bus.collect(f"{GET}CONF", msgspec.json.encode(asked), timeout_s=TIMEOUT_S)
         for answer in answers:
             kept = stored_message(answer)
-            found.append(Revision(kept.seq, kept.subject, kept.data, kept.at, answer.header(BY)))
+            said = answer.header(BY), answer.header(REPORT)
+            found.append(Revision(kept.seq, kept.subject, kept.data, kept.at, *said))
         if not answers:
             return found
         from_seq = found[-1].seq + 1
@@ -120,13 +125,18 @@ async def writer_of(bus: Bus, subject: str) -> str:
     return (await bus.request(f"{GET}CONF.{subject}", timeout_s=TIMEOUT_S)).header(BY)
 
 
-async def write_revision(bus: Bus, subject: str, body: bytes, *, by: str, after: int) -> int:
+async def write_revision(
+    bus: Bus, subject: str, body: bytes, *, by: str, after: int, report: str = ""
+) -> int:
     """Write an entry if the one of sequence `after` still stands; return its own. Raises as `write_conf`.
 
     Args:
         by: who writes it.
+        report: the digest of the report because of which.
     """
-    headers = {BY: " ".join(by.split())[:80]} if by else None
+    headers = {BY: " ".join(by.split())[:80]} if by else {}
+    if report:
+        headers[REPORT] = report
     return (await bus.publish_durable(subject, body, headers, after=after)).seq
 
 

@@ -28,6 +28,8 @@ _ENDS_BYTES = 256 * MIB
 _ASKS_BYTES = 256 * MIB
 _PROMPTS_BYTES = 256 * MIB
 _ANCHORS_BYTES = 512 * MIB
+_SHADOW_BYTES = 128 * MIB
+_SHADOW_AGE = 14 * 86_400 * NS
 REVISIONS = 64
 """Revisions that are kept of each document in CONF: verdicts of before name them."""
 SCHEMA_KEY = "mesh.schema"
@@ -43,7 +45,7 @@ NEVER = {
 }
 """Features that let a writer erase or alter messages of others, or avoid the compare-and-set."""
 
-LOG, ANCHORS = "LOG", "ANCHORS"
+LOG, ANCHORS, SHADOW = "LOG", "ANCHORS", "SHADOW"
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
 _JOURNALS = "STEPS-"
 MESSAGE_BYTES = MAX_MESSAGE_BYTES
@@ -221,6 +223,14 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         "PROMPTS": {**_KEPT, **_ONCE, "max_msg_size": MESSAGE_BYTES, "max_bytes": _PROMPTS_BYTES},
         # Some 15 bytes for each event. The oldest make room: guards never wait for one to be stored.
         ANCHORS: {**_KEPT, "max_bytes": _ANCHORS_BYTES, "max_age": age},
+        # The oldest make room here, too. What is judged again, and a later count, replaces the earlier one.
+        SHADOW: {
+            **_KEPT,
+            "max_msgs_per_subject": 1,
+            "max_msg_size": 64 * KIB,
+            "max_bytes": _SHADOW_BYTES,
+            "max_age": _SHADOW_AGE,
+        },
         "DEAD": {
             "allow_direct": True,
             "max_msgs_per_subject": MOST_LETTERS,  # a sender takes 125 MiB, and displaces no other's

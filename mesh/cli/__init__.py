@@ -72,6 +72,11 @@ COMMANDS = {
         "fleet", "setup", "Create or update keys, accounts and the bus from the fleet file."
     ),
     "conf": CommandPlace("conf", "app", "The fleet and its policies over time: log, show, diff, rollback."),
+    "policy": CommandPlace(
+        "policy",
+        "app",
+        "Policies and their shadows: list, show, shadow, report, promote.",
+    ),
     "doctor": CommandPlace(
         "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."
     ),

@@ -4,7 +4,7 @@ import click
 
 from mesh import ops
 from mesh.cli.options import READERS, Where, framed
-from mesh.cli.output import At, as_json_text, emit, listing, note, report, say
+from mesh.cli.output import DIGITS, At, as_json_text, emit, listing, note, report, say
 from mesh.service.printable import one_line, short
 
 app = click.Group(help="The fleet and its policies over time: log, show, diff, rollback.")
@@ -24,8 +24,10 @@ async def log(where: Where, *, as_json: bool) -> None:
             "at": lambda each: At(each.at),
             "by": lambda each: each.by,
             "": lambda each: "stands" if each.current else "",
+            "report": lambda each: each.report[:DIGITS],
         },
         as_json=as_json,
+        spare=("report",),
     )
 
 

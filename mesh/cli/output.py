@@ -206,6 +206,9 @@ def read_lines(*lines: Line | str) -> None:
 
 # --- tables ---------------------------------------------------------------------------------------
 
+DIGITS = 12
+"""Of a digest, as a table shows it."""
+
 
 class At(int):
     """A cell that is a time, UTC µs: on a terminal how long ago it was."""

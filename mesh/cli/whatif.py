@@ -1,17 +1,16 @@
 """`mesh replay --policy …` and `--fleet …`: what would have gone another way."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.output import emit, note, say
-from mesh.errors import UsageWrong
-from mesh.replay.answers import Other
-from mesh.replay.whatif import Divergence, Judgement, Summary
+from mesh.ops.policies import policy_at
+from mesh.replay.whatif import Divergence, Summary
 from mesh.service.printable import counted
-from protocol.wire.config import DocumentInvalid, Policy, policy_of
+from protocol.domain.recorded import Other
+from protocol.wire.shadow import Judgement
 
 _SHOWN = 5
 """Names that a line of the summary shows."""
@@ -26,26 +25,13 @@ class Tried(NamedTuple):
 
 def tried_from(policies: Sequence[Path], fleet: Path | None) -> list[Tried]:
     """Return what these files say is to be otherwise. Raises UsageWrong, FleetFileError."""
-    tried = [Tried(str(path), Other({"*": _policy_at(path)})) for path in policies]
+    tried = [Tried(str(path), Other({"*": policy_at(path)})) for path in policies]
     if fleet is not None:
         from mesh.fleet.file import load_fleet
 
         file = load_fleet(fleet)
         tried.append(Tried(str(fleet), Other(file.rules, file.fleet)))
     return tried
-
-
-def _policy_at(path: Path) -> Policy:
-    """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
-    try:
-        fields: dict[str, Any] = tomllib.loads(path.read_text())
-        numbers = fields["policies"]["default"] if "policies" in fields else fields
-        name = numbers.get("name", "default") if isinstance(numbers, dict) else "default"
-        return policy_of(numbers, name)
-    except OSError as missing:
-        raise UsageWrong(f"{path}: {missing.strerror}") from missing
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, DocumentInvalid, KeyError, TypeError) as wrong:
-        raise UsageWrong(f"{path} holds no policy: {wrong}") from wrong
 
 
 def tell(tried: Sequence[Tried], came: Sequence[tuple[Summary, list[Divergence]]], *, as_json: bool) -> None:
@@ -66,7 +52,7 @@ def _tell_one(name: str, summary: Summary, found: Sequence[Divergence]) -> None:
     for each in found:
         giver = each.agent or each.client
         who = f"{giver} → {each.to}" if each.to else giver
-        was, would = _in_words(each.was), _in_words(each.would)
+        was, would = in_words(each.was), in_words(each.would)
         say(f"{each.request} event {each.n}: was {was}, would be {would}; {who}; the rest is as recorded")
     for request, why in summary.unreadable.items():
         note(f"{request} is not compared: {why}")
@@ -86,17 +72,19 @@ def _tell_one(name: str, summary: Summary, found: Sequence[Divergence]) -> None:
         ("client", summary.by_client),
     ):
         if counts:
-            say(f"by {kind}: {_most(counts)}")
+            say(f"by {kind}: {most(counts)}")
 
 
-def _most(counts: Mapping[str, int]) -> str:
+def most(counts: Mapping[str, int]) -> str:
+    """Return the largest counts by name, as text."""
     ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     more = len(ordered) - _SHOWN
     shown = ", ".join(f"{name} {count}" for name, count in ordered[:_SHOWN])
     return f"{shown}, and {more} more" if more > 0 else shown
 
 
-def _in_words(verdict: Judgement) -> str:
+def in_words(verdict: Judgement) -> str:
+    """Return a verdict as text."""
     extra = [f"rule {verdict.rule}"] if verdict.rule else []
     extra += [verdict.reason] if verdict.reason else []
     extra += [f"next {verdict.then}"] if verdict.then else []

@@ -10,6 +10,7 @@ read a fleet waits for one.
 """
 
 import asyncio
+import contextlib
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.provision import stored_partitions
-from mesh.bus.reader import StoredMessage, get
+from mesh.bus.reader import StoredMessage, get, newest
 from mesh.bus.stores import (
     NO_FLEET,
     UNREADABLE,
@@ -37,6 +38,7 @@ from mesh.guard.availability import AttendanceWatch, Breakers
 from mesh.guard.clock import MOST_US, ServerClock, steady_clock_us, wall_clock_us
 from mesh.guard.memory import STRIDE, ConversationMemory
 from mesh.guard.quotas import ClientQuotas
+from mesh.guard.shadow import Shadow, Shadows
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
@@ -59,6 +61,7 @@ from protocol.wire.config import Fleet, Policy
 from protocol.wire.freeze import MOST_SPANS, FreezeEntry, Span, read_freeze
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, is_token
+from protocol.wire.shadow import read_shadow
 from protocol.wire.subjects import CONF_CHANGED
 
 _log = get_logger(__name__)
@@ -141,6 +144,8 @@ class DecisionContext:
         self.memory = ConversationMemory(bus, lambda: self.fleet, self.now, stride)
         self.quotas = ClientQuotas(bus, lambda: self.fleet)
         self.fleet = Fleet(name="", entry=HUMAN)
+        self.shadows: Shadows = {}
+        """By the name of the policy that they are of. None decides anything."""
         self.spans: tuple[Span, ...] = ()
         """When the whole mesh was frozen before."""
         self.frozen = asyncio.Event()
@@ -228,6 +233,18 @@ class DecisionContext:
         self.spans = () if entry is None else entry.spans
         self._set_frozen(entry is not None and entry.frozen)
         await self._read_breakers(self.fleet.agents)
+        await self._read_shadows()
+
+    async def _read_shadows(self) -> None:
+        """Read the shadows of policies. One that cannot be read judges nothing."""
+        found: dict[str, Shadow] = {}
+        for kept in await newest(self._bus, "CONF", subjects.SHADOWS):
+            name = kept.subject.rpartition(".")[2]
+            with contextlib.suppress(ConfUnreadable):
+                entry = parse_conf(kept, partial(read_shadow, name=name))
+                if entry.policy is not None:
+                    found[name] = Shadow(kept.seq, entry.policy)
+        self.shadows = found
 
     async def _tell_change(self, before: Fleet) -> None:
         """Log who changed the fleet, and where; values may be private."""

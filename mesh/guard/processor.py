@@ -35,6 +35,7 @@ from mesh.guard.cache import Cache, CachedRequest, Timer, arm_timer
 from mesh.guard.context import DecisionContext
 from mesh.guard.messages import unheard
 from mesh.guard.observer import VERDICT_S, VerdictTooLong, VerdictWatchdog
+from mesh.guard.shadow import AtWork, ShadowJudge
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from mesh.telemetry import tracing
@@ -113,6 +114,7 @@ class RequestProcessor:
     Args:
         verdict_s: CPU seconds that one step of a decision may take.
         most_events: how many events one message may bring about.
+        shadow: gets what is in the log, to judge it by other policies.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class RequestProcessor:
         anchors: Anchors,
         verdict_s: float = VERDICT_S,
         most_events: int = MOST_EVENTS,
+        shadow: ShadowJudge | None = None,
     ) -> None:
         self._bus = bus
         self._log = log
@@ -131,6 +134,8 @@ class RequestProcessor:
         self._anchors = anchors
         self._cache = Cache()
         self._watchdog = VerdictWatchdog(verdict_s)
+        self._shadow = shadow
+        self._at_work = AtWork() if shadow is None else shadow.at_work
         self._in_hand = defaultdict[str, list[int]](list)
         """By request: when (UTC µs) the messages came that this guard has in hand. What it was asked on the
         lane lies in no queue."""
@@ -152,7 +157,10 @@ class RequestProcessor:
         try:
             async with self._cache.lock(command.request):
                 failpoint("guard.heard")
-                outcome = await self._until_settled(command.request, command, command.stored, queued=queued)
+                with self._at_work:
+                    outcome = await self._until_settled(
+                        command.request, command, command.stored, queued=queued
+                    )
                 assert outcome is not None
         finally:
             in_hand.remove(command.stored)
@@ -166,7 +174,8 @@ class RequestProcessor:
         async with self._cache.lock(request):
             failpoint("guard.fired")
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
-            await self._until_settled(request, None, fired_us)
+            with self._at_work:
+                await self._until_settled(request, None, fired_us)
 
     async def give_up(self, request: str) -> None:
         """End a request on which this guard fails, whatever its events add up to; nothing if it is over.
@@ -393,6 +402,8 @@ class RequestProcessor:
         cached.stored(event, body, seq)
         self._context.memory.stored(event, seq)
         self._context.quotas.stored(event, len(body))
+        if self._shadow is not None:
+            self._shadow.stored(event, body, cached.ledger, step.command)
         observer.log_event(event, seq)
         return Stored(event, body, self._context.moment(stored_us))
 

@@ -30,6 +30,7 @@ from mesh.guard.messages import DeadLetters
 from mesh.guard.observer import VERDICT_S
 from mesh.guard.processor import MOST_EVENTS, Contended, GuardFailed, MeshIsFrozen, RequestProcessor
 from mesh.guard.queues import HANDOVER_S, PartitionAssignment, Queues
+from mesh.guard.shadow import ShadowJudge
 from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger, place_of
 from mesh.telemetry import export as telemetry
@@ -78,8 +79,13 @@ class Guard:
         self._anchors = Anchors(
             bus, self.assignment.own, lambda: self.assignment.others, lambda: self._context.now()
         )
+        self.shadow = ShadowJudge(
+            bus, self.assignment.own, lambda: self._context.shadows, lambda: self._context.now()
+        )
         log = JetStreamLog(bus)
-        self._processor = RequestProcessor(bus, log, self._context, self._anchors, verdict_s, most_events)
+        self._processor = RequestProcessor(
+            bus, log, self._context, self._anchors, verdict_s, most_events, self.shadow
+        )
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),
@@ -138,6 +144,7 @@ class Guard:
             tasks.create_task(self._context.attendance.keep())
             tasks.create_task(self._context.memory.keep())
             tasks.create_task(self._anchors.keep())
+            tasks.create_task(self.shadow.keep())
             tasks.create_task(self._follow_freeze())
             tasks.create_task(self._follow_fleet())
 
@@ -168,6 +175,7 @@ class Guard:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._anchors.leave()
+        await self.shadow.leave()
         with contextlib.suppress(BusError):
             await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
         _log.info("guard_drained", decided=self.decided, dead=self.dead)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mesh.ops import journals as journals
     from mesh.ops import log as log
     from mesh.ops import memory as memory
+    from mesh.ops import policies as policies
     from mesh.ops import prompt as prompt
     from mesh.ops import queue as queue
     from mesh.ops import recording as recording
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mesh.ops import restore as restore
     from mesh.ops import roster as roster
     from mesh.ops import rows as rows
+    from mesh.ops import shadows as shadows
     from mesh.ops import spending as spending
     from mesh.ops import statistics as statistics
     from mesh.ops import watch as watch

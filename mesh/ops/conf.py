@@ -12,9 +12,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.reader import last
 from mesh.bus.stores import Revision, differences, revisions, write_revision
 from mesh.errors import Impossible, NotFound, UsageWrong
-from protocol.wire.subjects import CONF, FLEET, POLICIES, PRICES
+from protocol.wire.subjects import CONF, FLEET, POLICIES, PRICES, SHADOWS
 
-_POLICY = POLICIES.removesuffix("*")
+_NAMED = {POLICIES.removesuffix("*"): "policy", SHADOWS.removesuffix("*"): "shadow"}
 
 
 class ConfEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,24 +22,27 @@ class ConfEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     rev: int
     what: str
-    """`fleet`, `prices`, or `policy` and its name."""
+    """`fleet`, `prices`, or `policy` or `shadow` and the policy's name."""
     at: int
     """UTC µs."""
     by: str
     """Who wrote it, by their own word."""
     current: bool
+    report: str = ""
+    """The digest of the report by which a shadow became this policy."""
 
 
 def _what(subject: str) -> str:
     """Return which document a subject is of; empty for what no person writes."""
-    if subject.startswith(_POLICY):
-        return f"policy {subject.removeprefix(_POLICY)}"
+    for prefix, kind in _NAMED.items():
+        if subject.startswith(prefix):
+            return f"{kind} {subject.removeprefix(prefix)}"
     return {FLEET: "fleet", PRICES: "prices"}.get(subject, "")
 
 
-async def history(bus: Bus) -> list[ConfEntry]:
-    """Return the revisions of all documents, the newest first. Raises BusError."""
-    found = [each for each in await revisions(bus, CONF) if _what(each.subject)]
+async def history(bus: Bus, subject: str = CONF) -> list[ConfEntry]:
+    """Return the revisions of all documents, or of some, the newest first. Raises BusError."""
+    found = [each for each in await revisions(bus, subject) if _what(each.subject)]
     newest = {each.subject: each.seq for each in found}
     return [
         ConfEntry(
@@ -48,6 +51,7 @@ async def history(bus: Bus) -> list[ConfEntry]:
             at=each.at,
             by=each.by,
             current=newest[each.subject] == each.seq,
+            report=each.report,
         )
         for each in reversed(found)
     ]

@@ -49,6 +49,7 @@ from mesh.ops.log import read_each
 from mesh.ops.queue import Waiting, queue
 from mesh.ops.requeue import requeue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
+from mesh.ops.shadows import judging
 from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, Access, load_settings
 from protocol.domain.ledger import fold
@@ -56,6 +57,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid, Fleet, read_fleet, read_policy, read_prices
 from protocol.wire.prices import price_list, price_of
 from protocol.wire.records import Card
+from protocol.wire.shadow import read_shadow
 
 OLDEST_SERVER = (2, 12)
 MOST_LETTERS = 1_000
@@ -253,21 +255,23 @@ async def _dead_letters(look: Look) -> Results:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
+_IN_THE_FILE = "say it in the fleet file, and run `mesh setup`"
+_DOCUMENTS: Mapping[str, tuple[Callable[[bytes, str], object], str]] = {
+    subjects.FLEET: (lambda body, _: read_fleet(body), f"guards refuse new requests: {_IN_THE_FILE}"),
+    subjects.PRICES: (lambda body, _: read_prices(body), f"guards refuse new requests: {_IN_THE_FILE}"),
+    subjects.POLICIES: (read_policy, f"guards refuse requests under it: {_IN_THE_FILE}"),
+    subjects.SHADOWS: (read_shadow, "it judges nothing: mesh policy shadow"),
+}
+"""By subject: what reads a document, given its name, and what it means that it cannot."""
+
+
 async def _documents(look: Look) -> Results:
-    policies = subjects.POLICIES.removesuffix("*")
-    for kept in await newest(look.bus, "CONF", None):
-        name, refused = kept.subject.removeprefix(policies), "new requests"
-        try:
-            if kept.subject == subjects.FLEET:
-                read_fleet(kept.data)
-            elif kept.subject == subjects.PRICES:
-                read_prices(kept.data)
-            elif name != kept.subject:
-                refused = "requests under it"
-                read_policy(kept.data, name)
-        except DocumentInvalid as invalid:
-            so = f"{invalid}; guards refuse {refused}: say it in the fleet file, and run `mesh setup`"
-            yield "found", f"{kept.subject} cannot be read: {so}"
+    for subject, (read, so) in _DOCUMENTS.items():
+        for kept in await newest(look.bus, "CONF", subject):
+            try:
+                read(kept.data, kept.subject.rpartition(".")[2])
+            except DocumentInvalid as invalid:
+                yield "found", f"{kept.subject} cannot be read: {invalid}; {so}"
 
 
 async def _freeze(look: Look) -> Results:
@@ -444,6 +448,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
         "nobody changed fleet, policies or prices in the last day",
     ),
     "documents": (_documents, "fleet, policies and prices can be read"),
+    "shadows": (lambda look: judging(look.bus), "no policy has one"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
     "log": (_log_use, "nothing was written in the last day"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mesh.replay.answers import Other
+from protocol.domain.recorded import Other
 from protocol.wire import events
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from mesh.replay.answers import RecordedAnswers
 from protocol.domain.breaker import Permit
 from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import Ledger
+from protocol.domain.recorded import RecordedAnswers
 from protocol.domain.steps import (
     AgentStanding,
     Append,

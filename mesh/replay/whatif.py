@@ -12,56 +12,18 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.errors import MeshError, OldForm
-from mesh.replay.answers import Other
 from mesh.replay.reach import Concerned, may_differ
-from mesh.replay.rejudge import INCONSISTENT, Again
 from protocol.domain import budget
+from protocol.domain.again import INCONSISTENT, Again
+from protocol.domain.judgement import edge_of, ground_of, verdict_of, wanted_by
 from protocol.domain.ledger import Ledger
+from protocol.domain.recorded import Other
 from protocol.wire import codec, events
-from protocol.wire.events import AnyEvent, FactsWithheld, type_of
-
-
-class Judgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an event decided, without ids and digests: what is compared."""
-
-    type: str
-    to: str = ""
-    rule: str = ""
-    """Of a refusal."""
-    reason: str = ""
-    """A code: why it failed, or was escalated."""
-    then: str = ""
-    """After a refusal or a failure: `round`, `retry` or `escalation`."""
-    withheld: int = 0
-    """How much the reader may not see."""
-
+from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.shadow import Judgement
 
 Wanted = Callable[[Sequence[bytes]], bool]
 """Says of a request's stored events if it is to be compared."""
-NOTHING = Judgement(type="nothing")
-"""Where nothing would have been written."""
-
-
-def verdict_of(event: AnyEvent | None) -> Judgement:
-    """Return what is compared of an event."""
-    if event is None:
-        return NOTHING
-    refusal, reason, then, withheld = event.refusal, "", "", 0
-    match event:
-        case events.MoveRefused(work=work):
-            then = "escalation" if work is None else "round"
-        case events.TurnFailed(error=error, retry_at=retry_at):
-            reason, then = error.code, "escalation" if retry_at is None else "retry"
-        case events.TaskFailed(error=failed):
-            reason = failed.code
-        case events.EscalationRaised(reason=code) | events.RequestFailed(code=code):
-            reason = code
-        case FactsWithheld(facts=facts, artifacts=artifacts):
-            withheld = len(facts) + len(artifacts)
-    rule = "" if refusal is None else str(refusal.rule)
-    return Judgement(
-        type=type_of(event), to=str(event.to), rule=rule, reason=reason, then=then, withheld=withheld
-    )
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +161,7 @@ def _told(happened: Sequence[AnyEvent], index: int, derived: AnyEvent | None) ->
         at=event.at,
         client=str(ledger.client or ""),
         agent="" if turn is None else str(turn.agent),
-        to=_wanted(event),
+        to=wanted_by(event),
         was=was,
         would=would,
         effect=_effect(was, would),
@@ -208,13 +170,6 @@ def _told(happened: Sequence[AnyEvent], index: int, derived: AnyEvent | None) ->
         nano_dollars=max(0, _spent(ledger) - spent),
         seconds=(happened[-1].at - event.at) / 1e6,
     )
-
-
-def _wanted(event: AnyEvent) -> str:
-    """Return whom a move would give the work."""
-    if isinstance(event, events.MoveRefused):
-        return str(getattr(event.move, "to_agent", "") or "")
-    return "" if event.work is None else str(event.work.handoff.to_agent)
 
 
 def _effect(was: Judgement, would: Judgement) -> str:
@@ -275,8 +230,8 @@ class Summary(msgspec.Struct, kw_only=True):
             self.hops += each.hops
             self.nano_dollars += each.nano_dollars
             self.seconds += each.seconds
-        rule = each.would.rule or each.was.rule or each.would.reason or each.was.reason or each.would.type
-        edge = f"{each.agent or each.client} → {each.to}" if each.to else ""
+        rule = ground_of(each.was, each.would)
+        edge = edge_of(each.agent or each.client, each.to)
         for counts, name in (
             (self.by_rule, rule),
             (self.by_agent, each.agent),

@@ -75,6 +75,7 @@ cost = _count("mesh.cost", "USD", "Cost of model calls by agent and model")
 opened_requests = _count("mesh.requests.opened", "{request}", "Requests that began")
 ended_requests = _count("mesh.requests.ended", "{request}", "Requests by their end")
 questions = _count("mesh.lane.questions", "{message}", "Messages asked on the lane, by what came of it")
+shadow_verdicts = _count("mesh.shadow.verdicts", "{command}", "Commands judged by a shadow, by policy")
 dead_letters = _count("mesh.dead_letters", "{message}", "Dead letters by code")
 dropped_deliveries = _count(
     "mesh.deliveries.dropped", "{message}", "Messages in a service's inbox that its consumer did not send"

@@ -97,6 +97,8 @@ MODEL: Final = "mesh.model"
 STATUS: Final = "mesh.status"
 CODE: Final = "mesh.code"
 BY: Final = "mesh.by"
+POLICY: Final = "mesh.policy"
+OUTCOME: Final = "mesh.outcome"
 
 
 def messaging(operation: str, template: str, **named: str) -> dict[str, str]:

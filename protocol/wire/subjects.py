@@ -155,6 +155,26 @@ def policy(name: str) -> str:
     return f"mesh.conf.policy.{_token(name)}"
 
 
+def shadow(policy: str) -> str:
+    """Where the shadow of a policy stands."""
+    return f"mesh.conf.shadow.{_token(policy)}"
+
+
+def shadow_differs(policy: str, request: str, n: int) -> str:
+    """Where guards store that a policy's shadow would have decided a command otherwise."""
+    return f"mesh.shadow.{_token(policy)}.differs.{_token(request)}.{n}"
+
+
+def shadow_counts(policy: str, guard: str, at_us: int) -> str:
+    """Where a guard stores what it has counted of a policy's shadow, in the minute of `at_us` (UTC µs)."""
+    return f"mesh.shadow.{_token(policy)}.counts.{_token(guard)}.{at_us // 60_000_000}"
+
+
+def shadow_stored(policy: str, what: Literal["differs", "counts"]) -> str:
+    """All that guards store of a policy's shadows."""
+    return f"mesh.shadow.{_token(policy)}.{what}.*.*"
+
+
 def breaker(agent: str) -> str:
     return f"mesh.conf.breaker.{_token(agent)}"
 
@@ -197,6 +217,7 @@ STORED_IN: dict[str, tuple[str, ...]] = {
     "CARDS": ("mesh.card.*",),
     "PROMPTS": ("mesh.prompt.*.*",),
     "ANCHORS": (ANCHOR,),
+    "SHADOW": ("mesh.shadow.*.*.*.*",),
     "DEAD": ("mesh.dead.*", "mesh.dead.guard.*"),
 }
 """Subjects of each stream that a mesh has once."""
@@ -217,6 +238,7 @@ STEPS = "mesh.step.*.*.*.*"
 CARDS = "mesh.card.*"
 DEAD_LETTERS = "mesh.dead.>"
 POLICIES = "mesh.conf.policy.*"
+SHADOWS = "mesh.conf.shadow.*"
 BREAKERS = "mesh.conf.breaker.*"
 
 

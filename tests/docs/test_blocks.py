@@ -38,6 +38,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/howto/chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/fastapi.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/own-model.md": dict.fromkeys(("python", "python title"), SITE),
+    "docs/howto/shadow.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/index.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/mcp.md": {"python title": "docs/test_mcp_page.py"},
     "docs/memory.md": {

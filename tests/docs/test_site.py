@@ -21,6 +21,7 @@ PAGES = {
     "howto/chat.md": (1, 0),
     "howto/fastapi.md": (3, 0),
     "howto/own-model.md": (0, 1),
+    "howto/shadow.md": (9, 0),
     "running.md": (9, 0),
 }
 """Pages that are done as they say: how many commands and blocks of Python each has."""

@@ -45,6 +45,7 @@ from protocol.wire.records import (
     Questions,
 )
 from protocol.wire.schema import json_schema
+from protocol.wire.shadow import Disagreement, ShadowCounts, ShadowEntry
 from tests.certain import is_
 from tests.docs.pages import Block, blocks, codes, read, section, table
 from tests.servers import FLEET, ROOT
@@ -87,6 +88,9 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "policy": _reader(Policy),
     "breaker": _reader(BreakerEntry),
     "freeze": _reader(FreezeEntry),
+    "shadow": _reader(ShadowEntry),
+    "disagreement": _reader(Disagreement),
+    "shadow-counts": _reader(ShadowCounts),
     "memory": _reader(MemoryRecord),
     "forgotten": _reader(MemoryForgotten),
     "folded": _reader(MemoryFolded),

@@ -10,7 +10,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.lane import ping, statistics
 from mesh.bus.roles import API, GET, GUARD_ANSWERS
 from mesh.errors import BusError
-from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, questions, step
+from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, questions, shadow_differs, step
 from tests.security.attacks import Tried, append, has_effect
 from tests.security.scenes import Scene, attempt, heard_on, quiet, told
 from tests.servers import fresh
@@ -101,6 +101,28 @@ async def test_a_client_cannot_read_anothers_answer(refused: Tried) -> None:
         return any(theirs.encode() in answer or b'"message"' in answer for answer in answers)
 
     await refused(attack, "c2")
+
+
+@pytest.mark.parametrize("attacker", ["b", "c2"])
+async def test_neither_an_agent_nor_a_client_reads_what_a_shadow_would_have_decided(
+    attacker: str, refused: Tried
+) -> None:
+    async def attack(scene: Scene) -> bool:
+        subject = shadow_differs("default", fresh(), 1)
+        scene.expected.add(("SHADOW", subject))
+        await (await scene.bus("guard")).publish_durable(subject, subject.encode())
+        last = msgspec.json.encode({"last_by_subj": subject})
+        tries = [
+            (f"{GET}SHADOW.{subject}", b""),
+            (GET + "SHADOW", last),
+            (GET + "SHADOW", b'{"seq":1,"batch":100000}'),
+            (API + "STREAM.MSG.GET.SHADOW", last),
+        ]
+        bus = await scene.bus(attacker)
+        answers = [answer for asked, data in tries for answer in await told(bus, asked, data)]
+        return any(subject.encode() in answer for answer in answers)
+
+    await refused(attack, attacker)
 
 
 @pytest.mark.parametrize(

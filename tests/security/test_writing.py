@@ -55,6 +55,11 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         pytest.param(writing("STEPS", lambda r: step("a", r, "t", "0-0")), id="a-step-of-another"),
         pytest.param(writing("ENDS", lambda r: end("b", r, "t")), id="the-end-of-its-own-turn"),
         pytest.param(writing("ENDS", lambda r: end("a", r, "t")), id="the-end-of-anothers-turn"),
+        pytest.param(
+            writing("SHADOW", lambda r: subjects.shadow_differs("default", r, 1)), id="a-disagreement"
+        ),
+        pytest.param(writing("SHADOW", lambda r: subjects.shadow_counts("default", r, 0)), id="a-count"),
+        pytest.param(writing("CONF", lambda r: subjects.shadow(r)), id="a-shadow"),
         pytest.param(writing("ASKS", lambda r: questions("c1", r)), id="a-question-to-a-client"),
         pytest.param(writing("CARDS", lambda r: card("d")), id="the-card-of-another"),
         pytest.param(writing("PROMPTS", lambda r: subjects.prompt("a", r)), id="a-prompt-of-another"),
@@ -115,6 +120,8 @@ async def test_nobody_of_the_users_writes_under_anothers_name(attacker: str, ref
         ("CTL", ctl("c1", request), f"mesh.ctl.*.c1.{request}"),
         ("STEPS", step("a", request, "t", "0-9"), step("a", request, "t", "0-9")),
         ("CONF", f"mesh.conf.policy.{request}", f"mesh.conf.policy.{request}"),
+        ("CONF", subjects.shadow(request), subjects.shadow(request)),
+        ("SHADOW", subjects.shadow_differs("a", request, 1), subjects.shadow_differs("a", request, 1)),
         ("DEAD", dead(f"x{request}"), dead(f"x{request}")),
     ]
 

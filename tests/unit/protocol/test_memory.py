@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from mesh.local.in_memory_guard import START_US
-from mesh.replay.answers import Other
 from mesh.replay.rejudge import rejudge
 from mesh.replay.whatif import compare
 from mesh.testing import Conversations, InMemoryGuard, NotDecided
 from protocol.domain.memory import MemoryEntry, living, supersedes
+from protocol.domain.recorded import Other
 from protocol.wire import codec
 from protocol.wire.commands import Forget, MoveProposed
 from protocol.wire.config import Fleet, Policy

@@ -18,11 +18,11 @@ from mesh.errors import Malformed
 from mesh.ops.chain_parts import chains_in, joined, parts_of
 from mesh.ops.log import Chains, chains_of
 from mesh.replay import export
-from mesh.replay.answers import Other
 from mesh.replay.export import StoredStep, of_each, of_parts, step_line
 from mesh.replay.rejudge import rejudge
 from mesh.replay.whatif import compare
 from protocol.domain.hash_chain import redacted
+from protocol.domain.recorded import Other
 from protocol.wire.config import Policy
 from tests.servers import until
 from tests.unit.cli.conftest import STORY, Mesh, here, mesh

@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
-from mesh.replay.answers import Other
-from mesh.replay.whatif import Judgement, Summary, compare
+from mesh.replay.whatif import Summary, compare
+from protocol.domain.recorded import Other
 from protocol.wire import codec, events
 from protocol.wire.commands import Resolve
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
+from protocol.wire.shadow import Judgement
 from tests.unit.protocol.anything import STORIES
 from tests.unit.protocol.test_any_story import Story
 from tests.unit.protocol.test_any_swarm import Story as SwarmStory
