@@ -51,6 +51,9 @@ COMMANDS = {
     "fork": CommandPlace(
         "fork", "fork", "Submit a request that goes on from an old one after event N; print its id."
     ),
+    "export-test": CommandPlace(
+        "export_test", "export_test", "Write a recorded request as a file for pytest."
+    ),
     "human": CommandPlace(
         "human",
         "app",

@@ -62,7 +62,7 @@ async def attach(
     with --with-steps. Exit status 1 on any difference, 5 if no round could be replayed.
     """
     allowed = allowed_in([f"code={allow}"])["code"] if allow else ()
-    recording, bodies = await _recorded(where, source)
+    recording, bodies = await recorded_request(where, source)
     store = store_at(named) if (named := artifacts()) else None
     forget_credentials()
     came = list[Replayed]()
@@ -88,7 +88,7 @@ async def attach(
         raise Leave(Exit.NOTHING_JUDGED)
 
 
-async def _recorded(where: Where, source: str | Path) -> tuple[Recording, list[bytes]]:
+async def recorded_request(where: Where, source: str | Path) -> tuple[Recording, list[bytes]]:
     """Return what a source holds of its one request. Raises UsageWrong for several."""
     if isinstance(source, Path):
         path = file_at(source)

@@ -92,11 +92,13 @@ def turn_of(
     send: Send = nowhere,
     keep_prompt: KeepPrompt = unkept,
     store: ArtifactStore | None = None,
+    execution: Callable[..., Execution] = Execution,
 ) -> Turn:
     """Return a round as an agent gets it, read from its bytes, with a journal in memory.
 
     Args:
         version: the agent's.
+        execution: makes what runs the round.
     """
     work = msgspec.json.decode(codec.encode(work), type=Assignment)
     key = key_of(work.handoff.to_agent, request, work)
@@ -109,7 +111,7 @@ def turn_of(
         past=work.past,
         before=record_before(steps, key.agent, work),
     )
-    execution = Execution(
+    made = execution(
         key,
         work,
         fleet,
@@ -120,7 +122,7 @@ def turn_of(
         keep_prompt=keep_prompt,
         store=store or TemporaryStore(),
     )
-    return Turn(execution)
+    return Turn(made)
 
 
 class InMemoryFleet:

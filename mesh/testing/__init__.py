@@ -15,6 +15,7 @@ from mesh.testing.harness import (
     undelivered,
 )
 from mesh.testing.models import StrictModel, calls, driven_by, says
+from mesh.testing.recorded import assert_as_recorded
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.event_parts import Posted
 
@@ -33,6 +34,7 @@ __all__ = [
     "Posted",
     "StrictModel",
     "TemporaryStore",
+    "assert_as_recorded",
     "calls",
     "delivered",
     "driven_by",
