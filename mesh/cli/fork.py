@@ -64,6 +64,10 @@ async def fork(
             _warn(request, at, again)
         begins = f"the new request begins at {wanted.to}, under policy {wanted.policy}"
         note(f"{begins}; its answer goes to {bus.name}")
+        if not ops.log.has_ended(bodies[-1]):
+            note(f"{request} is open, and goes on beside it")
+        if effects == "recorded":
+            note("where the record has no equal call, reading tools are called and models are asked")
         allowed = effects != "run" or yes or await agreed("let effects happen again", "to let them happen")
         if not allowed:
             note("nothing was submitted")

@@ -149,7 +149,10 @@ async def test_a_guard_of_before_would_open_a_request_that_is_no_fork(shop: Shop
 
 @pytest.mark.parametrize("n", [0, 1])
 async def test_programs_read_what_became_of_it(shop: Shop, n: int) -> None:
-    told = (await shop.fork("--json", at=n)).json
+    done = await shop.fork("--json", at=n)
+    assert "models are asked" in done.err
+    assert "goes on beside it" not in done.err
+    told = done.json
     assert told["forked_from"] == {"request": shop.request, "n": n}
     assert told["effects"] == []
     await shop.stage.reaches(told["request"], "request.completed")

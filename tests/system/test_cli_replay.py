@@ -27,3 +27,20 @@ async def test_code_is_replayed_over_what_the_bus_holds(
     assert other.status == Exit.FAILED, other
     assert {each["request"] for each in other.json["different"]} == set(requests)
     assert {(each["kind"], each["version"]) for each in other.json["different"]} == {("move", "1")}
+
+
+async def test_a_turn_of_the_bus_is_run_again_in_this_process(own_office: Office, own_stage: Stage) -> None:
+    await own_stage.runtime(replayed_code.as_it_ran)
+    client = await own_stage.client()
+    request = await client.submit("hello")
+    await client.wait(request, timeout_s=PATIENCE_S)
+    opened = (await own_stage.log(request))[0]
+    end = len(await own_stage.log(request)) - 1
+    for turn in (end, opened.id[:10]):
+        code = "tests.system.replayed_code:as_it_ran"
+        same = await own_office.mesh("attach", request, code, "--turn", turn, who="audit")
+        assert (same.status, "same" in same.out) == (Exit.DONE, True), same
+    code = "tests.system.replayed_code:changed"
+    other = await own_office.mesh("attach", request, code, "--turn", end, "--json", who="audit")
+    assert other.status == Exit.FAILED, other
+    assert [(each["n"], each["difference"]["kind"]) for each in other.json] == [(end, "move")]
