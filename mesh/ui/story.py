@@ -1,5 +1,6 @@
 """One request as its page shows it: the timeline up to an event, and how the request stood then."""
 
+import functools
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -203,6 +204,7 @@ MOST_SHOWN = 4_000
 """Characters of one value on a view; the event's JSON has the whole."""
 
 
+@functools.cache  # a template is compiled once in a process, for a page and for each download
 def environment() -> Environment:
     """Return the templates. Text of strangers is escaped, and harmless to people who copy it."""
     made = Environment(

@@ -11,7 +11,7 @@ from mesh import ops
 from mesh.replay.export import load
 from mesh.ui.drawing.request import PART_ROWS, course, parts, sequence, strip
 from mesh.ui.drawing.scene import Scene, mermaid, scene
-from mesh.ui.story import as_html, standing
+from mesh.ui.story import as_html, environment, standing
 from protocol.views.spending import Cost
 from protocol.views.timeline import Timeline, TimelineEntry, timeline
 from protocol.wire.events import AnyEvent
@@ -237,3 +237,7 @@ def test_a_budget_that_is_used_up_is_marked() -> None:
 def test_an_empty_scene_is_an_empty_picture() -> None:
     empty = Scene(lanes=("c1",), everyone=("c1",), client="c1", began=0, rows=())
     assert not _of_class(_parsed(sequence(empty)), "row")
+
+
+def test_a_template_is_compiled_once_in_a_process_for_all_pages_and_files() -> None:
+    assert environment().get_template("download.html") is environment().get_template("download.html")
