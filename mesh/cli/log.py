@@ -78,6 +78,7 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
 @click.option(
     "--redact", metavar="EVENTS", default="", help="Events by number, of each request: 3,5-7; or all of them."
 )
+@click.option("--parquet", type=A_PATH, help="A Parquet file instead: one row an event (extra `frames`).")
 @framed
 async def export(
     where: Where,
@@ -85,6 +86,7 @@ async def export(
     requests: tuple[str, ...],
     everything: bool,
     out: Path | None,
+    parquet: Path | None,
     with_steps: bool,
     redact: str,
     as_json: bool,
@@ -98,12 +100,29 @@ async def export(
     fixed parts of prompts, and the revisions of fleet and policies. Steps hold the arguments and results of
     tools and the replies of models. With --out, only you can read the file (mode 600), and --json prints how
     many events and steps there are.
+
+    With --parquet it is a table for DuckDB, polars or pandas: a row an event, with the event itself as JSON.
     """
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
     if redact and with_steps:
         raise UsageWrong("steps hold what events do: either --redact or --with-steps")
     is_redacted = numbers_in(redact)
+    if parquet is not None:
+        if out is not None or with_steps:
+            raise UsageWrong("--parquet goes without --out and --with-steps")
+        count = 0
+        with whole_file(parquet) as file, ops.frames.EventFrames(file) as frames:
+            async with await where.connect("viewer", "operator") as bus:
+                async for body in ops.log.stored_bodies(bus, requests):
+                    frames.add(ops.log.redacted_if(is_redacted, body) if redact else body)
+                    count += 1
+        report(
+            {"file": str(parquet), "events": count},
+            f"{counted(count, 'event')} in {parquet} (a new file has mode 600)",
+            as_json=as_json,
+        )
+        return
     events = steps = 0
     agents, prompts = set[str](), set[tuple[str, str]]()
     with whole_file(out) as file:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mesh.ops import diff as diff
     from mesh.ops import explain as explain
     from mesh.ops import fork as fork
+    from mesh.ops import frames as frames
     from mesh.ops import gauges as gauges
     from mesh.ops import health as health
     from mesh.ops import hops as hops
