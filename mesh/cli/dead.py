@@ -1,10 +1,12 @@
 """`mesh dead …`: dead letters."""
 
+import functools
 from typing import Any
 
 import click
 
 from mesh import ops
+from mesh.cli.bulk import Many, Words, choose_and_send, one_or_many
 from mesh.cli.options import (
     READERS,
     Where,
@@ -19,14 +21,14 @@ from mesh.cli.output import (
     say,
     table,
 )
+from mesh.errors import UsageWrong
 from mesh.service.printable import as_program_reads, counted, when
 from protocol.wire.events import type_of
 from protocol.wire.records import DeadLetter
 
 app = click.Group(help="Dead letters: list, show, resend.")
-seq_argument = click.argument(
-    "seq", type=click.IntRange(min=1), metavar="SEQ", help="The letter's number in the list."
-)
+SEQ = "The letter's number in the list."
+seq_argument = click.argument("seq", type=click.IntRange(min=1), metavar="SEQ", help=SEQ)
 
 
 @app.command("ls")
@@ -74,13 +76,23 @@ async def show(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
 
 
 @app.command("resend")
-@seq_argument
+@click.argument("seq", type=click.IntRange(min=1), metavar="[SEQ]", required=False, help=SEQ)
+@one_or_many("seq", batch=False)
+@click.option("--code", help="With --where: only letters with this code.")
 @framed
-async def resend(where: Where, *, seq: int, as_json: bool) -> None:
+async def resend(where: Where, *, seq: int, many: Many | None, code: str | None, as_json: bool) -> None:
     """Put a message back into its queue, after fixing the cause; print the event that decides it.
 
-    It needs the admin's credentials. Only messages that a guard kept can be put back.
+    It needs the admin's credentials. Only messages that a guard kept can be put back. With --where it is for
+    the letters about these requests whose messages were not decided since.
     """
+    if many is not None:
+        choose = functools.partial(ops.dead_letters.choose, wanted=many.wanted, code=code, limit=many.limit)
+        words = Words("put back", "decided", "letter")
+        await choose_and_send(where, words, many, choose, role="admin", as_json=as_json)
+        return
+    if code is not None:
+        raise UsageWrong("--code goes with --where")
     async with await where.connect("admin") as bus:
         event = await ops.dead_letters.resend(bus, seq)
     decided(event, f"is decided: {type_of(event)}", as_json=as_json)

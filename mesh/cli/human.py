@@ -12,8 +12,18 @@ import click
 from mesh import ops
 from mesh.bus.connection import Bus
 from mesh.cli.arguments import budget_option, facts_option, read_json, server_time, since_option
+from mesh.cli.bulk import Many, Words, do_to_many, one_or_many
 from mesh.cli.exits import ended_by_signals
-from mesh.cli.options import A_PATH, PEOPLE, Where, decided, framed, remark_unreadable, request_argument
+from mesh.cli.options import (
+    A_PATH,
+    PEOPLE,
+    Where,
+    decided,
+    framed,
+    maybe_request_argument,
+    remark_unreadable,
+    request_argument,
+)
 from mesh.cli.output import At, Id, as_json_text, emit, listing, note, paged, read_lines, report, row, say
 from mesh.errors import UsageWrong
 from mesh.ops.words import story
@@ -63,7 +73,7 @@ async def show(where: Where, *, request: str, at_event: int | None, as_json: boo
         emit(found)
         return
     with paged():
-        read_lines(*story(found.timeline), "", *_wanted(found), "", "decide with one of")
+        read_lines(*story(found.timeline, fold=True), "", *_wanted(found), "", "decide with one of")
         for line in _choices(found.waiting, found.waiting.n if found.others else None):
             say(f"  {line}")  # whole, to be copied
         if found.others:
@@ -110,7 +120,7 @@ def _choices(waiting: "ops.queue.Waiting", n: int | None) -> list[str]:
 
 
 @app.command("resolve")
-@request_argument
+@maybe_request_argument
 @click.option("--to", help="Give it to this agent.")
 @click.option("--again", is_flag=True, help="Let the agent that had the turn go on.")
 @click.option("--complete", is_flag=True, help="Answer the request.")
@@ -118,11 +128,13 @@ def _choices(waiting: "ops.queue.Waiting", n: int | None) -> list[str]:
 @click.option("--note", default="", help="A note to the agent that gets it.")
 @facts_option
 @budget_option("The most it may spend from here on: {}. A kind that is not named keeps what is left.")
+@one_or_many("request")
 @framed
 async def resolve(
     where: Where,
     *,
     request: str,
+    many: Many | None,
     complete: bool,
     at_event: int | None,
     by: str,
@@ -137,6 +149,12 @@ async def resolve(
         raise UsageWrong("--complete needs an --answer")
     if complete and decision["budget"] is not None:
         raise UsageWrong("an answer needs no --budget")
+    if many is not None:
+        if at_event is not None:
+            raise UsageWrong("--event goes with an ID: --where is for every escalation of each request")
+        deed = ops.bulk.Resolving({"by": by, **decision})
+        await do_to_many(where, Words("resolve", "resolved"), many, deed, as_json=as_json)
+        return
     async with await where.connect("operator") as bus:
         event = await ops.queue.resolve(bus, request, by=by, n=at_event, **decision)
     words = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"

@@ -82,6 +82,9 @@ def _id_or_file(context: click.Context, argument: click.Parameter, typed: str | 
 A_PATH = click.Path(path_type=Path)
 AN_ID = "The request's id, or its beginning."
 request_argument = click.argument("request", metavar="ID", callback=_whole_or_prefix, help=AN_ID)
+maybe_request_argument = click.argument(
+    "request", metavar="[ID]", required=False, callback=_whole_or_prefix, help=AN_ID
+)
 requests_argument = click.argument(
     "requests", nargs=-1, metavar="ID…", callback=_whole_or_prefix, help="The ids of requests."
 )

@@ -12,6 +12,7 @@ from mesh import ops
 from mesh.bus.connection import Bus
 from mesh.bus.stores import JournaledStep
 from mesh.cli.arguments import with_submit
+from mesh.cli.bulk import Many, Words, do_to_many, one_or_many
 from mesh.cli.exits import Exit, Leave, leave
 from mesh.cli.filters import remark_indexing, with_filters
 from mesh.cli.options import (
@@ -21,6 +22,7 @@ from mesh.cli.options import (
     agreed,
     decided,
     framed,
+    maybe_request_argument,
     one_of,
     remark_passed_over,
     request_argument,
@@ -56,6 +58,9 @@ if TYPE_CHECKING:  # SQLite, which no other command of this noun needs
     from mesh.ops.where import Filter
 
 app = click.Group(help="Requests: submit, list, show, calls, watch, cancel, freeze, thaw, rerun.")
+
+
+_NEW_KEYS = "effects get new keys: no tool can tell that they belong to the same work"
 
 
 @app.command("submit")
@@ -131,9 +136,14 @@ async def _remark_freeze(bus: Bus) -> None:
 @click.option(
     "--steps", is_flag=True, help="Show the steps in each turn's journal, too. Only the bus has them."
 )
+@click.option("--unfold", is_flag=True, help="Show each event, also where the same comes again and again.")
 @framed
-async def show(where: Where, *, source: str | Path, at: int | None, steps: bool, form: str) -> None:
+async def show(
+    where: Where, *, source: str | Path, at: int | None, steps: bool, unfold: bool, form: str
+) -> None:
     """Show who held a request, what was handed over, and every verdict.
+
+    What comes three times or more is one line: 1-40 front ⇄ billing ×20.
 
     With --steps it also shows each turn's steps as they were journaled: place, time, how long after the
     step before, outcome, and the cost of a model's reply; no arguments and no results. JSON and HTML always
@@ -183,7 +193,8 @@ async def show(where: Where, *, source: str | Path, at: int | None, steps: bool,
             emit_raw(mermaid(scene(told)).encode())
         case _:
             with paged():
-                read_lines(*story(told, steps=steps, now=time.time_ns() // 1000 if is_now else 0))
+                now = time.time_ns() // 1000 if is_now else 0
+                read_lines(*story(told, steps=steps, now=now, fold=not (unfold or steps)))
 
 
 @app.command("calls")
@@ -246,54 +257,88 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
 
 
 @app.command("cancel")
-@request_argument
+@maybe_request_argument
+@one_or_many("request")
 @framed
-async def cancel(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
+async def cancel(
+    where: Where, *, request: str, many: Many | None, reason: str, by: str, as_json: bool
+) -> None:
     """End a request: your own, or any as an operator."""
+    if many is not None:
+        deed = ops.bulk.cancelling(by=by, reason=reason)
+        await do_to_many(where, Words("cancel", "cancelled"), many, deed, as_json=as_json)
+        return
     async with await where.connect("operator", "client") as bus:
         event = await ops.control.cancel(bus, request, by=by, reason=reason)
     decided(event, "is cancelled", as_json=as_json)
 
 
 @app.command("freeze")
-@request_argument
+@maybe_request_argument
+@one_or_many("request")
 @framed
-async def freeze(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
+async def freeze(
+    where: Where, *, request: str, many: Many | None, reason: str, by: str, as_json: bool
+) -> None:
     """Freeze a request: no agent has to agree, and nothing is lost.
 
     Running turns finish, and their proposals wait in the log. Control messages are still obeyed, and only
     the request's deadline goes on.
     """
+    if many is not None:
+        deed = ops.bulk.freezing(by=by, reason=reason)
+        await do_to_many(where, Words("freeze", "frozen"), many, deed, as_json=as_json)
+        return
     async with await where.connect("operator") as bus:
         event = await ops.control.freeze(bus, request, by=by, reason=reason)
     decided(event, "is frozen", as_json=as_json)
 
 
 @app.command("thaw")
-@request_argument
+@maybe_request_argument
+@one_or_many("request")
 @framed
-async def thaw(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
+async def thaw(where: Where, *, request: str, many: Many | None, reason: str, by: str, as_json: bool) -> None:
     """Thaw a request: every rule judges the proposals that waited, as if they had just come."""
+    if many is not None:
+        deed = ops.bulk.thawing(by=by, reason=reason)
+        await do_to_many(where, Words("thaw", "thawed"), many, deed, as_json=as_json)
+        return
     async with await where.connect("operator") as bus:
         event = await ops.control.thaw(bus, request, by=by, reason=reason)
     decided(event, "goes on", as_json=as_json)
 
 
 @app.command("rerun")
-@request_argument
+@maybe_request_argument
 @click.option("--to", help="Begin at this agent, not at the one that failed.")
 @click.option("--text", help="A new text, instead of the old one.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@one_or_many("request", asks=True)
 @framed
 async def rerun(
-    where: Where, *, request: str, to: str | None, text: str | None, yes: bool, as_json: bool
+    where: Where,
+    *,
+    request: str,
+    many: Many | None,
+    to: str | None,
+    text: str | None,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Run a request again from the handoff at which it failed; print the new request's id.
 
     The new request is yours and linked to the old one. It begins at the agent that had the last turn, with
     everything that was handed to it. Its effects get new keys, so they happen again: the old request's
     effects are listed first.
+
+    With --where it is for requests that failed, expired, were cancelled or refused, and were not rerun
+    before. What they reported of effects is counted first.
     """
+    if many is not None:
+        note(_NEW_KEYS)
+        words = Words("rerun", "rerun")
+        await do_to_many(where, words, many, ops.bulk.Rerunning(to, text), as_json=as_json)
+        return
     async with await where.connect("operator") as bus:
         happened = ops.log.decoded(await ops.log.request_bodies(bus, request))
         again = ops.rerun.rerun_of(happened, to=to, text=text)
@@ -314,7 +359,7 @@ async def rerun(
 
 def _warn(request: str, effects: "Sequence[ops.rerun.Effect]") -> None:
     """List what a rerun does to the world a second time."""
-    note("effects get new keys: no tool can tell that they belong to the same work")
+    note(_NEW_KEYS)
     if not effects:
         note(f"the journals of {request} have no effect")
         return

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mesh.ops import anchors as anchors
     from mesh.ops import backup as backup
+    from mesh.ops import batch as batch
+    from mesh.ops import bulk as bulk
     from mesh.ops import calls as calls
     from mesh.ops import chain_parts as chain_parts
     from mesh.ops import conf as conf

@@ -10,7 +10,9 @@ import base64
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -19,12 +21,19 @@ from mesh.bus.reader import StoredMessage, bounds, every, get_seq
 from mesh.bus.roles import GUARD
 from mesh.errors import ControlRefused, Impossible, NotFound
 from mesh.guard.messages import is_submit
+from mesh.ops.batch import Caused, Order, causes_in
+from mesh.ops.bulk import SHOWN, Chosen
 from mesh.ops.control import LOOK_S, RequestReader, noticed
+from mesh.ops.index import RequestIndex
+from mesh.ops.requests import from_index
+from mesh.ops.rows import IndexRow, Listed, words_of
+from mesh.ops.where import Filter, matches
+from mesh.service.printable import short
 from protocol.wire import codec, subjects
 from protocol.wire.commands import id_of, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
-from protocol.wire.ids import Cause, control_cause, is_request_id, submitted_ms
+from protocol.wire.ids import Cause, control_cause, is_request_id, submitted_ms, submitter_of
 from protocol.wire.records import DeadLetter
 from protocol.wire.subjects import parse_dead
 
@@ -107,23 +116,19 @@ async def resend(bus: Bus, seq: int) -> AnyEvent:
     before; ControlRefused when it ends as a dead letter again or comes too late; TimeoutError when nothing
     has come of it.
     """
-    letter = await letter_at(bus, seq)
-    sender, request = _queued(seq, letter)
-    is_order, body = letter.subject.startswith("mesh.ctl."), letter.original
-    subject = (subjects.ctl if is_order else subjects.prop)(sender, request)
-    headers = {name: value for name, value in letter.headers.items() if not name.startswith("Nats-")}
-    cause = _cause(sender, request, body, is_order=is_order)
+    order = order_of(seq, await letter_at(bus, seq))
+    sender, request, cause, body = order.sender, order.request, order.cause, order.body
     caused = RequestReader(bus, sender, request).caused_by
-    before = None if cause is None else await caused(cause)
+    before = await caused(cause) if cause else None
     if before is not None:
         raise Impossible(f"it was decided before, by event {before.n} of {request}: nothing to do")
     dead_from, seen = (await bounds(bus, STREAM))[1] + 1, set[Buried]()
-    within_s = _ORDER_S if is_order else _PROPOSAL_S
+    within_s = _ORDER_S if order.subject.startswith("mesh.ctl.") else _PROPOSAL_S
     late = f"it is back in its queue, and no guard has taken it up within {within_s:g} s"
     async with noticed(bus, sender, request, within_s, late) as notices:
-        await bus.publish_durable(subject, body, headers)
+        await bus.publish_durable(order.subject, body, order.headers)
         while True:
-            event = None if cause is None else await caused(cause)
+            event = await caused(cause) if cause else None
             if event is not None:
                 return event
             async for number, dead in letters(bus, dead_from, seen):
@@ -134,6 +139,118 @@ async def resend(bus: Bus, seq: int) -> AnyEvent:
                 if notice.ended is not None and notice.digest in ("", hashlib.sha256(body).hexdigest()):
                     raise ControlRefused(request, notice.ended.why, "it was over, so nothing came of it")
             await asyncio.sleep(LOOK_S)
+
+
+async def choose(
+    bus: Bus,
+    wanted: Filter,
+    *,
+    code: str | None = None,
+    limit: int | None = None,
+    folder: Path | None = None,
+    on_work: Callable[[int], None] = lambda events: None,
+) -> Chosen:
+    """Return what there is to put back of the letters about the requests of a filter, the oldest first.
+
+    A message that died several times is put back once, and none that was decided since. Of a request that is
+    not in the log its client, its time and its text are known, so far as its submit can be read.
+
+    Args:
+        code: only letters with this code.
+        limit: at most so many letters.
+        folder: of the index of requests; None: a temporary one.
+        on_work: is told how many events are still to be indexed, if they are many.
+
+    Raises OldForm, BusError.
+    """
+    found = {
+        (letter.subject, letter.data): (seq, letter)
+        async for seq, letter in letters(bus)
+        if code in (None, letter.code)
+    }
+    requests = {letter.request for _, letter in found.values()}
+
+    def look(index: RequestIndex) -> tuple[set[str], set[str]]:
+        return index.among(requests, wanted), requests - index.among(requests, Filter())
+
+    fitting, unknown = await from_index(bus, look, folder=folder, whole=True, on_work=on_work)
+    orders, shown, passed_over = list[Order](), list[str](), Counter[str]()
+    decided: dict[str, Mapping[str, Caused]] = {}
+    for seq, letter in found.values():
+        if letter.request not in fitting and not (
+            letter.request in unknown and matches(wanted, _row_of(seq, letter))
+        ):
+            continue
+        order = _order(seq, letter)
+        if order is None:
+            passed_over["cannot be put back (mesh dead resend SEQ says why)"] += 1
+            continue
+        if order.decided_in not in decided:
+            decided[order.decided_in] = await causes_in(bus, order.decided_in)
+        if order.cause in decided[order.decided_in]:
+            passed_over["decided since"] += 1
+            continue
+        orders.append(order)
+        if len(shown) < SHOWN:
+            shown.append(f"letter {seq}  {letter.code}, {letter.request}: {short(letter.detail, 100)}")
+        if len(orders) == limit:
+            break
+    return Chosen(
+        batch="",
+        orders=tuple(orders),
+        shown=tuple(shown),
+        requests=len(orders),
+        passed_over=dict(passed_over),
+        effects={},
+    )
+
+
+def _row_of(seq: int, letter: DeadLetter) -> IndexRow:
+    """Return what a letter says of a request that is not in the log."""
+    client = submitter_of(letter.request) if is_request_id(letter.request) else letter.sender
+    try:
+        text = codec.parse_submit(letter.original).text if is_submit(letter.original) else ""
+    except Malformed:
+        text = ""
+    listed = Listed(
+        request=letter.request,
+        last=seq,
+        status="",
+        holder="",
+        client=client,
+        opened=letter.at,
+        at=letter.at,
+        events=0,
+        type="",
+        text=text,
+    )
+    return IndexRow(listed, frozenset({f"client:{client}"}), words_of(text))
+
+
+def _order(seq: int, letter: DeadLetter) -> Order | None:
+    """Return a letter's message as it is put back; None for what would only come back."""
+    try:
+        order = order_of(seq, letter)
+    except Impossible:
+        return None
+    return order if order.cause else None
+
+
+def order_of(seq: int, letter: DeadLetter) -> Order:
+    """Return what puts a letter back, without a cause if it cannot be read. Raises Impossible."""
+    sender, request = _queued(seq, letter)
+    is_control = letter.subject.startswith("mesh.ctl.")
+    cause, turn = _cause(sender, request, letter.original, is_control=is_control)
+    return Order(
+        request=request,
+        sender=sender,
+        decided_in=request,
+        subject=(subjects.ctl if is_control else subjects.prop)(sender, request),
+        body=letter.original,
+        cause=cause,
+        turn=turn,
+        headers={name: value for name, value in letter.headers.items() if not name.startswith("Nats-")},
+    )
 
 
 def _queued(seq: int, letter: DeadLetter) -> tuple[str, str]:
@@ -162,14 +279,19 @@ def _queued(seq: int, letter: DeadLetter) -> tuple[str, str]:
     return sender, request
 
 
-def _cause(sender: str, request: str, body: bytes, *, is_order: bool) -> Cause | None:
-    """Return what the event that decides it will name; None for what cannot be read."""
+def _cause(sender: str, request: str, body: bytes, *, is_control: bool) -> tuple[Cause, str]:
+    """Return what the event that decides a message will name, and the message's turn.
+
+    Both are empty for what cannot be read.
+    """
     try:
-        if is_order:
-            return control_cause(request, sender, codec.parse_control(body).id)
+        if is_control:
+            control = codec.parse_control(body)
+            return control_cause(request, sender, control.id), control.turn or ""
         if is_submit(body):
             codec.parse_submit(body)
-            return Cause(submit_id(request))
-        return Cause(id_of(request, codec.parse_proposal(body), sender))
+            return Cause(submit_id(request)), ""
+        proposal = codec.parse_proposal(body)
+        return Cause(id_of(request, proposal, sender)), proposal.turn
     except Malformed:
-        return None
+        return Cause(""), ""

@@ -84,7 +84,7 @@ class IndexFeed:
         self.index = await asyncio.to_thread(self._open, log)
         reached = self.index.seq
         another = reached > self.end and reached > int((await self._stream())["state"]["last_seq"])
-        if another or self._anew:
+        if another or self._anew or (self._whole and not self.index.is_whole):
             await asyncio.to_thread(self.index.remake)
         if not self._whole and self.index.seq == 0 and self.end > self._sizes.newest:
             await asyncio.to_thread(self.index.remake, self.end - self._sizes.newest + 1)

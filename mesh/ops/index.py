@@ -23,7 +23,7 @@ from mesh.ops.roster import Frozen
 from mesh.ops.rows import EdgeCount, IndexRow, Listed, fork_tag
 from mesh.ops.where import Filter
 
-_FORM = 8
+_FORM = 9
 """The form of the tables. A file of another form is made again."""
 _FORKS = 100
 """Requests at most that are named as forks of one."""
@@ -253,9 +253,9 @@ class RequestIndex:
     # --- reading ----------------------------------------------------------------------------------
 
     def page(
-        self, wanted: Filter, *, before: int | None = None, limit: int, by_change: bool = False
+        self, wanted: Filter, *, before: int | None = None, limit: int = -1, by_change: bool = False
     ) -> list[Listed]:
-        """Return up to `limit` requests, the newest first.
+        """Return up to `limit` requests (-1: all), the newest first.
 
         Args:
             before: only those with a smaller id: the last one of the page before.
@@ -270,6 +270,16 @@ class RequestIndex:
         order = "r.last" if by_change else key
         select = f"SELECT {columns} FROM {tables} {where} ORDER BY {order} DESC LIMIT ?"
         return [_row(each) for each in self._read(select, *values, limit)]
+
+    def among(self, requests: Iterable[str], wanted: Filter) -> set[str]:
+        """Return which of these requests are in the index, and wanted."""
+        tables, _, clauses, values = self._conditions(wanted, by_change=False)
+        where = " AND ".join([*clauses, "r.request IN (SELECT value FROM json_each(?))"])
+        names = msgspec.json.encode(list(requests)).decode()
+        return {
+            str(name)
+            for (name,) in self._read(f"SELECT r.request FROM {tables} WHERE {where}", *values, names)
+        }
 
     def _conditions(self, wanted: Filter, by_change: bool) -> tuple[str, str, list[str], list[Any]]:
         """Return tables to read in this order, the column of the order, conditions, and their values.

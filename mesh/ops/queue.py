@@ -373,25 +373,43 @@ async def resolve(
 
     Raises NotFound, Impossible, UsageWrong, and as `carry_out`.
     """
-    if to is not None and to not in (agents := (await fleet_of(bus)).agents):
-        raise UsageWrong(f"{to!r} is no agent of this fleet; there are {', '.join(sorted(agents))}")
-    return await _decide(
-        bus,
-        request,
-        "escalation",
-        n,
-        lambda turn: Resolve(
-            id=order_id(),
-            by=by,
-            turn=turn.id,
-            to=None if to is None else AgentName(to),
-            again=again,
-            complete=answer is not None,
-            answer=answer,
-            summary=note,
-            facts=tuple(facts),
-            budget=budget,
-        ),
+    await require_agent(bus, to)
+    order_for = functools.partial(
+        resolve_order, by=by, to=to, again=again, answer=answer, note=note, facts=facts, budget=budget
+    )
+    return await _decide(bus, request, "escalation", n, lambda turn: order_for(order_id(), turn.id))
+
+
+async def require_agent(bus: Bus, name: str | None) -> None:
+    """Raise UsageWrong for the name of no agent."""
+    if name is not None and name not in (agents := (await fleet_of(bus)).agents):
+        raise UsageWrong(f"{name!r} is no agent of this fleet; there are {', '.join(sorted(agents))}")
+
+
+def resolve_order(
+    id: str,
+    turn: TurnId,
+    *,
+    by: str,
+    to: str | None = None,
+    again: bool = False,
+    answer: str | None = None,
+    note: str = "",
+    facts: Sequence[Fact] = (),
+    budget: Budget | None = None,
+) -> Resolve:
+    """Return the control message that decides an escalation, with the arguments of `resolve`."""
+    return Resolve(
+        id=id,
+        by=by,
+        turn=turn,
+        to=None if to is None else AgentName(to),
+        again=again,
+        complete=answer is not None,
+        answer=answer,
+        summary=note,
+        facts=tuple(facts),
+        budget=budget,
     )
 
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from mesh.bus.reader import StoredMessage
+from mesh.ops.batch import batch_of
 from mesh.ops.hops import HopTracker, RequestCounts
 from mesh.ops.log import header_of
 from mesh.ops.queue import is_for_people
@@ -101,6 +102,11 @@ def fork_tag(request: str) -> str:
     return f"forked_from:{request}"
 
 
+def rerun_tag(request: str) -> str:
+    """Return the tag of requests that do `request` again."""
+    return f"rerun:{request}"
+
+
 class EdgeCount(NamedTuple):
     """How often work passed from one name to another, and how often it was refused."""
 
@@ -134,6 +140,8 @@ class FoldedRequest:
         self.opened = 0
         self.frozen: Frozen | None = None
         self._hops = HopTracker()
+        self.rerun_of: str | None = None
+        self.batches = set[str]()
 
     def take(self, event: AnyEvent) -> EdgeCount | None:
         """Take in the next event; return between whom work passed, or was not to pass. Raises BrokenLog."""
@@ -142,14 +150,17 @@ class FoldedRequest:
         if event.n == 0:
             self.opened = event.at
         if isinstance(event, events.RequestRefused):
-            self.text = event.submit.text
+            self.text, self.rerun_of = event.submit.text, event.submit.rerun_of
         elif isinstance(event, events.RequestOpened):
+            self.rerun_of = event.rerun_of
             fact = self.ledger.carried().facts.get(TEXT_FACT)
             self.text = "" if fact is None else str(fact.value)
         elif isinstance(event, events.RequestFrozen):
             self.frozen = Frozen(by=event.by, sender=event.sender, since=event.at, reason=event.reason)
         elif isinstance(event, events.RequestThawed):
             self.frozen = None
+        if batch := batch_of(event):
+            self.batches.add(batch)
         if event.refusal is not None:
             self.rules.append(str(event.refusal.rule))
         if event.opens_turn and event.work is not None:
@@ -189,6 +200,8 @@ class FoldedRequest:
         ran = ((turn.agent, turn.report.version) for turn in ledger.turns.values())
         tags |= {version_tag(agent, version) for agent, version in ran if version}
         tags |= set() if ledger.forked_from is None else {fork_tag(ledger.forked_from.request)}
+        tags |= {f"batch:{batch}" for batch in self.batches}
+        tags |= set() if self.rerun_of is None else {rerun_tag(self.rerun_of)}
         tags |= {f"cost:{power}" for power in COSTS if spent.nano_dollars >= 10**power}
         counts = self._hops.counts(ledger)
         cut = "… → " if len(self.trail) > _TRAIL else ""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.errors import UsageWrong
+from mesh.ops.batch import checked_batch
 from mesh.ops.rows import COSTS, STATUSES, IndexRow, version_tag, words_of
 from mesh.service.printable import moment
 from protocol.wire.ids import is_name
@@ -197,6 +198,10 @@ def _version(name: str, value: str) -> tuple[str, str]:
     return "tags", version_tag(agent, version)
 
 
+def _batch(name: str, value: str) -> tuple[str, str]:
+    return "tags", f"batch:{checked_batch(value)}"
+
+
 def _text(name: str, value: str) -> tuple[str, str]:
     if len(value) > MOST_TEXT:
         raise UsageWrong(f"{name} has {MOST_TEXT} characters at most")
@@ -247,6 +252,7 @@ NAMES = {
     "rule": Name(_tag, "RULE", "This rule refused a move."),
     "version": Name(_version, "AGENT=VERSION", "The agent ran so: front=2."),
     "conversation": Name(_whole, "NAME", "Of this conversation."),
+    "batch": Name(_batch, "BATCH", "A command for many requests decided it under this id."),
     "text": Name(_text, "TEXT", "The text has these words, or the id begins so."),
     "cost": Name(_cost, "DOLLARS", "Cost so much at least."),
     "since": Name(_time, "TIME", "Opened since: 90s, 15m, 2h, 7d ago, or a time (ISO-8601)."),

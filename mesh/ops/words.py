@@ -5,12 +5,13 @@ Who held the request, what was handed over, every verdict with its rule. The fac
 client or a person stays within its line. It cannot look like a line of ours.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from mesh.ops.repeats import Repeat, between, folded
 from mesh.service.printable import Line, as_text, clock, counted, given, one_line, short
 from protocol.views.spending import Cost
-from protocol.views.timeline import StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
+from protocol.views.timeline import StepEntry, Timeline, TimelineEntry, TurnEntry, timeline
 from protocol.views.tree import ErrorLevel, TreeNode, flat
 from protocol.wire import events
 from protocol.wire.events import AnyEvent
@@ -48,11 +49,12 @@ _STATUS_STYLE = {
 _VERDICT_STYLE = {"admitted": "green", "refused": "bold red", "deferred": "yellow"}
 
 
-def story(told: Timeline, *, steps: bool = False, now: int = 0) -> Iterator[Line]:
+def story(told: Timeline, *, steps: bool = False, now: int = 0, fold: bool = False) -> Iterator[Line]:
     """Yield a whole request, a line each.
 
     Args:
         steps: tell each turn's journal, too, beneath the entries that its rounds came to.
+        fold: tell entries that come again and again in one line, without what is beneath them.
         now: the present, UTC µs, at which open tasks still last; not before the newest entry.
     """
     yield heading(told)
@@ -60,8 +62,15 @@ def story(told: Timeline, *, steps: bool = False, now: int = 0) -> Iterator[Line
     for node in told.tree:
         yield from _tree_node(node, "", "", newest)
     last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
-    for move, before in zip(told.moves, (-1, *(move.seq for move in told.moves)), strict=False):
+    before = -1
+    for repeat in folded(told.moves) if fold else (Repeat((move,), 1) for move in told.moves):
+        move = repeat.entries[-1]
+        if repeat.times > 1:
+            yield from _repeat(repeat, before, last)
+            before = move.seq
+            continue
         yield from entry(move, before)
+        before = move.seq
         if move.turn is not None and steps:
             yield from (_step(made, move.turn) for made in move.turn.steps)
         if move.turn is not None and last[move.turn.id] == move.seq:
@@ -220,10 +229,7 @@ def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
             told with the next one, as `3-4`, so that no number is left out.
     """
     line = Line((f"{numbered(before + 1, move.seq):>3}  {clock(move.at)}  ", "dim"))
-    arrow = "✗" if move.verdict == "refused" else "→"
-    giver = named(move.from_, move.sender)
-    between = giver if move.to is None else f"{giver} {arrow} {move.to}"
-    line.append(_line(between), style="bold")
+    line.append(_line(between(move)), style="bold")
     line.append(f"  {_line(move.move)}  ", style="cyan")
     line.append(move.verdict, style=_VERDICT_STYLE.get(move.verdict, "dim"))
     if move.rule is not None:
@@ -233,6 +239,29 @@ def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
     yield line
     for each in details(move):
         yield _beneath(each.label, each.text)
+
+
+def _repeat(repeat: Repeat, before: int, last: Mapping[str, int]) -> Iterator[Line]:
+    """Yield entries that repeat: a line, and what their turns cost.
+
+    Args:
+        before: the number of the entry before them.
+        last: by turn, the number of its last entry, at which its cost is told.
+    """
+    first, final = repeat.entries[0], repeat.entries[-1]
+    line = Line((f"{numbered(before + 1, final.seq):>3}  {clock(first.at)}-{clock(final.at)}  ", "dim"))
+    line.append(f"{_line(repeat.words)} ×{repeat.times}", style="bold")
+    line.append(f"  {_line(repeat.moves)}", style="cyan")
+    yield line
+    turns = [move.turn for move in repeat.entries if move.turn and last[move.turn.id] == move.seq]
+    spent = Cost(
+        nano_dollars=sum(turn.usage.nano_dollars for turn in turns),
+        tokens=sum(turn.usage.tokens for turn in turns),
+        model_calls=sum(turn.usage.model_calls for turn in turns),
+        unpriced=any(turn.usage.unpriced for turn in turns),
+    )
+    if _cost_anything(spent):
+        yield _beneath("their turns", _spent(spent))
 
 
 def _step(made: StepEntry, turn: TurnEntry) -> Line:

@@ -58,6 +58,7 @@ RUN: dict[str, dict[str, str]] = {
         ),
     },
     "docs/operations.md": dict.fromkeys(("console", "text"), OPERATOR),
+    "docs/many.md": {"console": OPERATOR},
     "docs/people.md": dict.fromkeys(("console", "toml"), OPERATOR),
     "docs/python.md": dict.fromkeys(
         ("python check", "python title", "python wrong", "text mypy"), "docs/test_python_page.py"

@@ -77,7 +77,7 @@ def test_every_command_that_is_mentioned_exists(text: str) -> None:
 def test_there_are_many_and_one_that_cannot_be_typed_would_be_noticed() -> None:
     assert len(_commands()) > 80
     assert {"telemetry.md", "models.md", "web-ui.md", "operations.md"} <= {page for page, _ in _commands()}
-    for wrong in (["request", "freezes", "ID"], ["request", "freeze", "ID", "--nope"], ["request", "freeze"]):
+    for wrong in (["request", "freezes", "ID"], ["request", "freeze", "ID", "--nope"], ["request", "watch"]):
         with pytest.raises(click.UsageError):
             read_by_its_command(wrong)
 

@@ -7,7 +7,15 @@ from mesh.ops.delivery import environment
 from mesh.ops.watch import Alarm
 from tests.docs.pages import blocks, read
 
-PAGES = ("operations.md", "troubleshooting.md", "people.md", "replay.md", "backup.md", "metrics.md")
+PAGES = (
+    "operations.md",
+    "many.md",
+    "troubleshooting.md",
+    "people.md",
+    "replay.md",
+    "backup.md",
+    "metrics.md",
+)
 PAGE = "".join(map(read, PAGES))
 TYPED = [
     line.removeprefix("$ ")

@@ -19,9 +19,9 @@ from protocol.wire import events
 from protocol.wire.commands import Cancel, Failure, MoveProposed, Report, ReportFailure, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Budget
+from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import AgentName
-from protocol.wire.moves import Complete, Fail, Transfer, UnknownMove
+from protocol.wire.moves import Complete, Fail, HandBack, Transfer, UnknownMove
 from protocol.wire.prices import Metered
 from tests.certain import is_
 from tests.servers import ROOT
@@ -209,3 +209,44 @@ def test_no_number_of_an_event_is_left_out() -> None:
 
 def _is_entry(line: str) -> bool:
     return re.match(r" {0,2}\d+(-\d+)?  \d{4}-", line) is not None
+
+
+def ping_pong(times: int) -> InMemoryGuard:
+    """Return a request that went to and fro between two agents so often."""
+    guard = begun(max_depth=99)
+    for at in range(times):
+        there, back = (Fact(key="round", value=f"{at} {way}") for way in ("there", "back"))
+        report = Report(usage=Usage(model_calls=1, tokens=10))
+        guard.move(Transfer(to_agent=AgentName("b"), summary="there", facts=(there,)), report=report)
+        guard.move(HandBack(summary="and back", facts=(back,)), report=report)
+    return guard
+
+
+def test_what_comes_again_and_again_is_one_line_with_its_cost() -> None:
+    guard = ping_pong(20)
+    guard.move(Complete(answer="done"))
+    told = timeline(guard.events)
+    lines = [line.plain for line in story(told, fold=True)]
+    [folded] = [line for line in lines if "×" in line]
+    assert folded.startswith("1-40 ")
+    assert "a ⇄ b ×20" in folded
+    cost = lines[lines.index(folded) + 1]
+    assert "40 model calls, 400 tokens" in cost
+    assert len(lines) < 10
+    assert sum("transfer" in line.plain for line in story(told)) == 20
+
+
+def test_what_comes_twice_or_differs_is_told_each_by_itself() -> None:
+    lines = [line.plain for line in story(timeline(ping_pong(2).events), fold=True)]
+    assert not any("×" in line for line in lines)
+    assert sum("transfer" in line for line in lines) == 2
+
+
+def test_a_refusal_that_comes_again_names_its_rule_once() -> None:
+    guard = begun(max_refusals=9)
+    for _ in range(4):
+        guard.move(Transfer(to_agent=AgentName("nobody"), summary="there"))
+    [folded] = [line.plain for line in story(timeline(guard.events), fold=True) if "×" in line.plain]
+    assert "×4" in folded
+    assert "a ✗ nobody" in folded
+    assert folded.count("by rule") == 1
