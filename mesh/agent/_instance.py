@@ -30,7 +30,7 @@ from mesh.agent.tools import Tool
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
-from mesh.bus.roles import TOLD_AGENTS
+from mesh.bus.roles import AGENT_WAKE_UPS
 from mesh.bus.stores import NO_FLEET, UNREADABLE
 from mesh.errors import PASSING, BusError, Denied
 from mesh.service.logs import get_logger
@@ -160,7 +160,7 @@ class FleetWatcher:
     async def start(self) -> None:
         """Read everything; wait until there is a fleet, and for a bus that is away. Raises Denied."""
         self._bus.on_back(self._changed.set)
-        for subject in TOLD_AGENTS:
+        for subject in AGENT_WAKE_UPS:
             try:
                 await self._bus.retry_unavailable(partial(self._bus.subscribe, subject, self._on_message))
             except Denied:  # a server whose accounts were written by an older version

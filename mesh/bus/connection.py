@@ -1,7 +1,7 @@
 """One connection to the bus: request, publish and subscribe, with typed errors.
 
-A message is never sent twice without the caller's knowledge. Without a connection a call fails at once
-(`Unreachable`). When the connection breaks, every call that still waits ends as `Disconnected`.
+A message is never resent without the caller's knowledge. Without a connection, calls fail at once
+(`Unreachable`). If the connection breaks, all waiting calls end as `Disconnected`.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Counters(msgspec.Struct):
 
 
 class Subscription:
-    """A subscription that the server has confirmed."""
+    """A subscription confirmed by the server."""
 
     def __init__(self, bus: "Bus", number: int, subject: str) -> None:
         self._bus = bus
@@ -62,7 +62,7 @@ class Subscription:
         self.subject = subject
 
     async def close(self) -> None:
-        """End it. Messages that the server sent before still reach the sink. Idempotent."""
+        """End it. Messages already sent by the server still reach the sink. Idempotent."""
         await self._bus._unsubscribe(self._number)
 
 
@@ -72,9 +72,9 @@ class Bus:
     def __init__(self, name: str, prefix: str) -> None:
         self.name = name
         self.denials: deque[Denied] = deque(maxlen=100)
-        """The latest refusals of the server, including those of messages without a reply."""
+        """The server's latest denials, including those of messages without a reply."""
         self.conditions = Conditions(name=name)
-        """The conditions of the bus at the moment."""
+        """The current conditions of the bus."""
         self.sign: Callable[[bytes], credentials.Signature] | None = None
         """Signs with this member's key; None without one."""
         self._mux = RequestMux(prefix)
@@ -92,7 +92,7 @@ class Bus:
 
     @property
     def greeting(self) -> Mapping[str, Any]:
-        """Return what the server said of itself as it greeted: its version, and if it has JetStream."""
+        """The server's greeting: its version, whether it has JetStream, and more."""
         return self._wire._server_info
 
     @property
@@ -119,10 +119,10 @@ class Bus:
         await self._link.wait_connected()
 
     async def retry_unavailable(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, and repeat it while the bus is unavailable.
+        """Return the result of `attempt`, repeating it while the bus is unavailable.
 
-        `attempt` must be safe to repeat. Raises errors that do not pass by themselves, and Unreachable if
-        this connection is closed.
+        `attempt` must be safe to repeat. Raises permanent errors, and Unreachable if this connection is
+        closed.
         """
         tries = 0
         while True:
@@ -147,8 +147,8 @@ class Bus:
     ) -> Incoming:
         """Return the first answer.
 
-        Raises Unreachable, Denied or TooLarge if nothing was done. Raises NoResponders, TimedOut or
-        Disconnected (all OutcomeUnknown) if that is unknown.
+        Raises Unreachable, Denied or TooLarge if nothing was done, and NoResponders, TimedOut or Disconnected
+        (all OutcomeUnknown) if that is unknown.
         """
         answer = await self._ask(subject, data, headers, None, timeout_s)
         assert isinstance(answer, Incoming)
@@ -160,7 +160,7 @@ class Bus:
         """Return all answers before the status that ends them.
 
         The timeout counts from the latest answer on this connection, since a link may be slow.
-        Raises as `request`, and ApiError if the status is a refusal.
+        Raises as `request`, and ApiError if the status is an error.
         """
         answers = await self._ask(subject, data, None, [], timeout_s)
         assert isinstance(answers, list)
@@ -197,7 +197,7 @@ class Bus:
     async def api(
         self, verb: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S
     ) -> dict[str, Any]:
-        """Return JetStream's answer to an API call, `STREAM.INFO.LOG` for instance.
+        """Return JetStream's answer to an API call, such as `STREAM.INFO.LOG`.
 
         Raises ApiError with its err_code, and as `request`.
         """
@@ -212,8 +212,8 @@ class Bus:
     async def api_request(self, verb: str, data: bytes, *, timeout_s: float = TIMEOUT_S) -> Incoming:
         """Return the undecoded answer to an API call.
 
-        Viewers and operators call the API under another prefix than guards and the admin do. The first call
-        shows if that is so, for keys with names of their own.
+        Viewers and operators use a different API prefix than guards and the admin. For names that do not tell
+        the role, the first call finds out which prefix works.
         """
         try:
             return await self.request(self._api + verb, data, timeout_s=timeout_s)
@@ -238,14 +238,14 @@ class Bus:
         after: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> PubAck:
-        """Publish to a stream and return where it was stored.
+        """Publish to a stream and return where the message was stored.
 
         Args:
-            after: store it only if the subject's last message has this sequence; 0: if there is none. None:
-                in any case.
+            after: store it only if the subject's last message has this sequence (0: if there is none). None
+                sets no condition.
 
-        Raises PublishRefused, or the subclass that names the reason, if it was not stored, and as `request`.
-        An answer that is no acknowledgement is an OutcomeUnknown, too.
+        Raises PublishRefused, or a subclass for the reason, if it was not stored, and as `request`. An answer
+        that is not an acknowledgement is an OutcomeUnknown, too.
         """
         if after is not None:
             headers = {**(headers or {}), "Nats-Expected-Last-Subject-Sequence": str(after)}
@@ -262,7 +262,7 @@ class Bus:
     def send(
         self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None, *, reply: str = ""
     ) -> bool:
-        """Publish without waiting. Return False if there is no connection; then nothing was sent."""
+        """Publish without waiting. Return False without a connection; then nothing was sent."""
         if not self.connected:
             return False
         self._wire.write(encode(subject, data, reply, headers))
@@ -280,13 +280,13 @@ class Bus:
     # --- listening --------------------------------------------------------------------------------
 
     async def subscribe(self, subject: str, sink: Sink, *, most: int | None = None) -> Subscription:
-        """Pass every message on `subject` to `sink`; return once the server has confirmed the subscription.
+        """Pass every message on `subject` to `sink`. Returns once the server has confirmed the subscription.
 
-        It survives reconnects; messages sent meanwhile are lost. Raises Denied, Unreachable, Disconnected,
-        and then there is no subscription.
+        The subscription survives reconnects, but messages sent in between are lost. Raises Denied,
+        Unreachable or Disconnected; then there is no subscription.
 
         Args:
-            most: the server ends the subscription after so many messages.
+            most: the server ends the subscription after this many messages.
         """
         self._link.require()
         number = await self._wire.listen(subject, sink, most)
@@ -310,35 +310,36 @@ class Bus:
         self._wire.sinks.pop(number, None)
 
     def listen_for(self, subject: str, queue: str, most: int, sink: Callable[[int, Incoming], None]) -> int:
-        """Pass the next `most` messages on `subject` to `sink`, shared with a queue group; return a number.
+        """Pass the next `most` messages on `subject` to `sink`, as a member of a queue group.
 
-        The sink gets this number, too. The server ends the subscription by itself after these messages, and
-        it ends with the connection. Nothing waits for the server's confirmation.
+        Returns the subscription's number, which the sink gets, too. The server ends the subscription after
+        these messages, and it also ends with the connection. This does not wait for the server's
+        confirmation.
         """
         return self._wire.listen_for(subject, queue, most, sink)
 
     def extend_listening(self, number: int, most: int) -> None:
-        """Have the server end what `listen_for` began after `most` messages in all, unless it has."""
+        """Have the server end a `listen_for` subscription after `most` messages in total, unless it has."""
         self._wire.say(f"UNSUB {number} {most}\r\n")
 
     def end_listening_for(self, number: int) -> None:
-        """End what `listen_for` began. Messages that the server sent before still reach the sink."""
+        """End a `listen_for` subscription. Messages already sent by the server still reach the sink."""
         if self.connected:
             self._wire.say(f"UNSUB {number}\r\n")
 
     def forget(self, number: int) -> None:
-        """Pass nothing more to the sink of what `listen_for` began, which has ended."""
+        """Pass nothing more to the sink of a `listen_for` subscription that has ended."""
         self._wire.sinks.pop(number, None)
 
     def new_inbox(self) -> str:
-        """Return a new subject of this connection, to subscribe to for a stream of answers."""
+        """Return a new subject of this connection to which a stream of answers can be sent."""
         return self._mux.beside()
 
     async def flush(self, timeout_s: float = 10.0) -> None:
         """Wait until the server has handled everything written so far, including subscriptions.
 
-        It pings twice, since nats-py 2.16 sends the first PING ahead of a queued SUB. Raises Unreachable,
-        and Disconnected if the connection breaks or the answer is late.
+        It pings twice, because nats-py 2.16 sends the first PING before a queued SUB. Raises Unreachable, and
+        Disconnected if the connection breaks or the answer is late.
         """
         self._link.require()
         try:
@@ -350,7 +351,7 @@ class Bus:
     # --- life -------------------------------------------------------------------------------------
 
     async def beside(self) -> "Bus":
-        """Return another connection as the same name. A bus that is away is waited for.
+        """Return another connection under the same name. Waits while the bus is away.
 
         Raises AuthenticationFailed, TlsFailed.
         """
@@ -358,7 +359,7 @@ class Bus:
         return await self._connect()
 
     async def close(self) -> None:
-        """Close the connection. Calls that still wait end as Disconnected. Idempotent."""
+        """Close the connection. Waiting calls end as Disconnected. Idempotent."""
         await self._link.close()
 
     async def __aenter__(self) -> Self:
@@ -368,7 +369,7 @@ class Bus:
         await self.close()
 
     async def _open(self, servers: list[str], seed: str | None, tls: TlsFiles, timeout_s: float) -> None:
-        """Try to connect once. What fails leaves nothing open.
+        """Try to connect once. A failed attempt leaves nothing open.
 
         Raises Unreachable, TlsFailed, AuthenticationFailed, Denied.
         """
@@ -400,9 +401,9 @@ async def connect(
     """Return a connection as `name`.
 
     Args:
-        url: one server or several, separated by commas.
+        url: one server, or several separated by commas.
         seed: nkey seed. None connects without credentials, with the inbox `_INBOX` of such connections.
-        wait: wait without limit for a bus that is not there yet; else raise Unreachable.
+        wait: wait without limit for a bus that is not there yet. Otherwise raise Unreachable.
         timeout_s: limit of one attempt.
         tls: files that secure the connection. A `tls://` URL, or any file, requires TLS.
 

@@ -1,12 +1,12 @@
-"""Continuous pulling: work comes in as fast as slots are free, and never faster.
+"""Continuous pulling: work arrives as fast as slots become free, and never faster.
 
-Two rules hold. First, messages requested and messages in hand never exceed the slots together, because nobody
-else can take a message that waits in our memory. Few slots keep a flood from filling that memory; more of
-them, while no flood waits, let messages travel together. Second, a pull ends at the server before a lease
-does. Otherwise a frozen process would get back, again and again, the messages that it has just lost. An idle
-pull may last longer, since it asks for one message while nothing is in hand.
+Two rules hold. First, requested messages plus messages in progress never exceed the slots, because no one
+else can take a message that waits in our memory. Few slots keep a flood from filling that memory; more slots,
+when there is no flood, let messages travel together. Second, a pull ends at the server before a lease does.
+Otherwise a frozen process would keep getting back the messages that it has just lost. An idle pull may last
+longer, since it asks for only one message while nothing is in progress.
 
-An inbox does not prove who sent a message. A delivery of our own consumer asks for an acknowledgement. Every
+An inbox does not prove who sent a message. A delivery from our own consumer asks for an acknowledgement. Any
 other message is dropped, counted and logged, and its reply subject is never used.
 """
 
@@ -39,29 +39,31 @@ _NUMBERS = re.compile(r"(\d{1,20})\.(\d{1,20})\.\d+\.(\d{1,20})\.(\d{1,20})", re
 """End of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""
 _GRACE_S = 1.5
 _GATHER_S = 0.002
-"""How long a request for less than half of the slots waits for further slots: quick handlers end together."""
-_DEAF_S = 5.0
-"""How long a cancelled handler may tidy up. Then it is cancelled again: it may have swallowed the first."""
+"""How long a request for less than half of the slots waits for more slots, since quick handlers end
+together."""
+_CLEANUP_S = 5.0
+"""How long a cancelled handler may clean up. Then it is cancelled again, since it may have swallowed the
+first cancellation."""
 _PAUSED_NAK_S = 1.0
 _TROUBLED_NAK_S = 1.0
 _PROBE_NS = NS // 4
-"""How long a pull lasts that tests if pulls work again."""
+"""Duration of a pull that tests if pulls work again."""
 _QUIET_STATUSES = (404, 408)
-"""Nothing there; time is up. Every idle pull ends with one of these."""
+"""Nothing found; timeout. Every idle pull ends with one of these."""
 _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
 """409, 423: the consumer or its leader changed. 503: no leader. 400: a bad request."""
 
 
 def spread(delay_s: float) -> float:
-    """Return a fifth to twice of a delay, by chance: for messages given back that others are to take.
+    """Return a random delay between a fifth and twice `delay_s`, for messages that others should take over.
 
-    Pulls are served in turn. Two messages that come again in step would always meet their takers of before.
+    Pulls are served in turn. Messages redelivered in lockstep would always meet the same takers again.
     """
     return uniform(0.2, 2.0) * delay_s
 
 
 class Message:
-    """One delivery. It holds a slot until its handler ends or calls `done`."""
+    """One delivery. It occupies a slot until its handler ends or calls `done`."""
 
     __slots__ = ("_incoming", "_puller", "_taken", "delivered", "stored_us", "stream_seq")
 
@@ -71,10 +73,10 @@ class Message:
         self._taken = True
         delivered, seq, stored_at, _ = numbers.groups()
         self.delivered = int(delivered)
-        """Number of deliveries, this one included."""
+        """Number of deliveries, including this one."""
         self.stream_seq = int(seq)
         self.stored_us = int(stored_at) // 1000
-        """When it was stored: UTC µs."""
+        """UTC µs at which it was stored."""
 
     @property
     def subject(self) -> str:
@@ -90,38 +92,38 @@ class Message:
         return self._incoming.headers
 
     def header(self, name: str) -> str:
-        """Return one header's value; empty without it."""
+        """Return one header's value; empty if missing."""
         return self._incoming.header(name)
 
     def ack(self) -> bool:
-        """Acknowledge it for good. Return False without a connection; it then comes again."""
-        return self._say(b"")
+        """Acknowledge it for good. Return False without a connection; then it will be delivered again."""
+        return self._send(b"")
 
     async def ack_sync(self) -> None:
-        """Acknowledge it, and wait until the server has noted it. Raises as `Bus.request`."""
+        """Acknowledge it, and wait for the server's confirmation. Raises as `Bus.request`."""
         await self._puller.bus.request(self._incoming.reply, b"+ACK")
 
     def nak(self, delay_s: float = 0.0) -> bool:
-        """Give it back; it is delivered again after `delay_s`."""
+        """Give it back, to be delivered again after `delay_s`."""
         if delay_s <= 0:
-            return self._say(b"-NAK")
-        return self._say(b'-NAK {"delay": %d}' % int(delay_s * NS))
+            return self._send(b"-NAK")
+        return self._send(b'-NAK {"delay": %d}' % int(delay_s * NS))
 
     def in_progress(self) -> bool:
         """Renew the lease for the consumer's ack wait."""
-        return self._say(b"+WPI")
+        return self._send(b"+WPI")
 
     def term(self, reason: str = "") -> bool:
-        """Give it up; it is never delivered again."""
-        return self._say(f"+TERM {reason}".strip().encode())
+        """Give it up for good. It is never delivered again."""
+        return self._send(f"+TERM {reason}".strip().encode())
 
     def done(self) -> None:
-        """Free the slot before the handler ends. This acknowledges nothing. Idempotent."""
+        """Free the slot before the handler ends. This does not acknowledge anything. Idempotent."""
         if self._taken:
             self._taken = False
             self._puller._slot_free()
 
-    def _say(self, what: bytes) -> bool:
+    def _send(self, what: bytes) -> bool:
         return self._puller.bus.send(self._incoming.reply, what)
 
 
@@ -129,19 +131,19 @@ Handler = Callable[[Message], Awaitable[None]]
 
 
 class Puller:
-    """Pulls from one durable consumer and runs `on_message` for each message, as a task of its own.
+    """Pulls from one durable consumer and runs `on_message` for each message, in its own task.
 
-    A handler acknowledges by itself. If it raises an error of the bus that passes, the message is given
-    back and comes again a second later; the connection reports that error itself. Any other error
-    is logged with its traceback, and the message comes again when its lease ends.
+    A handler acknowledges its message itself. If it raises a transient error of the bus, the message is given
+    back and comes again a second later; the connection reports that error itself. Any other error is logged
+    with its traceback, and the message comes again when its lease ends.
 
     Args:
-        slots: limit of messages requested or in hand.
-        most: the limit while no more messages than that wait in the queue; `slots` if it is not given.
+        slots: limit of messages requested or in progress.
+        most: the limit while no more messages than that wait in the queue; by default `slots`.
         expires_s: how long one pull waits at the server; less than the consumer's ack wait.
         group, priority: for a consumer with prioritized groups; 0 is served before 9.
-        idle_s: returns how long a pull lasts while nothing is in hand; it asks for one message. None: as long
-            as any other pull.
+        idle_s: returns how long a pull lasts while nothing is in progress; it asks for one message. None: as
+            long as any other pull.
     """
 
     def __init__(
@@ -164,9 +166,9 @@ class Puller:
         self.slots = slots
         self.most = slots if most is None else most
         self._room = slots
-        """The limit of now: `most` if the last delivery had no backlog behind it, else `slots`."""
+        """The current limit: `most` if the last delivery had no backlog behind it, otherwise `slots`."""
         self.in_hand = 0
-        """Messages whose handlers run and have not called `done`."""
+        """Messages whose handlers are running and have not called `done`."""
         self.requested = 0
         """Messages that the server may still send."""
         self.waiting = 0
@@ -191,10 +193,10 @@ class Puller:
         self._watchdog: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
-        """Set while a request for few messages waits for more slots to be free."""
+        """Set while a request for few messages waits for more free slots."""
         self._heard_at = 0.0
         self._refused = ""
-        """The error status with which pulls end at the moment; empty if they work."""
+        """The error status with which pulls currently end; empty if they work."""
         self._started = self._paused = self._stopped = False
 
     # --- life -------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ class Puller:
     async def start(self) -> None:
         """Begin to pull. Pulling survives reconnects, and ends for good with `drain` or `close`.
 
-        Raises Unreachable and Disconnected; then it may be started again.
+        Raises Unreachable or Disconnected; then it may be started again.
         """
         if self._started:
             raise ValueError("this puller was started before")
@@ -215,7 +217,7 @@ class Puller:
         except BaseException:
             self._started = False
             raise
-        if self._stopped:  # meanwhile; it has not pulled, so nothing comes
+        if self._stopped:  # in the meantime; without a pull, nothing will come
             await subscription.close()
             return
         self._subscription = subscription
@@ -224,7 +226,7 @@ class Puller:
         self._watch()
 
     def pause(self) -> None:
-        """Request no more. Messages that still come are given back, to come again a second later."""
+        """Request no more. Messages that still arrive are given back, and come again a second later."""
         self._paused = True
 
     def resume(self) -> None:
@@ -244,22 +246,22 @@ class Puller:
             await self._ended()
 
     async def close(self) -> None:
-        """End all pulls, and cancel running handlers; again where one took it for another's. Idempotent."""
+        """End all pulls and cancel handlers, repeatedly if one swallows its cancellation. Idempotent."""
         await self.stop()
         while self._tasks:
             for task in tuple(self._tasks):
                 task.cancel()
-            await self._ended(_DEAF_S)
+            await self._ended(_CLEANUP_S)
 
     async def _ended(self, timeout_s: float | None = None) -> None:
-        """Wait for the handlers of now. Those that were cancelled before they began are forgotten here."""
+        """Wait for the current handlers, and forget those that ended, even before they began."""
         ended, _ = await asyncio.wait(tuple(self._tasks), timeout=timeout_s)
         self._tasks -= ended
 
     async def stop(self) -> None:
-        """End all pulls at once; handlers go on. Messages sent before are given back. Idempotent."""
+        """End all pulls at once; handlers go on. Messages already sent are given back. Idempotent."""
         self._stopped = True
-        self._accepted()  # if no pull is taken, nobody minds any more
+        self._accepted()  # refused pulls do not matter any more
         for timer in (self._watchdog, self._retry, self._gathering):
             if timer is not None:
                 timer.cancel()
@@ -272,18 +274,18 @@ class Puller:
     # --- asking -----------------------------------------------------------------------------------
 
     def _pull(self, *, few: bool = False) -> None:
-        """Request as many messages as slots are free, unless the request can wait.
+        """Request as many messages as there are free slots, unless the request can wait.
 
         Args:
-            few: request them even if they are less than half of the slots of now.
+            few: request them even if they are less than half of the current slots.
         """
         free = self._room - self.in_hand - self.requested
         if free < 1 or self._paused or self._retry is not None or self._subscription is None:
             return
-        if free * 2 < self._room and not few:  # one request for each would cost more than it brings
+        if free * 2 < self._room and not few:  # a request for each free slot would cost too much
             if not self.requested and self._gathering is None:
                 self._gathering = self._loop.call_later(_GATHER_S, self._pull_few)
-            return  # else some are on their way
+            return  # otherwise some messages are already coming
         body = {"batch": free, **self._body}
         if self._idle_s is not None and not self.in_hand:
             if self.requested:
@@ -292,7 +294,7 @@ class Puller:
             self._silence_s = idle_s + _GRACE_S
             free = 1
             body |= {"batch": 1, "expires": int(idle_s * NS)}
-        if self._refused:  # an idle pull is silent until it ends; a short one soon shows the result
+        if self._refused:  # an idle pull is silent until it ends; a short one shows the result soon
             body["expires"] = min(self._expires_ns, _PROBE_NS)
         if self.bus.send(self._subject, msgspec.json.encode(body), reply=self._subscription.subject):
             self.requested += free
@@ -302,15 +304,15 @@ class Puller:
         self._pull(few=True)
 
     def _start_over(self) -> None:
-        """Request anew: the pulls went away with the connection or the leader."""
+        """Request again, because the pulls are gone with the connection or the leader."""
         self.requested = 0
         self._heard_at = self._loop.time()
         self._pull()
 
     def _watch(self) -> None:
-        """Start over if neither messages nor ends of pulls have come for too long."""
+        """Start over if neither messages nor ends of pulls have arrived for too long."""
         if not self.bus.connected:
-            pass  # the connection reports it, and its return starts over
+            pass  # the connection reports it, and starts over when it is back
         elif self.requested and self._loop.time() - self._heard_at > self._silence_s:
             self.bus.conditions.raise_(PULL_SILENT, held=self._name, consumer=self._name)
             self._start_over()
@@ -330,7 +332,7 @@ class Puller:
         self.in_hand -= 1
         self._pull()
 
-    # --- hearing ----------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------
 
     def _on_message_in(self, message: Incoming) -> None:
         status = 0 if message.reply else message.status
@@ -365,7 +367,7 @@ class Puller:
 
     def _on_status(self, message: Incoming, status: int) -> None:
         unsent = message.headers.get("Nats-Pending-Messages")
-        # An end without a number ends every request: no consumer was there to take it.
+        # An end without a number ends every request, because there was no consumer to take it.
         self.requested = max(0, self.requested - int(unsent)) if unsent else 0
         if status in _QUIET_STATUSES:
             self._accepted()
@@ -393,13 +395,13 @@ class Puller:
         self._room = self.most if self.waiting <= self.most else self.slots
         message = Message(self, incoming, numbers)
         if self._paused or self._stopped or self.in_hand >= self.most:
-            # More than requested: the server still holds a pull from before a break.
+            # More than requested: the server still has a pull from before the connection broke.
             message.nak(_PAUSED_NAK_S if self._paused else 0.0)
             self._pull()
             return
         self.in_hand += 1
         if not self.requested:
-            self._pull()  # an idle pull asked for this one alone
+            self._pull()  # an idle pull asked for this message only
         task = self._loop.create_task(self._handle(message))
         self._tasks.add(task)
 
@@ -415,4 +417,6 @@ class Puller:
             _log.exception("handler_failed", consumer=self._name)
         finally:
             message.done()
-            self._tasks.discard(asyncio.current_task(self._loop))  # a callback costs a turn of the loop
+            self._tasks.discard(
+                asyncio.current_task(self._loop)
+            )  # a done callback would cost another pass of the loop

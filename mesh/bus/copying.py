@@ -1,7 +1,7 @@
-"""Whole messages out of a stream and into an empty one: sequence, subject, sender's headers and bytes.
+"""Copies whole messages out of a stream and into an empty one: sequence, subject, headers and bytes.
 
-A backup and a restore are made of these. A message that is copied in gets a new time of storing. Its sequence
-is kept where other stored data names it: in LOG, and in CONF.
+Backup and restore use it. A restored message gets a new storage time. Its sequence is kept in LOG and CONF,
+where other stored data refers to it.
 """
 
 import asyncio
@@ -21,27 +21,27 @@ from mesh.errors import RestoreFailed
 _BATCH = 1000
 _API_S = 60.0
 _ON_THEIR_WAY = 256
-"""Messages that are published and not acknowledged yet."""
+"""Most messages that are published but not yet acknowledged."""
 _BYTES_ON_THEIR_WAY = 8 << 20
 _SERVERS = "Nats-"
-"""Prefix of headers that the server reads or adds. A condition of the first publish must not be set again."""
+"""Prefix of headers that the server reads or adds. They are not copied: a condition held only once."""
 
 
 class WholeMessage(NamedTuple):
-    """A stored message with the headers that its sender gave it."""
+    """A stored message with its sender's headers."""
 
     seq: int
     subject: str
     headers: Mapping[str, str]
     data: bytes
     stamp: str = ""
-    """When it was stored, as the server writes it."""
+    """Storage time in the server's format."""
 
 
 async def whole(bus: Bus, stream: str, from_seq: int, to_seq: int) -> AsyncIterator[list[WholeMessage]]:
     """Yield the messages of a stream from `from_seq` to `to_seq` (both inclusive), in order, in batches.
 
-    Waits for a bus that is away. Raises BusError otherwise.
+    It waits while the bus is away. Raises BusError otherwise.
     """
     while from_seq <= to_seq:
         asked = {"seq": from_seq, "batch": min(_BATCH, to_seq - from_seq + 1), "max_bytes": MOST_BYTES}
@@ -66,20 +66,20 @@ async def create_stream(bus: Bus, config: Mapping[str, Any]) -> None:
 
 
 async def update_stream(bus: Bus, config: Mapping[str, Any]) -> None:
-    """Give a stream another configuration. Raises ApiError."""
+    """Change a stream's configuration. Raises ApiError."""
     await bus.api(f"STREAM.UPDATE.{config['name']}", config, timeout_s=_API_S)
 
 
 async def delete_stream(bus: Bus, stream: str) -> None:
-    """Delete a stream with all it holds. Raises ApiError."""
+    """Delete a stream and its messages. Raises ApiError."""
     await bus.api(f"STREAM.DELETE.{stream}", timeout_s=_API_S)
 
 
 class Writer:
-    """Stores messages in one stream in their order, many on their way at once.
+    """Stores messages in one stream in order, with many publishes in flight.
 
     Args:
-        exact: each message has to get its old sequence. Then no message may be missing between two of them.
+        exact: each message must get its old sequence. Then there may be no gaps between messages.
     """
 
     def __init__(self, bus: Bus, stream: str, *, exact: bool) -> None:
@@ -88,7 +88,7 @@ class Writer:
         self._bytes = 0
 
     async def store(self, messages: Iterable[WholeMessage]) -> None:
-        """Publish messages, and wait while too many are on their way. Raises RestoreFailed, BusError."""
+        """Publish messages, and wait while too many are in flight. Raises RestoreFailed, BusError."""
         for message in messages:
             while len(self._asked) >= _ON_THEIR_WAY or self._bytes > _BYTES_ON_THEIR_WAY:
                 await self._settle()
@@ -103,7 +103,7 @@ class Writer:
             await self._settle()
 
     async def close(self) -> None:
-        """Give up what is on its way. Idempotent."""
+        """Abandon publishes in flight. Idempotent."""
         tasks = [task for _, task in self._asked]
         self._asked.clear()
         for task in tasks:

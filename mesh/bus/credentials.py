@@ -1,11 +1,11 @@
-"""Credentials: the nkey that says who a connection is, and the files that secure it by TLS.
+"""Credentials: the nkey that identifies a connection, and the files that secure it with TLS.
 
-A seed is a secret; only its public half stands in a configuration. Seeds live one to a file,
-`<directory>/<name>.nk`, readable by their owner alone. Beside it, setup writes `<name>.pub`. No seed is ever
-put into a log line, an error or a configuration.
+A seed is secret; configurations contain only its public half. Each seed has its own file,
+`<directory>/<name>.nk`, which only its owner can read. Setup writes `<name>.pub` beside it. A seed never
+appears in a log line, an error or a configuration.
 
-A connection with TLS files, or with a URL that begins with `tls://`, is secure or fails. It is never made in
-clear text because a server offers nothing else.
+A connection with TLS files, or with a URL that begins with `tls://`, is secure or fails. It never falls back
+to clear text, even if the server offers nothing else.
 """
 
 import base64
@@ -36,8 +36,8 @@ class KeyPair(NamedTuple):
 
 
 def new_key() -> KeyPair:
-    """Return a fresh user key."""
-    import nkeys  # only where a key is used: it loads a library of cryptography
+    """Return a new user key."""
+    import nkeys  # imported only when a key is used, since it loads a cryptography library
 
     return _pair(bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)).decode())
 
@@ -96,12 +96,12 @@ def is_signed(body: bytes, signed: Signature) -> bool:
 
 
 def seed_file(directory: Path, name: str) -> Path:
-    """Return where the seed of `name` lies."""
+    """Return the path of the seed of `name`."""
     return directory / f"{name}{SEED_SUFFIX}"
 
 
 def write_key(directory: Path, name: str, key: KeyPair) -> Path:
-    """Write the seed of `name`, mode 0600. Raises FileExistsError rather than replace one."""
+    """Write the seed of `name` with mode 0600. Raises FileExistsError instead of replacing a file."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = seed_file(directory, name)
     _write_private(path, f"{key.seed}\n".encode())
@@ -109,14 +109,14 @@ def write_key(directory: Path, name: str, key: KeyPair) -> Path:
 
 
 def write_public(directory: Path, name: str, key: KeyPair) -> None:
-    """Write the public key of `name` beside its seed, unless it is there."""
+    """Write the public key of `name` beside its seed, unless it is already there."""
     path, body = directory / f"{name}{PUBLIC_SUFFIX}", f"{key.public}\n"
     if not path.is_file() or path.read_text() != body:
         replace_private(path, body.encode())
 
 
 def replace_private(path: Path, body: bytes) -> None:
-    """Write a file that only its owner can read, in place of an old one; readers see one or the other."""
+    """Atomically replace a file by one that only its owner can read."""
     part = path.with_suffix(".new")
     part.unlink(missing_ok=True)
     _write_private(part, body)
@@ -136,12 +136,12 @@ def read_key(path: Path) -> KeyPair:
     except Exception as broken:
         raise ValueError(f"{path.name} holds no nkey seed") from broken
     if not pair.public.startswith("U"):
-        raise ValueError(f"{path.name} holds a seed that is no user's")
+        raise ValueError(f"{path.name} holds a seed that is not a user's")
     return pair
 
 
 def keyring(directory: Path, names: Iterable[str]) -> dict[str, KeyPair]:
-    """Return the key of each name, and make those that are not in `directory` yet. Idempotent."""
+    """Return the key of each name, creating those that are not in `directory` yet. Idempotent."""
     ring = {}
     for name in names:
         path = seed_file(directory, name)
@@ -161,15 +161,16 @@ class TlsFiles(NamedTuple):
     """Files in PEM form."""
 
     ca: Path | None = None
-    """The certificate of the authority that signed the bus's; None: those that this machine trusts."""
+    """CA certificate that the bus's certificate must be signed by; None for the CAs that this machine
+    trusts."""
     cert: Path | None = None
-    """The client's certificate, for a bus that asks for one."""
+    """Client certificate, for a bus that asks for one."""
     key: Path | None = None
-    """The certificate's key; None: it lies in `cert`."""
+    """Key of the client certificate; None if `cert` contains it."""
 
     @property
     def are_given(self) -> bool:
-        """Return True if any file is named: then the connection has to be secure."""
+        """True if any file is named. Then the connection must be secure."""
         return any(self)
 
     def context(self) -> ssl.SSLContext:
@@ -192,9 +193,9 @@ class TlsFiles(NamedTuple):
             raise TlsUnusable(f"TLS CA ({self.ca}): {_reason(wrong)}") from wrong
 
     def expire(self) -> dict[str, float]:
-        """Return when the certificates expire, Unix time: `own` and `authority`, the earliest of each file.
+        """Return when the certificates expire (Unix time): `own` and `authority`, the earliest of each file.
 
-        A file that is missing or holds no certificate is left out.
+        A file that is missing or has no certificate is left out.
         """
         found = {}
         for whose, path in (("own", self.cert), ("authority", self.ca)):
@@ -211,10 +212,10 @@ _UTC_TIME, _VERSION = 0x17, 0xA0
 
 
 def expires_at(pem: bytes) -> float:
-    """Return when the first of a file's certificates expires, Unix time. Raises ValueError.
+    """Return when the first of a file's certificates expires (Unix time). Raises ValueError.
 
-    The standard library shows this of a peer's certificate alone. So the field is read from where RFC 5280
-    has it: the fourth of the signed part, after an optional version.
+    The standard library only shows this for a peer's certificate. So the field is read from its place
+    according to RFC 5280: the fourth field of the signed part, after an optional version.
     """
     ends = []
     for text in _PEM.findall(pem):
@@ -235,7 +236,7 @@ def expires_at(pem: bytes) -> float:
 
 
 def _der(data: bytes) -> tuple[int, bytes, bytes]:
-    """Return the tag and the content of the first DER value, and what follows it. Raises ValueError."""
+    """Return tag and content of the first DER value, and the bytes after it. Raises ValueError."""
     if len(data) < 2:
         raise ValueError("cut short")
     size, begin = data[1], 2
@@ -256,7 +257,7 @@ class NotSecured(ssl.SSLError):
 
 
 def agree(files: TlsFiles, scheme: str, greeting: Mapping[str, Any]) -> bool:
-    """Return True if TLS follows the server's greeting. Raises NotSecured if it would have to and cannot."""
+    """Return True if TLS follows the server's greeting. Raises NotSecured if it must but cannot."""
     wanted = files.are_given or scheme == "tls"
     offered = bool(greeting.get("tls_required") or greeting.get("tls_available"))
     if wanted and not offered:
@@ -270,7 +271,7 @@ def agree(files: TlsFiles, scheme: str, greeting: Mapping[str, Any]) -> bool:
 
 
 def in_words(failed: ssl.SSLError, files: TlsFiles) -> str:
-    """Return why a connection could not be secured, and what to look at."""
+    """Return why a connection could not be secured, and what to check."""
     if isinstance(failed, NotSecured):
         return failed.text
     if isinstance(failed, ssl.SSLCertVerificationError):
@@ -284,7 +285,7 @@ def in_words(failed: ssl.SSLError, files: TlsFiles) -> str:
 
 
 def not_accepted(files: TlsFiles) -> str:
-    """Return the explanation for a bus that hangs up after it has seen our certificate."""
+    """Return the explanation for a bus that hangs up after seeing our certificate."""
     return (
         f"the bus hangs up after the TLS handshake: it does not accept the certificate {files.cert} "
         "(is it of an authority that the bus trusts, and still valid?)"
@@ -298,5 +299,5 @@ def _reason(wrong: Exception) -> str:
 
 
 def _no_password() -> str:
-    """Take the place of OpenSSL's question at the terminal. Raises ValueError."""
+    """Replace OpenSSL's prompt at the terminal. Raises ValueError."""
     raise ValueError("the key is encrypted; a service cannot be asked for its password")

@@ -1,8 +1,8 @@
-"""Asking others over the bus: a guard for a verdict, and an agent's instances if they are there.
+"""Direct questions over the bus: to a guard for a verdict, and to an agent's instances for their presence.
 
-A sender asks a guard, and stores its message only if that fails. The question is the very message that the
-sender would store in its queue. A guard that has it twice decides it once. So whatever becomes of a question,
-to store the message afterwards is always right.
+A sender asks a guard, and stores its message only if that fails. The question is the same message that the
+sender would store in its queue, and a guard that gets it twice decides it once. So whatever happens to the
+question, storing the message afterwards is always correct.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from protocol.wire.records import LaneAnswer
 _log = get_logger(__name__)
 
 ASK_S, _LEAST_ASK_S = 2.0, 0.25
-"""How long an answer is waited for at most, and at least."""
+"""Longest and shortest wait for an answer."""
 _ABSENT_S, _ABSENT_MOST_S = 0.001, 1.0
-"""How long nobody is asked after nobody was there; it doubles each time, up to the second."""
+"""Pause after no guard was there. It doubles each time, up to the second value."""
 _SILENT_S, _SILENT_MOST_S = 1.0, 8.0
-"""The same after a guard that did not answer. It may be frozen, and the server still asks it."""
+"""The same after a guard did not answer. It may be frozen, while the server still routes questions to it."""
 _DENIED_S = 60.0
-"""The same after a refusal by the server, whose configuration does not know of the lane yet."""
+"""Pause after the server denied it, whose configuration does not have the lane yet."""
 
 _GAIN, _VARIANCE_GAIN, _DEVIATIONS = 1 / 8, 1 / 4, 4
-"""How answers' times are averaged, and how much later than usual one may come (RFC 6298, section 2)."""
+"""How response times are averaged, and how many deviations to wait (RFC 6298, section 2)."""
 
 _DECIDED = "decided"
 
 _MOST_BYTES = MESSAGE_BYTES - 4096
-"""A larger message may be more than its queue takes, which then says so."""
+"""A larger message may exceed its queue's limit. It goes to the queue, which then reports that."""
 
 
 class Lane:
-    """One sender's way to ask guards."""
+    """Asks guards on behalf of one sender."""
 
     def __init__(self, bus: Bus, sender: str) -> None:
         self._bus = bus
@@ -50,29 +50,29 @@ class Lane:
         self._absent_s = _ABSENT_S
         self._silent_s = _SILENT_S
         self._usual_s: float | None = None
-        """How long answers took of late; None before the first."""
+        """Smoothed response time; None before the first answer."""
         self._varies_s = 0.0
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for the next answer: by how long the latest ones took.
+        """How long to wait for the next answer, given how long recent answers took.
 
-        A request passes many senders, and each of them may ask a guard that is frozen.
+        It should be short: a request passes many senders, and each of them may ask a frozen guard.
         """
         if self._usual_s is None:
             return ASK_S
         return min(max(self._usual_s + _DEVIATIONS * self._varies_s, _LEAST_ASK_S), ASK_S)
 
     async def is_decided(self, request: str, body: bytes, headers: Mapping[str, str] | None = None) -> bool:
-        """Return True once the verdict on a message is in the log; False if the message has to be stored.
+        """Return True once the verdict on a message is in the log; False if the message must be stored.
 
         Args:
             body: the message's bytes, as its queue would have them.
 
-        An answer that is late, or to another message, counts as none. Errors of the bus are not raised: the
-        message is to be stored, which raises them.
+        A late answer, or one to another message, counts as none. Errors of the bus are not raised here, since
+        storing the message will raise them.
         """
-        from mesh.telemetry import export as telemetry  # a command that reads needs no OpenTelemetry
+        from mesh.telemetry import export as telemetry  # read-only commands need no OpenTelemetry
 
         if time.monotonic() < self._closed_until or len(body) > _MOST_BYTES:
             return False
@@ -84,10 +84,10 @@ class Lane:
         return False
 
     async def _ask(self, request: str, body: bytes, headers: Mapping[str, str] | None) -> str:
-        """Return what came of a question: `decided`, `undecided`, or the code of an error."""
+        """Return the outcome of a question: `decided`, `undecided`, or the code of an error."""
         began = time.monotonic()
         try:
-            said = await self._bus.request(
+            reply = await self._bus.request(
                 subjects.lane(self._sender, request), body, headers, timeout_s=self.patience_s
             )
         except BusError as error:
@@ -99,18 +99,18 @@ class Lane:
                 self._close(_DENIED_S)
             elif not isinstance(error, NoResponders):
                 _log.debug("lane_broken", code=error.code)
-            elif began >= self._closed_until:  # else others met the same absence, side by side
+            elif began >= self._closed_until:  # otherwise concurrent calls found the same absence
                 self._close(self._absent_s)
                 self._absent_s = min(2 * self._absent_s, _ABSENT_MOST_S)
             return error.code
         self._absent_s, self._silent_s = _ABSENT_S, _SILENT_S
-        self._heard(time.monotonic() - began)
-        answer = codec.readable(said.data, LaneAnswer)
+        self._measure(time.monotonic() - began)
+        answer = codec.readable(reply.data, LaneAnswer)
         if answer is not None and answer.decided and answer.digest == codec.body_digest(body):
             return _DECIDED
         return "undecided"
 
-    def _heard(self, took_s: float) -> None:
+    def _measure(self, took_s: float) -> None:
         if self._usual_s is None:
             self._usual_s, self._varies_s = took_s, took_s / 2
             return
@@ -123,14 +123,14 @@ class Lane:
 
 # --- which instances serve an agent ---------------------------------------------------------------
 # Only the account of that name can answer. Guards answer, too. The server passes on the first answer to a
-# ping, and mostly drops the rest. Each instance sends its own statistics; a caller takes at most
+# ping and usually drops the rest. Each instance sends its own statistics; a caller takes at most
 # `MOST_INSTANCES` of them.
 
 PING_S = 1.0
 GATHER_S = 0.4
-"""How long instances have to answer. Their number is unknown."""
+"""How long to wait for instances to answer, since their number is unknown."""
 MOST_INSTANCES = 32
-"""So many answers fit into a server's buffer for a slow connection (64 MiB), whatever their size."""
+"""This many answers of any size fit into a server's buffer for a slow connection (64 MiB)."""
 
 
 FORKS = "forks"
@@ -138,18 +138,18 @@ FORKS = "forks"
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
-    """What a guard measured of clocks: its statistics have it as the endpoint's `data`."""
+    """What a guard has measured of clocks. Its statistics contain this as the endpoint's `data`."""
 
     machine_ahead_us: int
     """How far its machine's clock is ahead of the server's; negative if it is behind."""
     within_us: int
-    """How far `machine_ahead_us` may be wrong: half a round trip explains so much."""
+    """Error bound of `machine_ahead_us`: half a round trip."""
     servers_apart_us: int
-    """How far the clocks of the bus's servers are apart, beyond what round trips explain."""
+    """How far apart the clocks of the bus's servers are, beyond what round trips explain."""
 
 
 async def ping(bus: Bus, agent: str) -> bytes | None:
-    """Return the answer of one instance of `agent`, empty if it listens and is silent; None if there is none.
+    """Return the answer of one instance of `agent`; empty if it listens but is silent, None if there is none.
 
     Raises Denied, Unreachable.
     """
@@ -162,9 +162,9 @@ async def ping(bus: Bus, agent: str) -> bytes | None:
 
 
 async def is_served(bus: Bus, agent: str) -> bool:
-    """Return True if any instance of `agent` runs. Raises Denied, Unreachable.
+    """Return True if any instance of `agent` is running. Raises Denied, Unreachable.
 
-    A silent instance counts: the time limit of a turn ends the work that it holds.
+    A silent instance counts: the time limit of its turns ends the work that it holds.
     """
     return await ping(bus, agent) is not None
 
@@ -175,10 +175,10 @@ async def statistics(bus: Bus, agent: str) -> list[bytes]:
     Raises Denied, Unreachable, Disconnected.
     """
     answers: list[bytes] = []
-    heard = await bus.subscribe(
+    subscription = await bus.subscribe(
         bus.new_inbox(), lambda message: answers.append(message.data), most=MOST_INSTANCES
     )
-    bus.send(f"$SRV.STATS.{agent}", reply=heard.subject)
+    bus.send(f"$SRV.STATS.{agent}", reply=subscription.subject)
     await asyncio.sleep(GATHER_S)
-    await heard.close()
+    await subscription.close()
     return answers

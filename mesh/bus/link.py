@@ -1,4 +1,4 @@
-"""The state of a connection: up, reconnecting or ended; and the faults that it reports as conditions."""
+"""The state of a connection (up, reconnecting or ended) and the faults that it reports as conditions."""
 
 import asyncio
 import re
@@ -37,17 +37,17 @@ NOT_SECURED = Kind(
 FULL = Kind("stream_full", "stream_has_room", "{} is full")
 ABSENT = Kind("nobody_answers", "somebody_answers", "nobody answers for {}")
 SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", settle_s=7.0)
-"""It settles later than a request times out: a disk that is stuck lets some through, too."""
+"""It settles later than a request times out, since even a stuck disk lets some requests through."""
 
 _CLOSE_S = 1.0
-"""How long closing waits for unsent bytes. A server that hangs never takes them."""
+"""How long closing waits for unsent bytes. A hanging server never takes them."""
 _PASSWORD = re.compile(r"//[^/]*@")
-_LOOK_S = 0.05
-"""Pause before the next look at a connection that broke and has not been reported yet."""
+_POLL_S = 0.05
+"""Pause before checking again a connection that broke but has not been reported yet."""
 
 
 class Link:
-    """Tracks if the connection is up, and if it may come back.
+    """Tracks whether the connection is up, and whether it may come back.
 
     Args:
         on_broken: called each time the connection breaks, and when it ends.
@@ -69,14 +69,14 @@ class Link:
         """When the connection last came up (UTC s)."""
         self.disconnects = 0
         self.ended = ""
-        """Why the connection has ended for good; empty until then."""
+        """Why the connection ended for good; empty before that."""
 
     @property
     def connected(self) -> bool:
         return self._up and bool(self._wire.is_connected)
 
     def require(self, subject: str = "") -> None:
-        """Raise Unreachable without a connection. A call on `subject` then waits for it."""
+        """Raise Unreachable without a connection, and record that calls on `subject` are held up."""
         if self.ended:
             raise Unreachable(self.ended)
         if not self.connected:
@@ -94,16 +94,16 @@ class Link:
             if self.ended:
                 raise Unreachable(self.ended)
             await self._changed.wait()
-            await asyncio.sleep(0 if self.connected else _LOOK_S)
+            await asyncio.sleep(0 if self.connected else _POLL_S)
 
     async def open(
         self, servers: list[str], inbox: str, seed: str | None, files: TlsFiles, timeout_s: float
     ) -> None:
-        """Try to connect once. After a success the connection comes back by itself.
+        """Try to connect once. After that succeeds, the connection reconnects by itself.
 
         Raises Unreachable, TlsFailed, AuthenticationFailed or BadAddress; then the link has ended.
         """
-        context = files.context() if files.are_given else None  # else nats-py makes one, if it needs it
+        context = files.context() if files.are_given else None  # otherwise nats-py makes one if needed
         self._wire.tls = files
         try:
             async with asyncio.timeout(timeout_s):
@@ -112,7 +112,7 @@ class Link:
                     name=self._name,
                     nkeys_seed_str=seed,
                     tls=context,
-                    allow_reconnect=False,  # for the first time: else it would try for ever behind our back
+                    allow_reconnect=False,  # at first: otherwise nats-py would keep trying on its own
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0.05,  # type: ignore[arg-type]  # seconds; a float does
                     ping_interval=5,
@@ -151,17 +151,17 @@ class Link:
     def broke_at_once(self) -> BusError:
         """Return the error of a connection that broke before the server answered anything.
 
-        A server that rejects a certificate hangs up at this point; its TLS alert is mostly lost.
+        A server that rejects a certificate hangs up at this point, and its TLS alert is usually lost.
         """
         if self._wire.showed_certificate:
             return TlsFailed(credentials.not_accepted(self._wire.tls))
         return Unreachable("the connection broke as it was made")
 
     def failed(self, subject: str, error: OutcomeUnknown | StreamFull) -> None:
-        """Raise the condition that a failed call on `subject` shows."""
+        """Raise the condition that a failed call on `subject` indicates."""
         stream = stream_of(subject)
         if not stream:
-            return  # a question to another member, who need not be there
+            return  # a question to another member, which need not be there
         if isinstance(error, StreamFull):
             self._conditions.raise_(FULL, stream, held=subject)
         elif isinstance(error, NoResponders):
@@ -183,7 +183,7 @@ class Link:
             self._conditions.clear(FULL, stream_of(subject))
 
     async def close(self) -> None:
-        """End the connection and its conditions, to the end even if the caller is cancelled. Idempotent."""
+        """End the connection and its conditions, completely even if the caller is cancelled. Idempotent."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
             self._end("this connection is closed")
@@ -196,16 +196,16 @@ class Link:
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._wire.close()
         except AssertionError:
-            _log.debug("bus_never_opened", name=self._name)  # nats-py's, where it did not begin to connect
+            _log.debug("bus_never_opened", name=self._name)  # nats-py raises it if it never began to connect
         except asyncio.CancelledError:
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
-            # else what nats-py waits for was cancelled with its reconnecting: that the old socket is closed
-        except OSError:  # it took too long, or nobody is there for the rest
+            # otherwise nats-py cancelled its own wait for the old socket, together with its reconnecting
+        except OSError:  # it took too long, or the server is gone
             _log.debug("bus_close_given_up", name=self._name)
         finally:
             aborting.cancel()
-            self._wire.abort()  # what nats-py has left open
+            self._wire.abort()  # closes what nats-py has left open
 
     def _come_up(self) -> None:
         self._up = True
@@ -243,7 +243,7 @@ class Link:
             callback()
 
     async def _on_close(self) -> None:
-        """End for good: the server closed it, for instance because the credentials were withdrawn."""
+        """End for good: the server closed the connection, for example because credentials were revoked."""
         self._up = False
         if not self._closing:
             self._end("the bus closed this connection for good")

@@ -1,8 +1,8 @@
-"""What conversations remember, on the bus: the answers in LOG, and the records that are made from them.
+"""Conversations' memory on the bus: the answers in LOG, and the records derived from them.
 
-Each client has a stream of its own, `MEM-<client>`: a record for each fact, one for each order to forget, and
-one that says up to which place in LOG all answers are in the records. Guards write them; a client reads its
-own. Records may lag behind LOG: what decides reads both.
+Each client has its own stream, `MEM-<client>`: one record for each fact, one for each order to forget, and
+one for the sequence in LOG up to which all answers are in the records. Guards write them; a client reads its
+own. Records may lag behind LOG, so decisions read both.
 """
 
 import asyncio
@@ -36,23 +36,23 @@ class Memory(NamedTuple):
     unreadable: tuple[str, ...] = ()
     """Subjects of records that cannot be read."""
     closed: bool = False
-    """True if one of them is an order to forget: nobody knows what it covers, so nothing may be shown."""
+    """True if one of them is an order to forget. What it covers is unknown, so nothing may be shown."""
 
 
 async def read_memory(bus: Bus, client: str, conversation: str | None = None) -> Memory:
     """Return what any replica has of a client's conversation, or of all its conversations. Raises BusError.
 
-    Of a conversation with an order to forget that cannot be read, no fact is among the entries. A later order
-    to forget all of it settles that.
+    If a conversation has an unreadable order to forget, none of its facts are returned. A later order to
+    forget the whole conversation resolves that.
     """
     found = every(bus, memory_of(client), subjects.memories(client, conversation))
     return _memory([each async for each in found])
 
 
 async def current_memory(bus: Bus, client: str, conversation: str) -> Memory:
-    """Return what the records of a conversation say now, as the stream's leader has them.
+    """Return the current records of a conversation, as the stream's leader has them.
 
-    Raises BusError; LogUnreadable if the replicas lag for long.
+    Raises BusError, and LogUnreadable if the replicas lag for too long.
     """
     stream, filter_ = memory_of(client), subjects.memories(client, conversation)
     for attempt in range(_ATTEMPTS):
@@ -67,7 +67,7 @@ async def current_memory(bus: Bus, client: str, conversation: str) -> Memory:
 
 
 def _memory(found: list[StoredMessage]) -> Memory:
-    """Return what messages say; they are in the order of their stream."""
+    """Return the memory in these messages, which are in stream order."""
     entries, unreadable = list[tuple[str, MemoryEntry]](), dict[str, str]()
     closed = dict[str, str]()
     for each in found:
@@ -95,15 +95,15 @@ def _kind_of(subject: str) -> type[MemoryEntry | MemoryFolded]:
 
 
 async def write_record(bus: Bus, client: str, record: MemoryRecord) -> None:
-    """Write a record if none of a later answer stands. Twice is the same as once.
+    """Write a record, unless there is one of a later answer. Idempotent.
 
-    Raises BusError; SequenceConflict if other guards were faster every time.
+    Raises BusError, and SequenceConflict if other guards were faster every time.
     """
     subject, body = subjects.memory(client, record.conversation, record.key), msgspec.json.encode(record)
     for left in reversed(range(_ATTEMPTS)):
         found = await get(bus, memory_of(client), subject)
-        stands = None if found is None else codec.readable(found.data, MemoryRecord)
-        if not supersedes(record, stands):
+        current = None if found is None else codec.readable(found.data, MemoryRecord)
+        if not supersedes(record, current):
             return
         try:
             await bus.publish_durable(subject, body, after=0 if found is None else found.seq)
@@ -116,7 +116,7 @@ async def write_record(bus: Bus, client: str, record: MemoryRecord) -> None:
 
 
 async def write_forgotten(bus: Bus, client: str, sender: str, entry: MemoryForgotten) -> None:
-    """Write what an order of `sender` has forgotten, unless it was obeyed before. Raises BusError."""
+    """Write the record of an order to forget from `sender`, unless it exists. Raises BusError."""
     subject = subjects.forgotten(client, entry.conversation, sender, entry.control)
     try:
         await bus.publish_durable(subject, msgspec.json.encode(entry), after=0)
@@ -125,21 +125,21 @@ async def write_forgotten(bus: Bus, client: str, sender: str, entry: MemoryForgo
 
 
 async def is_obeyed(bus: Bus, client: str, conversation: str, sender: str, order: str) -> bool:
-    """Return True if an order to forget was obeyed. Raises BusError."""
+    """Return True if an order to forget was carried out. Raises BusError."""
     subject = subjects.forgotten(client, conversation, sender, order)
     return await last(bus, memory_of(client), subject, leader=False) is not None
 
 
 class Reached(NamedTuple):
-    """How far in LOG a client's records reach."""
+    """How far into LOG a client's records reach."""
 
     seq: int = 0
     written: int = 0
-    """The sequence of the record that says so, in its own stream; 0 if there is none."""
+    """Sequence of the record of it, in the client's own stream; 0 if there is none."""
 
 
 async def reached(bus: Bus, client: str) -> Reached:
-    """Return how far in LOG a client's records reach; a record that cannot be read says: nowhere."""
+    """Return how far into LOG a client's records reach; 0 if that cannot be read."""
     found = await last(bus, memory_of(client), subjects.folded(client), leader=True)
     if found is None:
         return Reached()
@@ -147,16 +147,17 @@ async def reached(bus: Bus, client: str) -> Reached:
     return Reached(0 if folded is None else folded.seq, found.seq)
 
 
-async def write_reached(bus: Bus, client: str, seq: int, stands: Reached) -> None:
-    """Say how far the records reach now. Raises SequenceConflict if another guard did, and BusError."""
+async def write_reached(bus: Bus, client: str, seq: int, current: Reached) -> None:
+    """Record how far the records reach now. Raises SequenceConflict if another guard did, and BusError."""
     body = msgspec.json.encode(MemoryFolded(seq=seq))
-    await bus.publish_durable(subjects.folded(client), body, after=stands.written)
+    await bus.publish_durable(subjects.folded(client), body, after=current.written)
 
 
 async def set_back(bus: Bus, client: str, end: int) -> None:
-    """Let no record of a client name a place behind `end`, to which LOG was restored.
+    """Lower the sequences in a client's records to `end`, the last sequence of a restored LOG.
 
-    A new answer would be older than such a record. Raises BusError; SequenceConflict if another guard writes.
+    Otherwise a new answer would be older than such a record. Raises BusError, and SequenceConflict if a guard
+    writes at the same time.
     """
     async for each in every(bus, memory_of(client), subjects.memories(client)):
         entry = codec.readable(each.data, _kind_of(each.subject))
@@ -169,7 +170,7 @@ async def set_back(bus: Bus, client: str, end: int) -> None:
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """The fields of an event that tell if it is an answer that leaves facts behind."""
+    """The fields that tell if an event is an answer that leaves facts."""
 
     type: str
     v: int
@@ -181,7 +182,7 @@ _TYPES = frozenset(TYPES.values())
 
 
 async def newer_than(bus: Bus, client: str, seq: int) -> AsyncIterator[StoredMessage]:
-    """Yield a client's events behind `seq` in LOG, in order, up to the leader's newest. Raises BusError."""
+    """Yield a client's events after `seq` in LOG, in order, up to the leader's newest. Raises BusError."""
     inbox = subjects.inbox(client)
     while (found := await following(bus, LOG, inbox, seq + 1)) is not None:
         yield found
@@ -194,7 +195,7 @@ async def newer_than(bus: Bus, client: str, seq: int) -> AsyncIterator[StoredMes
 def leaves_to(stored: StoredMessage) -> str | None:
     """Return the conversation to which a client's event leaves facts; None if it leaves none.
 
-    Raises Malformed for what is no event, UnknownEvent for one of another form or type than this build's.
+    Raises Malformed for bytes that are not an event, UnknownEvent for a type or form unknown to this build.
     """
     head = codec.readable(stored.data, _Head)
     if head is None:
@@ -206,14 +207,14 @@ def leaves_to(stored: StoredMessage) -> str | None:
 
 
 async def left_in(bus: Bus, stored: StoredMessage) -> tuple[MemoryRecord, ...]:
-    """Return what an answer leaves, for which `leaves_to` names a conversation.
+    """Return what an answer leaves to its conversation (see `leaves_to`).
 
-    Raises BusError, ProtocolError, and LogUnreadable if what it leaves is not before it.
+    Raises BusError, ProtocolError, and LogUnreadable if the facts are not in the event before it.
     """
     answer = codec.decode_event(stored.data)
     before = await last(bus, LOG, subjects.evt(NOBODY, answer.request), leader=True)
     if before is None:
-        return ()  # the log has forgotten it, and the answer is next
+        return ()  # the log has dropped it, and will drop the answer next
     kept = codec.decode_event(before.data)
     if not (
         isinstance(answer, RequestCompleted)

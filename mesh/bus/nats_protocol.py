@@ -1,10 +1,10 @@
-"""The NATS protocol on the hot path: bytes become callbacks, and calls become bytes.
+"""The NATS protocol on the hot path: turns bytes into callbacks and calls into bytes.
 
 `NatsProtocol` is nats-py's client, which connects, authenticates, reconnects, keeps alive and speaks TLS. Two
-parts are replaced. Reading finds a message by its stated length and calls a *sink* in the very callback that
-has read it. Writing joins what all sinks of one read have said, or else all messages of one pass of the event
-loop, into one system call; one that waits alone for an answer writes at once. nats-py itself needs a stream,
-a task, a queue and regular expressions for each message.
+parts are replaced. Reading finds a message by its stated length and calls a *sink* in the same callback that
+read it. Writing joins everything written by the sinks of one read, or otherwise in one pass of the event
+loop, into one system call; a lone request is written at once. nats-py itself needs a stream, a task, a queue
+and regular expressions for each message.
 
 A sink runs inside that callback. It must not block and must not raise; an exception is logged.
 """
@@ -28,13 +28,13 @@ _log = get_logger(__name__)
 _M, _H = ord("M"), ord("H")
 _DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
 _ROOM_BYTES = 1 << 17
-"""Bytes that one read takes at most."""
+"""Most bytes in one read."""
 FULL_BYTES = 1 << 20
 """Unsent bytes above which `publish` waits for the socket."""
 
 
 class Incoming:
-    """One message as it came. Headers are parsed on demand."""
+    """One received message. Headers are parsed on demand."""
 
     __slots__ = ("data", "head", "reply", "subject")
 
@@ -46,7 +46,7 @@ class Incoming:
 
     @property
     def status(self) -> int:
-        """The status of an answer without content (404, 408, 503 …); 0 if there is none."""
+        """The status of an answer without content (404, 408, 503 …); otherwise 0."""
         text = self.head[9:12]
         return int(text) if text.isdigit() else 0
 
@@ -56,7 +56,7 @@ class Incoming:
         return self.head[12 : self.head.find(b"\r\n")].strip().decode() if self.head else ""
 
     def header(self, name: str) -> str:
-        """Return one header's value; empty without it. It costs less than all `headers`."""
+        """Return one header's value; empty if missing. It is cheaper than parsing all `headers`."""
         return self.headers.get(name, "") if f"\r\n{name}:".encode() in self.head else ""
 
     @property
@@ -73,7 +73,7 @@ Sink = Callable[[Incoming], object]
 
 
 def encode(subject: str, data: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:
-    """Return the bytes that publish one message. Raises ValueError if they would break the framing."""
+    """Return the bytes that publish one message. Raises ValueError if its parts would break the framing."""
     if not subject or not subject.isprintable() or " " in subject or " " in reply or not reply.isprintable():
         raise ValueError(f"not a subject: {subject!r}, {reply!r}")
     if not headers:
@@ -88,7 +88,7 @@ def encode(subject: str, data: bytes, reply: str = "", headers: Mapping[str, str
 
 @functools.lru_cache(256)
 def _header(name: str) -> str:
-    """Return how a header's line begins. Raises ValueError for a name that cannot be one."""
+    """Return the beginning of a header's line. Raises ValueError for an invalid name."""
     if not name or not name.isprintable() or ":" in name or " " in name:
         raise ValueError(f"not a header: {name!r}")
     return f"{name}: "
@@ -98,34 +98,35 @@ class NatsProtocol(Client):
     """nats-py's client with its own reading and writing."""
 
     def __init__(self, on_denied: Callable[[str, str], None]) -> None:
-        """Make a client that calls `on_denied(operation, subject)` at each permission violation."""
+        """Create a client that calls `on_denied(operation, subject)` on each permission violation."""
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._to_run = getattr(self._loop, "_ready", None)
-        """What is to run in this pass of the loop, our own writing too; None if the loop is not asyncio's."""
+        """Callbacks due in this pass of the loop, including our own writing; None if the loop is not
+        asyncio's."""
         self.sinks: dict[int, Sink] = {}
         self.on_denied = on_denied
         self.tls = NO_FILES
         self.greeted = False
-        """True if a server greeted at the latest attempt."""
+        """True if a server sent its greeting in the latest attempt."""
         self.showed_certificate = False
-        """True if the server asked for our certificate at the latest attempt, and got it."""
+        """True if the server asked for our certificate in the latest attempt, and got it."""
         self._ps: Any = Scanner(self)
         self._out: list[bytes] = []
         self._flushing = False
         self._asked: set[asyncio.Future[bool]] = set()
         self._controls: set[asyncio.Task[None]] = set()
-        """Lines of the server that take nats-py more than one step."""
+        """Server lines that nats-py is still processing."""
 
     async def _read_loop(self) -> None:
-        """Take the connection over from nats-py's stream once it is greeted and secured, until it is lost."""
+        """Take over a greeted and secured connection from nats-py's stream, until it is lost."""
         self._ps.reset()
         stream: Any = self._transport
         reading = _Reading(self, stream._io_reader, stream._io_writer.transport)
         try:
             broken = await reading.lost
         except asyncio.CancelledError:
-            return  # by nats-py, which closes or reconnects
+            return  # nats-py closes or reconnects
         finally:
             reading.end()
         if not (self.is_closed or self.is_reconnecting):
@@ -133,7 +134,7 @@ class NatsProtocol(Client):
             await self._process_op_err(broken)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Decide from the server's greeting if TLS follows. Raises NotSecured rather than send clear text."""
+        """Decide from the greeting if TLS follows. Raises NotSecured instead of sending clear text."""
         if initial_connection:
             assert self._current_server is not None
             self.greeted = True
@@ -142,9 +143,9 @@ class NatsProtocol(Client):
         await super()._process_info(info, initial_connection)
 
     async def _connect_to_server(self, server: Any) -> None:
-        """Connect, and leave no earlier attempt open beside this one.
+        """Connect, and close any earlier attempt.
 
-        nats-py tries again when a server does not confirm the subscriptions of a new connection in time. It
+        If a server does not confirm the subscriptions of a new connection in time, nats-py tries again and
         forgets that connection. The server would serve both, and every message would come twice.
         """
         self.abort()
@@ -154,31 +155,32 @@ class NatsProtocol(Client):
         try:
             await _cancellable(super()._connect_to_server(server))
         finally:
-            if self.is_closed:  # meanwhile: nobody else would close what has just been opened
+            if self.is_closed:  # closed in the meantime: nothing else would close the new connection
                 self.abort()
 
     async def _process_connect_init(self) -> None:
-        """Greet. Raises ConnectionError if anything but a pong comes, which nats-py takes for an answer."""
+        """Greet. Raises ConnectionError if anything but a pong comes, which nats-py would accept."""
         await _cancellable(super()._process_connect_init())
         if not self.is_connected:
             raise ConnectionError("the connection broke as it was made")
 
     async def listen(self, subject: str, sink: Sink, most: int | None) -> int:
-        """Subscribe; return the subscription's number, before the server has confirmed it.
+        """Subscribe and return the subscription's number, before the server has confirmed it.
 
         Args:
-            most: the server ends the subscription after so many messages.
+            most: the server ends the subscription after this many messages.
         """
-        inner = await self.subscribe(subject)  # without a callback, and so without a task
+        inner = await self.subscribe(subject)  # without a callback, so without a task
         self.sinks[inner._id] = sink
         if most is not None:
             await inner.unsubscribe(limit=most)
         return inner._id
 
     def listen_for(self, subject: str, queue: str, most: int, sink: Callable[[int, Incoming], None]) -> int:
-        """Subscribe, in a queue group, to the next `most` messages; return the subscription's number.
+        """Subscribe to the next `most` messages in a queue group, and return the subscription's number.
 
-        The server ends it after these, and it ends with the connection. The sink gets its number, too.
+        The server ends it after these messages, and it also ends with the connection. The sink gets its
+        number, too.
         """
         self._sid += 1
         number: int = self._sid
@@ -187,17 +189,17 @@ class NatsProtocol(Client):
         return number
 
     def say(self, lines: str) -> None:
-        """Queue lines that are no message for the end of this pass of the loop."""
+        """Queue protocol lines for the end of this pass of the loop."""
         self._out.append(lines.encode())
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._write_out)
 
     async def end_listening(self, number: int) -> None:
-        """End a subscription. Its sink still takes what the server has sent, until it is forgotten."""
+        """End a subscription. Its sink still gets what the server has already sent, until it is removed."""
         inner = self._subs.get(number)
         if inner is not None:
-            with contextlib.suppress(Error):  # there is no connection, and so no subscription
+            with contextlib.suppress(Error):  # no connection, so no subscription
                 await inner.unsubscribe()
 
     async def flush(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - nats-py's own signature
@@ -206,7 +208,7 @@ class NatsProtocol(Client):
     async def round_trip(self, timeout_s: float = 10.0) -> None:
         """Wait until the server has answered a ping. Raises TimeoutError, ConnectionError.
 
-        It replaces nats-py's `flush`, which does not notice that the connection breaks meanwhile.
+        It replaces nats-py's `flush`, which does not notice if the connection breaks in the meantime.
         """
         if not self.is_connected:
             raise ConnectionError("there is no connection")
@@ -222,9 +224,9 @@ class NatsProtocol(Client):
             self._asked.discard(answered)
 
     async def _process_op_err(self, e: Exception) -> None:
-        """Treat the connection as broken: fail every awaited ping, and drop unsent bytes.
+        """Treat the connection as broken: fail all pending pings, and drop unsent bytes.
 
-        nats-py would wait until the old socket has sent everything, for ever if the other side hangs.
+        nats-py would wait for the old socket to send everything: for ever, if the other side hangs.
         """
         if not (self.is_closed or self.is_reconnecting):
             self.abort()
@@ -234,24 +236,24 @@ class NatsProtocol(Client):
         await super()._process_op_err(e)
 
     def abort(self) -> None:
-        """Close the socket, if one is open, without sending the rest."""
+        """Close the socket, if open, without sending the rest."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
-            with contextlib.suppress(AttributeError):  # asyncio's, of a socket that has closed by itself
+            with contextlib.suppress(AttributeError):  # asyncio raises it for a socket that closed by itself
                 writer.transport.abort()
 
     @property
     def silent(self) -> bool:
-        """True if the connection was taken without a greeting, as by a server that begins with TLS."""
+        """True if the server accepted the connection without a greeting, as if it begins with TLS."""
         return getattr(self._transport, "_io_writer", None) is not None and not self.greeted
 
     def drop(self) -> None:
-        """Close the socket and forget it: after a failed handshake nothing reports that it is closed."""
+        """Close the socket and forget it, because nothing reports its closing after a failed handshake."""
         self.abort()
         self._transport = None
 
     def _take_pong(self) -> None:
-        """Complete the oldest ping. It is no error if its caller has stopped waiting."""
+        """Complete the oldest ping. Its caller may have stopped waiting."""
         if self._pongs:
             asked = self._pongs.pop(0)
             if not asked.done():
@@ -263,7 +265,7 @@ class NatsProtocol(Client):
         """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks.
 
         Args:
-            last: True if the caller waits now. Where nobody else is to run in this pass, this is its end.
+            last: True if the caller waits now. If nothing else is due in this pass, they are written at once.
         """
         self._out.append(chunk)
         self.stats["out_msgs"] += 1
@@ -275,8 +277,8 @@ class NatsProtocol(Client):
             self._loop.call_soon(self._write_out)
 
     def take(self, data: bytes) -> None:
-        """Dispatch what was read, and write the answers to it. Raises ProtocolError."""
-        if self._flushing:  # a pass of the loop has begun to collect; it writes
+        """Dispatch received bytes, and write the answers. Raises ProtocolError."""
+        if self._flushing:  # this pass of the loop already collects and will write
             self._ps.feed(data)
             return
         self._flushing = True
@@ -298,7 +300,7 @@ class NatsProtocol(Client):
             await writer.drain()
 
     def control(self, line: bytes) -> None:
-        """Obey a line that is no message. Raises ProtocolError for one that nobody knows."""
+        """Act on a protocol line that is not a message. Raises ProtocolError for an unknown one."""
         word = line[:4].upper()
         if word == b"PING":
             self._out.append(b"PONG\r\n")
@@ -312,7 +314,7 @@ class NatsProtocol(Client):
             raise ProtocolError
 
     def _take_error(self, text: str) -> None:
-        """Pass permission violations to `on_denied`, and all else to nats-py, which closes the connection."""
+        """Pass permission violations to `on_denied`, other errors to nats-py, which closes the connection."""
         denied = _DENIED.search(text)
         if denied is not None:
             self.on_denied(denied[1].lower(), denied[2])
@@ -326,24 +328,24 @@ class NatsProtocol(Client):
 
 
 class _Reading(asyncio.BufferedProtocol):
-    """Takes the place of a connection's stream reader: what one read brings is dispatched at once."""
+    """Replaces a connection's stream reader: received bytes are dispatched at once."""
 
     def __init__(
         self, wire: NatsProtocol, stream: asyncio.StreamReader, transport: asyncio.Transport
     ) -> None:
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        """Completed when the connection is lost or says what nobody understands, with the error."""
+        """Set to the error when the connection is lost or breaks the protocol."""
         self._wire: NatsProtocol | None = wire
         self._before: Any = transport.get_protocol()
         self._room = memoryview(bytearray(_ROOM_BYTES))
         transport.set_protocol(self)
         transport.resume_reading()  # the stream may have paused it
-        self._take(bytes(stream._buffer))  # type: ignore[attr-defined]  # it has no public way out
-        if stream._eof or transport.is_closing():  # type: ignore[attr-defined]  # nobody will say it again
+        self._take(bytes(stream._buffer))  # type: ignore[attr-defined]  # there is no public accessor
+        if stream._eof or transport.is_closing():  # type: ignore[attr-defined]  # it will not be reported again
             self._done(None)
 
     def end(self) -> None:
-        """Dispatch nothing any more: what still comes belongs to a connection that is over."""
+        """Stop dispatching: later bytes belong to a connection that is over."""
         self._wire = None
 
     def _take(self, data: bytes) -> None:
@@ -368,7 +370,7 @@ class _Reading(asyncio.BufferedProtocol):
         self._done(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._before.connection_lost(exc)  # the stream's writer waits for it
+        self._before.connection_lost(exc)  # the stream's writer waits for this call
         self._done(exc)
 
     def pause_writing(self) -> None:
@@ -379,18 +381,18 @@ class _Reading(asyncio.BufferedProtocol):
 
 
 class Scanner:
-    """Replaces nats-py's parser. It takes bytes in pieces of any size."""
+    """Replaces nats-py's parser. It accepts bytes in chunks of any size."""
 
     def __init__(self, wire: NatsProtocol) -> None:
         self._wire = wire
         self._rest = b""
 
     def reset(self) -> None:
-        """Drop unparsed bytes: a new connection begins."""
+        """Drop unparsed bytes, for a new connection."""
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Dispatch every complete message, and keep the rest. Raises ProtocolError, ValueError."""
+        """Dispatch all complete messages, and keep the rest. Raises ProtocolError, ValueError."""
         buffer, position = self._rest + data if self._rest else data, 0
         end = len(buffer)
         while (line_end := buffer.find(b"\r\n", position)) >= 0:
@@ -405,8 +407,8 @@ class Scanner:
         self._rest = buffer[position:]
 
     def _message(self, buffer: bytes, position: int, line_end: int, end: int) -> int:
-        """Pass one message to its sink; return where the next begins, -1 if this one is incomplete."""
-        words = buffer[position:line_end].split(b" ")  # and at nothing else: a subject may hold a form feed
+        """Pass one message to its sink. Return where the next begins; -1 if this one is incomplete."""
+        words = buffer[position:line_end].split(b" ")  # only at spaces: a subject may contain a form feed
         start = line_end + 2
         stop = start + int(words[-1])
         if stop + 2 > end:
@@ -432,9 +434,9 @@ class Scanner:
 
 
 async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
-    """Await a part of nats-py that calls `asyncio.wait_for`, and keep a cancellation of this task.
+    """Await a part of nats-py that calls `asyncio.wait_for`, without losing a cancellation of this task.
 
-    Before Python 3.12 `wait_for` loses a cancellation that comes together with the result. A connection
+    Before Python 3.12, `wait_for` loses a cancellation that coincides with the result. A connection that is
     closed while it reconnects would then try for ever.
     """
     task = asyncio.current_task()

@@ -1,10 +1,9 @@
-"""`mesh setup` on the server: create and update streams and consumers as the table says.
+"""`mesh setup` on the server: create and update streams and consumers according to the table.
 
-`provision` creates what is missing and updates what may be updated. It deletes only the consumers of intents
-that no agent lists any more: work that waits there is offered to nobody. A guards' consumer whose state is to
-be kept elsewhere is made anew. It refuses what would lose data or
-change what stored data means. Nothing else in this software creates a stream or a consumer, and only the
-admin may.
+`provision` creates what is missing and updates what may be updated. It deletes only consumers of intents that
+no agent lists any more, whose waiting offers have no readers. A guards' consumer whose state has to move
+between disk and memory is recreated. It refuses changes that would lose data or alter the meaning of stored
+data. Nothing else in this software creates a stream or a consumer, and only the admin may.
 """
 
 import contextlib
@@ -24,17 +23,18 @@ from protocol.wire.subjects import FLEET, PRICES
 
 _API_S = 30.0
 _ROOM, _ROOM_SUBJECT = "ROOM", "mesh.room"
-"""A stream that is there for a moment, to learn if the store has room for all others."""
+"""A temporary stream that tests whether the store has room for all others."""
 _NOT_FOUND = (ApiCode.STREAM_NOT_FOUND, ApiCode.CONSUMER_NOT_FOUND)
 _STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *streams.NEVER)
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
 _STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 _CONSUMER_FREE = ("ack_wait", "max_ack_pending", "max_deliver")
-"""Fields that an update may change, and fields that it may only widen. All others are unsafe."""
+"""Fields that an update may change (`FREE`), and fields that it may only widen (`GROWS`). Others are
+unsafe."""
 
 
 class Change(NamedTuple):
-    """One thing that was done, or would be."""
+    """One change that was made, or would be."""
 
     action: Literal["create", "update", "write", "delete"]
     what: str
@@ -49,7 +49,7 @@ class _Step(NamedTuple):
     body: Mapping[str, Any] = {}
     document: bytes = b""
     after: int = 0
-    """Sequence of the document that this one replaces; 0: there is none."""
+    """Sequence of the document that this one replaces; 0 if there is none."""
 
 
 async def provision(
@@ -61,24 +61,24 @@ async def provision(
     by: str = "",
     dry_run: bool = False,
 ) -> list[Change]:
-    """Bring the server to the table, to `fleet` and to `documents`; return the changes.
+    """Make the server match the table, `fleet` and `documents`, and return the changes.
 
-    Idempotent: a second call returns an empty list. All checks come before the first write. `bus` is
-    the admin's, on a server that is healthy: a store that could not be decrypted looks empty.
+    Idempotent: a second call returns an empty list. All checks come before the first write. `bus` is the
+    admin's connection to a healthy server: a store that could not be decrypted would look empty.
 
     Args:
-        by: who wants it so: kept beside each entry.
-        documents: other entries of CONF by subject. An empty price list only replaces another one.
+        by: who asks for it; stored with each entry.
+        documents: other entries of CONF by subject. An empty price list is only written over another one.
         dry_run: only plan the changes.
 
-    Raises UnsafeChange, OtherPartitions, NewerSchema, StoreTooSmall, and ApiError when the server refuses.
+    Raises UnsafeChange, OtherPartitions, NewerSchema, StoreTooSmall, and ApiError if the server refuses.
     """
-    tuple(members(fleet))  # raises before anything is written when names clash
+    tuple(members(fleet))  # raises before anything is written if names clash
     steps = [
         *await _plan_streams(bus, streams.stream_table(fleet, storage)),
         *await _plan_consumers(bus, streams.consumer_table(fleet, storage)),
         *await _plan_documents(bus, {FLEET: _document(fleet), **documents}),
-        # After the fleet says that nobody takes them.
+        # After the new fleet is written, in which no agent reads these offers.
         *await _plan_left_offers(bus, streams.consumer_table(fleet)),
     ]
     if not dry_run:
@@ -92,29 +92,29 @@ async def provision(
 
 
 async def _make(bus: Bus, step: _Step) -> None:
-    with _named(step.change.what, step.body.get("max_bytes", 0), step.body.get("max_bytes", 0)):
+    with _explain_full(step.change.what, step.body.get("max_bytes", 0), step.body.get("max_bytes", 0)):
         await bus.api(step.verb, step.body, timeout_s=_API_S)
 
 
 async def _check_room(bus: Bus, steps: Iterable[_Step]) -> None:
-    """Raise StoreTooSmall before anything is made, if the new streams reserve more than the store has.
+    """Raise StoreTooSmall before anything is created, if new streams would reserve more than the store has.
 
-    No call tells how much that is. So one stream that reserves all of it is made, and taken away again. A
-    cluster is not asked: it divides streams among its servers.
+    No API call returns the free space. So this creates one stream that reserves the total, and deletes it
+    again. A cluster is not tested, because it spreads streams over its servers.
     """
     new = [step for step in steps if step.verb.startswith("STREAM.CREATE.")]
     sizes = {step.change.what: max(0, int(step.body.get("max_bytes", 0))) for step in new}
     if len(new) < 2 or bus.greeting.get("cluster"):
         return
     largest, total = max(sizes, key=lambda what: sizes[what]), sum(sizes.values())
-    await _take_away(bus, _ROOM)  # a setup that was killed may have left it
+    await _delete(bus, _ROOM)  # a killed setup may have left it
     config = {"name": _ROOM, "subjects": [_ROOM_SUBJECT], "storage": "file", "max_bytes": total}
-    with _named(largest, sizes[largest], total):
+    with _explain_full(largest, sizes[largest], total):
         await bus.api(f"STREAM.CREATE.{_ROOM}", config, timeout_s=_API_S)
-    await _take_away(bus, _ROOM)
+    await _delete(bus, _ROOM)
 
 
-async def _take_away(bus: Bus, stream: str) -> None:
+async def _delete(bus: Bus, stream: str) -> None:
     try:
         await bus.api(f"STREAM.DELETE.{stream}", timeout_s=_API_S)
     except ApiError as error:
@@ -123,8 +123,8 @@ async def _take_away(bus: Bus, stream: str) -> None:
 
 
 @contextlib.contextmanager
-def _named(what: str, its_bytes: int, total: int) -> Iterator[None]:
-    """Say what reserves how much where the server has no room for it."""
+def _explain_full(what: str, its_bytes: int, total: int) -> Iterator[None]:
+    """If the server has no room, raise StoreTooSmall with what reserves how much."""
     try:
         yield
     except ApiError as error:
@@ -142,75 +142,77 @@ async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
     steps = await _plan_retired(bus, table)
     for name, wanted in table.items():
         what = f"stream {name}"
-        stands = await _config(bus, f"STREAM.INFO.{name}")
-        if stands is None:
+        current = await _config(bus, f"STREAM.INFO.{name}")
+        if current is None:
             steps.append(_Step(Change("create", what), f"STREAM.CREATE.{name}", wanted))
             continue
-        metadata = stands.get("metadata") or {}
+        metadata = current.get("metadata") or {}
         if (found := int(metadata.get(streams.SCHEMA_KEY, 0))) > streams.SCHEMA:
             raise NewerSchema(f"{what} has schema {found}, this version knows {streams.SCHEMA}")
         if 0 < found < streams.SCHEMA:
             raise UnsafeChange(what, streams.SCHEMA_KEY, found, streams.SCHEMA)
         if streams.kind_of(name) is not None:
-            stored, asked = streams.partitions_of(stands), streams.partitions_of(wanted)
+            stored, asked = streams.partitions_of(current), streams.partitions_of(wanted)
             if stored != asked:
                 raise OtherPartitions(stored, asked, "the fleet file")
         merged = {**wanted, "metadata": {**metadata, **wanted["metadata"]}}
         free = (*_STREAM_FREE, *(_CONTROLS_FREE if streams.kind_of(name) == streams.CONTROLS else ()))
-        detail = _differences(what, stands, merged, free, _STREAM_GROWS)
+        detail = _differences(what, current, merged, free, _STREAM_GROWS)
         if detail:
-            steps.append(_Step(Change("update", what, detail), f"STREAM.UPDATE.{name}", {**stands, **merged}))
+            steps.append(
+                _Step(Change("update", what, detail), f"STREAM.UPDATE.{name}", {**current, **merged})
+            )
     return steps
 
 
 async def _plan_retired(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
-    """Take the subject from the control queue of a former client; its messages stay.
+    """Remove the subject from the control queue of a former client. Its messages stay.
 
-    The client may be an operator now, whose control messages go to CTL.
+    The client may be an operator now, and then its control messages go to CTL.
     """
     steps = []
-    for name in await standing_queues(bus):
-        stands = await _config(bus, f"STREAM.INFO.{name}")
+    for name in await stored_queues(bus):
+        current = await _config(bus, f"STREAM.INFO.{name}")
         retired = {"subjects": [f"mesh.retired.{name}"], "subject_transform": None}
         is_left = name not in table and name.startswith(streams.controls_of(""))
-        if not is_left or stands is None or stands["subjects"] == retired["subjects"]:
+        if not is_left or current is None or current["subjects"] == retired["subjects"]:
             continue
         change = Change("update", f"stream {name}", ("it belongs to no client any more",))
-        steps.append(_Step(change, f"STREAM.UPDATE.{name}", {**stands, **retired}))
+        steps.append(_Step(change, f"STREAM.UPDATE.{name}", {**current, **retired}))
     return steps
 
 
 async def _plan_consumers(bus: Bus, table: Iterable[streams.Consumer]) -> list[_Step]:
     steps = []
-    standing: dict[str, dict[str, dict[str, Any]]] = {}
+    existing: dict[str, dict[str, dict[str, Any]]] = {}
     for stream, name, wanted in table:
-        if stream not in standing:
-            standing[stream] = await _consumer_configs(bus, stream)
+        if stream not in existing:
+            existing[stream] = await _consumer_configs(bus, stream)
         what, verb = f"consumer {stream}/{name}", f"CONSUMER.CREATE.{stream}.{name}"
-        stands = standing[stream].get(name)
-        if stands is None:
+        current = existing[stream].get(name)
+        if current is None:
             body = {"stream_name": stream, "config": wanted, "action": "create"}
             steps.append(_Step(Change("create", what), verb, body))
-        elif bool(stands.get(streams.IN_MEMORY)) != wanted.get(streams.IN_MEMORY, False):
-            # It cannot be updated. What it has delivered and was not acknowledged comes again.
+        elif bool(current.get(streams.IN_MEMORY)) != wanted.get(streams.IN_MEMORY, False):
+            # It cannot be updated. Unacknowledged messages are delivered again.
             where = "in memory" if wanted.get(streams.IN_MEMORY) else "on disk"
             deleted = Change("delete", what, (f"its state is to be kept {where}",))
             steps.append(_Step(deleted, f"CONSUMER.DELETE.{stream}.{name}"))
             body = {"stream_name": stream, "config": wanted, "action": "create"}
             steps.append(_Step(Change("create", what), verb, body))
-        elif detail := _differences(what, stands, begun := _as_begun(wanted, stands), _CONSUMER_FREE, ()):
-            body = {"stream_name": stream, "config": {**stands, **begun}, "action": "update"}
+        elif detail := _differences(what, current, begun := _as_begun(wanted, current), _CONSUMER_FREE, ()):
+            body = {"stream_name": stream, "config": {**current, **begun}, "action": "update"}
             steps.append(_Step(Change("update", what, detail), verb, body))
     return steps
 
 
-def _as_begun(wanted: Mapping[str, Any], stands: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a consumer's wanted configuration; where it began is its own affair: a restore chose that."""
-    return {**wanted, "deliver_policy": stands.get("deliver_policy", wanted["deliver_policy"])}
+def _as_begun(wanted: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a consumer's wanted configuration, but keep where it began, which a restore may have chosen."""
+    return {**wanted, "deliver_policy": current.get("deliver_policy", wanted["deliver_policy"])}
 
 
 async def _plan_left_offers(bus: Bus, table: Iterable[streams.Consumer]) -> list[_Step]:
-    """Take away the consumers of intents' inboxes that no agent takes from any more."""
+    """Delete consumers of intents' inboxes that no agent reads any more."""
     wanted = {name for stream, name, _ in table if stream == streams.LOG}
     left = [
         name
@@ -234,21 +236,21 @@ async def _plan_documents(bus: Bus, documents: Mapping[str, bytes]) -> list[_Ste
     steps = []
     for subject, document in documents.items():
         try:
-            stands = await last(bus, "CONF", subject, leader=True)
+            current = await last(bus, "CONF", subject, leader=True)
         except ApiError as error:
             if error.err_code not in _NOT_FOUND:
                 raise
-            stands = None  # there is no CONF yet
-        if stands is None and subject == PRICES and document == b"{}":
+            current = None  # there is no CONF yet
+        if current is None and subject == PRICES and document == b"{}":
             continue
-        if stands is None or stands.data != document:
-            after = 0 if stands is None else stands.seq
+        if current is None or current.data != document:
+            after = 0 if current is None else current.seq
             steps.append(_Step(Change("write", subject), document=document, after=after))
     return steps
 
 
 async def _config(bus: Bus, verb: str) -> dict[str, Any] | None:
-    """Return the configuration of a stream or consumer, None when there is none."""
+    """Return the configuration of a stream or consumer; None if there is none."""
     try:
         config: dict[str, Any] = (await bus.api(verb))["config"]
     except ApiError as error:
@@ -269,7 +271,7 @@ async def _consumer_configs(bus: Bus, stream: str) -> dict[str, dict[str, Any]]:
 
 
 async def _listed(bus: Bus, verb: str, what: str) -> list[Any]:
-    """Return all pages of a list."""
+    """Return the items of all pages of a list."""
     found: list[Any] = []
     while True:
         page = await bus.api(verb, {"offset": len(found)})
@@ -280,15 +282,15 @@ async def _listed(bus: Bus, verb: str, what: str) -> list[Any]:
 
 def _differences(
     what: str,
-    stands: Mapping[str, Any],
+    current: Mapping[str, Any],
     wanted: Mapping[str, Any],
     free: Iterable[str],
     grows: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return the changes, one line a field. Raises UnsafeChange for a field that must not change."""
+    """Return the changes, one line per field. Raises UnsafeChange for a field that must not change."""
     lines = []
     for field, value in wanted.items():
-        old = stands.get(field)
+        old = current.get(field)
         if old == value or (not old and not value):
             continue
         if field not in free and not (field in grows and _grows(old, value)):
@@ -304,23 +306,23 @@ def _grows(old: int | None, new: int) -> bool:
     return new <= 0 or new > old
 
 
-# --- what stands ------------------------------------------------------------------------------------
+# --- what is on the server --------------------------------------------------------------------------
 
 
 async def stored_partitions(bus: Bus) -> int:
-    """Return how many partitions the mesh was made with. Raises BusError."""
+    """Return how many partitions the mesh was created with. Raises BusError."""
     return streams.partitions_of((await bus.api(f"STREAM.INFO.{streams.TIMERS}"))["config"])
 
 
-async def standing_journals(bus: Bus) -> list[str]:
-    """Return every stream of journals, also of agents that left the fleet. Raises BusError."""
+async def stored_journals(bus: Bus) -> list[str]:
+    """Return all streams of journals, including those of agents that left the fleet. Raises BusError."""
     return sorted(filter(streams.is_journal_stream, await _listed(bus, "STREAM.NAMES", "streams")))
 
 
-async def standing_queues(bus: Bus) -> list[str]:
-    """Return every queue that the server has, also of members that left the fleet, and TIMER.
+async def stored_queues(bus: Bus) -> list[str]:
+    """Return all queues on the server, including those of members that left the fleet, and TIMER.
 
-    Controls come first, those of operators before all. Raises BusError.
+    Control queues come first, beginning with the operators'. Raises BusError.
     """
     found = await _listed(bus, "STREAM.NAMES", "streams")
     order = (streams.CONTROLS, streams.TIMERS, streams.PROPOSALS)

@@ -1,7 +1,7 @@
-"""Reading streams by single gets, which leave no state on the server; and what the server knows of them.
+"""Reads streams by direct gets, which leave no state on the server, and reads the streams' own state.
 
-No consumer is made or moved, so any number of readers can work under one name. Any replica may answer a
-direct get, and it may lag behind the leader. Use it to show something; to decide, ask the leader (`last`).
+No consumer is created or moved, so any number of readers can use one name. Any replica may answer a direct
+get, and it may lag behind the leader. Use it to show something; to decide, ask the leader (`last`).
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from protocol.wire.subjects import STORED_IN
 BATCH = 1000
 """Messages in one batch by default."""
 MOST_BYTES = 1 << 20
-"""Bytes in one batch, beyond one message. A slow link delivers so many before a call times out."""
+"""Bytes in one batch, unless a single message is larger. A slow link can deliver them within a timeout."""
 
 _NO_MESSAGE = 404
 _MOST = 2000
 _AHEAD = 3
-"""Reading ahead: batches on their way at once, so that reader and server are both busy."""
+"""Reading ahead: concurrent batches, so that reader and server are both busy."""
 _FIRST = 100
 """Messages in the first batch, before their size is known."""
 _HEAD_BYTES = 300
-"""Estimated bytes of a message besides its data."""
+"""Estimated overhead of a message besides its data."""
 _AGAIN_S = 0.05
 _STREAM = b"\r\nNats-Stream: "
 _PLACE = re.compile(
@@ -58,17 +58,17 @@ _GOT = msgspec.json.Decoder(_Got)
 
 
 class StoredMessage(NamedTuple):
-    """A message of any stream."""
+    """A message in any stream."""
 
     seq: int
     subject: str
     data: bytes
     stamp: str = ""
-    """When it was stored, as the server writes it."""
+    """Storage time in the server's format."""
 
     @property
     def at(self) -> int:
-        """When it was stored, UTC µs; 0 if unknown."""
+        """UTC µs at which it was stored; 0 if unknown."""
         return microseconds(self.stamp) if self.stamp else 0
 
 
@@ -90,12 +90,12 @@ async def batch(
 ) -> list[StoredMessage]:
     """Return up to `most` messages of a subject (None: of all) from `from_seq` on, in order.
 
-    A batch may end early if it is large or the server is busy. Only an empty one means that there are no
+    A batch may end early if it is large or the server is busy; only an empty batch means that there are no
     more. If a subject is rare, asking for too many makes the server scan to the stream's end. Raises
-    BusError, as all functions here do.
+    BusError, like all functions here.
     """
     asked: dict[str, object] = {"seq": from_seq, "batch": most, "max_bytes": MOST_BYTES}
-    if subject is not None:  # without a subject the server need not match, which is many times as fast
+    if subject is not None:  # without a subject the server need not match, which is much faster
         asked["next_by_subj"] = subject
     answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked), timeout_s=timeout_s)
     return [stored_message(answer) for answer in answers]
@@ -125,7 +125,7 @@ async def up_to(
 async def every(
     bus: Bus, stream: str, subject: str | None, from_seq: int = 1
 ) -> AsyncIterator[StoredMessage]:
-    """Yield all messages of a subject from `from_seq` on, in order, up to the last there is."""
+    """Yield all messages of a subject from `from_seq` on, in order, up to the last."""
     while part := await batch(bus, stream, subject, from_seq):
         for each in part:
             yield each
@@ -133,7 +133,7 @@ async def every(
 
 
 async def newest(bus: Bus, stream: str, subject: str | None) -> list[StoredMessage]:
-    """Return the last message of each subject that a filter (None: all) lets through."""
+    """Return the last message of each subject that matches a filter (None: all)."""
     found = {each.subject: each async for each in every(bus, stream, subject)}
     return list(found.values())
 
@@ -141,12 +141,12 @@ async def newest(bus: Bus, stream: str, subject: str | None) -> list[StoredMessa
 async def ahead(
     bus: Bus, stream: str, from_seq: int = 1, *, timeout_s: float = TIMEOUT_S
 ) -> AsyncGenerator[list[StoredMessage]]:
-    """Yield all messages of a stream from `from_seq` to its present end, in order, in batches.
+    """Yield all messages of a stream from `from_seq` to its current end, in order, in batches.
 
-    The stream must lose messages at its beginning only, as the log does. The next batches are on their way
-    while the caller works on one. A batch may be incomplete: too large, too late, or from a replica that
-    lags. The rest is asked for again, in smaller pieces. This waits for a bus that is away. Raises errors
-    that do not pass by themselves, and LogCutShort.
+    The stream must lose messages only at its beginning, like the log. The next batches are fetched while the
+    caller works on one. If a batch is incomplete (too large, too late, or from a lagging replica), the rest
+    is requested again in smaller pieces. Waits while the bus is away. Raises permanent errors, and
+    LogCutShort.
     """
     first, last = await bus.retry_unavailable(lambda: bounds(bus, stream))
     following = asking = max(from_seq, first)
@@ -177,14 +177,14 @@ async def ahead(
                 first, there = await bus.retry_unavailable(lambda: bounds(bus, stream))
                 if there < last:
                     raise LogCutShort(last, there)
-                following = max(following, first)  # the beginning may have gone meanwhile
+                following = max(following, first)  # the beginning may be gone by now
             asking = following
     finally:
         await _give_up(asked)
 
 
 def _fitting(found: list[StoredMessage]) -> int:
-    """Return how many messages of this size fill half a batch. The other half is room for larger ones."""
+    """Return how many messages of this size fill half a batch. The other half leaves room for larger ones."""
     average = sum(len(each.data) for each in found) // len(found) + _HEAD_BYTES
     return max(1, min(_MOST, MOST_BYTES // 2 // average))
 
@@ -198,7 +198,7 @@ async def _give_up(asked: deque[tuple[int, asyncio.Task[list[StoredMessage]]]]) 
 
 
 async def get(bus: Bus, stream: str, subject: str, *, timeout_s: float = TIMEOUT_S) -> StoredMessage | None:
-    """Return the last message under a subject, which has no wildcard; None if there is none."""
+    """Return the last message under a subject without wildcards; None if there is none."""
     message = await bus.request(f"{GET}{stream}.{subject}", timeout_s=timeout_s)
     return None if message.status == _NO_MESSAGE else stored_message(message)
 
@@ -206,14 +206,14 @@ async def get(bus: Bus, stream: str, subject: str, *, timeout_s: float = TIMEOUT
 async def last(
     bus: Bus, stream: str, subject: str, *, leader: bool, timeout_s: float = TIMEOUT_S
 ) -> StoredMessage | None:
-    """Return the last message under a subject, wildcards allowed; None if there is none.
+    """Return the last message under a subject, which may have wildcards; None if there is none.
 
     Args:
-        leader: ask the stream's leader, which has the newest. False asks any replica.
+        leader: ask the stream's leader, which has the newest message. False asks any replica.
     """
     asked: dict[str, object] = {"last_by_subj": subject}
     if leader:
-        return await _of_leader(bus, stream, asked, timeout_s)
+        return await _ask_leader(bus, stream, asked, timeout_s)
     message = await bus.request(f"{GET}{stream}", msgspec.json.encode(asked), timeout_s=timeout_s)
     return None if message.status == _NO_MESSAGE else stored_message(message)
 
@@ -222,10 +222,10 @@ async def following(
     bus: Bus, stream: str, subject: str, from_seq: int, *, timeout_s: float = TIMEOUT_S
 ) -> StoredMessage | None:
     """Return the leader's first message of a subject from `from_seq` on; None if there is none."""
-    return await _of_leader(bus, stream, {"seq": from_seq, "next_by_subj": subject}, timeout_s)
+    return await _ask_leader(bus, stream, {"seq": from_seq, "next_by_subj": subject}, timeout_s)
 
 
-async def _of_leader(
+async def _ask_leader(
     bus: Bus, stream: str, asked: dict[str, object], timeout_s: float
 ) -> StoredMessage | None:
     verb = f"STREAM.MSG.GET.{stream}"
@@ -238,22 +238,22 @@ async def _of_leader(
 
 
 async def get_seq(bus: Bus, stream: str, seq: int) -> StoredMessage | None:
-    """Return the message at a sequence number, None if there is none."""
+    """Return the message at a sequence number; None if there is none."""
     message = await bus.request(f"{GET}{stream}", msgspec.json.encode({"seq": seq}))
     return None if message.status == _NO_MESSAGE else stored_message(message)
 
 
 async def first_since(bus: Bus, stream: str, subject: str, since: str) -> StoredMessage | None:
-    """Return the first message of a subject stored at `since` (RFC 3339) or later, None if there is none."""
+    """Return the first message of a subject stored at `since` (RFC 3339) or later; None if there is none."""
     asked = {"batch": 1, "start_time": since, "next_by_subj": subject}
     answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked))
     return stored_message(answers[0]) if answers else None
 
 
 def stored_message(message: Incoming) -> StoredMessage:
-    """Return the message in the answer to a direct get. Raises ApiError if it is a refusal.
+    """Return the message in the answer to a direct get. Raises ApiError if the answer is an error.
 
-    The server's headers come after the sender's, which may have the same names. They are read without
+    The server's headers come after the sender's, which may have the same names. They are found without
     parsing all headers, which would double the cost of a message.
     """
     place = _PLACE.match(message.head, message.head.rfind(_STREAM))
@@ -266,24 +266,24 @@ def stored_message(message: Incoming) -> StoredMessage:
 
 
 # --- configuration, state and replicas of streams ---------------------------------------------------
-# `STREAM.INFO` has the same as `STREAM.LIST` and, when asked, every subject of a stream: seconds of the
-# server's work for a few bytes. Permissions cannot tell the two apart, so viewers and operators list alone.
+# `STREAM.INFO` returns the same as `STREAM.LIST` and, on request, every subject of a stream: seconds of
+# server work for a small request. Permissions cannot tell the two apart, so viewers and operators only list.
 
 _LIST = "STREAM.LIST"
 _LIST_S = 10.0
-"""The servers of a cluster wait 4 s for a stream without a leader before they answer."""
+"""A cluster's servers wait 4 s for a stream without a leader before they answer."""
 
 
 class Listing(NamedTuple):
-    """Streams by name, and the names of those without a leader, of which nothing is known."""
+    """Streams by name, and the names of streams without a leader, whose state is unknown."""
 
     streams: dict[str, dict[str, Any]]
     leaderless: frozenset[str]
 
     def info(self, stream: str) -> dict[str, Any]:
-        """Return what is known of a stream.
+        """Return configuration and state of a stream.
 
-        Raises NoResponders if it has no leader, and ApiError if it is not there.
+        Raises NoResponders if it has no leader, and ApiError if it does not exist.
         """
         if stream in self.streams:
             return self.streams[stream]
@@ -293,7 +293,7 @@ class Listing(NamedTuple):
 
 
 async def listing(bus: Bus, subject: str | None = None) -> Listing:
-    """Return all streams; with `subject` those that store it. Raises BusError."""
+    """Return all streams, or those that store `subject`. Raises BusError."""
     streams, leaderless = dict[str, dict[str, Any]](), set[str]()
     asked: dict[str, Any] = {} if subject is None else {"subject": subject}
     offset, total = 0, 1
@@ -316,15 +316,17 @@ async def _page(bus: Bus, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def stream_info(bus: Bus, stream: str) -> dict[str, Any]:
-    """Return what is known of one stream. Raises as `Listing.info`, and BusError."""
+    """Return configuration and state of one stream. Raises as `Listing.info`, and BusError."""
     subjects = STORED_IN.get(stream)
     return (await listing(bus, subjects[0] if subjects else None)).info(stream)
 
 
 async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
-    """Return the first and the last sequence number of a stream; the first is the larger when it is empty.
+    """Return the first and the last sequence of a stream; if it is empty, the first is the larger one.
 
     Raises as `stream_info`.
     """
     state = (await stream_info(bus, stream))["state"]
-    return max(1, int(state["first_seq"])), int(state["last_seq"])  # the server says 0 before anything came
+    return max(1, int(state["first_seq"])), int(
+        state["last_seq"]
+    )  # the server reports 0 before the first message

@@ -1,7 +1,7 @@
-"""Request and reply: each answer comes back to its call, and an acknowledgement says where a message is.
+"""Request and reply: routes each answer to its call, and reads acknowledgements of stored messages.
 
-Many requests share one inbox; each answer comes back under its request's number. The inbox's name holds 96
-random bits. A member who knew it could name it as a reply subject, and so forge answers.
+Many requests share one inbox, and each answer comes back under its request's number. The inbox's name has 96
+random bits: a member that knew it could use it as a reply subject and so forge answers.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from mesh.errors import (
 
 _NO_RESPONDERS = 503
 _NO_MORE = (204, 404)
-"""Statuses that end several answers without an error: end of batch, nothing there."""
+"""Statuses that end a series of answers without an error: end of batch, nothing found."""
 _SWEEP_S = 0.05
 """Resolution of timeouts."""
 _PATIENCE = 12
-"""A call for several answers may take this many timeouts in all, while answers keep coming. Links may be
+"""A call for several answers may take this many timeouts in total while answers keep coming. Links may be
 slow, and answers to later calls queue behind earlier ones."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A call that waits for one answer, or for several until a status ends them."""
+    """A call that waits for one answer, or for several up to a status that ends them."""
 
     subject: str
     future: asyncio.Future[Any]
@@ -48,12 +48,12 @@ class _Waiting:
     since: float
     timeout_s: float
 
-    def until(self, heard: float) -> float:
-        """Return when this call times out. `heard` is the time of the latest of several answers."""
+    def until(self, last_answer: float) -> float:
+        """Return when this call times out. `last_answer` is the time of the latest of several answers."""
         until = self.since + self.timeout_s
         if self.many is None:
             return until
-        return min(max(until, heard + self.timeout_s), self.since + _PATIENCE * self.timeout_s)
+        return min(max(until, last_answer + self.timeout_s), self.since + _PATIENCE * self.timeout_s)
 
     def take(self, message: Incoming) -> None:
         if self.future.done():
@@ -81,12 +81,12 @@ class RequestMux:
     def __init__(self, prefix: str) -> None:
         self._loop = asyncio.get_running_loop()
         self.inbox = f"{prefix}.{secrets.token_hex(12)}."
-        """Prefix of reply subjects; the number follows."""
+        """Prefix of reply subjects, followed by the number."""
         self.requests = 0
         """Requests since the connection was made."""
         self._number = 0
-        self._heard = 0.0
-        """When the latest of several answers came, also one that came too late (monotonic s)."""
+        self._last_answer = 0.0
+        """When the latest of several answers came, including late ones (monotonic s)."""
         self._waiting: dict[int, _Waiting] = {}
         self._clock: asyncio.TimerHandle | None = None
 
@@ -102,10 +102,10 @@ class RequestMux:
     def expect(
         self, subject: str, number: int, many: list[Incoming] | None, timeout_s: float
     ) -> asyncio.Future[Any]:
-        """Return what will be the answer to a request on `subject`; with `many`, that list with all answers.
+        """Return a future of the answer to a request on `subject`; with `many`, of that list of all answers.
 
-        An answer that comes after this call is never missed. It raises NoResponders, TimedOut, Denied or
-        Disconnected. Call `forget` when nobody waits for it any more.
+        No answer that comes after this call is missed. The future raises NoResponders, TimedOut, Denied or
+        Disconnected. Call `forget` when it is no longer needed.
         """
         self.requests += 1
         future = self._loop.create_future()
@@ -118,29 +118,29 @@ class RequestMux:
         self._waiting.pop(number, None)
 
     def take(self, message: Incoming) -> None:
-        """Pass an answer to the call that waits for it. Drop it if that call has ended."""
+        """Pass an answer to the call that waits for it; drop it if that call has ended."""
         waiting = self._waiting.get(int(message.subject[len(self.inbox) :]))
         if waiting is None or waiting.many is not None:
-            self._heard = time.monotonic()
+            self._last_answer = time.monotonic()
         if waiting is not None:
             waiting.take(message)
 
     def deny(self, denied: Denied) -> None:
-        """Fail every call on a subject that the server refused."""
+        """Fail every call on a subject that the server denied."""
         for waiting in tuple(self._waiting.values()):
             if waiting.subject == denied.subject:
                 waiting.fail(Denied(denied.operation, denied.subject))
 
     def break_off(self) -> None:
-        """Fail every call: the connection broke."""
+        """Fail every call, because the connection broke."""
         for waiting in tuple(self._waiting.values()):
             waiting.fail(Disconnected(f"the connection broke before {waiting.subject} answered"))
 
     def _sweep(self) -> None:
-        """Fail calls that timed out. One timer serves all, since nearly every request is answered in time."""
+        """Fail calls that timed out. One timer serves all, since almost all requests are answered in time."""
         now = self._loop.time()
         for waiting in tuple(self._waiting.values()):
-            if waiting.until(self._heard) <= now and not waiting.future.done():
+            if waiting.until(self._last_answer) <= now and not waiting.future.done():
                 waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
         self._clock = self._loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
 
@@ -182,10 +182,10 @@ _ACK = msgspec.json.Decoder(_Ack)
 
 
 def read_ack(subject: str, data: bytes) -> PubAck:
-    """Return where a message on `subject` was stored, as `data` says.
+    """Return where a message on `subject` was stored, given the acknowledgement `data`.
 
-    Raises PublishRefused, or the subclass that names the reason, when it was not stored, and NoResponders
-    when `data` is no acknowledgement.
+    Raises PublishRefused, or a subclass for the reason, if it was not stored, and NoResponders if `data` is
+    not an acknowledgement.
     """
     try:
         ack = _ACK.decode(data)

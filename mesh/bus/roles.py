@@ -1,12 +1,12 @@
 """Roles: who may publish and subscribe where. The server's configuration is generated from one table.
 
-Three rules keep it safe. First, every member but guards and the admin is alone in an account. The server
-checks the subject of a message, never its *reply* subject. But it delivers the answer to a service import in
-the asker's own account alone. So a reply subject reaches only the member that named it. Second, nobody has
-`allow_responses`, which would let an answer go anywhere a question names. Third, the account's imports fix
-the place of a sender's name in a subject, so that the broker vouches for it.
+Three rules keep it safe. First, every member except guards and the admin is alone in its account. The server
+checks the subject of a message but never its *reply* subject. However, it delivers the answer to a service
+import only within the asker's own account. So a reply subject reaches only the member that named it. Second,
+no one has `allow_responses`, which would let an answer go anywhere that a question names. Third, the
+account's imports fix the position of the sender's name in a subject, so the broker vouches for it.
 
-Nothing here is secret: users are known by public keys.
+Nothing here is secret: users are identified by public keys.
 """
 
 import json
@@ -36,7 +36,7 @@ class Role(StrEnum):
 
 
 class Grants(NamedTuple):
-    """One user's account and permissions. None for publish and subscribe: everything is allowed."""
+    """One user's account and permissions. If `publish` and `subscribe` are None, everything is allowed."""
 
     account: str
     publish: tuple[str, ...] | None
@@ -44,7 +44,7 @@ class Grants(NamedTuple):
 
 
 ME = "{me}"
-"""Stands in a subject for the name of the member that it is for."""
+"""Placeholder in a subject for the member's own name."""
 
 
 class Service(NamedTuple):
@@ -52,9 +52,9 @@ class Service(NamedTuple):
 
     subject: str
     many: bool = False
-    """True if one call may have several answers. Else the server passes on only the first."""
+    """True if one call may have several answers. Otherwise the server passes on only the first."""
     within_s: int | None = None
-    """How long the server waits for an answer; a later one is dropped. None: two minutes."""
+    """How long the server waits for an answer before it drops it. None: two minutes."""
 
 
 API = "$JS.API."
@@ -63,21 +63,21 @@ GET = f"{API}DIRECT.GET."
 LEADER_GET = f"{API}STREAM.MSG.GET."
 
 OUTSIDE_API = "mesh.api."
-"""Viewers and operators call this instead of `$JS.API.`. There the server's own JetStream would answer, too:
-"not enabled for this account", and mostly first."""
+"""Viewers and operators call this instead of `$JS.API.`. There, their own account's JetStream would answer,
+too: "not enabled for this account", and usually first."""
 
 ADMIN = "admin"
 GUARD = "guard"
 RESERVED = frozenset({ADMIN, GUARD})
-"""Names with a key in every mesh, beside those of its fleet."""
+"""Names that have a key in every mesh, besides those of its fleet."""
 INBOX = "_I"
 ANONYMOUS_INBOX = "_INBOX"
 
-TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "card.*"))
-"""The wake-ups that agents hear, too."""
+AGENT_WAKE_UPS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "card.*"))
+"""The wake-ups that agents get, too."""
 
 LANE_S = 5
-"""The server drops later answers of guards on the lane: by then their asker has long stored the message."""
+"""The server drops later answers of guards on the lane. By then the sender has stored the message anyway."""
 
 _SUBMIT = Service("mesh.prop.{me}.*")
 _CONTROL = Service("mesh.ctl.{me}.*")
@@ -103,13 +103,13 @@ OFFERS = (
     Service(NEXT + "LOG.in-{inbox}", many=True),
     Service("$JS.ACK.LOG.in-{inbox}.>"),
 )
-"""The same for each intent whose offers go to an agent (`offers_to`): those in the intent's inbox, `{inbox}`.
+"""The same for each intent whose offers an agent reads (`offers_to`), in the intent's inbox, `{inbox}`.
 
-All that list the intent share it. Each may keep an offer from the others, as it may leave undone what lies in
-its own inbox; then the offer fails for want of a claim.
+All agents that list the intent share it. Any of them may keep an offer from the others, just as it may ignore
+its own inbox; then the offer expires unclaimed and goes to each of them separately.
 """
 _VIEWER = (
-    Service(f"{GET}*", many=True),  # of each stream that allows direct gets: no queue, nor TIMER
+    Service(f"{GET}*", many=True),  # streams that allow direct gets, so neither queues nor TIMER
     Service(f"{GET}*.>"),
     Service(f"{OUTSIDE_API}STREAM.MSG.GET.LOG"),
     Service(f"{OUTSIDE_API}STREAM.LIST"),  # `STREAM.INFO` lists subjects, too, at the server's cost
@@ -128,10 +128,10 @@ CALLS: dict[Role, tuple[Service, ...]] = {
     Role.VIEWER: _VIEWER,
     Role.OPERATOR: (*_VIEWER, _SUBMIT, _LANE, _CONTROL, Service("$SRV.>", many=True)),
 }
-"""Services in CORE that each role outside it may call. Agents call those of `OFFERS`, too."""
+"""Services in CORE that each role outside it may call. Agents also call those of `OFFERS`."""
 
 PRESENCE_S = 2
-"""An agent that kept its answers could send many at once: it can keep those of so many seconds."""
+"""Lifetime of an answer in seconds. It limits how many answers an agent could save up and send at once."""
 
 _LIVE = Service("mesh.live.{me}.>")
 ANSWERS: dict[Role, tuple[Service, ...]] = {
@@ -139,7 +139,9 @@ ANSWERS: dict[Role, tuple[Service, ...]] = {
         Service("$SRV.*", within_s=PRESENCE_S),
         Service("$SRV.PING.{me}", within_s=PRESENCE_S),
         Service("$SRV.INFO.{me}", within_s=PRESENCE_S),
-        Service("$SRV.STATS.{me}", many=True, within_s=PRESENCE_S),  # of each instance; operators alone ask
+        Service(
+            "$SRV.STATS.{me}", many=True, within_s=PRESENCE_S
+        ),  # one from each instance; only operators ask
         Service("$SRV.*.{me}.*", within_s=PRESENCE_S),
     ),
     Role.CLIENT: (_LIVE,),
@@ -149,7 +151,7 @@ ANSWERS: dict[Role, tuple[Service, ...]] = {
 """Services outside CORE that CORE calls. None overlaps another: each would answer."""
 
 HEARS: dict[Role, tuple[str, ...]] = {
-    Role.AGENT: ("mesh.note.{me}.*", *TOLD_AGENTS),
+    Role.AGENT: ("mesh.note.{me}.*", *AGENT_WAKE_UPS),
     Role.CLIENT: ("mesh.note.{me}.*",),
     Role.VIEWER: (),
     Role.OPERATOR: ("mesh.note.{me}.*",),
@@ -187,14 +189,14 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     ANSWER,
     f"{INBOX}.{ADMIN}.>",  # the admin is in the same account: what it asks a guard is answered directly
 )
-"""Subjects that a guard may publish, besides those of each partition's queues (`_guard_publishes`)."""
+"""Subjects to which a guard may publish, besides those of each partition's queues (`_guard_publishes`)."""
 GUARD_ANSWERS = tuple(f"$SRV.{verb}.{GUARD}" for verb in ("PING", "STATS"))
-"""Subjects that a guard answers to operators and the admin. No member may have that name."""
+"""Subjects on which a guard answers operators and the admin. No member may have that name."""
 GUARD_HEARS = ("mesh.lane.>", "mesh.note._.>", CONF_CHANGED + ".>", GUARD_BEATS, *GUARD_ANSWERS)
 
 
 def inbox_prefix(name: str, *, anonymous: bool = False) -> str:
-    """Return where answers to `name` go. Nobody else may listen there."""
+    """Return the prefix of the inbox of `name`, to which no one else may listen."""
     return ANONYMOUS_INBOX if anonymous else f"{INBOX}.{name}"
 
 
@@ -202,7 +204,7 @@ def calls(role: Role, name: str, intents: Iterable[str] = ()) -> list[Service]:
     """Return the services in CORE that `name` in `role`, outside it, may call.
 
     Args:
-        intents: those whose offers go to an agent (`offers_to`).
+        intents: the intents whose offers an agent reads (`offers_to`).
     """
     inboxes = dict.fromkeys(map(intent_inbox, intents))
     own = [call._replace(subject=call.subject.replace(ME, name)) for call in CALLS[role]]
@@ -219,12 +221,12 @@ def grants(
     partitions: int = PARTITIONS,
     anonymous: bool = False,
 ) -> Grants:
-    """Return what `name` in `role` may do. Raises ValueError for a name that is none.
+    """Return the permissions of `name` in `role`. Raises ValueError for an invalid name.
 
     Args:
-        intents: those whose offers go to an agent (`offers_to`).
-        partitions: how many of them guards take from.
-        anonymous: connections without credentials are `name`, with any tool's default inbox.
+        intents: the intents whose offers an agent reads (`offers_to`).
+        partitions: how many there are for guards to take from.
+        anonymous: True if connections without credentials act as `name`, with any tool's default inbox.
     """
     if not is_name(name):
         raise ValueError(f"not a name: {name!r}; {NAME_RULE}")
@@ -252,7 +254,7 @@ def _named(subjects: Iterable[str], name: str) -> tuple[str, ...]:
 def members(fleet: Fleet) -> Iterator[tuple[Role, str]]:
     """Yield every member with credentials in `fleet`, admin and guard first.
 
-    Raises ValueError when a name is none or is used twice: permissions go by name.
+    Raises ValueError if a name is invalid or used twice, since permissions go by name.
     """
     everybody = [
         (Role.ADMIN, ADMIN),
@@ -286,10 +288,10 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
     Args:
         fleet: its members get accounts.
         nkeys: public key of every member (`names`); others are ignored.
-        anonymous: the client that connections without credentials are. Its inbox is then `_INBOX.>`,
-            for any NATS tool to work. Only for a server that listens on the loopback interface.
+        anonymous: the client that connections without credentials act as. Its inbox is then `_INBOX.>`, so
+            that any NATS tool works. Only for a server that listens on the loopback interface.
 
-    Raises ValueError when a key is missing, or `anonymous` is no client.
+    Raises ValueError if a key is missing, or `anonymous` is not a client.
     """
     if anonymous is not None and anonymous not in fleet.clients:
         raise ValueError(f"anonymous connections must be a client of the fleet, not {anonymous!r}")
@@ -324,10 +326,10 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
 
 
 class _Core:
-    """The account of streams and guards, as it grows with every member that is described.
+    """The account of streams and guards, which is built up with each member that is added.
 
-    Each export is the very subject that is imported, for the accounts that import it and no other. If several
-    exports match an import, the server takes any of them.
+    Each export is exactly the subject that is imported, and only for the accounts that import it. If several
+    exports matched an import, the server would take any of them.
     """
 
     def __init__(self) -> None:
@@ -347,13 +349,13 @@ class _Core:
         return _import("service", CORE, here, "" if here == subject else subject)
 
     def heard_by(self, name: str, pattern: str) -> str:
-        """Let `name` hear messages published in this account; return its import."""
+        """Let `name` receive messages published in this account; return its import."""
         subject = pattern.replace(ME, name)
         self._exported[f"stream: {json.dumps(subject)}"].append(name)
         return _import("stream", CORE, subject)
 
     def asks(self, name: str, service: Service) -> str:
-        """Call a service in the account of `name`; return its export."""
+        """Let this account call a service of `name`; return its export."""
         subject = service.subject.replace(ME, name)
         self.imports.append(_import("service", name, subject))
         return _entry(_service(subject, service), (CORE,))
@@ -430,7 +432,7 @@ def _entry(what: str, accounts: Iterable[str]) -> str:
 
 
 def _partitioned(name: str, partitions: int) -> str:
-    """Return the mapping that puts a request's partition into what `name` asks on the lane.
+    """Return the mapping that inserts a request's partition into the lane subjects of `name`.
 
     The server checks permissions on the mapped subject.
     """

@@ -1,7 +1,7 @@
-"""Small stores on the bus: entries of CONF, schedules, the steps of a turn, dead letters, questions.
+"""Small stores on the bus: entries of CONF, schedules, steps of turns, dead letters, questions.
 
-Each message stands under a subject of its own and is written under a condition: CONF and schedules by
-compare-and-set, a step once and for all.
+Each message has its own subject and is written under a condition: CONF and schedules by compare-and-set, a
+step only once.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ T = TypeVar("T")
 NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
 UNREADABLE = Kind("entry_unreadable", "entry_readable", "{} cannot be read: run `mesh doctor`", lasts=True)
 CODES = frozenset({"policy_unreadable", "fleet_unreadable", "prices_unreadable"})
-"""Codes of a refused submit that rests on an entry which cannot be read."""
+"""Codes of submits that are refused because an entry cannot be read."""
 
 
 class ConfUnreadable(MeshError, code="conf.unreadable"):
-    """An entry of CONF is needed and cannot be read; an admin has to write it anew.
+    """A needed entry of CONF cannot be read. An admin has to write it again.
 
-    `refusal` is the code, of `CODES`, under which a submit that needs it is refused.
+    `refusal` is the code (one of `CODES`) with which submits that need it are refused.
     """
 
     def __init__(self, entry: str, reason: str) -> None:
@@ -54,7 +54,7 @@ class ConfUnreadable(MeshError, code="conf.unreadable"):
 
 
 def parse_conf(message: StoredMessage, parse: Callable[[bytes], T]) -> T:
-    """Return the parsed entry. If `parse` finds it invalid, log it and raise ConfUnreadable."""
+    """Return the parsed entry. If it is invalid, log that and raise ConfUnreadable."""
     try:
         return parse(message.data)
     except DocumentInvalid as invalid:
@@ -65,16 +65,16 @@ def parse_conf(message: StoredMessage, parse: Callable[[bytes], T]) -> T:
 async def write_conf(
     bus: Bus, subject: str, entry: msgspec.Struct, *, after: int, timeout_s: float = TIMEOUT_S
 ) -> int:
-    """Write an entry if the one of sequence `after` still stands (0: none does); return its own sequence.
+    """Write an entry if the current one has the sequence `after` (0: if there is none); return its sequence.
 
-    Raises SequenceConflict if another one stands, and as `Bus.publish_durable`.
+    Raises SequenceConflict if another entry is current, and as `Bus.publish_durable`.
     """
     body = msgspec.json.encode(entry)
     return (await bus.publish_durable(subject, body, after=after, timeout_s=timeout_s)).seq
 
 
 BY = "Mesh-By"
-"""Header of an entry: who wrote it, by their own word."""
+"""Header of an entry: who claims to have written it."""
 REPORT = "Mesh-Report"
 """Header of a policy that was a shadow before: the digest of the report by which it was promoted."""
 
@@ -93,10 +93,10 @@ class Revision(NamedTuple):
 
 
 async def revisions(bus: Bus, subject: str) -> list[Revision]:
-    """Return the revisions that are kept of entries, the oldest first. Raises BusError.
+    """Return the kept revisions of entries, the oldest first. Raises BusError.
 
     Args:
-        subject: of the entries, wildcards allowed.
+        subject: subject of the entries; may have wildcards.
     """
     found, from_seq = list[Revision](), 1
     while True:
@@ -112,7 +112,7 @@ async def revisions(bus: Bus, subject: str) -> list[Revision]:
 
 
 def differences(before: Any, after: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two documents differ: the place, and what stands there before and after (None: nothing)."""
+    """Yield the differences of two documents: the path, and the values before and after (None: missing)."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys((*before, *after)):
             yield from differences(before.get(key), after.get(key), f"{where}.{key}" if where else str(key))
@@ -121,14 +121,14 @@ def differences(before: Any, after: Any, where: str = "") -> Iterator[tuple[str,
 
 
 async def writer_of(bus: Bus, subject: str) -> str:
-    """Return who wrote an entry as it is now, by their own word; empty if nobody said. Raises BusError."""
+    """Return who claims to have written the current entry; empty if unknown. Raises BusError."""
     return (await bus.request(f"{GET}CONF.{subject}", timeout_s=TIMEOUT_S)).header(BY)
 
 
 async def write_revision(
     bus: Bus, subject: str, body: bytes, *, by: str, after: int, report: str = ""
 ) -> int:
-    """Write an entry if the one of sequence `after` still stands; return its own. Raises as `write_conf`.
+    """Write an encoded entry, as `write_conf` does.
 
     Args:
         by: who writes it.
@@ -150,16 +150,16 @@ class _Alarm(msgspec.Struct, frozen=True):
 async def arm_schedule(
     bus: Bus, request: str, at_us: int, partitions: int, *, after: int | None = None
 ) -> int:
-    """Schedule the request's wake-up at `at_us` (UTC µs; at once if that is past); return its sequence.
+    """Schedule the request's wake-up at `at_us` (UTC µs; at once if in the past); return its sequence.
 
-    The server keeps the schedule and delivers it into the request's partition when it is due. A schedule that
-    has fired is gone; the next one is armed after sequence 0 again. Arming twice is harmless.
+    The server keeps the schedule and delivers it into the request's partition when it is due. A fired
+    schedule is gone; the next one is armed after sequence 0 again. Arming twice is harmless.
 
     Args:
         partitions: how many the mesh has.
         after: sequence of the schedule that this one replaces, 0 if there is none; None replaces any.
 
-    Raises SequenceConflict if another schedule stands (read `standing_schedule`, decide again), and as
+    Raises SequenceConflict if another schedule is current (read `current_schedule`, decide again), and as
     `Bus.publish_durable`.
     """
     headers = {
@@ -171,17 +171,17 @@ async def arm_schedule(
     return (await bus.publish_durable(timer_at(request), body, headers, after=after)).seq
 
 
-async def standing_schedule(bus: Bus, request: str) -> tuple[int, int] | None:
+async def current_schedule(bus: Bus, request: str) -> tuple[int, int] | None:
     """Return sequence and due time (UTC µs) of the request's schedule; None if there is none."""
     found = await last(bus, "TIMER", timer_at(request), leader=True)
     return None if found is None else (found.seq, due_of(found.data))
 
 
 def due_of(body: bytes) -> int:
-    """Return the due time (UTC µs) in a schedule, or in the message it fired. Raises ValueError."""
+    """Return the due time (UTC µs) in a schedule, or in the message that it fired. Raises ValueError."""
     alarm = codec.readable(body, _Alarm)
     if alarm is None:
-        raise ValueError("a schedule that says no time")
+        raise ValueError("a schedule without a time")
     return alarm.at
 
 
@@ -195,26 +195,26 @@ def rfc3339(at_us: int) -> str:
 
 
 class StepTaken(MeshError, code="journal.step_taken"):
-    """A step of this name exists already."""
+    """A step with this name already exists."""
 
 
 class StepStore(Protocol):
-    """The port: the steps of one agent's turns. Each is written once and never replaced.
+    """The port for the steps of one agent's turns. Each step is written once and never replaced.
 
-    This fences an instance that lost its turn without noticing: its next step exists already.
+    That fences an instance which lost its turn without noticing, because its next step already exists.
     """
 
     async def get(self, request: str, turn: str, name: str) -> bytes | None:
         """Return the bytes of a step; None if there is none."""
 
     async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
-        """Write a step. Raises StepTaken if it exists, also from an earlier try of this call."""
+        """Write a step. Raises StepTaken if it exists, even from an earlier attempt of this call."""
 
 
 class JetStreamSteps:
     """Steps in the agent's own stream, `STEPS-<agent>`.
 
-    A call waits while the bus is unavailable or the stream is full. No turn fails because of that.
+    Calls wait while the bus is unavailable or the stream is full. No turn fails because of that.
     """
 
     def __init__(self, bus: Bus, agent: str) -> None:
@@ -241,23 +241,23 @@ class JetStreamSteps:
 
 
 PROMPT_S = 2.0
-"""How long a prompt may keep a model's call waiting until it is stored."""
+"""How long a model's call waits for its prompt to be stored."""
 _PROMPTS_KNOWN = 1_000
 
 
 class PromptStore:
-    """The fixed parts of an agent's prompts, each stored once, before a model is first sent it.
+    """The fixed parts of an agent's prompts. Each is stored once, before it is first sent to a model.
 
-    A part that cannot be stored is named in the log, and the model is asked all the same.
+    If a part cannot be stored, that is logged and the model is called anyway.
     """
 
     def __init__(self, bus: Bus, agent: str) -> None:
         self._bus, self._agent = bus, agent
         self._known: dict[str, None] = {}
-        """Digests of the parts that this process has stored, or tried to."""
+        """Digests of parts that this process has stored, or tried to."""
 
     async def keep(self, digest: str, body: bytes) -> None:
-        """Store a part, unless this process has done so."""
+        """Store a part, unless this process already has."""
         if digest in self._known:
             return
         self._known[digest] = None
@@ -280,14 +280,14 @@ class PromptStore:
 
 
 # --- journals, as viewers and operators read them ---------------------------------------------------
-# Each agent's journals are a stream of their own, and an agent may write anything into its own. Steps are
-# named as `mesh.agent._journal` does: `<round>-<n>`, and `<round>-<n>d` for an effect's result. What lies
-# there under another name (an attempt's mark) is no step.
+# Each agent's journals are in its own stream, and an agent may write anything there. Steps have the names
+# that `mesh.agent._journal` gives them: `<round>-<n>`, and `<round>-<n>d` for an effect's result. Messages
+# with other names (the mark of an attempt) are not steps.
 
 _STEP_SUBJECT = re.compile(r"mesh\.step\.(?P<agent>[^.]+)\.[^.]+\.(?P<turn>[^.]+)\.(?P<name>[^.]+)")
 _STEP_NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
 _LATEST_AT = 253_402_300_799_999_000
-"""The end of the year 9999, UTC µs: the last millisecond that can be written as a date."""
+"""The end of the year 9999 (UTC µs), the last millisecond that can be written as a date."""
 
 
 class JournaledStep(NamedTuple):
@@ -295,7 +295,7 @@ class JournaledStep(NamedTuple):
 
     agent: str
     journal: str
-    """The turn under whose id it is; a continued turn's steps are under the first one's."""
+    """The turn id under which it is stored. A continued turn's steps are under the first turn's id."""
     round: int
     name: str
     record: Record
@@ -305,7 +305,7 @@ class JournaledStep(NamedTuple):
 async def stored_steps(
     bus: Bus, request: str | None, agents: Iterable[str], journal: str | None = None
 ) -> AsyncIterator[StoredMessage]:
-    """Yield what these agents stored as steps of a request (None: of all), in one journal if asked.
+    """Yield what these agents stored as steps of a request (None: of all), optionally of one journal only.
 
     Raises BusError.
     """
@@ -322,10 +322,10 @@ async def journaled(
     *,
     passed_over: set[str] | None = None,
 ) -> list[JournaledStep]:
-    """Return the steps of these agents in a request, in one journal if asked, as they were made in time.
+    """Return the steps of these agents in a request, optionally of one journal only, ordered by time.
 
     Args:
-        passed_over: gets the subjects of steps that cannot be read, or cannot be true.
+        passed_over: collects the subjects of steps that are unreadable or impossible.
 
     Raises BusError.
     """
@@ -336,10 +336,10 @@ async def journaled(
 def read_steps(
     stored: Iterable[tuple[str, bytes]], passed_over: set[str] | None = None
 ) -> list[JournaledStep]:
-    """Return stored steps, each given with its subject, as they were made in time.
+    """Return stored steps, given as (subject, data), ordered by time.
 
     Args:
-        passed_over: gets the subjects of steps that cannot be read, or cannot be true.
+        passed_over: collects the subjects of steps that are unreadable or impossible.
     """
     found: list[JournaledStep] = []
     for subject, data in stored:
@@ -373,15 +373,16 @@ async def store_dead_letter(
     after: int | None = None,
     **known: Any,
 ) -> int | None:
-    """Keep a message that came to nothing in a dead-letter list; return where. None if it was not kept.
+    """Store a message in a dead-letter list and return its sequence; None if it was not stored.
 
     Args:
         at: UTC µs.
-        after: the list's last letter, 0 if it has none; None for whatever is there. Then a message that comes
-            again before it is acknowledged is kept again, and readers show one of its letters.
+        after: sequence of the list's last letter, 0 if it is empty; None for no condition. Without a
+            condition, a message that comes again before its acknowledgement is stored twice, and readers show
+            only one.
         known: further fields of the letter.
 
-    Raises SequenceConflict if the list has another last letter than `after`.
+    Raises SequenceConflict if the list's last letter is not `after`.
     """
     letter = dead_letter(
         at=at,
@@ -401,10 +402,10 @@ async def store_dead_letter(
     except SequenceConflict:
         raise
     except BusError as error:
-        if not isinstance(error, PASSING):  # the connection says what passes by itself
+        if not isinstance(error, PASSING):  # the connection reports transient errors
             _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
         return None
-    from mesh.telemetry import export as telemetry  # a command that reads needs no OpenTelemetry
+    from mesh.telemetry import export as telemetry  # read-only commands need no OpenTelemetry
 
     telemetry.dead_letters.add(1, {tracing.CODE: code, tracing.BY: by})
     return ack.seq
@@ -414,15 +415,15 @@ async def store_dead_letter(
 
 
 async def show_questions(bus: Bus, reader: str, request: str, wanted: Questions) -> None:
-    """Write what a request asks a client, unless the list there is known up to as late an event.
+    """Write a request's list of questions to a client, unless the stored list is at least as recent.
 
     Raises BusError.
     """
     subject, body = subjects.questions(reader, request), msgspec.json.encode(wanted)
     while True:
         found = await last(bus, "ASKS", subject, leader=True)
-        stands = None if found is None else codec.readable(found.data, Questions)
-        if stands is not None and stands.n >= wanted.n:
+        current = None if found is None else codec.readable(found.data, Questions)
+        if current is not None and current.n >= wanted.n:
             return
         with contextlib.suppress(SequenceConflict):  # another guard was first
             await bus.publish_durable(subject, body, after=0 if found is None else found.seq)
@@ -430,6 +431,6 @@ async def show_questions(bus: Bus, reader: str, request: str, wanted: Questions)
 
 
 async def read_questions(bus: Bus, reader: str, request: str) -> Questions | None:
-    """Return what a request asks a client, as guards last wrote it; None if it never did. Raises BusError."""
+    """Return a request's list of questions to a client; None if there never was one. Raises BusError."""
     found = await get(bus, "ASKS", subjects.questions(reader, request))
     return None if found is None else codec.readable(found.data, Questions)

@@ -1,9 +1,9 @@
-"""The table of streams and consumers: what every mesh has on its server, and which subjects each keeps.
+"""The table of streams and consumers that every mesh has on its server, with their subjects.
 
-**Queues** hold what agents, clients and operators want of guards. Each sender has a stream and limits of its
-own. So a flood fills only its sender's queue, and the broker refuses the rest. Guards take from all queues,
-so that nobody waits behind another. Operators share one queue for control messages: freeze and thaw have one
-order, and nobody else is in front of them. Each agent also has a stream for its journals.
+**Queues** hold messages from agents, clients and operators to guards. Each sender has its own stream and
+limits. So a flood fills only its sender's queue, and the broker refuses the rest. Guards take from all
+queues, so no sender waits behind another. Operators share one queue for control messages, so freezes and
+thaws have one order and wait behind no one else. Each agent also has a stream for its journals.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 GUARD_GROUP = "guard"
 IN_MEMORY = "mem_storage"
-"""The field of a consumer that says where its state is kept."""
+"""The field of a consumer's configuration that tells where its state is stored."""
 
 _ENDS_BYTES = 256 * MIB
 _ASKS_BYTES = 256 * MIB
@@ -31,11 +31,11 @@ _ANCHORS_BYTES = 512 * MIB
 _SHADOW_BYTES = 128 * MIB
 _SHADOW_AGE = 14 * 86_400 * NS
 REVISIONS = 64
-"""Revisions that are kept of each document in CONF: verdicts of before name them."""
+"""Kept revisions of each document in CONF, since earlier verdicts refer to them."""
 SCHEMA_KEY = "mesh.schema"
 _PARTITIONS_KEY = "mesh.partitions"
 MOST_LETTERS = 250
-"""Dead letters of one list; the oldest make room."""
+"""Dead letters in one list; the oldest are dropped."""
 _SHORT_WINDOW = NS // 10  # the shortest possible: a stray `Nats-Msg-Id` then costs no memory
 NEVER = {
     "allow_rollup_hdrs": False,
@@ -43,15 +43,15 @@ NEVER = {
     "allow_msg_counter": False,
     "allow_atomic": False,
 }
-"""Features that let a writer erase or alter messages of others, or avoid the compare-and-set."""
+"""Features that would let a writer erase or alter others' messages, or bypass the compare-and-set."""
 
 LOG, ANCHORS, SHADOW = "LOG", "ANCHORS", "SHADOW"
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
 _JOURNALS = "STEPS-"
 MESSAGE_BYTES = MAX_MESSAGE_BYTES
-"""The largest message that a queue takes, with subject and headers."""
+"""Largest message that a queue takes, including subject and headers."""
 _ADMIN = "admin"
-"""The admin may publish in every name. CTL needs a subject if a fleet has no operators."""
+"""The admin may publish under any name. This gives CTL a subject if a fleet has no operators."""
 _CONTROLS_MESSAGES, _CONTROLS_BYTES = 10_000, 16 << 20
 
 Kind = Literal["PROP", "CTL", "TIMER"]
@@ -61,27 +61,27 @@ class Limits(NamedTuple):
     """How much one sender may store. Beyond it the broker refuses (`err_code` 10077)."""
 
     messages: int = 10_000
-    """Messages that wait for guards."""
+    """Messages waiting for guards."""
     bytes: int = 64 << 20
     """Bytes of these messages."""
     steps: int = 250_000
-    """Steps in an agent's journals. The server keeps each one's subject in memory."""
+    """Steps in an agent's journals. The server keeps the subject of each in memory."""
     step_bytes: int = 256 << 20
     """Bytes of these steps."""
 
 
 class Storage(NamedTuple):
-    """Storage settings of the servers' operator. The fleet says how long the log is kept."""
+    """Storage settings of the operator of the servers. The fleet sets how long the log is kept."""
 
     replicas: int = 1
     log_max_bytes: int = -1
-    """-1: as much as the store takes. When it is full, appends are refused; nothing is dropped."""
+    """-1: as much as the store has. When it is full, appends are refused; nothing is dropped."""
     memory_bytes: int = 8 << 20
-    """Most bytes that the conversations of one client may remember; beyond it the oldest facts go."""
+    """Most bytes that one client's conversations may remember; beyond that the oldest facts are dropped."""
     limits: Limits = Limits()
-    """Each sender's limits."""
+    """Default limits of a sender."""
     limits_of: Mapping[str, Limits] = {}
-    """The same for senders with limits of their own."""
+    """Limits of senders that have their own."""
 
     def limits_for(self, sender: str) -> Limits:
         return self.limits_of.get(sender, self.limits)
@@ -105,7 +105,7 @@ def proposals_of(sender: str) -> str:
 
 
 def controls_of(client: str) -> str:
-    """Return the stream of a client's control messages; those of operators are in CTL."""
+    """Return the stream of a client's control messages. Operators share CTL."""
     return f"{CONTROLS}-{client}"
 
 
@@ -115,7 +115,7 @@ def steps_of(agent: str) -> str:
 
 
 def memory_of(client: str) -> str:
-    """Return the stream of what a client's conversations remember."""
+    """Return the stream of a client's memory records."""
     return f"MEM-{client}"
 
 
@@ -135,12 +135,12 @@ def queue_consumers(partitions: int) -> tuple[str, ...]:
 
 
 def partitions_of(stream: Mapping[str, Any]) -> int:
-    """Return for how many partitions a queue, or TIMER, was made; `stream` is its configuration."""
+    """Return the number of partitions in the configuration `stream` of a queue or of TIMER."""
     return int((stream.get("metadata") or {}).get(_PARTITIONS_KEY, PARTITIONS))
 
 
 def kind_of(stream: str) -> Kind | None:
-    """Return the kind of a queue; None if the stream is no queue."""
+    """Return the kind of a queue; None if the stream is not a queue."""
     kind = stream.partition("-")[0]
     return kind if kind in (PROPOSALS, CONTROLS, TIMERS) else None  # type: ignore[return-value]
 
@@ -157,7 +157,7 @@ def _queues(fleet: Fleet, storage: Storage) -> dict[str, dict[str, Any]]:
 
 
 def _queue(kind: str, senders: Iterable[str], limits: Limits, partitions: int) -> dict[str, Any]:
-    """A work queue whose subjects get the request's partition put in when a message is stored."""
+    """Return a work queue that inserts the request's partition into the subject of each stored message."""
     return {
         "subjects": [f"mesh.{kind}.{sender}.*" for sender in senders],
         "retention": "workqueue",
@@ -176,7 +176,7 @@ def _queue(kind: str, senders: Iterable[str], limits: Limits, partitions: int) -
 
 _KEPT = {"allow_direct": True, "deny_delete": True, "deny_purge": True}
 _ONCE = {"discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": 1}
-"""Each subject is written once, by the first."""
+"""Each subject is written only once."""
 
 
 def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, dict[str, Any]]:
@@ -191,37 +191,37 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "discard": "new",
             "max_age": age,
             "max_bytes": storage.log_max_bytes,
-            "republish": _told("mesh.evt.*.*", "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}"),
+            "republish": _wake_up("mesh.evt.*.*", "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}"),
         },
-        # Guards alone write it, so that an agent whose journals are full cannot keep its turns from ending.
+        # Separate from journals, so that an agent with full journals cannot keep its turns from ending.
         "ENDS": {**_KEPT, **_ONCE, "max_bytes": _ENDS_BYTES, "max_age": age},
-        # The oldest makes room: a stream that refused a write would hold up the verdict that it follows from.
+        # The oldest are dropped: a refused write would hold up the verdict that leads to it.
         "ASKS": {
             **_KEPT,
             "max_msgs_per_subject": 1,
             "max_bytes": _ASKS_BYTES,
             "max_age": age,
-            "republish": _told("mesh.ask.*.*", "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}"),
+            "republish": _wake_up("mesh.ask.*.*", "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}"),
         },
-        # The server forbids `discard: new` beside schedules, so that this stream has no size limit: it holds
-        # one schedule for each open request, and guards alone write it.
+        # The server forbids `discard: new` with schedules, so this stream has no size limit. It holds one
+        # schedule per open request, and only guards write it.
         TIMERS: {"retention": "workqueue", "allow_msg_schedules": True},
         "CONF": {
             "allow_direct": True,
             "deny_delete": True,
             "max_msgs_per_subject": REVISIONS,
             "max_msg_size": MIB // 2,
-            "republish": _told("mesh.conf.>", f"{CONF_CHANGED}.>"),
+            "republish": _wake_up("mesh.conf.>", f"{CONF_CHANGED}.>"),
         },
         "CARDS": {
             **_KEPT,
             "max_msgs_per_subject": 1,
             "max_msg_size": 64 * KIB,
-            "republish": _told("mesh.card.*", f"{CONF_CHANGED}.card.{{{{wildcard(1)}}}}"),
+            "republish": _wake_up("mesh.card.*", f"{CONF_CHANGED}.card.{{{{wildcard(1)}}}}"),
         },
-        # What is not kept is missed by nobody's turn; what is kept stays as long as the log may name it.
+        # No turn needs a prompt that was not stored. What is stored stays as long as the log may name it.
         "PROMPTS": {**_KEPT, **_ONCE, "max_msg_size": MESSAGE_BYTES, "max_bytes": _PROMPTS_BYTES},
-        # Some 15 bytes for each event. The oldest make room: guards never wait for one to be stored.
+        # About 15 bytes per event. The oldest are dropped: guards never wait for an anchor to be stored.
         ANCHORS: {**_KEPT, "max_bytes": _ANCHORS_BYTES, "max_age": age},
         # The oldest make room here, too. What is judged again, and a later count, replaces the earlier one.
         SHADOW: {
@@ -233,7 +233,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         },
         "DEAD": {
             "allow_direct": True,
-            "max_msgs_per_subject": MOST_LETTERS,  # a sender takes 125 MiB, and displaces no other's
+            "max_msgs_per_subject": MOST_LETTERS,  # a sender takes 125 MiB and displaces only its own
             "max_msg_size": 512 * KIB,
             "max_age": age,
         },
@@ -250,7 +250,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "name": name,
             **common,
             **({"subjects": list(STORED_IN[name])} if name in STORED_IN else {}),
-            **(NEVER if name != TIMERS else {}),  # schedules need rollups there; guards alone write it
+            **(NEVER if name != TIMERS else {}),  # schedules need rollups there; only guards write it
             **config,
             "metadata": {
                 SCHEMA_KEY: str(SCHEMA),
@@ -261,8 +261,8 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
     }
 
 
-def _told(source: str, destination: str) -> dict[str, Any]:
-    """Return what publishes a wake-up, without a body, for each message stored."""
+def _wake_up(source: str, destination: str) -> dict[str, Any]:
+    """Return the setting that publishes a wake-up without a body for each stored message."""
     return {"src": source, "dest": destination, "headers_only": True}
 
 
@@ -271,7 +271,7 @@ def _journals(agent: str, limits: Limits, age: int) -> dict[str, Any]:
     return {
         "subjects": [f"mesh.step.{agent}.*.*.*"],
         "allow_direct": True,
-        "deny_delete": True,  # not purging, which is the admin's alone: `mesh log trim-steps`
+        "deny_delete": True,  # purging is allowed, to the admin only: `mesh log trim-steps`
         **_ONCE,
         "max_msgs": limits.steps,
         "max_bytes": limits.step_bytes,
@@ -280,9 +280,9 @@ def _journals(agent: str, limits: Limits, age: int) -> dict[str, Any]:
 
 
 def _memory(client: str, fleet: Fleet, storage: Storage) -> dict[str, Any]:
-    """Return the configuration of the stream of a client's conversations: its own, to fill no other's.
+    """Return the configuration of a client's memory stream. Each client fills only its own.
 
-    The oldest facts make room. A stream that refused them would hold up the answers that they come with.
+    The oldest facts are dropped. Refused writes would hold up the answers that they come with.
     """
     return {
         **_KEPT,
@@ -299,7 +299,7 @@ _STREAM_OF["ctl"] = CONTROLS
 
 
 def stream_of(subject: str) -> str:
-    """Return the stream that a message on `subject` is stored in or read from; empty for anything else."""
+    """Return the stream that stores a subject or that an API subject reads; empty for anything else."""
     match subject.split("."):
         case ["mesh", "prop", sender, *_]:
             return proposals_of(sender)
@@ -317,21 +317,21 @@ def stream_of(subject: str) -> str:
 
 
 def inbox_consumer(name: str) -> str:
-    """Return the name of the consumer of an inbox in LOG: an agent's, or an intent's (`intent_inbox`)."""
+    """Return the name of the consumer of an inbox in LOG, an agent's or an intent's (`intent_inbox`)."""
     return f"in-{name}"
 
 
 def is_offers_consumer(consumer: str) -> bool:
-    """Return True if a consumer of LOG is that of an intent's inbox: all agents that list it share it."""
+    """Return True if a consumer of LOG is of an intent's inbox, which all agents that list it share."""
     return consumer.startswith(inbox_consumer(ANYBODY))
 
 
 def consumer_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> Iterator[Consumer]:
-    """Yield every consumer that `fleet` needs: of guards on each queue, of agents on inboxes.
+    """Yield every consumer that `fleet` needs: guards' on each queue, and agents' on inboxes.
 
-    With replicas, the servers keep what guards have in hand in memory, and fsync none of it. If all of them
-    end at once it is forgotten, and what was not acknowledged comes again: it lies in the queue. A server
-    that runs alone would forget the consumer itself.
+    With replicas, the state of guards' consumers is kept in memory, without fsync. If all servers stop at
+    once it is lost, and unacknowledged messages, which are still in the queue, are delivered again. A single
+    server would lose the consumer itself.
     """
     queues = _queues(fleet, DEFAULT_STORAGE)
     filters = {name: f"mesh.{name.partition('-')[0].lower()}.{{}}.>" for name in queues}
@@ -351,12 +351,12 @@ def consumer_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> Iterator
 
 
 def offered_intents(fleet: Fleet) -> list[str]:
-    """Return every intent of which there are offers in `fleet`, once: each has an inbox of them."""
+    """Return every intent that has an inbox of offers in `fleet`, each once."""
     return list(dict.fromkeys(intent for agent in fleet.agents for intent in offers_to(fleet, agent)))
 
 
 def offers_to(fleet: Fleet, name: str) -> tuple[str, ...]:
-    """Return the intents whose offers go to a member: those that it lists, in a mesh with swarms."""
+    """Return the intents whose offers a member reads: in a mesh with swarms, those that it lists."""
     entry = fleet.agents.get(name)
     return entry.intents or () if fleet.swarms and entry is not None else ()
 

@@ -30,7 +30,7 @@ from mesh.settings import FILE_NAME, store_in
 from protocol.wire import config
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, is_name
-from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, unsaid
+from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, assumed_cache_prices
 
 LISTED = "listed"
 """In place of a model's price: as the vendor's list has it when the fleet is set up."""
@@ -49,7 +49,8 @@ class Strict(BaseModel):
 class LongPriceSection(Strict):
     """Numbers of protocol.wire.prices.Price, but for those of a long prompt.
 
-    A price of the cache that is missing is never taken to be zero: protocol.wire.prices.unsaid fills it in.
+    A price of the cache that is missing is never taken to be zero: protocol.wire.prices.assumed_cache_prices
+    fills it in.
     """
 
     model_config = ConfigDict(strict=True)
@@ -63,7 +64,7 @@ class LongPriceSection(Strict):
     @property
     def whole(self) -> dict[str, Any]:
         """As the fleet writes it down, with everything said."""
-        return unsaid(self.input) | self.model_dump(exclude_none=True)
+        return assumed_cache_prices(self.input) | self.model_dump(exclude_none=True)
 
 
 class PriceSection(LongPriceSection):
@@ -346,7 +347,7 @@ class FleetFile(Strict):
     def rules(self) -> dict[str, config.Policy]:
         """Every policy by name; `default` is there even if the file says nothing."""
         return {"default": config.Policy()} | {
-            name: config.policy_of(numbers, name) for name, numbers in self.policies.items()
+            name: config.parse_policy(numbers, name) for name, numbers in self.policies.items()
         }
 
     @property
@@ -406,7 +407,7 @@ class FleetFile(Strict):
         wrong = []
         for name, numbers in self.policies.items():
             try:
-                config.policy_of(numbers, name)
+                config.parse_policy(numbers, name)
             except config.DocumentInvalid as invalid:
                 known = (*config.Policy.__struct_fields__, *Budget.__struct_fields__)
                 wrong += [f"policies.{name}: {with_suggestion(each, known)}" for each in invalid.mistakes]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import every, last
-from mesh.bus.stores import arm_schedule, standing_schedule
+from mesh.bus.stores import arm_schedule, current_schedule
 from mesh.errors import ApiCode, ApiError, LogUnreadable, SequenceConflict
 from protocol.domain.ledger import fold
 from protocol.wire import codec, config, subjects
@@ -86,7 +86,7 @@ async def look_soon(bus: Bus, requests: Iterable[str], partitions: int) -> None:
     at = time.time_ns() // 1000 + int(READ_S * 1e6)
     for request in dict.fromkeys(requests):
         for left in reversed(range(_ATTEMPTS)):
-            stands = await standing_schedule(bus, request)
+            stands = await current_schedule(bus, request)
             if stands is not None and stands[1] <= at:
                 break
             try:

@@ -23,7 +23,7 @@ from mesh.bus.roles import accounts_config, names
 from mesh.errors import MeshError
 from mesh.fleet.file import LISTED, FleetFile
 from mesh.fleet.leavers import held_by_leavers, look_soon
-from protocol.wire.prices import Price, unsaid
+from protocol.wire.prices import Price, assumed_cache_prices
 from protocol.wire.subjects import PRICES, policy
 
 KEYS = "keys"
@@ -80,7 +80,8 @@ async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = Fals
 def prices_of(file: FleetFile) -> dict[str, Any]:
     """Return the models' prices, by id; a price that is `listed` is today's of the vendor's list.
 
-    A price of the cache that neither names is that of protocol.wire.prices.unsaid. Raises PricesMissing.
+    A price of the cache that neither names is that of protocol.wire.prices.assumed_cache_prices. Raises
+    PricesMissing.
     """
     prices = file.priced
     wanted = [model for model, price in prices.items() if price == LISTED]
@@ -148,7 +149,9 @@ def _price(prices: Any) -> Price:
 def _whole(dollars: Mapping[str, Decimal | None]) -> Price:
     """Return a price, from dollars a million tokens; the cache has its highest price where none is listed."""
     said = {field: int(each * _NANO) for field, each in dollars.items() if each is not None}
-    return msgspec.convert({**unsaid(said.get("input", 0)), "input": 0, "output": 0, **said}, Price)
+    return msgspec.convert(
+        {**assumed_cache_prices(said.get("input", 0)), "input": 0, "output": 0, **said}, Price
+    )
 
 
 def _tiers(price: Any) -> Sequence[Any]:

@@ -1,12 +1,12 @@
-"""Anchors: what guards sign of the log, so that nobody can alter its end without being found out.
+"""Anchors: what guards sign, so that the end of a request's log cannot be altered unnoticed.
 
-In a request's log each event vouches for the one before it, and nothing vouches for the last one. So a guard
+In a request's log each event vouches for the one before it, but nothing vouches for the last one. So a guard
 notes the newest event of each request that it appends to. Once a minute, or after a thousand events, it signs
-these notes with its key and stores them. Anchors are a chain of their own, which all guards write: each
-names the digest of the one before it.
+these notes with its key and stores them. Anchors form their own chain, which all guards write: each names the
+digest of the one before it.
 
-An anchor also says up to where each guard at work has anchored. A guard that starts finds there who died
-before it could anchor its last events. It reads these from the log, and anchors them.
+An anchor also tells how far each running guard has anchored. From that, a starting guard learns which guards
+died before they could anchor their last events. It reads these events from the log, and anchors them.
 """
 
 import asyncio
@@ -34,21 +34,22 @@ T = TypeVar("T")
 
 EVERY_S = 60.0
 MOST = 1000
-"""Seconds between anchors, and events after which a guard does not wait so long."""
+"""Seconds between anchors, and number of events after which a guard does not wait that long."""
 _MOST_HEADS = 4_000
 """Heads in one anchor: 450 KB."""
 _MOST_NOTED = 100_000
-"""Requests that are noted while no anchor can be stored. Beyond that the notes go: memory is worth more."""
+"""Most requests that are noted while no anchor can be stored. Beyond that the notes are dropped to save
+memory."""
 _ATTEMPTS = 20
 _AGAIN_S = 0.05
 
 
 class Anchors:
-    """Anchors what one guard appends, from `keep` on until `leave`. Nobody ever waits for an anchor.
+    """Anchors what one guard appends, from `keep` until `leave`. Nothing ever waits for an anchor.
 
     Args:
-        name: this guard's among the others.
-        others: returns the names of the other guards that are at work.
+        name: this guard's name among the others.
+        others: returns the names of the other running guards.
         now: returns UTC µs.
         most: events after which it does not wait any longer.
     """
@@ -68,12 +69,12 @@ class Anchors:
         self._most = most
         self._heads: dict[str, Head] = {}
         self._events = self._seq = 0
-        """How many events are not anchored, and the newest one's sequence."""
+        """Number of events not anchored yet, and the newest one's sequence."""
         self._many = asyncio.Event()
         self._off = bus.sign is None
 
     def stored(self, request: str, n: int, body: bytes, seq: int) -> None:
-        """Note an event that this guard has appended."""
+        """Note an event that this guard appended."""
         if not self._off:
             self._note(request, n, body, seq)
             self._seq = max(self._seq, seq)
@@ -87,7 +88,7 @@ class Anchors:
             self._heads[request] = Head(n, codec.body_digest(body), seq)
 
     async def keep(self) -> None:
-        """Anchor what guards that died could not, then what this one appends. Runs until cancelled."""
+        """Anchor what dead guards could not, then what this guard appends. Runs until cancelled."""
         await self._try(self._take_over)
         while not self._off:
             with contextlib.suppress(TimeoutError):
@@ -98,12 +99,12 @@ class Anchors:
                 await self._try(self._write)
 
     async def leave(self) -> None:
-        """Anchor what is left, and say that this guard is gone."""
+        """Anchor what is left, and record that this guard is gone."""
         if not self._off:
             await self._try(lambda: self._write(leaves=True))
 
     async def _try(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write, and go on whatever comes of it: what was not anchored is anchored the next time."""
+        """Write, ignoring failures: what was not anchored is anchored the next time."""
         try:
             await write()
         except Denied:  # a server that was set up by an older version
@@ -115,7 +116,7 @@ class Anchors:
             self._heads, self._events = {}, 0
 
     async def _take_over(self) -> None:
-        """Anchor what was appended by guards that are gone, and begin to be one of those at work."""
+        """Anchor what guards that are gone appended, and add this guard to the running ones."""
         newest = await last(self._bus, LOG, EVENTS, leader=True)
         end = 0 if newest is None else newest.seq
         before = (await self._last())[1]
@@ -139,7 +140,7 @@ class Anchors:
         )
 
     async def _write(self, *, leaves: bool = False) -> None:
-        """Anchor what this guard has noted."""
+        """Anchor this guard's notes."""
         heads, events, seq = self._heads, self._events, self._seq
         self._heads, self._events = {}, 0
 
@@ -159,7 +160,7 @@ class Anchors:
         seq: int,
         at_work: Callable[[Mapping[str, int]], Mapping[str, int]],
     ) -> None:
-        """Sign and store an anchor behind the newest one. Raises BusError."""
+        """Sign and store an anchor after the newest one. Raises BusError."""
         assert self._bus.sign is not None
         for attempt in range(_ATTEMPTS):
             stored, before = await self._last()
@@ -184,7 +185,7 @@ class Anchors:
                 await asyncio.sleep(_AGAIN_S * uniform(0.5, 1.5))
 
     async def _last(self) -> tuple[StoredMessage | None, Anchor]:
-        """Return the newest anchor, as it is stored and as it was signed; an empty one if there is none."""
+        """Return the newest anchor, both stored and decoded; an empty one if there is none."""
         stored = await last(self._bus, ANCHORS, ANCHOR, leader=True)
         signed = None if stored is None else codec.readable(stored.data, SignedAnchor)
         anchor = None if signed is None else codec.readable(bytes(signed.anchor), Anchor)
@@ -192,7 +193,7 @@ class Anchors:
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    """Yield the items, so many at a time (`itertools.batched` of Python 3.12)."""
+    """Yield the items in tuples of up to `size` (like `itertools.batched` in Python 3.12)."""
     left = iter(items)
     while part := tuple(islice(left, size)):
         yield part

@@ -1,13 +1,13 @@
-"""Which agents can get work: since when each is served, and the breakers of those that fail.
+"""Which agents can get work: since when each has been served, and the breakers of failing agents.
 
-The clock of a round stands while nobody serves its agent, and while the round waits in a queue that moves.
-One look when the time is up shows neither, so a guard looks at every agent again and again. It counts only
-what it has seen: each span begins anew at its first look, and after a gap in its looks. So a round may get
-more time than its policy says, never less. One missed ping makes no span without service.
+The clock of a round is stopped while its agent is not served, and while the round waits in a moving queue. A
+single probe when the time is up shows neither, so a guard probes every agent regularly. It counts only what
+it has seen: each span begins at the first probe, and again after a gap between probes. So a round may get
+more time than its policy allows, but never less. A single missed ping does not make a span without service.
 
-A guard judges by its own copies of the circuit breakers, which the wake-ups of CONF keep current. It changes
-an entry by compare-and-set, in a few attempts. A count that it cannot write is lost: no decision waits for it
-or fails because of it.
+A guard judges by its own copies of the circuit breakers, which wake-ups from CONF keep current. It changes an
+entry by compare-and-set, in a few attempts. A count that it cannot write is lost: no decision waits for it or
+fails because of it.
 """
 
 import asyncio
@@ -37,45 +37,45 @@ _log = get_logger(__name__)
 
 LOOK_S = 5.0
 GAP_S = 3 * LOOK_S
-"""Looks further apart than this tell nothing of the time between them."""
+"""Probes further apart than this tell nothing about the time between them."""
 _MOST_MARKS = 1_000
 
 
 class InboxProgress:
-    """How far an agent's inbox was delivered, and when a look first saw that."""
+    """How far an agent's inbox was delivered, and when a probe first saw that."""
 
     def __init__(self) -> None:
         self._seqs: list[int] = []
         self._times: list[int] = []
 
     def seen(self, delivered: int, at: int) -> None:
-        """Note a look: everything up to the stream sequence `delivered` was delivered at `at` (UTC µs)."""
-        if self._seqs and delivered < self._seqs[-1]:  # the server crashed, and forgot its latest deliveries
+        """Record a probe at `at` (UTC µs): everything up to stream sequence `delivered` was delivered."""
+        if self._seqs and delivered < self._seqs[-1]:  # the server crashed and forgot its latest deliveries
             self._seqs.clear()
             self._times.clear()
         if self._seqs and delivered == self._seqs[-1]:
             return
         self._seqs.append(delivered)
         self._times.append(at)
-        if len(self._seqs) > _MOST_MARKS:  # old times need only a coarse record, which errs to later
+        if len(self._seqs) > _MOST_MARKS:  # a coarse record is enough for old times, and errs to later
             half = _MOST_MARKS // 2
             del self._seqs[:half:2], self._times[:half:2]
 
     def holds(self, seq: int) -> bool:
-        """Return True if the event at `seq` was seen delivered."""
+        """Return True if a probe saw the event at `seq` delivered."""
         return bool(self._seqs) and self._seqs[-1] >= seq
 
     def moved(self, seq: int) -> int:
-        """Return when (UTC µs) the event at `seq` was seen delivered; else when the queue last moved.
+        """Return when (UTC µs) the event at `seq` was first seen delivered, or when the queue last moved.
 
-        There must have been a look.
+        There must have been a probe.
         """
         at = bisect.bisect_left(self._seqs, seq)
         return self._times[min(at, len(self._times) - 1)]
 
 
 class _Agent:
-    """The sightings of one agent."""
+    """The probes of one agent."""
 
     def __init__(self) -> None:
         self.served = False
@@ -93,10 +93,10 @@ class AttendanceWatch:
     """What one guard has seen of the fleet's agents.
 
     Args:
-        agents: returns the names of those that there are.
+        agents: returns the names of the current agents.
         now: returns UTC µs.
-        api: asks JetStream, as `Bus.api` does by default.
-        answer_s: how long an answer is waited for.
+        api: asks JetStream; by default `Bus.api`.
+        answer_s: how long to wait for an answer.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class AttendanceWatch:
         self._agents: dict[str, _Agent] = {}
 
     async def keep(self) -> None:
-        """Look at every agent each `LOOK_S`. Runs until cancelled."""
+        """Probe every agent every `LOOK_S`. Runs until cancelled."""
         while True:
             names = tuple(self._names())
             self._agents = {name: seen for name, seen in self._agents.items() if name in names}
@@ -125,16 +125,16 @@ class AttendanceWatch:
     async def _look_if_possible(self, agent: str) -> None:
         try:
             await self._look(agent)
-        except BusError as error:  # the bus says so itself; a look that is missing is a gap
+        except BusError as error:  # the bus reports it itself; a missing probe is a gap
             _log.debug("agent_not_seen", agent=agent, code=error.code)
 
     async def look_at(self, agent: str, seq: int, first_step: str) -> Attendance:
-        """Look at `agent` now, and return how it was served, for its round.
+        """Probe `agent` now, and return its attendance for a round.
 
         Args:
-            seq: where in the log the event lies that opened the round.
-            first_step: the subject of the first step that the round would journal. A server that crashes
-                forgets its latest deliveries, a step stands.
+            seq: log sequence of the event that opened the round.
+            first_step: subject of the first step that the round would journal. A crashed server forgets its
+                latest deliveries, but not a step.
 
         Raises BusError.
         """
@@ -144,22 +144,21 @@ class AttendanceWatch:
         return Attendance(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
     async def readers(self, placed: Mapping[AgentName, int | None]) -> tuple[Reader, ...]:
-        """Look at the agents that may claim an offer now. Raises BusError.
+        """Probe the agents that may claim an offer. Raises BusError.
 
         Args:
-            placed: by agent, where in the log the event lies that offers it the task in its own inbox, if any
-                does.
+            placed: by agent, the log sequence of the offer in its own inbox, if there is one.
         """
         seen = await asyncio.gather(*map(self._look, placed))
         return tuple(
-            Reader(one.served, one.since, took=seq is not None and one.queue.holds(seq))
-            for one, seq in zip(seen, placed.values(), strict=True)
+            Reader(agent.served, agent.since, took=seq is not None and agent.queue.holds(seq))
+            for agent, seq in zip(seen, placed.values(), strict=True)
         )
 
     async def served(self, agents: Iterable[str]) -> list[bool]:
-        """Return, for each of these agents, if it is served: as the last look found it, if that was lately.
+        """Return whether each of these agents is served, according to the last probe if that is recent.
 
-        Where nobody was found it is looked for again: an agent may just have come. Raises BusError.
+        An agent that was not served is probed again, since it may just have started. Raises BusError.
         """
 
         async def look(agent: str) -> bool:
@@ -183,7 +182,7 @@ class AttendanceWatch:
         return found.status != 404
 
     async def _delivered(self, agent: str) -> int:
-        """Return up to which stream sequence the agent's inbox was delivered; 0 for one that is not there."""
+        """Return the stream sequence up to which the agent's inbox was delivered; 0 without an inbox."""
         try:
             info = await self._api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=self._answer_s)
         except ApiError as error:
@@ -197,24 +196,24 @@ class AttendanceWatch:
 
 NOT_WRITTEN = Kind("breaker_not_written", "breaker_written", "failures of {} cannot be counted", blocks=False)
 ATTEMPTS = 4
-"""How often a lost race over an entry is met by reading it again."""
+"""How often an entry is read again after a lost race."""
 
 
 class _Copy(NamedTuple):
     entry: BreakerEntry
     seq: int
-    """The sequence that a compare-and-set has to name."""
+    """The sequence that a compare-and-set must name."""
 
 
 _NONE = _Copy(CLOSED, 0)
 
 
 class Breakers:
-    """One entry for each agent.
+    """The circuit breakers of all agents.
 
     Args:
-        rules: what the fleet says of an agent.
-        now: UTC µs.
+        rules: returns the breaker rules of an agent.
+        now: returns UTC µs.
         answer_s: how long CONF may take to answer.
     """
 
@@ -236,7 +235,7 @@ class Breakers:
     async def read(self, agent: str) -> None:
         """Read an agent's entry again. Raises BusError.
 
-        An entry that cannot be read counts as open from now on; the trial that follows writes it anew.
+        An unreadable entry counts as open from now on; the next trial writes it again.
         """
         subject = subjects.breaker(agent)
         found = await get(self._bus, "CONF", subject, timeout_s=self._answer_s)
@@ -250,21 +249,21 @@ class Breakers:
         self._copies[agent] = _Copy(entry, seq)
 
     def is_known(self, agent: str, seq: int) -> bool:
-        """Return True if the entry of this sequence was read or written already."""
+        """Return True if the entry with this sequence was already read or written."""
         return self._copies.get(agent, _NONE).seq == seq
 
     def state(self, agent: str) -> BreakerState:
-        """Return the state as it is known, for what takes no trial."""
+        """Return the known state, for messages that cannot be a trial."""
         return self._copies.get(agent, _NONE).entry.state
 
     def not_open(self, agents: Iterable[AgentName]) -> tuple[AgentName, ...]:
-        """Return those that may be given work."""
+        """Return the agents that may get work, which are those with a closed breaker."""
         return tuple(name for name in agents if self.state(name) == "closed")
 
     # --- judging ----------------------------------------------------------------------------------
 
     async def ask(self, agent: AgentName, cause: str) -> Permit:
-        """Return by which state the message `cause` is judged; one message at a time gets the trial."""
+        """Return the permit for the message `cause`. Only one message at a time gets the trial."""
         use = Permit("closed")
 
         def change(entry: BreakerEntry) -> BreakerEntry | None:
@@ -279,11 +278,11 @@ class Breakers:
     # --- counting ---------------------------------------------------------------------------------
 
     def is_touched(self, count: Signal) -> bool:
-        """Return False for the usual count, which changes nothing: a closed breaker, and no failure."""
+        """Return False for the usual signal, which changes nothing: no failure, and a closed breaker."""
         return count.how == "failed" or self.state(count.agent) != "closed"
 
     async def count(self, count: Signal) -> None:
-        """Take in what an event says of an agent; a copy that is not closed is looked at twice."""
+        """Count an event's signal about an agent. If the copy is not closed, it is read again and retried."""
         agent = count.agent
 
         def change(entry: BreakerEntry) -> BreakerEntry | None:
@@ -300,7 +299,7 @@ class Breakers:
     # --- writing ----------------------------------------------------------------------------------
 
     async def _change(self, agent: str, change: Callable[[BreakerEntry], BreakerEntry | None]) -> bool:
-        """Write what `change` makes of the entry; False if that is nothing, or could not be written."""
+        """Write what `change` makes of the entry; return False if that is None or could not be written."""
         for _ in range(ATTEMPTS):
             was = self._copies.get(agent, _NONE)
             wanted = change(was.entry)
@@ -316,18 +315,18 @@ class Breakers:
                 except (SequenceConflict, OutcomeUnknown):
                     await self.read(agent)
                     if self._copies[agent].entry != wanted:
-                        continue  # somebody else's; our own, stored after all, counts as acknowledged
+                        continue  # another guard's; our own, stored after all, counts as acknowledged
             except BusError as error:
                 self._bus.conditions.raise_(NOT_WRITTEN, agent, code=error.code)
                 return False
             self._bus.conditions.clear(NOT_WRITTEN, agent)
-            _say(agent, was.entry.state, wanted)
+            _log_state(agent, was.entry.state, wanted)
             return True
         return False
 
 
-def _say(agent: str, was: BreakerState, entry: BreakerEntry) -> None:
-    """Log a breaker's change of state. Only the guard that wrote it does, so that it is logged once."""
+def _log_state(agent: str, was: BreakerState, entry: BreakerEntry) -> None:
+    """Log a breaker's change of state, which only the guard that wrote it does, so it is logged once."""
     if entry.state == was:
         return
     if entry.state == "open":

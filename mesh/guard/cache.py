@@ -1,7 +1,7 @@
-"""The requests that a guard keeps in memory, their weight, and which one goes when it is too much.
+"""The requests that a guard keeps in memory, their weight, and which one is evicted when there are too many.
 
-A request that is not cached is read and folded from its first event on: 12 µs an event, for every event that
-follows. So the cache counts what a ledger really keeps, and lets those go first that are over.
+A request that is not cached is read and folded from its first event on, at 12 µs per event, for every new
+event. So the cache counts what a ledger really keeps, and evicts requests that are over first.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from protocol.wire import events
 from protocol.wire.events import AnyEvent
 
 MOST_BYTES = 96 << 20
-"""Most bytes of all cached requests: about 2,000 requests of six events of 1.5 KB."""
+"""Most bytes for all cached requests: about 2,000 requests of six events of 1.5 KB."""
 _OBJECT_BYTES, _MAP_BYTES = 64, 240
-"""Most bytes of a value and of an object in CPython 3.11, besides the text in them."""
+"""Most bytes of a value and of an object in CPython 3.11, besides their text."""
 _TURN_BYTES, _NAME_BYTES, _MODEL_BYTES, _FACT_BYTES = 1_500, 100, 400, 600
-"""What is left of a turn that is over; of each name in its path; of what it spent on a model; of a fact."""
+"""What remains of an ended turn, for each name in its path, for each model it used, and for each fact."""
 _LOOSE_BYTES = 256 << 10
-"""What the newest events may weigh before their facts are condensed to what tells new ones from old."""
+"""Largest weight of the newest events before the history of their facts is condensed."""
 _BETWEEN = bytes(set(range(256)) - set(b",:[{"))
-"""Every byte but those that separate values. To drop them in one pass costs a third of four counts."""
+"""All bytes except those that separate values. Removing them in one pass costs a third of four counts."""
 _SPARED = 0.75
-"""How often a request under way is passed over when one has to go."""
+"""Probability with which an open request is spared when one has to be evicted."""
 _KEPT = frozenset(
     {
         events.RequestOpened,
@@ -45,13 +45,13 @@ _KEPT = frozenset(
         events.TaskCancelled,
     }
 )
-"""Events of which a ledger keeps more than the turn that they open has."""
+"""Events of which a ledger keeps more than the turn that they open."""
 
 
 def weight(body: bytes) -> int:
-    """Return about how many bytes of memory a stored event takes, decoded and as it is.
+    """Return approximately how many bytes of memory a stored event takes, both decoded and as bytes.
 
-    A list of empty lists takes twenty times its JSON. Counting what separates values needs no walk over them.
+    A list of empty lists takes twenty times its JSON. Counting the separators avoids walking over the values.
     """
     separators = body.translate(None, _BETWEEN)
     objects = separators.count(b"{")
@@ -59,7 +59,7 @@ def weight(body: bytes) -> int:
 
 
 def _left_by(event: AnyEvent) -> int:
-    """Return about how many bytes stay of an event whose turn is over."""
+    """Return approximately how many bytes remain of an event whose turn is over."""
     left, work, report = _TURN_BYTES, event.work, event.report
     if work is not None:
         left += _NAME_BYTES * len(work.path) + 4 * len(work.handoff.summary)
@@ -71,29 +71,29 @@ class Timer:
     """The schedule of a request as this guard last saw it."""
 
     seq: int | None
-    """What the next compare-and-set on it must name; 0 if there is none, None to replace any."""
+    """Sequence that the next compare-and-set must name; 0 if there is none, None to replace any."""
     at: int | None
-    """UTC µs; None where none stands."""
+    """UTC µs; None if there is no schedule."""
 
 
 @dataclass(slots=True)
 class CachedRequest:
-    """One request: its decider, where its events lie, and its timer (None: not known)."""
+    """One request: its decider, the sequences of its events, and its timer (None: unknown)."""
 
     decider: RequestDecider = field(default_factory=RequestDecider)
     placed: "array[int]" = field(default_factory=lambda: array("q"))
     """The stream sequence of each event, by its number."""
     timer: Timer | None = None
     _weights: "array[int]" = field(default_factory=lambda: array("q"))
-    """Of each event, by its number."""
+    """Weight of each event, by its number."""
     _left: int = 0
-    """What stays of the older events when their turns are over."""
+    """What remains of the older events once their turns are over."""
     _loose: int = 0
-    """What the newer events weigh, whose facts the ledger's history has as they are."""
+    """Weight of the newer events, whose facts the ledger's history has not condensed yet."""
     _loose_left: int = 0
-    """What will stay of them."""
+    """What will remain of the newer events."""
     _loose_from: int = 0
-    """Number of the first of them."""
+    """Number of the first newer event."""
 
     @property
     def ledger(self) -> Ledger:
@@ -101,12 +101,12 @@ class CachedRequest:
 
     @property
     def seq(self) -> int:
-        """The stream sequence of the head; 0 where there is none."""
+        """The stream sequence of the head; 0 without events."""
         return self.placed[-1] if self.placed else 0
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Approximate bytes of memory that it takes."""
         ledger, weighs = self.ledger, self._left + self._loose
         if first := self._loose_from:
             whole = {n for turn in ledger.open.values() for n in (turn.round_n, turn.since_n) if n < first}
@@ -114,11 +114,11 @@ class CachedRequest:
         return weighs + _FACT_BYTES * len(ledger.history)
 
     def wakes(self, at: int, now: int) -> bool:
-        """Return True if the timer is known to wake the request by `at` (both UTC µs)."""
+        """Return True if the timer is known to wake the request by `at` (both in UTC µs)."""
         return self.timer is not None and self.timer.at is not None and now < self.timer.at <= at
 
     def stored(self, event: AnyEvent, body: bytes, seq: int) -> None:
-        """Note where the next event lies: it is stored as `body` at `seq`."""
+        """Record that the next event was stored as `body` at `seq`."""
         weighs = weight(body)
         if self._loose > _LOOSE_BYTES:
             self.ledger.history.condense()
@@ -131,11 +131,11 @@ class CachedRequest:
 
 
 class Cache:
-    """Requests up to so many bytes of memory; a lock for each in hand.
+    """Requests up to a limit of memory, and a lock for each request in use.
 
-    Of those that are over, the longest unused goes first. Of those under way, an old one goes by chance.
-    Requests used in turn may be a little too large together. If the longest unused always went, each of them
-    would go just before its next use.
+    Requests that are over are evicted first, least recently used first. Among open requests, an old one is
+    chosen at random: if requests used in rotation are slightly too large together, strict LRU would evict
+    each of them just before its next use.
 
     Args:
         chance: returns a number from 0 to 1.
@@ -145,7 +145,7 @@ class Cache:
         self._most = most_bytes
         self._chance = chance
         self.held = 0
-        """Bytes of memory that the cached requests take, as they were when they were last put."""
+        """Bytes of memory of the cached requests, as of when each was last put."""
         self._open: OrderedDict[str, tuple[CachedRequest, int]] = OrderedDict()
         self._over: OrderedDict[str, tuple[CachedRequest, int]] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -162,7 +162,7 @@ class Cache:
         return found[0]
 
     def put(self, request: str, cached: CachedRequest) -> None:
-        """Keep a request, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
+        """Keep a request, and weigh it, since it may have grown. A request above the limit is not kept."""
         self.drop(request)
         weighs = cached.weight
         if weighs > self._most:
@@ -171,9 +171,9 @@ class Cache:
         among[request] = cached, weighs
         self.held += weighs
         while self.held > self._most:
-            self._let_one_go()
+            self._evict()
 
-    def _let_one_go(self) -> None:
+    def _evict(self) -> None:
         if not self._over:
             while self._chance() < _SPARED:
                 self._open.move_to_end(next(iter(self._open)))
@@ -186,7 +186,7 @@ class Cache:
             self.held -= found[1]
 
     def lock(self, request: str) -> asyncio.Lock:
-        """Return the lock of `request`: this guard works on it alone. It exists while somebody uses it."""
+        """Return the lock of `request`, under which it is processed. The lock exists while it is in use."""
         lock = self._locks.get(request)
         if lock is None:
             lock = self._locks[request] = asyncio.Lock()
@@ -199,29 +199,29 @@ class Cache:
 async def arm_timer(
     bus: Bus, cached: CachedRequest, request: str, at: int, now: int, partitions: int
 ) -> None:
-    """Arm the request's timer unless it stands early enough; it is only ever moved to earlier.
+    """Arm the request's timer, unless it already fires early enough. It is only ever moved to earlier.
 
     Args:
-        at: when the request has to be woken at the latest, UTC µs.
+        at: latest UTC µs at which to wake the request.
         partitions: how many the mesh has.
 
     Raises BusError.
     """
-    stands = cached.timer
-    if stands is None or (stands.at is not None and stands.at <= now):
-        stands = await _standing(bus, request)
-    while stands.at is None or stands.at > at:
+    current = cached.timer
+    if current is None or (current.at is not None and current.at <= now):
+        current = await _current_timer(bus, request)
+    while current.at is None or current.at > at:
         try:
-            seq = await stores.arm_schedule(bus, request, at, partitions, after=stands.seq)
-            stands = Timer(seq, at)
+            seq = await stores.arm_schedule(bus, request, at, partitions, after=current.seq)
+            current = Timer(seq, at)
         except SequenceConflict:
-            stands = await _standing(bus, request)
-    cached.timer = stands
+            current = await _current_timer(bus, request)
+    cached.timer = current
 
 
-async def _standing(bus: Bus, request: str) -> Timer:
+async def _current_timer(bus: Bus, request: str) -> Timer:
     try:
-        found = await stores.standing_schedule(bus, request)
+        found = await stores.current_schedule(bus, request)
     except ValueError:
-        return Timer(None, None)  # it says no time: whatever it is, it is replaced
+        return Timer(None, None)  # it has no readable time, so it is replaced
     return Timer(0, None) if found is None else Timer(found[0], found[1])

@@ -1,10 +1,10 @@
-"""The server's clock, as a guard knows it, and the answers in which a guard shows it.
+"""The server's clock as a guard measures it, and the answers with which a guard shows that.
 
-Every guard decides by the server's clock, whatever its own machine's clock says. JetStream stamps each
-message that it stores, fires each schedule, and says what time it has in each answer to an API call. A guard
-measures how far that is from a clock of its own which nobody sets. The round trip bounds the error. Servers
-of a cluster each have a clock: the middle one counts, and a difference that no round trip explains keeps the
-guard from being ready until somebody has looked.
+Every guard decides by the server's clock, whatever its own machine's clock shows. JetStream stamps each
+stored message, fires each schedule, and puts its time into each answer to an API call. A guard measures the
+offset from its own monotonic clock; the round trip bounds the error. In a cluster each server has a clock:
+the median counts, and a difference that no round trip explains keeps the guard from being ready until a
+person has fixed it.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from mesh.service.logs import get_logger
 
 MEASURE_S = 5.0
 MOST_US = 2_000_000
-"""How far clocks may be apart beyond what a round trip explains."""
+"""How far apart clocks may be, beyond what a round trip explains."""
 _AGAIN_S = 1.0
 _FORGET_US = 60_000_000
-"""A server that has answered nothing for so long has no say: it may have left."""
+"""A server that has not answered for this long no longer counts: it may have left."""
 _DRIFT = 500e-6
-"""How fast two clocks that nobody sets may drift apart; NTP corrects a clock no faster."""
+"""How fast two free-running clocks may drift apart. NTP slews a clock no faster."""
 UNREAD = Kind("clock_unread", "clock_read", "the server's clock cannot be read")
 DISAGREE = Kind(
     "clocks_disagree",
@@ -51,26 +51,26 @@ JUMPED = Kind(
 
 
 def steady_clock_us() -> int:
-    """Return µs of a clock that nobody sets and that goes on while the machine sleeps."""
+    """Return µs of a clock that is never set and keeps running while the machine sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
     return time.monotonic_ns() // 1000
 
 
 def wall_clock_us() -> int:
-    """Return this machine's time, UTC µs. Nothing is decided by it."""
+    """Return this machine's time (UTC µs). No decision uses it."""
     return time.time_ns() // 1000
 
 
 class _Bounds(NamedTuple):
-    """Between what one server's clock is ahead of ours (µs), and when (own µs) that was found."""
+    """Bounds of how far one server's clock is ahead of ours (µs), and when that was measured (own µs)."""
 
     low: int
     high: int
     at: int
 
     def aged(self, now: int) -> "_Bounds":
-        """Return the bounds as they are later, by what the clocks may have drifted since."""
+        """Return the bounds at a later time, widened by the possible drift."""
         more = int(max(0, now - self.at) * _DRIFT)
         return self._replace(low=self.low - more, high=self.high + more)
 
@@ -79,16 +79,16 @@ class _Bounds(NamedTuple):
         return (self.low + self.high) // 2
 
     def gap(self, other: "_Bounds") -> int:
-        """Return by how much two that do not overlap are apart; 0 or less where they do."""
+        """Return the distance between two intervals; 0 or less if they overlap."""
         return max(self.low - other.high, other.low - self.high)
 
 
 class ServerClock:
-    """Calling it returns the server's time in UTC µs. Nothing may be decided before the first measurement.
+    """Calling it returns the server's time in UTC µs. It must not be used before the first measurement.
 
     Args:
         own: returns µs of a clock of this machine.
-        wall: returns this machine's time, which is only reported.
+        wall: returns this machine's time (UTC µs), which is only reported.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class ServerClock:
 
     @property
     def apart_us(self) -> int:
-        """How far the clocks of the servers are apart, beyond what round trips explain."""
+        """How far apart the servers' clocks are, beyond what round trips explain."""
         known = [each.aged(self._own()) for each in self._servers.values()]
-        return max([one.gap(other) for one in known for other in known], default=0)
+        return max([each.gap(other) for each in known for other in known], default=0)
 
     @property
     def measured(self) -> Clocks:
@@ -128,7 +128,7 @@ class ServerClock:
             await self._doubted(_AGAIN_S)
 
     async def keep(self) -> None:
-        """Measure each `MEASURE_S`, and at once after a stamp that cannot be right. Runs until cancelled."""
+        """Measure every `MEASURE_S`, and at once after an impossible time stamp. Runs until cancelled."""
         while True:
             await self._doubted(MEASURE_S)
             await self._measured()
@@ -149,11 +149,11 @@ class ServerClock:
         return True
 
     async def measure(self) -> None:
-        """Ask the server that keeps the timers what time it has. Raises BusError."""
+        """Ask the server that keeps the timers for its time. Raises BusError."""
         await self.api(f"CONSUMER.INFO.{TIMERS}.{queue_consumer(0)}")
 
     async def api(self, verb: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-        """Return JetStream's answer, as `Bus.api` does, and learn from its time stamp."""
+        """Return JetStream's answer, like `Bus.api`, and measure the clock by its time stamp."""
         before = self._own()
         answer = await self._bus.api(verb, timeout_s=timeout_s)
         stamp = answer.get("ts")
@@ -163,11 +163,11 @@ class ServerClock:
         return answer
 
     def doubt(self) -> None:
-        """Have the clocks measured at once: something does not go with what was measured."""
+        """Have the clocks measured again at once, because something contradicts the measurement."""
         self._again.set()
 
     def _learn(self, server: str, theirs: int, before: int, after: int) -> None:
-        """Take in that a server's clock was at `theirs` between two moments of ours (all µs)."""
+        """Record that a server's clock was at `theirs` between two of our times (all in µs)."""
         found, known, jump = _Bounds(theirs - after, theirs - before, after), self._servers.get(server), 0
         if known is not None:
             known = known.aged(after)
@@ -188,9 +188,9 @@ class ServerClock:
 
 
 # --- what a guard answers -------------------------------------------------------------------------
-# A guard answers `$SRV.PING.guard` and `$SRV.STATS.guard`, in the shapes of NATS's ADR-32. Nobody else
-# can: no other role may listen there, and no member may be named `guard`. So no entry has to be guarded
-# and cleaned up.
+# A guard answers `$SRV.PING.guard` and `$SRV.STATS.guard` in the format of NATS's ADR-32. No one else can: no
+# other role may listen there, and no member may be named `guard`. So there is no stored entry to protect and
+# clean up.
 
 _log = get_logger(__name__)
 
@@ -199,8 +199,8 @@ class GuardPresence:
     """One guard's answers.
 
     Args:
-        identity: the guard's.
-        lane: returns what its lane is up to.
+        identity: the guard's identity.
+        lane: returns the state of its lane.
     """
 
     def __init__(self, bus: Bus, identity: str, clock: ServerClock, lane: Callable[[], str]) -> None:
@@ -211,7 +211,7 @@ class GuardPresence:
         self._started = dt.datetime.now(dt.UTC)
 
     async def announce(self) -> None:
-        """Begin to answer. A bus that is away is waited for."""
+        """Begin to answer. Waits while the bus is away."""
         for subject in GUARD_ANSWERS:
             try:
                 await self._bus.retry_unavailable(partial(self._bus.subscribe, subject, self._answer))

@@ -1,12 +1,12 @@
 """The inputs of a verdict besides the request's log, kept current from CONF and the clock.
 
-A guard holds copies of the fleet, the policies, the prices and the breakers. Each write to CONF is
-followed by a wake-up; since a wake-up can be lost, everything is read again now and then.
+A guard keeps copies of the fleet, the policies, the prices and the breakers. Each write to CONF is followed
+by a wake-up; since wake-ups can be lost, everything is also read again from time to time.
 
-It fails closed on an entry that cannot be read. Without the fleet or the prices it refuses new requests, and
-decides those under way by the last good entry. Without a policy it refuses the requests under it. Without the
-freeze it takes the mesh for frozen, and without a breaker's entry the breaker for open. A guard that never
-read a fleet waits for one.
+It fails closed on an unreadable entry. Without the fleet or the prices it refuses new requests, and decides
+open ones by the last good entry. Without a policy it refuses requests under that policy. Without the freeze
+it assumes that the mesh is frozen, and without a breaker's entry that the breaker is open. A guard that has
+never read a fleet waits for one.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
 from protocol.domain.breaker import Permit
 from protocol.domain.steps import (
-    AgentStanding,
+    AgentReadiness,
     Moment,
     NeedCandidates,
     NeedReaders,
@@ -69,18 +69,18 @@ _log = get_logger(__name__)
 UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
 _ATTEMPTS = 8
-"""How often a lost race over the freeze is met by reading it again."""
+"""How often the freeze is read again after a lost race."""
 _MOST_PLACES = 20
-"""Places of a changed fleet that one line of the log names."""
+"""Most changed places of a fleet that one log line names."""
 SKEW_US = 60_000_000
-"""How far apart the clocks of two servers may be that stored messages one after the other."""
+"""How far apart the clocks of two servers may be that stored successive messages."""
 _TAKEN_FOR_FROZEN = FreezeEntry(frozen=True)
 
 
 def _salts() -> Iterator[str]:
     """Yield salts, 96 random bits in 16 characters each.
 
-    The system is asked for many at a time: a call for each costs more than all else.
+    They are generated in batches, since a system call for each would cost more than everything else.
     """
     while True:
         many = urlsafe_b64encode(os.urandom(12 * 256)).decode()
@@ -91,26 +91,26 @@ class Waits(NamedTuple):
     """How long a guard waits, in seconds."""
 
     again_s: float = 1.0
-    """Until a message that cannot be decided now comes again, or CONF that cannot be read is read again."""
+    """Until an undecidable message comes again, or unreadable CONF is read again."""
     full_most_s: float = 10.0
-    """For room in a full stream, at most; the first times a message waits for less."""
+    """Longest wait for room in a full stream; the first waits are shorter."""
     overtaken_s: float = 30.0
     """For the submit of a new request, which a control message may have overtaken."""
     answer_s: float = 1.0
-    """For an answer of the bus, about an agent or its breaker: a request is in hand meanwhile."""
+    """For an answer of the bus about an agent or its breaker, while a request is being processed."""
 
 
 class DecisionContext:
-    """The fleet, policies, prices and breakers as a guard knows them now.
+    """The fleet, policies, prices and breakers as a guard currently knows them.
 
-    `start` must be awaited before anything else; it returns once a fleet and the server's clock were read.
+    Await `start` before anything else; it returns once a fleet and the server's clock have been read.
 
     Args:
-        clock: returns µs of this machine's clock, by which the server's is measured.
+        clock: returns µs of this machine's clock, against which the server's is measured.
         wall: returns this machine's time (UTC µs), which `mesh doctor` shows.
-        now: returns UTC µs, in place of the server's clock.
-        waits: how long its guard waits for what.
-        stride: as of `ConversationMemory`.
+        now: returns UTC µs; replaces the server's clock.
+        waits: the guard's waiting times.
+        stride: as for `ConversationMemory`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class DecisionContext:
         wall: Callable[[], int] = wall_clock_us,
         now: Callable[[], int] | None = None,
         salt: Callable[[], str] | None = None,
-        waits: Waits = Waits(),  # noqa: B008 - it cannot be changed
+        waits: Waits = Waits(),  # noqa: B008 - it is immutable
         stride: int = STRIDE,
     ) -> None:
         self._bus = bus
@@ -132,7 +132,7 @@ class DecisionContext:
         self._salt = salt or partial(next, _salts())
         self._policies: dict[str, Policy | ConfUnreadable | None] = {}
         self._unreadable: dict[str, str] = {}
-        """Entries that every new request rests on and that cannot be read, with the reason."""
+        """Unreadable entries that every new request needs, each with the reason."""
         self._prices: dict[str, Any] | None = None
         self._stale = asyncio.Event()
         self._stale_breakers: set[str] | None = None
@@ -147,17 +147,17 @@ class DecisionContext:
         self.shadows: Shadows = {}
         """By the name of the policy that they are of. None decides anything."""
         self.spans: tuple[Span, ...] = ()
-        """When the whole mesh was frozen before."""
+        """Earlier freezes of the whole mesh."""
         self.frozen = asyncio.Event()
         """Set while the whole mesh is frozen."""
         self.thawed = asyncio.Event()
         """Set while it is not."""
         self.thawed.set()
         self.read_again = asyncio.Event()
-        """Set whenever the fleet was read, changed or not."""
+        """Set whenever the fleet was read, whether it changed or not."""
 
     async def start(self) -> None:
-        """Raises OtherPartitions if the fleet says another number than the mesh was made with."""
+        """Read everything once. Raises OtherPartitions if the fleet's number differs from the mesh's."""
         await self._bus.retry_unavailable(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
         while not (await self._look() and self.fleet.revision):
             if not self._unreadable:
@@ -170,9 +170,9 @@ class DecisionContext:
         await self.clock.start()
 
     async def keep_current(self) -> None:
-        """Read CONF again at every change, and every `REFRESH_S`. Runs until cancelled.
+        """Read CONF again after every change, and every `REFRESH_S`. Runs until cancelled.
 
-        Raises OtherPartitions for a fleet of another number: this guard would decide in the wrong partitions.
+        Raises OtherPartitions if the number changes, since this guard would decide in the wrong partitions.
         """
         while True:
             await self._changed(REFRESH_S)
@@ -181,7 +181,7 @@ class DecisionContext:
                 self._stale.set()
 
     def _on_change(self, message: Incoming) -> None:
-        """Note what has to be read again. Breakers change most: of them only the one that changed."""
+        """Note what to read again. Breakers change most often, so only the changed one is read."""
         _, _, breaker = message.subject.partition(f"{CONF_CHANGED}.breaker.")
         if not breaker:
             self._stale_breakers = None
@@ -192,7 +192,7 @@ class DecisionContext:
         self._stale.set()
 
     async def _changed(self, most_s: float) -> None:
-        """Wait for a change. After `most_s` a wake-up may have been lost: everything counts as changed."""
+        """Wait for a change. After `most_s` everything counts as changed, since wake-ups may be lost."""
         try:
             async with asyncio.timeout(most_s):
                 await self._stale.wait()
@@ -200,12 +200,12 @@ class DecisionContext:
             self._stale_breakers = None
 
     async def _look(self) -> bool:
-        """Read what changed. Return False for a bus in trouble: then everything is read the next time."""
+        """Read what changed. Return False if the bus fails; then everything is read the next time."""
         changed, self._stale_breakers = self._stale_breakers, set()
         self._stale.clear()
         try:
             await (self._read_all() if changed is None else self._read_breakers(changed))
-        except BusError as error:  # there may be no CONF yet, or no leader of it
+        except BusError as error:  # CONF may not exist yet, or may have no leader
             self._bus.conditions.raise_(UNREACHABLE, code=error.code)
             self._stale_breakers = None
             return False
@@ -213,7 +213,7 @@ class DecisionContext:
         return True
 
     async def _read_all(self) -> None:
-        """Read the fleet and, once there has been one, all that stands beside it."""
+        """Read the fleet and, once there has been one, everything else in CONF."""
         found = await get(self._bus, "CONF", subjects.FLEET)
         fleet = self._parsed(subjects.FLEET, found, config.read_fleet, None)
         if found is not None and fleet is not None:
@@ -221,7 +221,7 @@ class DecisionContext:
                 raise OtherPartitions(self.fleet.partitions, fleet.partitions, "the fleet in CONF")
             before, self.fleet = self.fleet, msgspec.structs.replace(fleet, revision=found.seq)
             if before.revision not in (0, found.seq):
-                await self._tell_change(before)
+                await self._log_change(before)
         if not self.fleet.revision:
             return
         self.read_again.set()
@@ -246,8 +246,8 @@ class DecisionContext:
                     found[name] = Shadow(kept.seq, entry.policy)
         self.shadows = found
 
-    async def _tell_change(self, before: Fleet) -> None:
-        """Log who changed the fleet, and where; values may be private."""
+    async def _log_change(self, before: Fleet) -> None:
+        """Log who changed the fleet, and where, but no values: these may be private."""
         after = msgspec.structs.replace(self.fleet, revision=before.revision)
         places = [place for place, _, _ in differences(*map(msgspec.to_builtins, (before, after)))]
         by = await writer_of(self._bus, subjects.FLEET)
@@ -261,7 +261,7 @@ class DecisionContext:
     def _parsed(
         self, subject: str, found: StoredMessage | None, parse: Callable[[bytes], T], instead: T | None
     ) -> T | None:
-        """Return an entry, None if there is none, and `instead` while it cannot be read."""
+        """Return an entry; None if there is none, and `instead` while it is unreadable."""
         try:
             parsed = None if found is None else parse_conf(found, parse)
         except ConfUnreadable as error:
@@ -279,10 +279,10 @@ class DecisionContext:
         before.clear()
         now.set()
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- answers for decisions --------------------------------------------------------------------
 
     async def policy(self, name: str) -> Policy | None:
-        """Return the policy of that name; None if there is none. Raises BusError, ConfUnreadable."""
+        """Return the policy with this name; None if there is none. Raises BusError, ConfUnreadable."""
         if not is_token(name):
             return None
         if name not in self._policies:
@@ -298,13 +298,13 @@ class DecisionContext:
         return known
 
     def moment(self, stored_us: int = 0) -> Moment:
-        """Return when an event is written that follows from a message stored at `stored_us`."""
+        """Return time and salt of an event that follows from a message stored at `stored_us`."""
         return Moment(max(self.now(), self.believed(stored_us)), self._salt())
 
     def believed(self, stored_us: int) -> int:
-        """Return when a delivered message was stored; now, if its stamp is later than that can be.
+        """Return when a delivered message was stored; now, if its stamp is impossibly late.
 
-        No message is stored later than now, but clocks may be a little apart.
+        No message is stored in the future, but clocks may be slightly apart.
         """
         now = self.now()
         if stored_us - now <= MOST_US:
@@ -313,7 +313,7 @@ class DecisionContext:
         return now
 
     def known_context(self, need: NeedVerdictContext) -> VerdictContext | None:
-        """Return what a verdict needs if no entry has to be read or written for it; else None."""
+        """Return what a verdict needs if that takes no read or write; otherwise None."""
         policy, prices, use, what = None, None, None, need.command.what
         if type(what) is Submit:
             known = self._policies.get(what.policy)
@@ -328,7 +328,7 @@ class DecisionContext:
     async def verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
         """Return what a verdict needs.
 
-        Raises BusError, and ConfUnreadable for a submit that rests on what cannot be read.
+        Raises BusError, and ConfUnreadable for a submit that needs an unreadable entry.
         """
         command, target = need.command, need.target
         known = VerdictContext()
@@ -347,8 +347,8 @@ class DecisionContext:
             return known._replace(breaker=await self.breakers.ask(target, command.cause))
         return known._replace(breaker=Permit(self.breakers.state(target)))
 
-    async def standings(self, need: NeedCandidates) -> tuple[AgentStanding, ...]:
-        """Return how each agent that a plan asks for stands for new work. Raises BusError."""
+    async def readiness(self, need: NeedCandidates) -> tuple[AgentReadiness, ...]:
+        """Return the readiness of each agent that a plan asks for. Raises BusError."""
         served = await self.attendance.served(need.agents)
         uses = [
             Permit("closed")
@@ -356,13 +356,13 @@ class DecisionContext:
             else await self.breakers.ask(name, need.trial)
             for name in need.agents
         ]
-        return tuple(map(AgentStanding, uses, served))
+        return tuple(map(AgentReadiness, uses, served))
 
     async def readers(self, need: NeedReaders, placed: Sequence[int]) -> tuple[ReadersSeen, ...]:
-        """Return how those are seen who may claim each offer. Raises BusError.
+        """Probe the agents that may claim each offer. Raises BusError.
 
         Args:
-            placed: where in the log each event of the request lies.
+            placed: log sequence of each event of the request, by number.
         """
         return tuple([readers_seen(offer, await self._readers(offer, placed)) for offer in need.offers])
 
@@ -371,7 +371,7 @@ class DecisionContext:
         copies = {name: placed[n] for name, n in offer.task.copies.items()}
         seen = await self.attendance.readers({name: copies.get(name) for name in names})
         states = map(self.breakers.state, names)
-        return [one._replace(breaker=state) for one, state in zip(seen, states, strict=True)]
+        return [reader._replace(breaker=state) for reader, state in zip(seen, states, strict=True)]
 
 
 # --- the freeze of the whole mesh -----------------------------------------------------------------
@@ -380,17 +380,17 @@ class DecisionContext:
 async def freeze_or_thaw(
     bus: Bus, control: Control, sender: str, role: str, seq: int, stored_us: int
 ) -> Rejected | None:
-    """Do what `control` says to the whole mesh; return why not, if it may not be done. Idempotent.
+    """Freeze or thaw the whole mesh; return the rejection if that is not allowed. Idempotent.
 
-    A control message may come again long after it was obeyed, when the guard that obeyed it died before it
-    acknowledged. So the entry names its message, and only a newer message replaces it. An old freeze must not
-    undo the thaw after it.
+    A control message may come again long after it was carried out, if that guard died before acknowledging
+    it. So the entry names its message, and only a newer message replaces it: an old freeze must not undo the
+    thaw after it.
 
     Args:
-        seq: the message's place in CTL.
-        stored_us: when it was stored, UTC µs.
+        seq: the message's sequence in CTL.
+        stored_us: UTC µs at which it was stored.
 
-    Raises BusError; SequenceConflict if other guards were faster every time: then it has to come again.
+    Raises BusError, and SequenceConflict if other guards were faster every time; then it must come again.
     """
     if role != "operator":
         return Rejected("not_allowed", "only operators speak to the whole mesh")
@@ -400,21 +400,21 @@ async def freeze_or_thaw(
     for left in reversed(range(_ATTEMPTS)):
         found = await get(bus, "CONF", subjects.FREEZE)
         try:
-            stands = FreezeEntry() if found is None else parse_conf(found, read_freeze)
+            current = FreezeEntry() if found is None else parse_conf(found, read_freeze)
         except ConfUnreadable:
-            stands = FreezeEntry()  # this order takes its place
-        # Places show which is newer. A queue that was made again begins with 1: then the times show it.
-        if seq <= stands.seq and stored_us <= stands.at + SKEW_US:
+            current = FreezeEntry()  # this order replaces it
+        # Sequences tell which is newer. A recreated queue begins with 1 again; then the times tell.
+        if seq <= current.seq and stored_us <= current.at + SKEW_US:
             return None
-        spans = stands.spans
-        if stands.frozen and not frozen:
-            spans = (*spans, Span(since=stands.since, until=stored_us))[-MOST_SPANS:]
+        spans = current.spans
+        if current.frozen and not frozen:
+            spans = (*spans, Span(since=current.since, until=stored_us))[-MOST_SPANS:]
         entry = FreezeEntry(
             frozen=frozen,
             by=control.by or sender,
             sender=sender,
             reason=control.reason,
-            since=stands.since if stands.since and stands.frozen == frozen else stored_us,
+            since=current.since if current.since and current.frozen == frozen else stored_us,
             at=stored_us,
             seq=seq,
             spans=spans,

@@ -1,14 +1,15 @@
-"""The lane: guards are asked over core NATS, by a sender that stores its message only if that fails.
+"""The lane: senders ask guards over core NATS, and store their message only if that fails.
 
-A guard answers once the verdict is in the log. A question that nobody takes has no responders, at once. One
-that comes to nothing here is answered so. One that is lost with its guard has no answer. In each case its
-sender stores the same message in its queue, and there everything is as without the lane.
+A guard answers once the verdict is in the log. If no guard takes a question, the sender learns at once that
+there are no responders. If the guard cannot decide it, the answer says so. If it is lost with its guard,
+there is no answer. In each case the sender stores the same message in its queue, and everything continues as
+without the lane.
 
-The broker bounds what a guard has in hand. A guard subscribes to the questions of each sender in each of its
-partitions for as many messages as it has places for; then the server ends the subscription by itself (`UNSUB
-<sid> <n>`). The guard offers places again when half of them are free, and none while older messages of the
-sender wait in its queue. So a flood fills only its sender's places. The lane has a connection of its own:
-nothing on it can cut off the queues.
+The broker limits what a guard has in progress. For each sender in each of its partitions, a guard subscribes
+for as many messages as it has places; then the server ends the subscription by itself (`UNSUB <sid> <n>`).
+The guard offers places again when half of them are free, but none while older messages of the sender wait in
+its queue. So a flood fills only its sender's places. The lane has its own connection, so that nothing on it
+can cut off the queues.
 """
 
 import asyncio
@@ -34,31 +35,32 @@ from protocol.wire.records import LaneAnswer
 _log = get_logger(__name__)
 
 PLACES = 32
-"""Questions of one sender in one partition that a guard has in hand at once."""
+"""Concurrent questions of one sender and partition in a guard."""
 FEW = 4
 """The same for `_FLOOD_S` after a sender has used them all up."""
 _FLOOD_S = 1.0
 _QUEUED_S = 0.02
-"""How long to wait before looking again at a queue in which messages wait."""
+"""Pause before checking again a queue in which messages wait."""
 _DOUBT_S = 0.02
-"""How long a subscription that may have ended has to show that it lives."""
+"""How long to wait for a message that shows that a subscription is still alive."""
 _LATE_S = 5.0
-"""How long messages may come that the server had sent before it ended a subscription."""
+"""How long messages may still arrive that the server sent before it ended a subscription."""
 
 Decide = Callable[[Incoming], Awaitable[bool]]
 State = Literal["open", "off", "paused", "denied", "away"]
-"""Of a guard's lane: it takes questions; the fleet has no lane; the mesh is frozen; the server's accounts
-know of no lane; the connection is away, or the guard leaves."""
+"""State of a guard's lane. `open`: it takes questions; `off`: the fleet has no lane; `paused`: the mesh is
+frozen; `denied`: the server's accounts do not have the lane; `away`: no connection, or the guard is
+leaving."""
 
 
 class GuardLane:
     """Takes questions from `follow` until `drain`, while the fleet has a lane and the mesh is not frozen.
 
     Args:
-        bus: the guard's connection; the lane opens another one beside it.
-        fleet: returns the fleet as it is now.
-        assignment: says of which partitions this guard takes questions.
-        decide: decides one question; returns True once its verdict is in the log. It does not raise.
+        bus: the guard's connection; the lane opens another one besides it.
+        fleet: returns the current fleet.
+        assignment: this guard's partitions.
+        decide: decides one question; returns True once its verdict is in the log. It must not raise.
         waits: returns True if messages of a sender and partition wait in its queue.
     """
 
@@ -83,7 +85,7 @@ class GuardLane:
 
     @property
     def state(self) -> State:
-        """What the lane is up to."""
+        """The state of the lane."""
         if not self._fleet().lane:
             return "off"
         if self._paused:
@@ -102,14 +104,14 @@ class GuardLane:
         return any(denied.operation == "subscribe to" for denied in self._bus.denials)
 
     async def follow(self) -> None:
-        """Take questions of whoever is in the fleet now; return once the server knows. Raises BusError."""
+        """Take questions of the current fleet's members. Returns once the server knows. Raises BusError."""
         if self._bus is None and self._fleet().lane and not self._leaving:
             bus = await self._queues_bus.beside()
-            if self._leaving:  # meanwhile
+            if self._leaving:  # in the meantime
                 await bus.close()
                 return
             self._bus = bus
-            bus.conditions.quiet = True  # the guard's own connection tells of the same
+            bus.conditions.quiet = True  # the guard's own connection reports the same
             bus.on_back(self._start_over)
         if self._bus is not None and self._is_denied():
             self._start_over()  # the server may have newer accounts by now
@@ -120,12 +122,12 @@ class GuardLane:
                 _log.warning("lane_denied", hint="run `mesh setup`, and reload the server")
 
     def pause(self, *, paused: bool = True) -> None:
-        """Take nothing, or all of it again. Senders then find nobody, and store what they have."""
+        """Take nothing, so that senders find no responder and store their messages; or take them again."""
         self._paused = paused
         self._arrange()
 
     async def drain(self, grace_s: float) -> None:
-        """Take nothing more and finish what is in hand; after `grace_s` the rest is given up."""
+        """Take nothing more and finish questions in progress. After `grace_s` the rest is abandoned."""
         self._leaving = True
         self._arrange()
         if self._tasks:
@@ -133,7 +135,7 @@ class GuardLane:
         await self.close()
 
     async def close(self) -> None:
-        """Give up what is in hand. Idempotent."""
+        """Abandon questions in progress. Idempotent."""
         self._leaving = True
         self._arrange()
         for task in tuple(self._tasks):
@@ -145,7 +147,7 @@ class GuardLane:
     # --- places -----------------------------------------------------------------------------------
 
     def _arrange(self) -> None:
-        """Open the places that should be, and close all others."""
+        """Open the places that are needed, and close all others."""
         fleet, wanted = self._fleet(), set[tuple[str, int]]()
         if self._bus is not None and fleet.lane and not (self._paused or self._leaving):
             senders = (*fleet.agents, *fleet.clients, *fleet.operators)
@@ -160,7 +162,7 @@ class GuardLane:
             places.offer()
 
     def _start_over(self) -> None:
-        """Subscribe anew: subscriptions of the lane end with their connection."""
+        """Subscribe again, since the lane's subscriptions end with their connection."""
         if self._bus is not None:
             self._bus.denials.clear()
         for places in self._places.values():
@@ -173,7 +175,7 @@ class GuardLane:
     async def _answer(self, places: "_Places", asked: Incoming) -> None:
         decided = False
         try:
-            if asked.reply:  # else its sender would never know: it must be stored
+            if asked.reply:  # otherwise the sender could never know, and has to store it
                 failpoint("guard.asked")
                 decided = await self._decide(asked)
                 failpoint("guard.answers")
@@ -189,10 +191,11 @@ class GuardLane:
 class _Places:
     """The places for one sender's questions in one partition.
 
-    Messages in hand and messages that the server may still send are never more than `PLACES` together. A
-    subscription is extended while it lives: the server then changes a number, where a new subscription would
-    have every connection look up its subjects anew. The server may have ended it before it heard of that. A
-    message beyond the old end shows that it lives; if none comes for a moment, it is made anew.
+    Messages in progress plus messages that the server may still send never exceed `PLACES`. A live
+    subscription is extended: then the server only changes a number, while a new subscription makes every
+    connection look up its subjects again. But the server may have ended it before it got the extension. A
+    message beyond the old end shows that the subscription is alive; if none comes for a moment, it is made
+    again.
     """
 
     def __init__(
@@ -208,15 +211,15 @@ class _Places:
         self._waits = waits
         self._in_hand = 0
         self._number = 0
-        """Of the subscription; 0: there is none."""
+        """Number of the subscription; 0 if there is none."""
         self._received = 0
-        """Messages of this subscription."""
+        """Messages received on this subscription."""
         self._ends = deque[int]()
-        """After how many of them the server ends it: what it has certainly heard, then later extensions."""
+        """After how many messages the server ends it: first the confirmed number, then later extensions."""
         self._doubt: asyncio.TimerHandle | None = None
         self._later: asyncio.TimerHandle | None = None
         self._few_until = 0.0
-        """Until when there are but `FEW` places (monotonic s)."""
+        """Until when there are only `FEW` places (monotonic s)."""
         self._closed = False
 
     def offer(self) -> None:
@@ -246,7 +249,7 @@ class _Places:
         self._ends = deque([most])
 
     def free(self) -> None:
-        """Take note that a question is no longer in hand."""
+        """Free the place of a finished question."""
         self._in_hand -= 1
         self.offer()
 
@@ -257,7 +260,7 @@ class _Places:
         self.offer()
 
     def close(self) -> None:
-        """Take no more. What the server has sent already is still taken."""
+        """Take no more questions, except those that the server has already sent."""
         self._closed = True
         self._end()
 
@@ -278,7 +281,7 @@ class _Places:
         self._take(self, asked)
 
     def _at_an_end(self) -> None:
-        """End the subscription with the server, unless it was extended: then that may have come too late."""
+        """Note that the server ended the subscription, unless an extension reached it in time."""
         if len(self._ends) == 1:
             self._few_until = time.monotonic() + _FLOOD_S
             self._bus.forget(self._number)

@@ -1,11 +1,11 @@
-"""A guard's part in what conversations remember: it recalls, folds answers into records, and forgets.
+"""A guard's part in conversations' memory: it recalls, folds answers into records, and forgets.
 
-The answer in the log is the write. A recall reads the records, and behind the place in the log up to which
-they are complete it reads the client's own events. So a request begins with all that earlier answers left,
-whichever guard decided them, and however far the records lag behind.
+The answer in the log is the write. A recall reads the records, and then the client's own events after the log
+sequence up to which the records are complete. So a request begins with everything that earlier answers left,
+whichever guard decided them and however far the records lag.
 
-Records are made from the answers in the background. Each bears the answer's place in the log, so that it does
-not matter which guard writes it, when, or how often.
+Records are derived from the answers in the background. Each has the answer's log sequence, so it does not
+matter which guard writes it, when, or how often.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ _log = get_logger(__name__)
 _ALL = STORED_IN[LOG][0]
 
 SWEEP_S = 60.0
-"""How often a guard looks for answers that nobody has folded: those of guards that died."""
+"""How often a guard searches for answers that dead guards have not folded."""
 STRIDE = 1000
-"""Events by which the log is ahead before a guard says anew how far the records reach."""
+"""How many events the log must be ahead before a guard records again how far the records reach."""
 
 RECORD_UNREADABLE = Kind(
     "memory_unreadable",
@@ -51,10 +51,10 @@ LAGS = Kind("memory_lags", "memory_current", "answers to {} are not folded into 
 
 
 class ConversationMemory:
-    """What every client's conversations remember, as one guard knows it.
+    """The memory of all clients' conversations, as one guard knows it.
 
     Args:
-        fleet: returns the fleet as it is now.
+        fleet: returns the current fleet.
         now: returns UTC µs.
         stride: events by which the log is ahead before it is said anew how far the records reach.
     """
@@ -68,15 +68,15 @@ class ConversationMemory:
         self._now = now
         self._since_s = bus.since_s
         self._end = 0
-        """A place in the log that it is known to have reached."""
+        """A sequence that the log is known to have reached."""
         self._reached: dict[str, int] = {}
-        """By client: a place up to which every answer in the log is in the records."""
+        """By client: a log sequence up to which every answer is in the records."""
         self._behind: set[str] = set()
         """Clients with answers that may not be in the records yet."""
         self._work = asyncio.Event()
 
     def stored(self, event: AnyEvent, seq: int) -> None:
-        """Note that this guard has stored an event at a place in the log."""
+        """Note that this guard has stored an event at a log sequence."""
         self._end = max(self._end, seq)
         if type(event) is RequestCompleted and event.conversation is not None:
             self._fold_soon(str(event.to))
@@ -88,7 +88,7 @@ class ConversationMemory:
     # --- recalling --------------------------------------------------------------------------------
 
     async def recall(self, client: str, conversation: str) -> tuple[Fact, ...]:
-        """Return what a request of the conversation begins with. Raises BusError, LogUnreadable."""
+        """Return the facts with which a request of a conversation begins. Raises BusError, LogUnreadable."""
         after, end = await self._reached_by(client), self._end
         records, newer = await asyncio.gather(
             store.current_memory(self._bus, client, conversation),
@@ -101,8 +101,8 @@ class ConversationMemory:
         return recalled((*records.entries, *newer), self._now(), self._fleet().memory_max_age_s)
 
     async def _reached_by(self, client: str) -> int:
-        """Return a place in the log up to which the client's records are complete."""
-        if self._since_s != self._bus.since_s:  # behind a new connection there may be another log
+        """Return a log sequence up to which the client's records are complete."""
+        if self._since_s != self._bus.since_s:  # a new connection may lead to another log
             self._since_s = self._bus.since_s
             self._reached.clear()
             self._end = 0
@@ -111,27 +111,27 @@ class ConversationMemory:
         return self._reached[client]
 
     async def _look(self, client: str) -> store.Reached:
-        """Return how far the records say that they reach; further than the log does, they are set back."""
-        stands = await store.reached(self._bus, client)
-        if stands.seq > self._end:
+        """Return how far the records claim to reach. If that is beyond the log's end, lower it first."""
+        reached = await store.reached(self._bus, client)
+        if reached.seq > self._end:
             newest = await last(self._bus, LOG, _ALL, leader=True)
-            end = stands.seq if newest is None else newest.seq
-            if end < stands.seq:
-                _log.warning("memory_set_back", client=client, reached=stands.seq, log_end=end)
+            end = reached.seq if newest is None else newest.seq
+            if end < reached.seq:
+                _log.warning("memory_set_back", client=client, reached=reached.seq, log_end=end)
                 await store.set_back(self._bus, client, end)
-                self._reached[client], stands = end, await store.reached(self._bus, client)
+                self._reached[client], reached = end, await store.reached(self._bus, client)
             self._end = max(self._end, end)
-        self._learn(client, stands.seq)
-        return stands
+        self._learn(client, reached.seq)
+        return reached
 
     def _learn(self, client: str, seq: int) -> None:
         self._reached[client] = max(seq, self._reached.get(client, 0))
 
     async def _newer(self, client: str, conversation: str, after: int, end: int) -> list[MemoryRecord]:
-        """Return what answers behind `after` leave to a conversation.
+        """Return what answers after `after` leave to a conversation.
 
         Args:
-            end: a place that the log had reached before.
+            end: a sequence that the log had already reached.
         """
         found, is_empty = list[MemoryRecord](), True
         async for each in store.newer_than(self._bus, client, after):
@@ -146,9 +146,9 @@ class ConversationMemory:
     async def _left_in(
         self, client: str, stored: StoredMessage, conversation: str | None = None
     ) -> Iterable[MemoryRecord] | None:
-        """Return what an event leaves, if it is to `conversation` (None: to any); None if it is unreadable.
+        """Return what an event leaves to `conversation` (None: to any); None if the event is unreadable.
 
-        An answer that this guard cannot read keeps no request from beginning: it is named, and left out.
+        An unreadable answer does not keep requests from beginning: it is reported and left out.
         """
         try:
             left_to = store.leaves_to(stored)
@@ -162,7 +162,7 @@ class ConversationMemory:
     # --- folding ----------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Fold answers into records: soon after they are stored, and every `SWEEP_S` all. Until cancelled."""
+        """Fold answers soon after they are stored, and all of them every `SWEEP_S`. Runs until cancelled."""
         while True:
             await self._fold_all((*self._fleet().clients, *self._fleet().operators))
             until_s = asyncio.get_running_loop().time() + SWEEP_S
@@ -171,7 +171,7 @@ class ConversationMemory:
                 await self._fold_all(sorted(behind))
 
     async def _has_work(self, until_s: float) -> bool:
-        """Wait for answers that may not be in the records; return False if there were none until then."""
+        """Wait for answers that may not be in the records; return False if there were none by `until_s`."""
         try:
             async with asyncio.timeout_at(until_s):
                 await self._work.wait()
@@ -191,8 +191,8 @@ class ConversationMemory:
                 self._bus.conditions.clear(LAGS, client)
 
     async def _fold(self, client: str) -> None:
-        """Make records from all answers to a client that are in the log; say now and then how far it came."""
-        stands, end = await self._look(client), self._end
+        """Write records of all answers to a client in the log, recording the progress now and then."""
+        reached, end = await self._look(client), self._end
         at = self._reached[client]
         async for each in store.newer_than(self._bus, client, at):
             left = await self._left_in(client, each)
@@ -203,28 +203,29 @@ class ConversationMemory:
                 await store.write_record(self._bus, client, record)
             at = each.seq
             self._learn(client, at)
-            stands = await self._say(client, at, stands)
+            reached = await self._record_progress(client, at, reached)
         self._learn(client, end)
-        await self._say(client, max(at, end), stands)
+        await self._record_progress(client, max(at, end), reached)
         self._bus.conditions.clear(ANSWER_UNREADABLE, client)
 
-    async def _say(self, client: str, at: int, stands: store.Reached) -> store.Reached:
-        """Say anew how far the records reach, if that is further by a stride; return what stands."""
-        if at - stands.seq < self._stride:
-            return stands
-        with contextlib.suppress(SequenceConflict):  # another guard has just said it
-            await store.write_reached(self._bus, client, at, stands)
+    async def _record_progress(self, client: str, at: int, reached: store.Reached) -> store.Reached:
+        """Record how far the records reach if that is a stride further; return what is recorded now."""
+        if at - reached.seq < self._stride:
+            return reached
+        with contextlib.suppress(SequenceConflict):  # another guard has just done so
+            await store.write_reached(self._bus, client, at, reached)
         return await store.reached(self._bus, client)
 
     # --- forgetting -------------------------------------------------------------------------------
 
     async def forget(self, control: Forget, sender: str, role: str, stored_us: int) -> Rejected | None:
-        """Obey an order to forget; return why not, if it may not be obeyed. Twice is the same as once.
+        """Carry out an order to forget, or return its rejection. Idempotent.
 
-        What answers have left up to the log's present end is forgotten, be it in the records or not yet.
+        Everything that answers have left up to the log's current end is forgotten, whether in the records or
+        not.
 
         Args:
-            stored_us: when the order was stored, UTC µs.
+            stored_us: UTC µs at which the order was stored.
 
         Raises BusError.
         """

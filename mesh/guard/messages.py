@@ -1,4 +1,4 @@
-"""Queued messages: as commands, as rejections that need no log, as dead letters; and those not heard yet."""
+"""Queued messages: parsed as commands, rejected without the log, kept as dead letters, still undecided."""
 
 import asyncio
 from collections import defaultdict
@@ -14,7 +14,7 @@ from mesh.bus.stores import store_dead_letter
 from mesh.bus.streams import CONTROLS, MOST_LETTERS, controls_of, proposals_of
 from mesh.errors import ApiCode, ApiError, SequenceConflict
 from protocol.domain.admission import Rejected
-from protocol.domain.steps import NeedUnheard
+from protocol.domain.steps import NeedUndecided
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, is_control, submit_id
 from protocol.wire.errors import Malformed
@@ -34,7 +34,7 @@ from protocol.wire.records import DeadLetter
 
 
 class Sent(NamedTuple):
-    """A message as its sender's queue holds it."""
+    """A message as it is in its sender's queue."""
 
     sender: str
     """The name that the broker put into the subject."""
@@ -43,9 +43,9 @@ class Sent(NamedTuple):
     role: SenderRole
     """The sender's role in the fleet file."""
     trace: str = ""
-    """The `traceparent` that it brought; well-formed or empty."""
+    """Its `traceparent`; well-formed or empty."""
     stored_us: int = 0
-    """When the bus stored it, UTC µs."""
+    """UTC µs at which the bus stored it."""
 
     def command(self, what: Submit | Proposal | Control, cause: Cause, digest: str = "") -> Command:
         sender = AgentName(self.sender)
@@ -53,7 +53,7 @@ class Sent(NamedTuple):
 
 
 def proposal_of(sent: Sent) -> Command | Rejected:
-    """Return what a message in PROP asks for: a submit if it has no `kind`. Raises Malformed."""
+    """Return the command in a PROP message, which is a submit if it has no `kind`. Raises Malformed."""
     if (rejected := unusable(sent.request)) is not None:
         return rejected
     if not is_submit(sent.data):
@@ -66,20 +66,20 @@ def proposal_of(sent: Sent) -> Command | Rejected:
 
 
 def control_of(sent: Sent) -> Command | Rejected:
-    """Return what a message in CTL about one request asks for. Raises Malformed."""
+    """Return the command in a CTL message about one request. Raises Malformed."""
     control = codec.parse_control(sent.data)
     rejected = unusable(sent.request)
     return rejected or sent.command(control, control_cause(sent.request, sent.sender, control.id))
 
 
 def failure_of(sent: Sent, error: Malformed) -> Command | None:
-    """Return the failure of the round that an unreadable message in PROP names; None if it names none."""
+    """Return the failure of the round that sent an unreadable PROP message; None if it names no round."""
     failed = codec.failure_of(sent.data, error)
     return None if failed is None else sent.command(failed, Cause(id_of(sent.request, failed, sent.sender)))
 
 
 def unusable(request: str) -> Rejected | None:
-    """Refuse what no request can be called."""
+    """Reject a request id that cannot be valid; None if it can."""
     if len(request) > MAX_ID_CHARS or not is_request_id(request):
         return Rejected("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
     return None
@@ -88,16 +88,16 @@ def unusable(request: str) -> Rejected | None:
 def may_have_overtaken(command: Command, now: int, within_s: float) -> bool:
     """Return True for a control message that may have overtaken its submit.
 
-    Its request's id must be new. A client knows of no id but its own before the log does; an operator may
-    have been told one.
+    The request id must be new. A client can know only its own ids before they are in the log; an operator may
+    have been given one.
 
     Args:
         now: UTC µs.
-        within_s: how old the id may be at most.
+        within_s: greatest age of the id.
     """
-    is_told = command.role == "operator" or submitter_of(command.request) == command.sender
+    may_know = command.role == "operator" or submitter_of(command.request) == command.sender
     is_new = submitted_ms(command.request) >= now // 1000 - int(within_s * 1000)
-    return is_control(command.what) and is_told and is_new
+    return is_control(command.what) and may_know and is_new
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -116,16 +116,16 @@ def is_submit(body: bytes) -> bool:
 
 
 # --- the dead letters that guards keep ------------------------------------------------------------
-# There is a list for each sender, and no message in one twice. A guard may die, or be frozen, between a
-# letter and the acknowledgement of its message. Then the message comes to another guard. So a letter is
-# stored only behind a list that is known whole: the bus refuses it if another letter came in between, and
-# the list is read on from there.
+# There is one list for each sender, and each message is in it only once. If a guard dies or freezes between
+# storing a letter and acknowledging the message, the message comes to another guard. So a letter is stored
+# only after a completely known list: the bus refuses it if another letter came in between, and then the rest
+# of the list is read.
 
 _STREAM = "DEAD"
 _PAUSE_S = 0.02
 
 About = tuple[str, int, int]
-"""The message that a letter is about: its subject, sequence and time in its own stream."""
+"""Identifies a letter's message: its subject, and its sequence and time in its own stream."""
 
 
 class _List:
@@ -135,9 +135,9 @@ class _List:
         self.lock = asyncio.Lock()
         self.read_up_to = 0
         self.known: dict[About, None] = {}
-        """The messages of its letters up to `read_up_to`, the oldest first."""
+        """The messages of its letters up to `read_up_to`, oldest first."""
         self.tail: int | None = None
-        """The sequence of the last letter, which the next one must name; None if it has to be read."""
+        """Sequence of the last letter, which the next one must name; None if it has to be read."""
 
     def take(self, seq: int, about: About) -> None:
         self.read_up_to = seq
@@ -147,20 +147,20 @@ class _List:
 
 
 class DeadLetters:
-    """Keeps letters, those of one sender one after the other."""
+    """Stores dead letters, one at a time for each sender."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._lists = defaultdict[str, _List](_List)
 
     async def keep(self, sender: str, message: Message, **fields: Any) -> bool:
-        """Store the letter of a message unless it is there; return False if it could not be stored.
+        """Store the letter of a message unless it exists; return False if it could not be stored.
 
         Args:
-            sender: empty where nobody sent it.
+            sender: empty for messages without a sender.
             fields: fields of the letter.
 
-        Raises BusError where the list cannot be read.
+        Raises BusError if the list cannot be read.
         """
         subject, kept = subjects.dead_from(sender or NOBODY), self._lists[sender]
         about = (message.subject, message.stream_seq, message.stored_us)
@@ -176,7 +176,7 @@ class DeadLetters:
                         self._bus, subject, message, by=GUARD, sender=sender, after=tail, **fields
                     )
                 except SequenceConflict:
-                    await asyncio.sleep(_PAUSE_S)  # for a replica behind the leader to catch up
+                    await asyncio.sleep(_PAUSE_S)  # lets a lagging replica catch up
                     continue
                 if seq is not None:
                     kept.tail = seq
@@ -184,7 +184,7 @@ class DeadLetters:
                 return seq is not None
 
     async def _read_on(self, subject: str, kept: _List) -> int:
-        """Take in what the list has since it was read; return the sequence of its last letter."""
+        """Read the list's new letters; return the sequence of the last one."""
         newest = await last(self._bus, _STREAM, subject, leader=False)
         async for each in every(self._bus, _STREAM, subject, kept.read_up_to + 1):
             letter = codec.readable(each.data, DeadLetter)
@@ -193,20 +193,20 @@ class DeadLetters:
         return 0 if newest is None else kept.read_up_to  # 0: all of them were too old
 
 
-# --- what waits in the queues about a request -----------------------------------------------------
-# A word that came in time counts, however late it is read. The queues are work queues: a message lies
-# there until it is decided. So before a guard calls anything over, it asks the leaders of the queues
-# whether a message stored before the time is still there. Later ones hold nothing up, and nobody can
-# postpone an end for ever.
+# --- undecided messages about a request -----------------------------------------------------------
+# A message that came in time counts, however late it is read. The queues are work queues: a message stays
+# there until it is decided. So before a guard ends anything, it asks the leaders of the queues whether a
+# message stored before that time is still there. Later messages hold nothing up, so no one can postpone an
+# end for ever.
 
 
 async def unheard(
-    bus: Bus, request: str, need: NeedUnheard, in_hand: Command | None, partitions: int
+    bus: Bus, request: str, need: NeedUndecided, in_hand: Command | None, partitions: int
 ) -> bool:
-    """Return True if a message about the request that was stored in time waits. Raises BusError.
+    """Return True if an undecided message about the request was stored in time. Raises BusError.
 
     Args:
-        in_hand: the command that is being decided; it lies in its queue until it is acknowledged.
+        in_hand: the command that is being decided, which stays in its queue until it is acknowledged.
         partitions: how many the mesh has.
     """
     queues = [

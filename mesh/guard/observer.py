@@ -1,7 +1,7 @@
-"""What stands around a decision: spans, counts and log lines that tell of it, and a watchdog that ends it.
+"""Observes decisions with spans, counters and log lines, and ends one that takes too long with a watchdog.
 
-Names, ids and codes alone go into telemetry: of a move its kind, of a refusal its rule. Where nothing is
-traced no span's code runs.
+Telemetry contains only names, ids and codes: the kind of a move, the rule of a refusal. Without tracing, no
+code for spans runs.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ _ROUTINE: Final = frozenset(
         events.TurnRetried,
     }
 )
-"""Events of the usual path. The log of events tells them; the guard's own lines need not."""
+"""Events of the usual path. They are in the log of events, so the guard logs them only when debugging."""
 _TEMPLATES = {
     tracing.VERDICT: "mesh.prop.{sender}.{request}",
     tracing.CONTROL: "mesh.ctl.{sender}.{request}",
@@ -73,12 +73,12 @@ _TEMPLATES = {
 
 
 class TracedDecision:
-    """A decision that is watched: each verdict and each consequence is a span of its request's trace.
+    """A traced decision: each verdict and each consequence is a span of its request's trace.
 
     Args:
-        ledger: what is decided on.
+        ledger: the request's ledger.
         handled: the command that is decided; None if a timer fired.
-        spans: holds the span that is open.
+        spans: holds the open span.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class TracedDecision:
         self._spans = spans
         self._span: Span | None = None
         self._about: Command | None = None
-        """What the span is about: a command, or None for a consequence."""
+        """The command that the span is about; None for a consequence."""
         self._plan = ""
-        """`traceparent` of the plan in hand: its tasks are its children, not each other's."""
+        """`traceparent` of the current plan, which is the parent of all its tasks' spans."""
 
     @property
     def admitting(self) -> bool:
         return self._decision.admitting
 
     def next(self) -> Step:
-        """Return the decision's next step. An event to be stored gets the `traceparent` of its span."""
+        """Return the decision's next step. An event to store gets the `traceparent` of its span."""
         step = self._decision.next()
         if isinstance(step, Append | NeedVerdictContext):
             if self._span is None or self._about is not step.command:
@@ -127,13 +127,13 @@ class TracedDecision:
         _tell_event(self._span, step)
         if isinstance(step.event, events.TurnDelegated):
             self._plan = step.event.trace
-        if not isinstance(step.event, FactsWithheld):  # one span is its and the next event's
+        if not isinstance(step.event, FactsWithheld):  # it shares a span with the next event
             self._end()
 
 
 @contextmanager
 def traced(decision: OpenDecision, ledger: Ledger, handled: Command | None) -> Iterator[TracedDecision]:
-    """Watch a decision. The arguments are those of `TracedDecision`."""
+    """Trace a decision. The arguments are those of `TracedDecision`."""
     with ExitStack() as spans:
         yield TracedDecision(decision, ledger, handled, spans)
 
@@ -142,10 +142,10 @@ _OF_PLANS = (events.TaskOpened, events.TaskOffered, FactsWithheld)
 
 
 def _span(command: Command | None, ledger: Ledger, plan: str = "") -> AbstractContextManager[Span]:
-    """Open the span of a verdict, linked to the span that its message brought; of a consequence for None.
+    """Open the span of a verdict, linked to its message's span; without a command, that of a consequence.
 
     Args:
-        plan: of a consequence: `traceparent` of the plan that it follows from; empty for the newest event.
+        plan: consequences: `traceparent` of the plan that led to it; empty for the newest event.
     """
     what = None if command is None else command.what
     name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
@@ -178,7 +178,7 @@ def _tell_event(span: Span, step: Appended) -> None:
 
 
 def _tell(span: Span, ruled: Ruled) -> None:
-    """Tell on a span what came of a message."""
+    """Set a message's outcome on a span."""
     span.set_attribute(tracing.VERDICT_IS, _verdict(ruled))
     if rule := _rule(ruled):
         span.set_attribute(tracing.RULE, rule)
@@ -190,7 +190,7 @@ def _tell(span: Span, ruled: Ruled) -> None:
 
 
 def count_event(step: Appended, handled: Command | None) -> None:
-    """Count an event that is in the log now, but not the verdict on `handled` (`count_outcome`)."""
+    """Count an event that is in the log now, except the verdict on `handled` (see `count_outcome`)."""
     event, command = step.event, step.command
     if type(event) is RequestOpened:
         telemetry.opened_requests.add(1)
@@ -229,7 +229,7 @@ def _rule(ruled: Ruled) -> str:
 
 
 def log_event(event: AnyEvent, seq: int) -> None:
-    """Log an event that is stored at `seq`: ids and codes, nothing that a person or a model wrote."""
+    """Log an event stored at `seq`: ids and codes, but nothing that a person or a model wrote."""
     routine = type(event) in _ROUTINE
     if routine and not _log.debugs:
         return
@@ -243,25 +243,25 @@ def log_event(event: AnyEvent, seq: int) -> None:
 
 
 # --- a watchdog over decisions --------------------------------------------------------------------
-# A decision is plain Python in the guard's event loop. One that goes in circles would stop every other
-# request, and the next guard after this one. So one that takes too long is ended by an exception,
-# wherever its code is. A thread looks at each decision's own CPU time, so that a machine that is slow or
-# a process that was stopped ends nothing. Code in C that keeps the interpreter to itself cannot be ended
-# so: `end_with_the_process` lets the kernel end the process then.
+# A decision is plain Python in the guard's event loop. An endless one would stop every other request, and
+# then the next guard. So a decision that takes too long is ended by an exception, wherever its code is. A
+# thread checks the CPU time of each decision, so a slow machine or a stopped process ends nothing. C code
+# that holds the interpreter cannot be ended like this; then `end_with_the_process` has the kernel end the
+# process.
 
 VERDICT_S = 2.0
-"""CPU seconds that one step of a decision may take. A lease of the guards' queues lasts longer."""
+"""CPU seconds that one step of a decision may take: less than a lease of the guards' queues."""
 PROCESS_S = 30.0
-"""CPU seconds of the process after which the kernel ends it, unless the watchdog's thread ran meanwhile."""
+"""CPU seconds after which the kernel ends the process, unless the watchdog's thread has run in between."""
 _TICK_S = 0.1
 
 
 class VerdictTooLong(MeshError, code="guard.verdict_too_long"):
-    """A decision took longer than it may; its traceback says where it was."""
+    """A decision took too long. Its traceback shows where it was."""
 
 
 class VerdictWatchdog:
-    """Watches the decisions of one guard, of which one at most is under way.
+    """Watches the decisions of one guard, at most one at a time.
 
     Args:
         within_s: CPU seconds that a decision may take between two of its steps.
@@ -274,12 +274,12 @@ class VerdictWatchdog:
         self._running = False
         self._thread = 0
         self._seen: tuple[int, float] = (0, 0.0)
-        """The decision that the last look found under way, and its thread's CPU time then."""
+        """The decision that the last check found running, and its thread's CPU time at that moment."""
         _watch(self)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Raise VerdictTooLong in what is done within, once it takes too long."""
+        """Raise VerdictTooLong in the body of the `with` statement once it takes too long."""
         self.begin()
         try:
             yield
@@ -292,7 +292,7 @@ class VerdictWatchdog:
         self._running = True
 
     def end(self) -> None:
-        """Stop watching. An exception that is on its way is raised in here, and never later."""
+        """Stop watching. A pending exception is raised in here, and never later."""
         try:
             with self._lock:
                 self._running = False
@@ -301,7 +301,7 @@ class VerdictWatchdog:
             _checkpoint()
 
     def look(self) -> None:
-        """End the decision that is under way if it has been for too long. Called by the watching thread."""
+        """End the running decision if it has taken too long. Called by the watching thread."""
         with self._lock:
             if not self._running:
                 return
@@ -316,16 +316,16 @@ class VerdictWatchdog:
                 self._seen = (
                     self._number,
                     spent,
-                )  # it gets another chance to be caught, if it swallowed this
+                )  # if it swallows this exception, it is checked again
                 raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
                 raise_in(ctypes.c_ulong(self._thread), ctypes.py_object(VerdictTooLong))
 
 
 def _checkpoint() -> None:
-    """Let the interpreter raise what was sent to this thread: it does so as a function begins."""
+    """Let the interpreter raise a pending exception of this thread, as it does when a function begins."""
 
 
-# --- the thread that looks ---------------------------------------------------------------------------
+# --- the watching thread -----------------------------------------------------------------------------
 
 _all: "weakref.WeakSet[VerdictWatchdog]" = weakref.WeakSet()
 _guarding = threading.Lock()
@@ -338,11 +338,11 @@ def _watch(dog: VerdictWatchdog) -> None:
     with _guarding:
         _all.add(dog)
         if _thread is None:
-            _thread = threading.Thread(target=_look_again_and_again, name="watchdog", daemon=True)
+            _thread = threading.Thread(target=_run_checks, name="watchdog", daemon=True)
             _thread.start()
 
 
-def _look_again_and_again() -> None:
+def _run_checks() -> None:
     while True:
         time.sleep(_TICK_S)
         if _kernel_s:
@@ -355,9 +355,9 @@ def _look_again_and_again() -> None:
 
 
 def end_with_the_process(after_s: float = PROCESS_S) -> None:
-    """Have the kernel end this process if its interpreter is kept for so long that nothing else runs.
+    """Have the kernel end this process if code holds the interpreter for too long.
 
-    What it was doing is written to the standard error as it ends. Call it in the main thread.
+    The stack is written to standard error when that happens. Call it in the main thread.
 
     Args:
         after_s: CPU seconds.

@@ -1,8 +1,8 @@
-"""The request processor: read the log, drive the decider, append, arm the timer.
+"""The request processor: reads the log, drives the decider, appends events, arms the timer.
 
-A message is acknowledged by the caller only after `process` or `wake` returns. They return only when the
-verdict is in the log, nothing else is due, and the timer stands no later than the next due time. If a guard
-dies before that, the next guard that takes a message of the request finishes its work.
+The caller acknowledges a message only after `process` or `wake` returns. They return only when the verdict is
+in the log, nothing else is due, and the timer is set to fire no later than the next due time. If a guard dies
+before that, the next guard that takes a message of the request finishes its work.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ from protocol.domain.steps import (
     NeedCandidates,
     NeedPeers,
     NeedReaders,
-    NeedUnheard,
+    NeedUndecided,
     NeedVerdictContext,
     NotStored,
     Outcome,
@@ -74,29 +74,29 @@ from protocol.wire.records import Ended, Notice
 _log = get_logger(__name__)
 
 ATTEMPTS = 12
-"""How often a lost race or an unknown outcome is met by reading again; then the message comes back."""
+"""How often the log is read again after a lost race or an unknown outcome. Then the message is given back."""
 MOST_EVENTS, MOST_STEPS = 20_000, 10_000
-"""How many events one message may bring about, and how many steps may pass between two of them.
+"""How many events one message may lead to, and how many steps may pass between two of them.
 
-A thousand tasks, as many as a policy allows, that are due at once take about 4,000 events. An event that ends
-a request tells everybody whose turn it ended: a thousand steps.
+A thousand tasks (the most that a policy allows) that are due at once take about 4,000 events. An event that
+ends a request notifies the agents of all ended turns: a thousand steps.
 """
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
 _SEEN_AT_ONCE = 16
-"""Of how many rounds the agents are looked at side by side."""
+"""How many rounds' agents are probed concurrently."""
 _CROWDED_MAX_S = 0.2
-"""The longest wait after a race that was lost over a tree: all of them together are shorter than a lease."""
+"""Longest wait after a lost race over a tree. All such waits together are shorter than a lease."""
 
 
 class Contended(MeshError, code="guard.contended"):
-    """Too many lost races over one request; the message is to come again."""
+    """Too many lost races over one request. The message must come again."""
 
 
 class GuardFailed(MeshError, code="guard.failed"):
     """The decider itself failed on a message: it raised, or took too long. Its error is the cause.
 
-    The same would come of it again. `ends_request` is False where the message alone is at fault.
+    It would fail again. `ends_request` is False if only the message is at fault.
     """
 
     def __init__(self, request: str, *, ends_request: bool) -> None:
@@ -105,11 +105,11 @@ class GuardFailed(MeshError, code="guard.failed"):
 
 
 class MeshIsFrozen(MeshError, code="guard.frozen"):
-    """The whole mesh is frozen; the message is to come again after the thaw."""
+    """The whole mesh is frozen. The message must come again after the thaw."""
 
 
 class RequestProcessor:
-    """Processes commands: those of one request one after the other, any number of requests at once.
+    """Processes commands: one at a time for each request, any number of requests concurrently.
 
     Args:
         verdict_s: CPU seconds that one step of a decision may take.
@@ -137,20 +137,19 @@ class RequestProcessor:
         self._shadow = shadow
         self._at_work = AtWork() if shadow is None else shadow.at_work
         self._in_hand = defaultdict[str, list[int]](list)
-        """By request: when (UTC µs) the messages came that this guard has in hand. What it was asked on the
-        lane lies in no queue."""
+        """By request: the arrival times (UTC µs) of the messages that this guard is processing. Messages from
+        the lane are in no queue."""
         self.conflicts = 0
-        """How often another guard had been first."""
+        """How often another guard was first."""
 
     async def process(self, command: Command, *, queued: bool = True) -> Outcome:
-        """Decide one message; return what came of it.
+        """Decide one message; return its outcome.
 
         Args:
-            queued: True if the message lies in a queue, and comes again unless it is acknowledged.
+            queued: True if the message is in a queue, and comes again unless it is acknowledged.
 
-        Raises what reading the log raises, Contended, MeshIsFrozen and BusError: then nothing may be
-        acknowledged.
-        Raises GuardFailed if there is no use in trying again.
+        Raises the errors of reading the log, Contended, MeshIsFrozen and BusError: then the message must not
+        be acknowledged. Raises GuardFailed if trying again is useless.
         """
         in_hand = self._in_hand[command.request]
         in_hand.append(command.stored)
@@ -173,12 +172,12 @@ class RequestProcessor:
         """Append what is due on a request whose timer fired at `fired_us` (UTC µs). Raises as `process`."""
         async with self._cache.lock(request):
             failpoint("guard.fired")
-            self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
+            self._cache.drop(request)  # an older copy might lack the wait that the timer was armed for
             with self._at_work:
                 await self._until_settled(request, None, fired_us)
 
     async def give_up(self, request: str) -> None:
-        """End a request on which this guard fails, whatever its events add up to; nothing if it is over.
+        """End a request on which this guard fails, without folding its events. Does nothing if it is over.
 
         Raises LogUnreadable and UnknownEvent if even its first event or its head cannot be read, Contended,
         and BusError.
@@ -201,7 +200,7 @@ class RequestProcessor:
             else:
                 raise Contended(f"{request}: {ATTEMPTS} races lost")
         with contextlib.suppress(GuardFailed, MeshIsFrozen):
-            await self.wake(request)  # those whose turns it ended are told
+            await self.wake(request)  # notifies the agents whose turns ended
 
     async def _until_settled(
         self, request: str, command: Command | None, stored_us: int, *, queued: bool = True
@@ -215,22 +214,23 @@ class RequestProcessor:
                 known = self._cache.get(request)
                 if known is not None:
                     cached = known
-                else:  # a submit is taken for new: "no event yet" is in the compare-and-set
+                else:  # a submit is assumed to be new: the compare-and-set checks that there is no event yet
                     fresh = submits and not certain
                     cached = CachedRequest(timer=Timer(0, None)) if fresh else await self._read(request)
                     self._cache.put(request, cached)
                 outcome = await self._session(cached, request, command, stored_us, queued=queued)
-                # What a copy does not know, another guard may have written: the ask that is replied to, say.
+                # Another guard may have written what this copy lacks, for example the ask that a reply
+                # answers.
                 unsure = isinstance(outcome, Rejected) or (controls and isinstance(outcome, Late))
                 if not unsure or certain or not (known or submits):
-                    self._cache.put(request, cached)  # what was appended made it larger
+                    self._cache.put(request, cached)  # it has grown by the appended events
                     return outcome
                 self._cache.drop(request)
             except SequenceConflict:
                 self.conflicts += 1
                 crowded = cached is not None and len(cached.ledger.open) > 1
                 self._cache.drop(request)
-                if crowded:  # the other guard has more to do on it, and would be in the way again
+                if crowded:  # the other guard has more to append, and would conflict again
                     await asyncio.sleep(min(_BACKOFF_S * 2**attempt, _CROWDED_MAX_S) * uniform(0.5, 1.5))
             except (OutcomeUnknown, Unreachable):
                 self._cache.drop(request)
@@ -240,9 +240,9 @@ class RequestProcessor:
             except GuardFailed as failure:
                 self._cache.drop(request)
                 if known is None or isinstance(failure.__cause__, VerdictTooLong):
-                    raise  # else the copy may have been at fault
+                    raise  # otherwise the copy may have been at fault
             except BaseException:
-                self._cache.drop(request)  # half-done work: the log alone says how far it came
+                self._cache.drop(request)  # half-done work: only the log has its state
                 raise
             certain = True
         raise Contended(f"{request}: {ATTEMPTS} races lost")
@@ -255,7 +255,7 @@ class RequestProcessor:
         try:
             for stored in log:
                 seq = stored.seq
-                self._watchdog.begin()  # anew for each event: a long log takes its time
+                self._watchdog.begin()  # restarted for each event, since a long log takes a while
                 event = codec.decode_event(stored.data)
                 cached.ledger.apply(event, stored.data)
                 cached.stored(event, stored.data, seq)
@@ -265,14 +265,14 @@ class RequestProcessor:
         except VerdictTooLong as late:
             raise GuardFailed(request, ends_request=True) from late
         except Exception as broken:
-            # Not the fault of the message: it waits until somebody has looked at the log.
+            # Not the message's fault: it waits until a person has checked the log.
             raise LogUnreadable(request, f"the event at {seq} cannot be folded") from broken
         finally:
             self._watchdog.end()
         return cached
 
     def _next(self, decision: OpenDecision | observer.TracedDecision, request: str) -> Step:
-        """Return the decision's next step. Raises GuardFailed for what it raises itself."""
+        """Return the decision's next step. Raises GuardFailed if the decision itself raises."""
         try:
             self._watchdog.begin()
             try:
@@ -285,10 +285,10 @@ class RequestProcessor:
     async def _session(
         self, cached: CachedRequest, request: str, command: Command | None, stored_us: int, *, queued: bool
     ) -> Outcome | None:
-        """Take all steps of one command, or of what is due, on one copy of the request.
+        """Take all steps of one command, or of due consequences, on one copy of the request.
 
         Args:
-            stored_us: when the bus stored the command or the fired timer, UTC µs.
+            stored_us: UTC µs at which the bus stored the command or the fired timer.
         """
         context = self._context
         fleet, frozen, moment = context.fleet, context.frozen.is_set(), context.moment(stored_us)
@@ -319,12 +319,12 @@ class RequestProcessor:
         *,
         queued: bool,
     ) -> Settled:
-        """Take every step of a decision. Raises GuardFailed for one that comes to no end."""
+        """Take every step of a decision. Raises GuardFailed if it does not end."""
         context, breakers = self._context, self._context.breakers
         taken = stored = 0
         while taken < MOST_STEPS and stored < self._most_events:
             taken += 1
-            # By exact type, the usual steps first: every decision comes through here.
+            # Compared by exact type, with the usual steps first, since every decision runs through here.
             step = self._next(decision, request)
             if type(step) is NeedVerdictContext:
                 step.supply(context.known_context(step) or await context.verdict_context(step))
@@ -340,20 +340,20 @@ class RequestProcessor:
             elif type(step) is Settled:
                 return step
             elif type(step) is NeedCandidates:
-                step.supply(await context.standings(step))
+                step.supply(await context.readiness(step))
             elif type(step) is NeedPeers:
                 step.supply(breakers.not_open(step.agents))
             elif type(step) is NeedAttendance:
                 step.supply(await self._attendance(cached, request, step))
             elif type(step) is NeedReaders:
                 step.supply(await context.readers(step, cached.placed))
-            elif type(step) is NeedUnheard:
+            elif type(step) is NeedUndecided:
                 waits = self._waits(request, step, command)
                 step.supply(
                     waits or await unheard(self._bus, request, step, command, context.fleet.partitions)
                 )
             elif type(step) is TurnOver:
-                if not queued:  # whoever asked may learn that its turn is over, and not ask again
+                if not queued:  # the sender may learn that its turn is over, and not ask again
                     await self._wake_soon(cached, request)
                 await self._end(step.event, step.turn)
             elif type(step) is ShowQuestions:
@@ -366,8 +366,8 @@ class RequestProcessor:
         except VerdictTooLong as endless:
             raise GuardFailed(request, ends_request=not decision.admitting) from endless
 
-    def _waits(self, request: str, need: NeedUnheard, command: Command | None) -> bool:
-        """Return True if a message about the request that came in time waits here for its turn."""
+    def _waits(self, request: str, need: NeedUndecided, command: Command | None) -> bool:
+        """Return True if a message about the request that came in time is waiting in this guard."""
         others = [*self._in_hand.get(request, ())]
         if command is not None:
             others.remove(command.stored)
@@ -379,11 +379,11 @@ class RequestProcessor:
         watch = self._context.attendance
         seen: list[Attendance] = []
         for start in range(0, len(need.turns), _SEEN_AT_ONCE):
-            looks = [
+            probes = [
                 watch.look_at(turn.agent, cached.placed[turn.round_n], _first_step(request, turn))
                 for turn in need.turns[start : start + _SEEN_AT_ONCE]
             ]
-            seen += await asyncio.gather(*looks)
+            seen += await asyncio.gather(*probes)
         return tuple(seen)
 
     async def _append(self, cached: CachedRequest, step: Append, stored_us: int) -> Stored | NotStored:
@@ -416,7 +416,7 @@ class RequestProcessor:
         return seq
 
     async def _open(self, cached: CachedRequest, event: AnyEvent, body: bytes) -> int:
-        """Store a request's first event, and arm its timer with it: before it, and without waiting.
+        """Store a request's first event and arm its timer at the same time, the timer's publish first.
 
         Client and guard may both die now. Without a timer the request would wait until its agent proposes.
         """
@@ -424,7 +424,7 @@ class RequestProcessor:
         opened.mesh_thawed = self._context.spans
         opened.apply(event, body)
         now, fleet = self._context.now(), self._context.fleet
-        at = first_wait(opened) or now + round(fleet.guard_lease_s * 1e6)  # its first may come later
+        at = first_wait(opened) or now + round(fleet.guard_lease_s * 1e6)  # the first wait may be added later
         arming = arm_timer(self._bus, cached, event.request, at, now, fleet.partitions)
         armed, stored = await asyncio.gather(arming, self._store(event, body, 0), return_exceptions=True)
         if isinstance(stored, BaseException):
@@ -434,7 +434,7 @@ class RequestProcessor:
         return stored
 
     async def _wake_soon(self, cached: CachedRequest, request: str) -> None:
-        """Have the bus wake a guard, should this one die before all that follows is in the log."""
+        """Arm the timer soon, in case this guard dies before everything that follows is in the log."""
         now, fleet = self._context.now(), self._context.fleet
         at = now + round(fleet.guard_lease_s * 1e6)
         await arm_timer(self._bus, cached, request, at, now, fleet.partitions)
@@ -442,7 +442,8 @@ class RequestProcessor:
     async def _end(self, event: AnyEvent, turn: TurnState) -> None:
         """Tell an agent that its turn is over.
 
-        The message lies where the agent looks before it does anything that counts; the notice makes it quick.
+        The agent checks the stored message before it does anything that counts; the notice only makes it
+        faster.
         """
         failpoint("guard.ended")
         ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
@@ -454,9 +455,9 @@ class RequestProcessor:
 
 
 def _ends_of(request: str, stored: Sequence[StoredMessage]) -> tuple[events.RequestOpened, AnyEvent] | None:
-    """Return the event that opened a request, and its newest; None for one that was not opened."""
+    """Return a request's opening event and its newest event; None if it was never opened."""
     try:
-        first = [codec.decode_event(each.data) for each in stored[:2]]  # what is withheld may come first
+        first = [codec.decode_event(each.data) for each in stored[:2]]  # a `facts.withheld` may come first
         opened = next((event for event in first if isinstance(event, events.RequestOpened)), None)
         return None if opened is None else (opened, codec.decode_event(stored[-1].data))
     except Malformed as broken:
@@ -469,7 +470,7 @@ def _first_step(request: str, turn: TurnState) -> str:
 
 
 def _mark(step: Appended) -> None:
-    """Mark the place after an event is in the log, for the fault drill."""
+    """Mark the point after an event is in the log, for the fault drill."""
     if step.command is None:
         failpoint("guard.followed")
     else:

@@ -1,4 +1,4 @@
-"""The partitions that are a guard's own, and their queues: one for each sender, and fired timers."""
+"""A guard's own partitions and their queues: one for each sender, and one for fired timers."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Puller
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.provision import standing_queues
+from mesh.bus.provision import stored_queues
 from mesh.bus.streams import CONTROLS, GUARD_GROUP, kind_of, proposals_of, queue_consumer
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import Denied
@@ -23,35 +23,37 @@ from protocol.wire.subjects import GUARD_BEATS
 _log = get_logger(__name__)
 
 # --- which partitions are this guard's ------------------------------------------------------------
-# Guards tell each other several times a second that they are there and what they hold. From the same
-# names each of them works out the same even division. A guard takes what has become its own at once, and
-# lets go of what is another's once that one says that it holds it. So nothing is without a guard for
-# longer than it takes to notice a silence (ADR 46). It is a division of work, never a lock: while a
-# partition changes hands two guards may have it. Then they are slower and never wrong, since each event
-# is appended by compare-and-set.
+# Guards exchange heartbeats several times a second, with the partitions that they hold. From the same names
+# each of them computes the same even division. A guard takes its new partitions at once, and releases
+# another's partition once the other reports that it holds it. So no partition is without a guard for longer
+# than it takes to notice a silence (ADR 46). This divides work; it is not a lock. While a partition changes
+# hands, two guards may have it. Then they are slower but never wrong, since each event is appended by
+# compare-and-set.
 
 BEAT_S = 0.5
-"""How often a guard says that it is there; at once, too, when it holds something else or hears a new one."""
+"""Interval of heartbeats. A guard also sends one at once when its partitions change or a new guard
+appears."""
 SILENT = 4
-"""So many own beats without one of another guard, and it is taken for gone: after 2 to 2.5 s."""
+"""A guard counts as gone after this many own beats without one from it: after 2 to 2.5 s."""
 GATHER_S = 0.1
-"""How long the others have to answer a new guard. One that begins too early holds too much for a moment."""
+"""How long a new guard waits for the others' answers. One that begins too early holds too much for a
+moment."""
 HANDOVER_S = 1.0
-"""How long a guard that leaves waits at most for others to hold what it held."""
+"""How long a leaving guard waits at most for others to take over its partitions."""
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a guard says of itself to the others."""
+    """One heartbeat of a guard."""
 
     guard: str
-    """Its identity, and something by chance: two processes under one identity are two guards."""
+    """Its identity plus a random part, so that two processes under one identity are two guards."""
     holds: frozenset[int] = frozenset()
-    """Partitions that it takes messages of."""
+    """Partitions from which it takes messages."""
     leaves: bool = False
 
 
 class Roster:
-    """What a guard knows of the others, and what follows for it. No I/O, no clock: `tick` is the time.
+    """What a guard knows of the others, and which partitions follow for it. No I/O and no clock: see `tick`.
 
     Args:
         own: this guard's name among the others.
@@ -61,27 +63,27 @@ class Roster:
     def __init__(self, own: str, partitions: int) -> None:
         self.own = own
         self.held: frozenset[int] = frozenset()
-        """Partitions that this guard takes messages of."""
+        """Partitions from which this guard takes messages."""
         self.mine: frozenset[int] = frozenset()
-        """Those that it is to take messages of."""
+        """Partitions from which it should take messages."""
         self.leaves = False
         self._partitions = partitions
         self._others: dict[str, Beat] = {}
         self._ages: dict[str, int] = {}
-        """Ticks since the last beat of each of the others."""
+        """Ticks since the last beat of each other guard."""
         self._members: frozenset[str] = frozenset()
         self._owners: Mapping[int, str] = {}
         self._unheld: dict[int, int] = {}
-        """Ticks for which nobody has held a partition that is another's."""
+        """Ticks for which no guard has held a partition."""
         self._began = False
 
     @property
     def others(self) -> frozenset[str]:
-        """Guards that could take over what this one holds."""
+        """Guards that could take over this guard's partitions."""
         return frozenset(name for name, beat in self._others.items() if not beat.leaves)
 
     def hear(self, beat: Beat) -> bool:
-        """Take in what another guard says; return True if it is a new one."""
+        """Record another guard's heartbeat; return True if that guard is new."""
         is_new = beat.guard not in self._others
         self._others[beat.guard] = beat
         self._ages[beat.guard] = 0
@@ -89,12 +91,12 @@ class Roster:
         return is_new
 
     def begin(self) -> None:
-        """Begin to have partitions: the others have been heard."""
+        """Begin to own partitions, now that the others have answered."""
         self._began = True
         self._settle()
 
     def tick(self) -> None:
-        """Let one beat's time pass."""
+        """Advance the time by one heartbeat interval."""
         for name in tuple(self._ages):
             self._ages[name] += 1
             if self._ages[name] > SILENT:
@@ -104,7 +106,7 @@ class Roster:
         self._settle()
 
     def leave(self) -> None:
-        """Count this guard out. It keeps what it holds until others hold it."""
+        """Take this guard out of the division. It keeps its partitions until others hold them."""
         self.leaves = True
         self._settle()
 
@@ -122,7 +124,7 @@ class Roster:
         holders = [name for name in self.others if partition in self._others[name].holds]
         if (
             partition in self.mine
-        ):  # kept, unless its owner holds it or another one that stands in for the owner
+        ):  # kept, unless its owner holds it, or another guard that stands in for the owner
             return owner not in holders and all(
                 _rank(self.own, partition) < _rank(name, partition) for name in holders
             )
@@ -130,11 +132,11 @@ class Roster:
 
 
 def divide(guards: Iterable[str], partitions: int) -> dict[int, str]:
-    """Return the guard of each partition: as many for each as for every other, or one more.
+    """Return the guard of each partition. Loads differ by at most one.
 
     Rendezvous hashing (Thaler, Ravishankar 1998) with a bounded load (Mirrokni, Thorup, Zadimoghaddam 2018):
-    the best pairs of guard and partition first, as long as the guard has room. Everybody who knows the same
-    guards divides alike, and most partitions stay where they are when a guard comes or goes.
+    the best pairs of guard and partition come first, as long as the guard has room. All guards that know the
+    same names get the same division, and most partitions stay where they are when a guard comes or goes.
     """
     names = list(guards)
     if not names:
@@ -153,20 +155,20 @@ def divide(guards: Iterable[str], partitions: int) -> dict[int, str]:
 
 
 def _rank(guard: str, partition: int) -> bytes:
-    """Return where a guard stands in line for a partition: the least is first."""
+    """Return a guard's rank for a partition; the lowest is first."""
     return hashlib.sha256(f"{guard}/{partition}".encode()).digest()
 
 
 class PartitionAssignment:
-    """The partitions of one guard, kept up to date by what guards tell each other.
+    """The partitions of one guard, kept up to date by heartbeats.
 
     Args:
-        identity: this guard's, for people.
+        identity: this guard's identity, for people.
     """
 
     def __init__(self, bus: Bus, identity: str) -> None:
         self.mine: frozenset[int] = frozenset()
-        """Partitions that are this guard's now, from 0; none before `start`."""
+        """This guard's current partitions, numbered from 0; none before `start`."""
         self._bus = bus
         self._roster = Roster(f"{identity}/{secrets.token_hex(4)}", 0)
         self._callbacks: list[Callable[[], None]] = []
@@ -180,11 +182,11 @@ class PartitionAssignment:
 
     @property
     def others(self) -> frozenset[str]:
-        """The other guards that are at work."""
+        """The other running guards."""
         return self._roster.others
 
     async def start(self, partitions: int) -> None:
-        """Begin to share a mesh of so many partitions. A bus that is away is waited for."""
+        """Begin to share this many partitions. Waits while the bus is away."""
         self._roster = Roster(self._roster.own, partitions)
         try:
             await self._bus.retry_unavailable(lambda: self._bus.subscribe(GUARD_BEATS, self._on_beat))
@@ -198,12 +200,13 @@ class PartitionAssignment:
         self._become()
 
     async def keep(self) -> None:
-        """Tell and hear who is there. Runs until cancelled."""
+        """Send and evaluate heartbeats. Runs until cancelled."""
         while not self._alone:
             self._heard_itself.clear()
             self._beat()
             await asyncio.sleep(BEAT_S)
-            # A guard that does not hear itself has been frozen, or the bus has: nobody was silent meanwhile.
+            # A guard that does not receive its own beat was frozen, or the bus was. Then others were not
+            # silent.
             if self._heard_itself.is_set():
                 self._roster.tick()
                 self._become()
@@ -214,14 +217,14 @@ class PartitionAssignment:
         return lambda: self._callbacks.remove(callback)
 
     def hold(self, partitions: Iterable[int]) -> None:
-        """Say which partitions this guard takes messages of from now on; others let go of them then."""
+        """Announce the partitions from which this guard now takes messages, so that others release them."""
         held = frozenset(partitions)
         if held != self._roster.held:
             self._roster.held = held
             self._beat()
 
     async def leave(self, most_s: float = HANDOVER_S) -> None:
-        """Let others take over, and wait until they have, `most_s` at most."""
+        """Hand over to other guards, and wait until they have taken over, `most_s` at most."""
         self._roster.leave()
         self._beat()
         left = asyncio.Event()
@@ -251,7 +254,7 @@ class PartitionAssignment:
             self._heard_itself.set()
             return
         if self._roster.hear(beat):
-            self._beat()  # it is new, and knows nobody yet
+            self._beat()  # it is new, and does not know this guard yet
         self._become()
 
     def _become(self) -> None:
@@ -264,22 +267,22 @@ class PartitionAssignment:
 # --- the queues of these partitions ---------------------------------------------------------------
 
 SLOTS = 4
-"""Messages of one sender's partition that a guard works on at once. A sender who floods gets no more."""
+"""Concurrent messages of one sender and partition in a guard. A flooding sender gets no more."""
 MOST = 16
-"""The same while the partition has no backlog: the more messages travel together, the less each one costs."""
+"""The same while there is no backlog: the more messages travel together, the less each one costs."""
 IDLE_PULLS_PER_S = 100
-"""Pulls that all guards without work send each second at most, of all queues together."""
+"""Most pulls that all idle guards together send per second, over all queues."""
 
 
 class Queues:
-    """Takes from every queue once `find` has found it, until `drain`: one for each sender, and fired timers.
+    """Takes messages from every queue that `find` has found (each sender's, and fired timers), until `drain`.
 
-    Each queue has slots of its own, and fewer of them while it has a backlog. So a flood keeps only its own
-    sender's few slots busy.
+    Each queue has its own slots, and fewer of them while it has a backlog. So a flood occupies only a few
+    slots of its own sender.
 
     Args:
-        handlers: what takes a message of each kind of queue.
-        fleet: returns the fleet: it says how many partitions there are and how long a pull lasts.
+        handlers: handler of messages for each kind of queue.
+        fleet: returns the fleet, which sets the number of partitions and the duration of pulls.
     """
 
     def __init__(
@@ -295,24 +298,24 @@ class Queues:
         self._fleet = fleet
         self._streams: dict[str, QueueKind] = {}
         self._pullers: dict[tuple[str, int], Puller] = {}
-        """By queue and partition."""
+        """Pullers by queue and partition."""
         self._left: set[Puller] = set()
-        """Those of partitions that were let go, while handlers still run."""
+        """Pullers of released partitions, while their handlers are still running."""
         self._matching = asyncio.Lock()
         self._changed = asyncio.Event()
         self._paused = self._leaving = False
         assignment.on_change(self._changed.set)
 
     async def find(self) -> None:
-        """Begin to take from queues that are new. A bus that is away is waited for."""
-        for stream in await self._bus.retry_unavailable(lambda: standing_queues(self._bus)):
+        """Begin to take from new queues. Waits while the bus is away."""
+        for stream in await self._bus.retry_unavailable(lambda: stored_queues(self._bus)):
             kind = kind_of(stream)
             if kind is not None:
                 self._streams[stream] = kind
         await self._match()
 
     async def follow(self) -> None:
-        """Take from the partitions that become this guard's, and let go of others. Runs until cancelled."""
+        """Take from partitions that become this guard's, and release others. Runs until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -326,10 +329,10 @@ class Queues:
                     return
                 await self._take(partition)
             self._assignment.hold(mine)
-            await self._let_go(key for key in self._pullers if key[1] not in mine)
+            await self._release(key for key in self._pullers if key[1] not in mine)
 
     async def _take(self, partition: int) -> None:
-        """Take from every queue of a partition."""
+        """Begin to take from every queue of a partition."""
         for stream, kind in self._streams.items():
             if (stream, partition) not in self._pullers:
                 puller = self._pullers[stream, partition] = self._puller(stream, kind, partition)
@@ -340,8 +343,8 @@ class Queues:
             *(self._bus.retry_unavailable(each.start) for each in pullers if not each.running)
         )
 
-    async def _let_go(self, keys: Iterable[tuple[str, int]]) -> None:
-        """Take no more of these; messages that are in hand are finished here."""
+    async def _release(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Stop taking from these; messages in progress are finished here."""
         left = [self._pullers.pop(key) for key in tuple(keys)]
         self._left = {each for each in self._left if each.in_hand} | set(left)
         await asyncio.gather(*(each.stop() for each in left))
@@ -361,17 +364,17 @@ class Queues:
         )
 
     def _idle_s(self) -> float:
-        """Return how long an idle pull lasts: with many queues longer, so that idling costs no more."""
+        """Return the duration of an idle pull: longer with many queues, so that idling costs no more."""
         fleet = self._fleet()
         return max(fleet.guard_pull_s, len(self._streams) * fleet.partitions / IDLE_PULLS_PER_S)
 
     def waits(self, sender: str, partition: int) -> bool:
-        """Return True if proposals of a sender wait in its queue, besides those in hand here."""
+        """Return True if proposals of a sender wait in its queue, besides those in progress here."""
         puller = self._pullers.get((proposals_of(sender), partition))
         return puller is not None and puller.waiting > 0
 
     def pause(self, *, paused: bool = True) -> None:
-        """Take only control messages, or all of them again."""
+        """Take only control messages; with `paused=False`, take all messages again."""
         self._paused = paused
         for (stream, _), puller in self._pullers.items():
             if kind_of(stream) == CONTROLS:
@@ -382,7 +385,7 @@ class Queues:
                 puller.resume()
 
     async def drain(self, grace_s: float) -> None:
-        """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
+        """Take nothing more and finish work in progress. What takes longer than `grace_s` comes again."""
         self._leaving = True
         pullers = [*self._pullers.values(), *self._left]
         with contextlib.suppress(TimeoutError):

@@ -1,12 +1,12 @@
-"""What each client has of the log: its open requests, and the bytes that it was given lately.
+"""How much of the log each client uses: its open requests, and its recent bytes.
 
-A guard counts by itself what it appends. So a decision asks nobody, and there is no shared entry that anyone
-could spoil. What other guards opened, and what was opened before this one started, it reads from the
-schedules: every open request has one. It does so before a client's first submit, and again while the client
-is near its quota. Then it also leaves out the requests that are over, whose schedules stand for a while.
+A guard counts what it appends itself. So a decision needs no other party, and there is no shared entry that
+anyone could corrupt. What other guards opened, or was opened before this guard started, it reads from the
+schedules, since every open request has one. It does so before a client's first submit, and again while the
+client is near its quota. Then it also excludes requests that are over but whose schedules remain for a while.
 
-Bytes are a token bucket that holds an hour's worth (Turner, New Directions in Communications, 1986). It may
-be overdrawn by the requests that are under way. Each guard has buckets of its own, full when it starts.
+Bytes are limited by a token bucket that holds an hour's worth (Turner, New Directions in Communications,
+1986). Running requests may overdraw it. Each guard has its own buckets, full when it starts.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ _log = get_logger(__name__)
 HOUR_S = 3600.0
 MIB = 1 << 20
 NEAR = 4
-"""Near its quota is a client whose open requests are more than this part of it: one in so many."""
+"""A client is near its quota if its open requests exceed this fraction of it: one in `NEAR`."""
 COUNT_S = 5.0
-"""How long a count counts."""
+"""How long a count is valid, at least."""
 _REST = 20
-"""A count is repeated after so many times the time that it took, at the earliest."""
+"""A count is repeated after this multiple of its own duration, at the earliest."""
 _SIDE_BY_SIDE = 200
 _PAGE = 100_000
 """Subjects in one answer of the server."""
 _MOST_CLIENTS, _MOST_OVER = 10_000, 50_000
-_HINT = "run `mesh setup`, and reload the server; until then a guard knows of those alone that it opened"
+_HINT = "run `mesh setup`, and reload the server; until then a guard knows only the requests that it opened"
 _ENDS = frozenset(events.Ended.__args__)
 
 
@@ -49,21 +49,21 @@ class _Client:
     def __init__(self, now: float) -> None:
         self.open: set[str] = set()
         self.over: set[str] = set()
-        """Requests that are over and whose schedules stood at the last count."""
+        """Requests that are over but still had schedules at the last count."""
         self.spent: float = 0.0
-        """Bytes out of the bucket."""
+        """Bytes taken out of the bucket."""
         self.at = now
-        """When `spent` was right (monotonic seconds)."""
+        """When `spent` was last updated (monotonic s)."""
         self.count_again_at: float | None = None
         """Monotonic seconds; None before the first count."""
         self.counting = asyncio.Lock()
 
 
 class ClientQuotas:
-    """What each client has, as this guard knows it.
+    """Each client's use of the log, as this guard knows it.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ClientQuotas:
         self._clients: OrderedDict[str, _Client] = OrderedDict()
 
     def known(self, client: str) -> ClientUse | None:
-        """Return what a client has; None if that has to be counted first."""
+        """Return a client's use; None if it has to be counted first."""
         found, quota = self._client(client), self._fleet().quota_of(client)
         again_at = found.count_again_at
         if again_at is None or (len(found.open) * NEAR > quota.open_requests and self._clock() >= again_at):
@@ -81,7 +81,7 @@ class ClientQuotas:
         return self._use(found, quota)
 
     async def counted(self, client: str) -> ClientUse:
-        """Return what a client has, counted anew if need be. Raises BusError."""
+        """Return a client's use, counted again if necessary. Raises BusError."""
         found = self._client(client)
         async with found.counting:
             known = self.known(client)
@@ -90,7 +90,7 @@ class ClientQuotas:
         return known or self._use(found, self._fleet().quota_of(client))
 
     def stored(self, event: AnyEvent, bytes_: int) -> None:
-        """Take into account an event that this guard appended."""
+        """Count an event that this guard appended."""
         kind, client = type(event), submitter_of(event.request)
         found = self._client(client)
         if kind is events.RequestOpened:
@@ -98,7 +98,7 @@ class ClientQuotas:
         elif kind in _ENDS:
             found.open.discard(event.request)
             if len(found.over) >= _MOST_OVER:
-                found.over.clear()  # a count can find out anew
+                found.over.clear()  # the next count finds them again
             found.over.add(event.request)
         found.spent = self._spent(found, self._fleet().quota_of(client)) + bytes_
 
@@ -111,7 +111,7 @@ class ClientQuotas:
         return found
 
     def _spent(self, found: _Client, quota: Quota) -> float:
-        """Return what is out of the bucket now."""
+        """Return how many bytes are out of the bucket now."""
         now = self._clock()
         back = (now - found.at) / HOUR_S * quota.mib_per_hour * MIB
         found.at, found.spent = now, max(0.0, found.spent - back)
@@ -121,7 +121,7 @@ class ClientQuotas:
         return ClientUse(len(found.open), self._spent(found, quota), quota)
 
     async def _count(self, client: str, found: _Client) -> None:
-        """Read which of a client's requests are open."""
+        """Find out which of a client's requests are open."""
         began, before = self._clock(), set(found.open)
         try:
             scheduled = {request async for request in self._scheduled(client)}
@@ -135,13 +135,13 @@ class ClientQuotas:
             over = await self._over(client, maybe)
             found.over |= over
             maybe -= over
-        # What this guard opened or ended meanwhile it knows best.
+        # This guard knows best what it opened or ended in the meantime.
         found.open = (maybe - found.over) | (found.open - before)
         now = self._clock()
         found.count_again_at = now + max(COUNT_S, _REST * (now - began))
 
     async def _scheduled(self, client: str) -> AsyncIterator[str]:
-        """Yield the requests of a client that have a schedule."""
+        """Yield a client's requests that have a schedule."""
         prefix, offset, total = subjects.timer_at(f"{client}_"), 0, 1
         while offset < total:
             asked = {"subjects_filter": subjects.SCHEDULES, "offset": offset}
@@ -153,7 +153,7 @@ class ClientQuotas:
             total, offset = answer.get("total", 0), offset + (len(found) or _PAGE)
 
     async def _over(self, client: str, requests: set[str]) -> set[str]:
-        """Return which requests are over: the newest event for their client ends them."""
+        """Return the requests that are over: those whose newest event for their client ends them."""
         over, turnstile = set[str](), asyncio.Semaphore(_SIDE_BY_SIDE)
 
         async def look(request: str) -> None:

@@ -1,9 +1,9 @@
-"""The guard as a service: takes proposals, controls and fired timers off their queues, one processor for all.
+"""The guard as a service: takes proposals, controls and fired timers from their queues to one processor.
 
-Each message ends in exactly one of three ways. *Decided* (or late): acknowledged once everything
-that follows is in the log. *Rejected or unreadable*: a dead letter is stored, a notice sent, then
-acknowledged. *Not now* (the bus is in trouble, an event is newer than this build): given back, to
-come again. A guard fails closed: it decides nothing on a log that it cannot read.
+Each message ends in exactly one of three ways. *Decided* (or late): acknowledged once everything that follows
+is in the log. *Rejected or unreadable*: a dead letter is stored, a notice sent, then acknowledged. *Not now*
+(the bus has a problem, or an event is newer than this build): given back, to come again. A guard fails
+closed: it decides nothing on a log that it cannot read.
 """
 
 import asyncio
@@ -47,20 +47,20 @@ from protocol.wire.records import MAX_DETAIL_CHARS, Ended, Notice, NoticeError
 _log = get_logger(__name__)
 
 LEAVE_S = 2.0
-"""How long a server that does not answer may keep a guard from leaving."""
+"""How long a server that does not answer may delay a leaving guard."""
 GIVE_UP_AFTER = 20
-"""Deliveries after which a message that makes the guard itself fail becomes a dead letter."""
+"""Deliveries after which a message on which the guard itself fails becomes a dead letter."""
 NOT_NOW = Kind("not_now", "now_again", "messages wait: {}", settle_s=5.0, blocks=False)
 LOG_UNREADABLE = Kind(
     "log_unreadable", "log_readable", "the events of {} cannot be read", settle_s=12.0, blocks=False
 )
-"""It settles later than what met it comes again."""
+"""It settles later than the affected messages come again."""
 _EARLY_MOST_S = 10.0
-"""How long a timer waits at most that fired before its time, by the clock that this guard goes by."""
+"""Longest wait for a timer that fired too early, by this guard's estimate of the server's clock."""
 
 
 class Guard:
-    """One guard process's work. `run` until cancelled; `drain` first to leave nothing half-done."""
+    """The work of one guard process. `run` until cancelled; `drain` first to leave nothing half-done."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class Guard:
 
     @property
     def ready(self) -> bool:
-        """True if it takes work from every queue, of the partitions that are its own."""
+        """True if it takes work from every queue, in its own partitions."""
         return self._starting is not None and self._starting.is_set() and not self._leaving
 
     async def run(self) -> None:
-        """Read the fleet, then take work until cancelled (or until drained while it was still starting).
+        """Read the fleet, then take work until cancelled (or until drained while still starting).
 
-        A bus that goes away meanwhile is waited for. Raises OldForm for a log that only earlier builds read.
+        Waits while the bus is away. Raises OldForm for a log that only earlier builds read.
         """
         try:
             await self._run()
@@ -129,7 +129,7 @@ class Guard:
         self._starting = asyncio.Event()
         try:
             await self._queues.find()
-            with contextlib.suppress(BusError):  # it follows again when the fleet is read
+            with contextlib.suppress(BusError):  # it is tried again when the fleet is read
                 await self._lane.follow()
         finally:
             self._starting.set()
@@ -149,7 +149,7 @@ class Guard:
             tasks.create_task(self._follow_fleet())
 
     async def _follow_fleet(self) -> None:
-        """Take from the queues of those who join the fleet."""
+        """Take from the queues of members that join the fleet."""
         while True:
             await self._context.read_again.wait()
             self._context.read_again.clear()
@@ -168,8 +168,8 @@ class Guard:
             self._lane.pause(paused=False)
 
     async def drain(self, grace_s: float) -> None:
-        """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
-        self._leaving = True  # what is only starting ends by itself
+        """Take nothing more and finish work in progress. What takes longer than `grace_s` comes again."""
+        self._leaving = True  # a guard that is still starting ends by itself
         await self.assignment.leave(min(grace_s, HANDOVER_S))
         await asyncio.gather(self._queues.drain(grace_s), self._lane.drain(grace_s))
         with contextlib.suppress(TimeoutError):
@@ -177,7 +177,7 @@ class Guard:
                 await self._anchors.leave()
         await self.shadow.leave()
         with contextlib.suppress(BusError):
-            await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
+            await self._bus.flush(LEAVE_S)  # messages given back must be sent before the connection closes
         _log.info("guard_drained", decided=self.decided, dead=self.dead)
 
     # --- messages ---------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Guard:
         """Wrap a handler so that its message always ends in one of the three ways."""
 
         async def handle(message: Message) -> None:
-            # The handler runs in a task of its own: what is bound here ends with it.
+            # The handler runs in its own task, and what is bound here ends with it.
             request = message.subject.rpartition(".")[2]
             bind(request=request)
             try:
@@ -194,31 +194,33 @@ class Guard:
                 if self._bus.conditions:
                     self._bus.conditions.clear(LOG_UNREADABLE, request)
             except asyncio.CancelledError:
-                message.nak()  # this guard is going; another one need not wait for the lease to end
+                message.nak()  # this guard is leaving; others need not wait for the lease to end
                 raise
             except (UnknownEvent, BrokenLog, LogUnreadable) as error:
-                said = {"code": error.code, "detail": str(error)}
-                self._bus.conditions.raise_(LOG_UNREADABLE, request, held=message.subject, **said)
+                fields = {"code": error.code, "detail": str(error)}
+                self._bus.conditions.raise_(LOG_UNREADABLE, request, held=message.subject, **fields)
                 message.nak(5 * self._waits.again_s)
             except Malformed as error:
-                await self._bury(message, Rejected(error.code, str(error)))
+                await self._dead_letter(message, Rejected(error.code, str(error)))
             except ConfUnreadable as error:
-                await self._bury(message, Rejected(error.refusal, str(error)))
+                await self._dead_letter(message, Rejected(error.refusal, str(error)))
             except MeshIsFrozen:
                 message.nak(self._waits.again_s)
-            except StreamFull:  # the bus has said it; to make room takes a person, so ask less and less often
+            except (
+                StreamFull
+            ):  # the bus has reported it; only a person can make room, so retry less and less often
                 message.nak(min(self._waits.again_s * message.delivered, self._waits.full_most_s))
             except PASSING as error:
-                _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has said it
+                _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has reported it
                 message.nak(self._waits.again_s)
             except (BusError, Contended) as error:
                 self._bus.conditions.raise_(NOT_NOW, error.code, held=message.subject, detail=str(error))
                 message.nak(self._waits.again_s)
             except GuardFailed as failure:
-                self._say_failed(message, failure.__cause__)
+                self._log_failed(message, failure.__cause__)
                 await self._give_up(message, request, ends_request=failure.ends_request)
             except Exception as error:
-                self._say_failed(message, error)
+                self._log_failed(message, error)
                 if message.delivered >= GIVE_UP_AFTER:
                     await self._give_up(message, request, ends_request=True)
                 else:
@@ -231,7 +233,7 @@ class Guard:
         try:
             found = messages.proposal_of(sent)
         except Malformed as error:
-            # The round that it speaks for fails, if it is its sender's open one: nobody waits for its end.
+            # If it is for the sender's open round, that round fails, so nothing waits for its timeout.
             if (failure := messages.failure_of(sent, error)) is not None:
                 await self._processor.process(failure)
             raise
@@ -250,7 +252,7 @@ class Guard:
         if rejected is None:
             message.ack()
         else:
-            await self._bury(message, rejected)
+            await self._dead_letter(message, rejected)
 
     def _sent(self, message: Message) -> messages.Sent:
         sender, request = subjects.parse_queued(message.subject)
@@ -260,20 +262,20 @@ class Guard:
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
         if (rejected := messages.unusable(request)) is not None:
-            await self._bury(message, rejected)
+            await self._dead_letter(message, rejected)
             return
         early_s = (message.stored_us - self._context.believed(message.stored_us)) / 1e6
-        if early_s > 0:  # armed again it would fire at once, for as long as its server's clock is ahead
+        if early_s > 0:  # armed again, it would fire at once for as long as its server's clock is ahead
             message.nak(min(early_s, _EARLY_MOST_S))
             return
         await self._processor.wake(request, message.stored_us)
-        self._tell_lag(message.stored_us, "timer")
+        self._record_lag(message.stored_us, "timer")
         message.ack()
 
     async def _on_question(self, asked: Incoming) -> bool:
-        """Decide what a guard is asked on the lane; return True once the verdict is in the log.
+        """Decide a message from the lane; return True once the verdict is in the log.
 
-        Whatever else comes of it comes again from the queue, and is told and kept there.
+        With any other outcome, the message comes again from the queue and is handled there.
         """
         sender, request = subjects.parse_queued(asked.subject)
         bind(request=request)
@@ -290,7 +292,7 @@ class Guard:
             )
             if isinstance(command, Rejected) or isinstance(outcome, Rejected):
                 return False
-            self._tell_lag(command.stored, "proposal")
+            self._record_lag(command.stored, "proposal")
             await self._report(command, outcome)
         except (MeshError, Malformed) as error:
             _log.debug("not_decided_at_once", code=error.code)
@@ -302,9 +304,9 @@ class Guard:
         return True
 
     async def _settle(self, message: Message, found: Command | Rejected) -> None:
-        """Process what a message asks for, and end the message."""
+        """Process a message's command, and end the message."""
         if isinstance(found, Rejected):
-            await self._bury(message, found)
+            await self._dead_letter(message, found)
             return
         outcome = await self._processor.process(found)
         if isinstance(outcome, Rejected) and outcome.code == UNKNOWN_REQUEST:
@@ -313,39 +315,39 @@ class Guard:
             if is_young and messages.may_have_overtaken(found, now, self._waits.overtaken_s):
                 message.nak(self._waits.again_s)
                 return
-        self._tell_lag(message.stored_us, "control" if is_control(found.what) else "proposal")
+        self._record_lag(message.stored_us, "control" if is_control(found.what) else "proposal")
         if isinstance(outcome, Rejected):
-            await self._bury(message, outcome)
+            await self._dead_letter(message, outcome)
             return
         await self._report(found, outcome)
         self.decided += 1
         message.ack()
 
     async def _report(self, found: Command, outcome: Outcome) -> None:
-        """Notify the sender of what no event tells it."""
+        """Notify the sender of outcomes that no event tells it."""
         if isinstance(outcome, Late):
             ended = Ended(why=outcome.ended, turn=outcome.turn, round=outcome.round)
             await self._notify(found.sender, found.request, ended=ended, digest=found.digest)
         elif isinstance(outcome, Decided) and type(found.what) is OfferClaimed:
-            said = Ended(
+            ended = Ended(
                 why=type_of(outcome.event), turn=found.what.turn
             )  # it holds the offer until it knows
-            await self._notify(found.sender, found.request, ended=said)
+            await self._notify(found.sender, found.request, ended=ended)
 
-    def _tell_lag(self, stored_us: int, kind: str) -> None:
+    def _record_lag(self, stored_us: int, kind: str) -> None:
         lag_s = max(0.0, (self._context.now() - stored_us) / 1e6)
         telemetry.guard_lag.record(lag_s, {tracing.KIND: kind})
 
-    # --- what came to nothing ---------------------------------------------------------------------
+    # --- failures and dead letters ----------------------------------------------------------------
 
     @staticmethod
-    def _say_failed(message: Message, error: BaseException | None) -> None:
+    def _log_failed(message: Message, error: BaseException | None) -> None:
         place = "" if error is None else place_of(error)
-        said = {"subject": message.subject, "delivered": message.delivered, "place": place}
-        _log.error("guard_failed", **said, exc_info=error)
+        fields = {"subject": message.subject, "delivered": message.delivered, "place": place}
+        _log.error("guard_failed", **fields, exc_info=error)
 
     async def _give_up(self, message: Message, request: str, *, ends_request: bool) -> None:
-        """End a message that this guard itself fails on, and the request that nothing could go on with."""
+        """End a message on which this guard itself fails, and if asked the request that cannot go on."""
         rejection = Rejected(GUARD_FAILED, "the guard itself failed on this message; its log says where")
         try:
             if await self._keep(message, rejection):
@@ -357,22 +359,22 @@ class Guard:
             _log.warning("not_given_up", code=error.code, subject=message.subject)
         message.nak(self._waits.again_s)
 
-    async def _bury(self, message: Message, rejection: Rejected) -> None:
-        """End a rejected message: it is acknowledged only once it is kept elsewhere."""
+    async def _dead_letter(self, message: Message, rejection: Rejected) -> None:
+        """End a rejected message: acknowledge it only once its dead letter is stored."""
         if await self._keep(message, rejection):
             message.ack()
         else:
             message.nak(self._waits.again_s)
 
     async def _keep(self, message: Message, rejection: Rejected) -> bool:
-        """Store a dead letter and tell its sender; return False if it could not be stored."""
+        """Store a dead letter and notify the sender; return False if it could not be stored."""
         try:
             sender, request = subjects.parse_queued(message.subject)
         except ValueError:  # a timer has no sender
             sender, request = "", message.subject.rpartition(".")[2]
-        said = {"code": rejection.code, "detail": rejection.detail, "request": request}
+        fields = {"code": rejection.code, "detail": rejection.detail, "request": request}
         try:
-            if not await self._dead_letters.keep(sender, message, at=self._context.now(), **said):
+            if not await self._dead_letters.keep(sender, message, at=self._context.now(), **fields):
                 return False
         except BusError:
             return False
@@ -383,6 +385,6 @@ class Guard:
             await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
         return True
 
-    async def _notify(self, to: str, request: str, **said: Any) -> None:
-        notice = Notice(request=request, **said)
+    async def _notify(self, to: str, request: str, **fields: Any) -> None:
+        notice = Notice(request=request, **fields)
         await self._bus.publish(subjects.note(to, request), msgspec.json.encode(notice))

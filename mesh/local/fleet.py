@@ -18,7 +18,7 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import VARIABLES as TLS_VARIABLES
 from mesh.bus.credentials import seed_file
 from mesh.bus.lane import ping, statistics
-from mesh.bus.provision import Change, standing_queues
+from mesh.bus.provision import Change, stored_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import inbox_consumer, queue_consumers
 from mesh.errors import BusError, MeshError, OldForm
@@ -202,7 +202,7 @@ class LocalFleet(Lifecycle):
             name: [partial(self._answers, admin, name)]
             for name in dict.fromkeys(each.name for each in self.services.values())
         }
-        checks[GUARD] = [partial(self._is_guarded, admin, stream) for stream in await standing_queues(admin)]
+        checks[GUARD] = [partial(self._is_guarded, admin, stream) for stream in await stored_queues(admin)]
         checks[GUARD].append(partial(self._all_guards_answer, admin))
         try:
             async with asyncio.timeout(_READY_S):

@@ -20,7 +20,7 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Permit
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
-from protocol.domain.memory import MemoryEntry, left_by, living, recalled
+from protocol.domain.memory import MemoryEntry, current_records, left_by, recalled
 from protocol.domain.swarm import readers_seen
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
@@ -92,7 +92,7 @@ class Conversations:
 
     def facts(self, client: str, conversation: str) -> dict[str, Any]:
         """Return what a conversation remembers, by key, however old it is."""
-        standing = living(self._entries.get((client, conversation), ()), 0, 0.0)
+        standing = current_records(self._entries.get((client, conversation), ()), 0, 0.0)
         return {record.key: record.fact.value for record in standing}
 
     def forget(self, client: str, conversation: str) -> None:
@@ -314,7 +314,7 @@ class InMemoryGuard:
             case steps.NeedCandidates(agents, trial):
                 step.supply(
                     tuple(
-                        steps.AgentStanding(self._asked(name, trial), self._served(name)) for name in agents
+                        steps.AgentReadiness(self._asked(name, trial), self._served(name)) for name in agents
                     )
                 )
             case steps.NeedAttendance(turns):
@@ -323,7 +323,7 @@ class InMemoryGuard:
             case steps.NeedReaders(offers):
                 self._look()
                 step.supply(tuple(readers_seen(offer, self._readers(offer)) for offer in offers))
-            case steps.NeedUnheard():
+            case steps.NeedUndecided():
                 step.supply(False)  # what was said is decided at once
             case steps.Append(event):
                 step.supply(self._store(event))

@@ -16,7 +16,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog, check_form
-from mesh.bus.provision import standing_journals
+from mesh.bus.provision import stored_journals
 from mesh.bus.reader import batch, bounds, every, first_since
 from mesh.errors import (
     Denied,
@@ -382,7 +382,7 @@ async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) ->
     log = JetStreamLog(bus)
     found: dict[str, dict[str, int]] = {}
     """By request: how many steps lie in each stream of journals."""
-    for stream in await standing_journals(bus):
+    for stream in await stored_journals(bus):
         async for subject, count in _subjects_in(bus, stream):
             steps = found.setdefault(subject.split(".")[3], {})
             steps[stream] = steps.get(stream, 0) + count
@@ -422,5 +422,5 @@ async def _is_over(log: JetStreamLog, request: str, before_ms: int) -> bool:
 
 async def bytes_in_journals(bus: Bus) -> int:
     """Return how many bytes all journals have. Raises BusError."""
-    infos = [await bus.api(f"STREAM.INFO.{stream}") for stream in await standing_journals(bus)]
+    infos = [await bus.api(f"STREAM.INFO.{stream}") for stream in await stored_journals(bus)]
     return sum(int(info["state"]["bytes"]) for info in infos)

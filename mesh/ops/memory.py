@@ -13,7 +13,7 @@ from mesh.bus.memory import is_obeyed, read_memory
 from mesh.errors import Denied, NotFound, UsageWrong
 from mesh.ops.control import order_id, order_mesh
 from mesh.ops.roster import fleet_of
-from protocol.domain.memory import MemoryEntry, living
+from protocol.domain.memory import MemoryEntry, current_records
 from protocol.wire.commands import Forget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import LONGEST_S
@@ -144,7 +144,9 @@ async def _standing(
         by_conversation: dict[str, list[MemoryEntry]] = {}
         for entry in (await read_memory(bus, name, conversation)).entries:
             by_conversation.setdefault(entry.conversation, []).append(entry)
-        standing = [each for known in by_conversation.values() for each in living(known, _now(), max_age_s)]
+        standing = [
+            each for known in by_conversation.values() for each in current_records(known, _now(), max_age_s)
+        ]
         if standing:
             found[name] = standing
     return found

@@ -10,7 +10,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.stores import Revision, differences, revisions
 from mesh.errors import Impossible, NotFound, UsageWrong
 from mesh.ops.conf import ConfEntry, history
-from protocol.wire.config import DocumentInvalid, Policy, policy_hash, policy_of, read_policy
+from protocol.wire.config import DocumentInvalid, Policy, parse_policy, policy_hash, read_policy
 from protocol.wire.shadow import read_shadow
 from protocol.wire.subjects import POLICIES, SHADOWS, policy, shadow
 
@@ -61,7 +61,7 @@ def policy_at(path: Path, name: str = "") -> Policy:
         fields: dict[str, Any] = tomllib.loads(path.read_text())
         numbers = fields["policies"][name or "default"] if "policies" in fields else fields
         own = numbers.get("name", "default") if isinstance(numbers, dict) else "default"
-        return policy_of(numbers, name or own)
+        return parse_policy(numbers, name or own)
     except OSError as missing:
         raise UsageWrong(f"{path}: {missing.strerror}") from missing
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, DocumentInvalid, KeyError, TypeError) as wrong:

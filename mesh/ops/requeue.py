@@ -17,9 +17,9 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage, Writer
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.provision import standing_queues
+from mesh.bus.provision import stored_queues
 from mesh.bus.reader import last, up_to
-from mesh.bus.stores import arm_schedule, standing_schedule
+from mesh.bus.stores import arm_schedule, current_schedule
 from mesh.bus.streams import (
     LOG,
     TIMERS,
@@ -153,7 +153,7 @@ async def requeue(bus: Bus, *, dry_run: bool = False, leases: float = 2.0) -> Re
         leases: how many leases of an inbox are waited for, until it is known what instances have in hand.
     """
     fleet = await fleet_of(bus)
-    stranded = [name for name in await standing_queues(bus) if await _is_stranded(bus, name, fleet)]
+    stranded = [name for name in await stored_queues(bus) if await _is_stranded(bus, name, fleet)]
     if not dry_run:
         for consumer in consumer_table(fleet, await _storage(bus)):
             if consumer.stream in stranded:
@@ -163,7 +163,7 @@ async def requeue(bus: Bus, *, dry_run: bool = False, leases: float = 2.0) -> Re
     async for stored in JetStreamLog(bus).follow(tail=False):
         open_requests.take(stored.seq, stored.subject, stored.data)
     lost = await _lost(bus, fleet, open_requests.waiting(), leases * fleet.lease_s)
-    timers = [request for request in open_requests.requests if await standing_schedule(bus, request) is None]
+    timers = [request for request in open_requests.requests if await current_schedule(bus, request) is None]
     if not dry_run:
         starts = await _starts_ahead(bus, fleet) | starts_of(lost)
         await mark_over(bus, open_requests, starts, _events_from(bus, starts))

@@ -16,7 +16,7 @@ from protocol.domain.decider import RequestDecider
 from protocol.domain.ledger import Ledger
 from protocol.domain.recorded import RecordedAnswers
 from protocol.domain.steps import (
-    AgentStanding,
+    AgentReadiness,
     Append,
     Appended,
     Asks,
@@ -185,9 +185,9 @@ class _Answers(RecordedAnswers):
             known = {one.entry.name: one for one in self._grounds.candidates}
             need.supply(
                 tuple(
-                    AgentStanding()
+                    AgentReadiness()
                     if (one := known.get(name)) is None
-                    else AgentStanding(Permit(one.breaker, one.since, one.until), one.served)
+                    else AgentReadiness(Permit(one.breaker, one.since, one.until), one.served)
                     for name in need.agents
                 )
             )

@@ -1,8 +1,8 @@
-"""Admission: may a message be decided at all, before any rule looks at it?
+"""Admission: may a message be decided at all, before any rule is checked?
 
-`Accepted`: it is decided. `Late`: it was decided before, or its turn or request is over. It is acknowledged,
-no event is written, and its sender is told that the turn ended. `Rejected`: it never becomes an event, else a
-liar could grow a stranger's history. It ends in the dead-letter list, with a notice.
+`Accepted`: it is decided. `Late`: it was decided before, or its turn or request is over. It is acknowledged
+without an event, and a notice tells its sender that the turn ended. `Rejected`: it never becomes an event,
+because otherwise anyone could make another request's history grow. It becomes a dead letter, with a notice.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,20 +20,20 @@ from protocol.wire.ids import HUMAN, proposal_id
 
 
 class Accepted(NamedTuple):
-    """It may be decided."""
+    """The message may be decided."""
 
 
 class Late(NamedTuple):
-    """It was decided already, or what it speaks for is over."""
+    """The message was decided already, or its turn or request is over."""
 
     turn: str
     round: int
     ended: str
-    """Why: the request's end, `decided`, or `ended` for a turn that is over."""
+    """The reason: the request's end, `decided`, or `ended` for a turn that is over."""
 
 
 class Rejected(NamedTuple):
-    """It may not be decided. `code` is what the sender's notice and the dead letter say."""
+    """The message may not be decided. The sender's notice and the dead letter have code and detail."""
 
     code: str
     detail: str
@@ -42,11 +42,11 @@ class Rejected(NamedTuple):
 Admission = Accepted | Late | Rejected
 UNKNOWN_REQUEST = "unknown_request"
 BUSY = "busy"
-"""Of a claim by an agent that has another open task of the same lead: it may claim again."""
+"""Reason for a claim by an agent that has another open task of the same lead. It may claim again."""
 
 
 def admission(ledger: Ledger, command: Command) -> Admission:
-    """Return whether `command` may be decided on this ledger."""
+    """Check whether `command` may be decided on this ledger."""
     return _OF.get(type(command.what), _of_control)(ledger, command, command.what)
 
 
@@ -76,7 +76,7 @@ def _of_round(ledger: Ledger, command: Command, proposal: Proposal) -> Admission
 
 
 def _turn_of(ledger: Ledger, command: Command, proposal: Proposal) -> TurnState | Late | Rejected:
-    """Return the turn that a proposal speaks for, or why it may not."""
+    """Return the turn that a proposal is for, or why its sender may not propose for it."""
     sender = command.sender
     if ledger.status == "unknown":
         return Rejected(UNKNOWN_REQUEST, "no such request")
@@ -93,7 +93,7 @@ def _turn_of(ledger: Ledger, command: Command, proposal: Proposal) -> TurnState 
 
 
 def _no_swarm(ledger: Ledger) -> Rejected | None:
-    """Return why a claim or a post may not be: its request is no swarm's."""
+    """Return the rejection of a claim or post whose request is not a swarm; None if it is."""
     policy = ledger.policy
     if ledger.status == "unknown" or policy.topology == "swarm":
         return None
@@ -103,10 +103,10 @@ def _no_swarm(ledger: Ledger) -> Rejected | None:
 
 
 def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost) -> Admission:
-    """Return whether a post may be decided: once, unless its turn was ended by another's word.
+    """Check whether a post may be decided: once, unless something else than its own move ended its turn.
 
-    One guard may take a post and another the move that its turn made after it, and be done first. So what a
-    turn said before its move is heard after it, too.
+    Different guards may take a post and the turn's later move, and the move may be decided first. So posts
+    are accepted even after the turn's own move.
     """
     turn = _no_swarm(ledger) or _turn_of(ledger, command, post)
     if not isinstance(turn, TurnState):
@@ -120,7 +120,7 @@ def _of_post(ledger: Ledger, command: Command, post: commands.FactsPost) -> Admi
 
 
 def may_post(turn: TurnState, request: str) -> bool:
-    """Return True unless a turn was ended by another's word than its own move."""
+    """Return True unless something else than its own move ended the turn."""
     return turn.end is None or str(turn.end.cause) == proposal_id(request, turn.id, turn.round)
 
 
@@ -139,7 +139,7 @@ def _of_claim(ledger: Ledger, command: Command, claim: commands.OfferClaimed) ->
     waits = any((each.turn, each.sender) == (claim.turn, command.sender) for each in ledger.deferred)
     if waits and ledger.frozen_at is not None:
         return Late(claim.turn, claim.round, "move.deferred")
-    if ledger.knows(command.cause) and not waits:  # what came of it then is said again
+    if ledger.knows(command.cause) and not waits:  # repeat the earlier outcome
         return Late(claim.turn, claim.round, "task.opened" if command.sender in task.agents else "decided")
     if not ledger.is_open:
         return Late(claim.turn, claim.round, ledger.status)
@@ -187,7 +187,9 @@ def _of_open_control(ledger: Ledger, command: Command, control: Control) -> Admi
             most = ledger.policy.max_handoff_bytes
             return _of_waiting(ledger.turns.get(control.turn), command, control, most)
         case commands.Forget():
-            return Rejected("not_allowed", "a conversation is no request's: say it to the whole mesh, `_`")
+            return Rejected(
+                "not_allowed", "a conversation belongs to no request: send it to the whole mesh, `_`"
+            )
 
 
 def _of_waiting(
@@ -218,4 +220,4 @@ _OF: Mapping[type, Callable[[Ledger, Command, Any], Admission]] = {
     commands.OfferClaimed: _of_claim,
     commands.FactsPost: _of_post,
 }
-"""What is no control message."""
+"""The checks of all messages that are not control messages."""

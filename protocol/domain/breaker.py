@@ -1,18 +1,18 @@
-"""The circuit breaker of an agent: one that failed too often lately gets no work for a while.
+"""The circuit breaker of an agent: after too many recent failures it gets no work for a while.
 
-*Closed*: work is admitted, and failed turns are counted. `failures` different turns that failed within
-`window_s` open it. *Open*: nothing is admitted for `open_s`. Then one handoff is let through on trial
-(*half open*) while all others are refused as before. If the trial's turn fails the breaker opens anew; if
-it comes to a move the breaker closes; if nothing is heard of it for `trial_s`, another may try.
+*Closed*: work is admitted and failed turns are counted. `failures` different turns that fail within
+`window_s` open it. *Open*: nothing is admitted for `open_s`. Then one handoff is let through on trial (*half
+open*), while all others are still refused. If the trial's turn fails, the breaker opens again. If the turn
+makes a move, the breaker closes. If there is no result within `trial_s`, another handoff may be tried.
 
-It counts turns, not rounds: a request that no agent could bear fails again and again, and is one turn
-all the same. It counts what speaks of the *agent* and not of the request, as breakers elsewhere leave
-out what is the caller's own fault (Nygard, "Release It!"; resilience4j's ignored exceptions): see
-`speaks_of_the_agent`. What is neither a success nor such a failure changes nothing. A turn that was
-under way when its agent's breaker opened goes on, with its retries; it is not counted either way.
+It counts turns, not rounds: a request that no agent can handle fails repeatedly, but is still one turn. It
+counts failures of the *agent*, not of the request, just as other breakers ignore errors of the caller
+(Nygard, "Release It!"; resilience4j's ignored exceptions): see `is_agents_fault`. Anything else changes
+nothing. A turn that was running when its agent's breaker opened goes on, with its retries, and does not count
+either way.
 
-The state of each agent is one entry of CONF, which guards change by compare-and-set. They may lose a count,
-which harms nothing.
+The state of each agent is one entry of CONF, which guards change by compare-and-set. Losing a count does no
+harm.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,52 +30,52 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, TurnId, event_id, proposal_id
 
 AGENTS_OWN = ("crash_loop", "journal_mismatch")
-"""Permanent failures that no other request would have fared better with."""
+"""Permanent failures that would have happened to any other request, too."""
 _OPENERS = ("request.opened", "handoff.admitted")
 MOST_AT_ONCE = 64
-"""Tasks of one plan that are known as a trial."""
+"""Most tasks of one plan that can be recognised as a trial."""
 
 
 class Signal(NamedTuple):
-    """What an event says of an agent. Of a human there is no breaker."""
+    """What an event tells about an agent. People have no breaker."""
 
     agent: AgentName
     how: Literal["failed", "worked", "given_back"]
-    """Its turn failed by its own fault, came to a move, or neither: then a trial is given back."""
-    whose: str
-    """The turn; of a trial that was refused, its cause."""
+    """Its turn failed by its own fault, made a move, or neither; in the last case a trial is given back."""
+    subject: str
+    """The turn; for a refused trial, its cause."""
 
 
 class Permit(NamedTuple):
-    """What a verdict rests on."""
+    """The state of a breaker for one verdict."""
 
     state: BreakerState
     since: int | None = None
-    """UTC µs since when it is open."""
+    """UTC µs at which it opened."""
     until: int | None = None
-    """UTC µs from which on a handoff may be tried."""
+    """UTC µs from which on a handoff may be let through on trial."""
     write: BreakerEntry | None = None
-    """The entry to write first, by compare-and-set: the guard that succeeds has the trial."""
+    """The entry to write first, by compare-and-set. The guard that succeeds gets the trial."""
 
 
 CLOSED = BreakerEntry()
 
 
-def speaks_of_the_agent(error: Failure) -> bool:
-    """Return True if a failure counts.
+def is_agents_fault(error: Failure) -> bool:
+    """Return True if a failure counts against the agent.
 
-    A failure that may pass (`permanent` is false) does: a bug, a tool or model that does not answer, a round
-    that took too long. Of permanent failures only `AGENTS_OWN` do. Other failures are about this one request:
-    its deadline, its budget, a forbidden action, or a case that the agent calls hopeless. An agent that
-    nobody serves (`unattended`) does not fail: work waits for it.
+    Transient failures do (`permanent` is false): a bug, a tool or model that does not answer, a round that
+    took too long. Of the permanent ones, only `AGENTS_OWN` do. The others concern this request alone: its
+    deadline, its budget, a forbidden action, or a case that the agent calls hopeless. An agent without any
+    instance (`unattended`) does not fail: work waits for it.
     """
     return not error.permanent or error.code in AGENTS_OWN
 
 
 def asked(entry: BreakerEntry, rules: BreakerRules, now: int, cause: str) -> Permit:
-    """Return the state by which the message `cause` is judged at `now`.
+    """Return the permit for the message `cause` at `now` (UTC µs).
 
-    The same message asked again, after a crash say, has the trial that it had.
+    A message that is asked about again, for example after a crash, keeps its trial.
     """
     if entry.state == "closed":
         return Permit("closed")
@@ -99,8 +99,8 @@ def asked(entry: BreakerEntry, rules: BreakerRules, now: int, cause: str) -> Per
 
 
 def counted(entry: BreakerEntry, rules: BreakerRules, count: Signal, now: int) -> BreakerEntry | None:
-    """Return the entry after a count; None if that changes nothing."""
-    tries = entry.trial is not None and _opened(entry.trial, count.whose)
+    """Return the entry after a signal; None if it changes nothing."""
+    tries = entry.trial is not None and _opened(entry.trial, count.subject)
     match count.how:
         case "failed" if not rules.failures or entry.state == "open":
             return None
@@ -108,20 +108,20 @@ def counted(entry: BreakerEntry, rules: BreakerRules, count: Signal, now: int) -
             return BreakerEntry(state="open", opened_at=now) if tries else None
         case "failed":
             earliest = now - _us(rules.window_s)
-            others = (one for one in entry.failures if one.at > earliest and one.turn != count.whose)
-            failures = (*others, FailedTurn(TurnId(count.whose), now))
+            others = (old for old in entry.failures if old.at > earliest and old.turn != count.subject)
+            failures = (*others, FailedTurn(TurnId(count.subject), now))
             if len(failures) >= rules.failures:
                 return BreakerEntry(state="open", opened_at=now)
             return BreakerEntry(failures=failures)
         case "worked":
             return CLOSED if tries else None
         case "given_back":
-            had = entry.trial is not None and entry.trial.cause == count.whose
+            had = entry.trial is not None and entry.trial.cause == count.subject
             return msgspec.structs.replace(entry, trial=None) if tries or had else None
 
 
 def _opened(trial: Trial, turn: str) -> bool:
-    """Return True if the trial's message, or plan, opened `turn`: a turn's id is derived from its cause."""
+    """Return True if the trial's message, or plan, opened `turn`. A turn's id is derived from its cause."""
     openers = (*((opener, 0) for opener in _OPENERS), *(("task.opened", at) for at in range(MOST_AT_ONCE)))
     return any(event_id(trial.cause, opener, at) == turn for opener, at in openers)
 
@@ -130,18 +130,18 @@ def _us(seconds: float) -> int:
     return int(seconds * 1e6)
 
 
-# --- what an event says of agents ------------------------------------------------------------------
+# --- what an event tells about agents --------------------------------------------------------------
 
 
 _REFUSALS = frozenset({events.MoveRefused, events.RequestRefused})
 _TRIALS = frozenset({*_REFUSALS, events.TurnDelegated, events.TaskFailed})
-"""Events that may free a breaker's trial for another handoff."""
+"""Events that may give a breaker's trial back for another handoff."""
 _NO_MOVES = frozenset({events.MoveDeferred, events.TurnFailed, events.EffectDoubted})
-"""Events that answer a proposal which is no move, or do not answer it yet."""
+"""Events that answer a proposal without a move, or do not answer it yet."""
 
 
 def moved_by(event: AnyEvent) -> TurnId | None:
-    """Return the turn whose own move an event answers; None if it answers none."""
+    """Return the turn whose own move an event answers; None if it answers no move."""
     if type(event) in _NO_MOVES or event.cause != str(proposal_id(event.request, event.turn, event.round)):
         return None
     return event.turn
@@ -150,7 +150,7 @@ def moved_by(event: AnyEvent) -> TurnId | None:
 def counts(
     ledger: Ledger, event: AnyEvent, moved: TurnId | None, over: Iterable[TurnState]
 ) -> Iterator[Signal]:
-    """Yield what an event, which is in the ledger, says of the agents that it is about.
+    """Yield what an event tells about agents. The ledger must already contain the event.
 
     Args:
         moved: the turn whose move it answers.
@@ -158,7 +158,7 @@ def counts(
     """
     kind = type(event)
     if type(event) is events.TurnFailed:
-        how: Literal["failed", "given_back"] = "failed" if speaks_of_the_agent(event.error) else "given_back"
+        how: Literal["failed", "given_back"] = "failed" if is_agents_fault(event.error) else "given_back"
         yield Signal(ledger.turns[event.turn].agent, how, event.turn)
         return
     if kind in _REFUSALS:
@@ -175,9 +175,9 @@ def counts(
 
 
 def _trials_given_back(ledger: Ledger, event: AnyEvent) -> Iterator[Signal]:
-    """Yield the trials of candidates that a plan, or a task that falls back, gives nothing after all."""
+    """Yield the trials of candidates that got no task in the end, from a plan or a fallback."""
     grounds = event.grounds
-    tried = () if grounds is None else [one for one in grounds.candidates if one.breaker == "half_open"]
+    tried = () if grounds is None else [each for each in grounds.candidates if each.breaker == "half_open"]
     if not tried:
         return
     lead, given = event.turn, set[AgentName]()
@@ -188,6 +188,6 @@ def _trials_given_back(ledger: Ledger, event: AnyEvent) -> Iterator[Signal]:
         if task is not None:
             lead = task.lead
             given = {task.worker.entry.name} if task.worker is not None and task.is_open else given
-    for one in tried:
-        if one.entry.name not in given:
-            yield Signal(one.entry.name, "given_back", opening_cause(event.request, lead, event.n))
+    for candidate in tried:
+        if candidate.entry.name not in given:
+            yield Signal(candidate.entry.name, "given_back", opening_cause(event.request, lead, event.n))

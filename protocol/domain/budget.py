@@ -1,8 +1,9 @@
-"""Budgets as ceilings: the total to which a frame may bring the request's spending.
+"""Budgets as ceilings: the total to which a frame may raise the request's spending.
 
-A grant of 100 tokens at a moment when the request has spent 40 is the ceiling 140. What is left is always the
-ceiling less what all agents together have spent. So a hand-back needs no book-keeping: its giver finds its
-own grant, less what was spent since. And a narrower grant never exceeds the one that it is cut from.
+A grant of 100 tokens when the request has spent 40 becomes the ceiling 140. What is left is always the
+ceiling minus the spending of all agents together. So a hand-back needs no book-keeping: the receiver has its
+own grant again, minus what was spent since. And a narrower grant never exceeds the grant that it was cut
+from.
 """
 
 import operator
@@ -27,21 +28,21 @@ def _each(combine: Callable[[int | None, int], int | None], budget: Budget, usag
 
 
 def left(ceiling: Budget, spent: Usage) -> Budget:
-    """Return what may still be spent; negative where more was."""
+    """Return what may still be spent; negative if it was exceeded."""
     if ceiling == UNLIMITED:
         return UNLIMITED
     return _each(lambda most, used: None if most is None else most - used, ceiling, spent)
 
 
 def ceiling(grant: Budget, spent: Usage) -> Budget:
-    """Return the ceiling of a grant that is made when `spent` is spent."""
+    """Return the ceiling of a grant that is made after `spent` was spent."""
     if grant == UNLIMITED:
         return UNLIMITED
     return _each(lambda more, used: None if more is None else more + used, grant, spent)
 
 
 def grant(asked: Budget | None, rest: Budget) -> Budget:
-    """Return the grant out of `rest`: as much as is asked for, or all of it if nothing is asked."""
+    """Return the grant out of `rest`: what is asked for, or all of it in dimensions not asked for."""
     if asked is None:
         return rest
     return Budget(
@@ -52,7 +53,7 @@ def grant(asked: Budget | None, rest: Budget) -> Budget:
 
 
 def excess(asked: Budget | None, rest: Budget) -> dict[str, tuple[int, int]]:
-    """Return {dimension: (asked, left)} where more is asked for than is left."""
+    """Return {dimension: (asked, left)} for dimensions in which more is asked for than is left."""
     found: dict[str, tuple[int, int]] = {}
     for name in Budget.__struct_fields__ if asked is not None else ():
         want, have = getattr(asked, name), getattr(rest, name)
@@ -62,12 +63,12 @@ def excess(asked: Budget | None, rest: Budget) -> dict[str, tuple[int, int]]:
 
 
 def overdrawn(rest: Budget) -> dict[str, int]:
-    """Return {dimension: how much too much was spent} where a rest is below nothing."""
+    """Return {dimension: overspent amount} for dimensions in which the rest is negative."""
     return {name: have - left for name, (have, left) in excess(_NOTHING_MORE, rest).items()}
 
 
 def plus(one: Usage, other: Usage) -> Usage:
-    """Return the sum, as an account on the wire can hold it; `one` is the older, where one is."""
+    """Return the sum, capped to what the wire allows. If one account is older, pass it as `one`."""
     if other == NOTHING:
         return one
     if one == NOTHING:
@@ -84,7 +85,7 @@ def minus(one: Usage, other: Usage) -> Usage:
 
 
 def larger(before: Usage, now: Usage) -> Usage:
-    """Return the larger in each dimension: what was spent over all rounds cannot become less."""
+    """Return the maximum in each dimension: spending over all rounds never decreases."""
     return _both(max, before, now)
 
 
@@ -98,7 +99,7 @@ def _both(combine: Callable[[int, int], int], one: Usage, other: Usage) -> Usage
 
 
 def whole(rest: Budget) -> Usage:
-    """Return what a turn is charged that never reported: all it had left, where that is a number."""
+    """Return what a turn is charged if it never reported: all that it had left in limited dimensions."""
     return Usage(
         nano_dollars=_amount(rest.nano_dollars),
         tokens=_amount(rest.tokens),
@@ -111,5 +112,5 @@ def _amount(rest: int | None) -> int:
 
 
 def public(budget: Budget) -> Budget | None:
-    """Return a budget as it stands in constraints: None when it limits nothing."""
+    """Return a budget in the form of constraints: None if it limits nothing."""
     return None if budget == UNLIMITED else budget

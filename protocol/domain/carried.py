@@ -1,10 +1,11 @@
-"""What is carried: facts and artifacts as they travel on, merged at each handoff, withheld by their labels.
+"""What is carried: facts and artifacts, which are merged at each handoff and withheld by label.
 
-A handoff carries one fact a key and one artifact a name. A proposal names what is new and what to drop; the
-rest is carried. So what the log says was handed over is what every later reader sees who is cleared for it.
+A handoff carries one fact per key and one artifact per name. A proposal names what is new and what to drop;
+the rest is carried on. So what the log shows as handed over is what every later cleared reader sees.
 
-The labels of a key stay with it through the request, dropped or not: nobody can make a secret public by
-repeating it without its label. Nobody changes what they may not see, either: the rule `labels` refuses that.
+A key keeps its labels throughout the request, even if its fact is dropped, so a secret cannot be made public
+by repeating it without its label. And what an agent may not see it cannot change: the rule `labels` refuses
+that.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,19 +23,19 @@ from protocol.wire.handoff import Artifact, Fact
 
 T = TypeVar("T", bound=Fact | Artifact)
 Labels = Mapping[str, Collection[str]]
-"""By key of a fact."""
+"""Labels by fact key."""
 _NO_LABELS = frozenset[str]()
 
 
 class Carried(msgspec.Struct, frozen=True, gc=False):
-    """Facts by key and artifacts by name, each in order of its name."""
+    """Facts by key and artifacts by name, both sorted."""
 
     facts: dict[str, Fact]
     artifacts: dict[str, Artifact]
 
     @classmethod
-    def of(cls, facts: Iterable[Fact], artifacts: Iterable[Artifact]) -> "Carried":
-        """Return what these facts and artifacts are together; of each name there is one."""
+    def collect(cls, facts: Iterable[Fact], artifacts: Iterable[Artifact]) -> "Carried":
+        """Collect facts and artifacts, whose names must be unique and sorted."""
         return cls({fact.key: fact for fact in facts}, {item.name: item for item in artifacts})
 
     @property
@@ -56,34 +57,34 @@ def merge(
     drop: Collection[str] = (),
     labels: Labels = MappingProxyType({}),
 ) -> Carried:
-    """Return what is carried after a proposal: less `drop`, plus what is new. A key that is brought stays.
+    """Return what is carried after a proposal: without `drop`, with the additions. An added key is kept.
 
-    Bringing an identical fact is a no-op: the fact that is carried stays, to the letter.
+    Adding an identical fact is a no-op: the carried fact stays unchanged.
 
     Args:
-        labels: those that keys had before. They hold for a key that is carried no longer, too.
+        labels: earlier labels of keys. They also apply to keys that are no longer carried.
     """
-    brought, things = tuple(facts), tuple(artifacts)
-    if not (brought or things or drop):
+    new_facts, new_artifacts = tuple(facts), tuple(artifacts)
+    if not (new_facts or new_artifacts or drop):
         return carried
     kept, named = carried.facts, carried.artifacts
-    if brought or drop:
+    if new_facts or drop:
         kept = kept.copy()
         for key in drop:
             kept.pop(key, None)
-        is_longer = not all(fact.key in kept for fact in brought)
-        for fact in brought:
+        is_longer = not all(fact.key in kept for fact in new_facts)
+        for fact in new_facts:
             kept[fact.key] = _changed(carried.facts.get(fact.key), fact, labels.get(fact.key, ()))
-        if is_longer:  # else the order is as it was
+        if is_longer:  # otherwise the order has not changed
             kept = dict(sorted(kept.items()))
-    if things:
-        named = named | {item.name: _changed(named.get(item.name), item, ()) for item in things}
+    if new_artifacts:
+        named = named | {item.name: _changed(named.get(item.name), item, ()) for item in new_artifacts}
         named = dict(sorted(named.items()))
     return Carried(kept, named)
 
 
 def together(one: Carried, other: Carried) -> Carried:
-    """Return what two carry that have no name in common."""
+    """Return the union of two that have no name in common."""
     if not (other.facts or other.artifacts):
         return one
     facts, artifacts = one.facts | other.facts, one.artifacts | other.artifacts
@@ -91,7 +92,7 @@ def together(one: Carried, other: Carried) -> Carried:
 
 
 def _changed(old: T | None, new: T, labels: Collection[str]) -> T:
-    """Return `new` with the labels that its name has, or `old` where that says the same."""
+    """Return `new` with all labels of its name, or `old` if that is equal."""
     every = tuple(sorted({*new.labels, *labels, *(() if old is None else old.labels)}))
     if every != new.labels:
         new = replace(new, labels=every)
@@ -99,17 +100,17 @@ def _changed(old: T | None, new: T, labels: Collection[str]) -> T:
 
 
 def added(before: dict[str, T], after: dict[str, T]) -> tuple[str, ...]:
-    """Return the names under which something is new or changed once a move was merged, in order."""
+    """Return the names whose items are new or changed after a merge, in order."""
     return tuple(name for name, item in after.items() if item is not before.get(name))
 
 
 def dropped(before: Carried, after: Carried) -> tuple[str, ...]:
-    """Return the keys of the facts that are carried no longer, in order."""
+    """Return the keys of facts that are no longer carried, in order."""
     return tuple(key for key in before.facts if key not in after.facts)
 
 
 def narrowed(carried: Carried, keys: Collection[str]) -> Carried:
-    """Return what is carried under these keys and names."""
+    """Return the part with these keys and names."""
     return Carried(
         {key: fact for key, fact in carried.facts.items() if key in keys},
         {name: item for name, item in carried.artifacts.items() if name in keys},
@@ -117,7 +118,7 @@ def narrowed(carried: Carried, keys: Collection[str]) -> Carried:
 
 
 def lost(before: Carried, after: Carried, must_carry: Iterable[str]) -> list[str]:
-    """Return the keys of those that must be carried whose fact was dropped or got another value."""
+    """Return the keys in `must_carry` whose fact was dropped or got a different value."""
     return [key for key in must_carry if _is_lost(before.facts.get(key), after.facts.get(key))]
 
 
@@ -134,17 +135,17 @@ class Divided(NamedTuple):
     shown: Carried
     hidden: Carried
     withheld: Withheld | None
-    """What they may be told of what is hidden: labels and counts."""
+    """What the reader may know about what is hidden: labels and counts."""
 
 
 def is_cleared(items: Iterable[Fact | Artifact], clearance: Collection[str]) -> bool:
-    """Return True if somebody with this clearance may see all of `items`."""
+    """Return True if a reader with this clearance may see all of `items`."""
     labels = [label for item in items if item.labels for label in item.labels]
     return not labels or frozenset(clearance).issuperset(labels)
 
 
 def divide(carried: Carried, clearance: Collection[str] | None) -> Divided:
-    """Return what somebody with this clearance (None: for everything) sees, and what is withheld."""
+    """Return what a reader with this clearance (None: for everything) sees, and what is withheld."""
     cleared = None if clearance is None else frozenset(clearance)
     facts, hidden_facts = _divided(carried.facts, cleared)
     artifacts, hidden_artifacts = _divided(carried.artifacts, cleared)
@@ -173,26 +174,26 @@ def _divided(named: dict[str, T], cleared: frozenset[str] | None) -> tuple[dict[
 
 
 _HASHED_BEYOND = 64
-"""Bytes of the longest value that a history keeps as it is."""
+"""Bytes of the longest value that a history keeps unhashed."""
 
 
 @dataclass(slots=True)
 class FactHistory:
-    """Every fact that an admitted handoff held, withheld or not."""
+    """Every fact that any admitted handoff held, withheld or not."""
 
     _lately: list[tuple[Fact, ...]] = field(default_factory=list)
-    """Facts as each admitted handoff held them, since `is_new` was last asked."""
+    """Facts of each admitted handoff since the last `condense`."""
     _before: set[tuple[str, bytes]] = field(default_factory=set)
-    """Keys and values (`_known_by`) of those before them."""
+    """Keys and values (`_value_key`) in earlier handoffs."""
     _keys: set[str] = field(default_factory=set)
-    """Keys of the same."""
+    """Keys in earlier handoffs."""
     _last: dict[str, Fact] = field(default_factory=dict)
-    """By key: the newest handoff of those before."""
+    """By key: the facts of the newest earlier handoff."""
     labels: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By key: every label that a fact of this key ever had in this request."""
+    """By key: every label that a fact with this key ever had in this request."""
 
     def remember(self, facts: tuple[Fact, ...]) -> None:
-        """Take in what one handoff holds."""
+        """Add the facts of one handoff."""
         self._lately.append(facts)
         for fact in facts:
             if fact.labels:
@@ -203,35 +204,35 @@ class FactHistory:
     def is_new(self, fact: Fact, clearance: Collection[str] | None = None) -> bool:
         """Return True if no handoff held this key with this value.
 
-        Who is not cleared for the key's labels must not learn whether they have guessed its value: to
-        them a fact is new if no handoff held its key.
+        A sender that is not cleared for the key's labels must not learn if it guessed a value. For such a
+        sender, a fact is new only if no handoff held its key.
 
         Args:
-            clearance: of whoever brings the fact; None: for everything.
+            clearance: the sender's; None: for everything.
         """
         self.condense()
         if fact.key not in self._keys:
             return True
         if clearance is not None and not self.labels.get(fact.key, _NO_LABELS).issubset(clearance):
             return False
-        return (fact.key, _known_by(fact.value)) not in self._before
+        return (fact.key, _value_key(fact.value)) not in self._before
 
     def __len__(self) -> int:
-        """Return how many values it knows by themselves, and not by the handoff that held them."""
+        """Return how many values it has condensed."""
         return len(self._before)
 
     def condense(self) -> None:
-        """Look at each handoff once, and let it go: a request that asks at every hop looks at none again."""
+        """Process the collected handoffs and release them, so that each is processed only once."""
         for facts in self._lately:
             last, self._last = self._last, {fact.key: fact for fact in facts}
             for fact in facts:
-                if last.get(fact.key) is not fact:  # else it was carried on as it is, as most facts are
+                if last.get(fact.key) is not fact:  # otherwise it was carried on unchanged, like most facts
                     self._keys.add(fact.key)
-                    self._before.add((fact.key, _known_by(fact.value)))
+                    self._before.add((fact.key, _value_key(fact.value)))
         self._lately.clear()
 
 
-def _known_by(value: object) -> bytes:
-    """Return what stands for a value among those that were held: its canonical form, or a long one's hash."""
+def _value_key(value: object) -> bytes:
+    """Return the key of a value in a history: its canonical form, or the hash of a long one."""
     form = canonical(value)
     return form if len(form) <= _HASHED_BEYOND else b"#" + sha256(form).digest()

@@ -1,4 +1,4 @@
-"""A case: one move with all that a rule looks at, and the refusals that several rules share."""
+"""A case: one move with everything that rules look at. Also refusals that several rules share."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from protocol.wire.moves import Delegate, Move
 
 
 class Case:
-    """One move before the rules, with what it would come to if none of them refused it."""
+    """One move to be judged by the rules, with what it would lead to if none refused it."""
 
     __slots__ = (
         "before", "carried", "handoff", "known", "ledger",
@@ -29,24 +29,24 @@ class Case:
     turn: TurnState
     move: Move
     oversized: int
-    """Bytes of the proposal, where it was too large to be sent; then `move` is an outline."""
+    """Bytes of a proposal that was too large to send, else 0. `move` is then a summary."""
     report: Report
     policy: Policy
     world: World
     target: str | None
-    """Whom the move would give the work to, or put the question to."""
+    """The agent that would get the work, or be asked."""
     before: Carried
     """What the turn carries before the move."""
     carried: Carried
     """What would be carried after it."""
     handoff: Handoff | None
-    """The whole handoff that would be admitted, nothing withheld."""
+    """The handoff that would be admitted, with nothing withheld."""
     known: Handoff | None
-    """The same as its giver knows it: what it was shown and what it brings."""
+    """The same as its giver knows it: what the giver was shown, and what it adds."""
     rest: Budget
-    """What the proposer has left once it is settled."""
+    """What the proposer has left once the round's spending is settled."""
     plan: tuple[PlannedWork, ...]
-    """Of a `delegate`: its tasks as they would be admitted."""
+    """`delegate` only: its tasks as they would be admitted."""
 
     @property
     def segment(self) -> Segment:
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def given(self) -> frozenset[str]:
-        """Keys of the facts that the proposer knows to be handed over."""
+        """Keys of the handed-over facts that the proposer knows of."""
         return frozenset() if self.known is None else frozenset(fact.key for fact in self.known.facts)
 
     @property
@@ -67,18 +67,18 @@ def unknown_agent(case: Case, detail: str, hint: str) -> Refusal:
     return Refusal(rule=Rule.KNOWN_AGENT, detail=detail, numbers={"target": case.target}, hint=hint)
 
 
-def passed(deadline: int, now: int, of: Mapping[str, Any] = MappingProxyType({})) -> Refusal:
-    """Return the refusal of a deadline that is not ahead (both UTC µs): what is given would end at once."""
+def passed(deadline: int, now: int, numbers: Mapping[str, Any] = MappingProxyType({})) -> Refusal:
+    """Return the refusal of a deadline in the past (both UTC µs): the work would end at once."""
     return Refusal(
         rule=Rule.CONSTRAINTS,
         detail=f"the deadline passed {(now - deadline) / 1e6:.1f} s ago",
-        numbers={**of, "deadline": deadline, "now": now},
+        numbers={**numbers, "deadline": deadline, "now": now},
         hint="a later deadline, or none",
     )
 
 
 def outlined(case: Case) -> Refusal:
-    """Refuse a move that was too large to be sent."""
+    """Refuse a move that was too large to send."""
     less = "fewer tasks at once, with less in them" if type(case.move) is Delegate else "bring less"
     return Refusal(
         rule=Rule.SIZE,
@@ -89,7 +89,7 @@ def outlined(case: Case) -> Refusal:
 
 
 def too_large(what: msgspec.Struct, policy: Policy) -> Refusal | None:
-    """Refuse what is larger, as JSON, than the policy lets a handoff be."""
+    """Refuse anything whose JSON is larger than the policy allows for a handoff."""
     bytes_ = len(msgspec.json.encode(what))
     if bytes_ <= policy.max_handoff_bytes:
         return None

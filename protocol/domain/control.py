@@ -1,6 +1,6 @@
-"""The verdict on a control message, and the way back: an order becomes an event, by no rule.
+"""The verdict on a control message, and the way back from the event to the message.
 
-Whether the sender may say it was settled before (`protocol.domain.admission`).
+No rule applies: an order becomes an event. Admission has already checked that the sender may give it.
 """
 
 from msgspec.structs import replace
@@ -21,11 +21,11 @@ from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
 ASKED = "asked"
-"""The reason of an escalation that a turn's own move asked for."""
+"""Reason of an escalation that a turn's own move asked for."""
 
 
 def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
-    """Return which agent a resolution gives the work to; None for one that answers the request."""
+    """Return the agent that a resolution gives the work to; None if it answers the request."""
     if control.complete:
         return None
     ended = ledger.turns[control.turn].instead_of
@@ -35,7 +35,7 @@ def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
 
 
 def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | None:
-    """Return what speaks against a message that only the world can tell: a stale id, an unknown target."""
+    """Return a rejection that depends on the world: a stale id, a quota, an unknown target; else None."""
     control = command.what
     if type(control) is commands.Submit:
         return stale_id(command, world) or over_quota(command, world.use)
@@ -52,7 +52,7 @@ def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | N
 
 
 def decide_control(ledger: Ledger, command: Command, control: Control, world: World) -> AnyEvent:
-    """Return the event that a control message brings about."""
+    """Return the event that a control message leads to."""
     draft, sender, by = Draft(ledger, world, command.cause), command.sender, control.by or command.sender
     client = str(ledger.client)
     match control:
@@ -66,7 +66,7 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
                 digest=ledger.submit_digest,
             )
         case commands.Freeze(reason=reason):
-            # A clock that is behind the bus's must not let a freeze begin in the future.
+            # If our clock is behind the bus's, a freeze must not begin in the future.
             since = command.stored if 0 < command.stored < world.now else None
             return events.RequestFrozen(
                 **draft.envelope(events.RequestFrozen, NOBODY),
@@ -139,10 +139,10 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
 
 
 def _resolved(draft: Draft, control: Resolve, sender: AgentName) -> AnyEvent:
-    """Return the event that gives an agent the work, in a fresh segment.
+    """Return the event that gives an agent the work, in a new segment.
 
-    An agent that goes on with its turn counts its rounds on, as its journal does. Journal and effect keys go
-    on under the id of the first turn of a chain.
+    An agent that continues its turn goes on counting its rounds, as its journal does. Journal and effect keys
+    stay under the id of the first turn of the chain.
     """
     ledger, by = draft.ledger, control.by or sender
     human = ledger.turns[control.turn]
@@ -187,10 +187,10 @@ def _resolved(draft: Draft, control: Resolve, sender: AgentName) -> AnyEvent:
 
 
 def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> tuple[Handoff, Carried]:
-    """Return what a person gives on, and all that it carries: what they hold, and what they add.
+    """Return the handoff that a person passes on, and all that it carries: what they hold and what they add.
 
-    A deadline that has passed is not handed on, or the turn would end as it begins; the request's holds.
-    People may grant more than was left: a budget limits agents.
+    A deadline that has passed is replaced by the request's; otherwise the turn would end at once. People may
+    grant more than was left: budgets limit agents only.
     """
     held = human.work.handoff
     own = held.constraints.deadline

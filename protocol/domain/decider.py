@@ -1,12 +1,12 @@
-"""The decider of one request: the whole order of a decision, in plain values and without any I/O.
+"""The decider of one request owns the order of a decision, in plain values and without any I/O.
 
     decision = RequestDecider(ledger).handle(command, fleet, moment)
     while not isinstance(step := decision.next(), Settled):
-        ...                                  # do what the step says; a need is supplied with its answer
+        ...                                  # carry out the step; supply a need with its answer
 
-The order is: label the facts, append what is due, check admission, take the context, decide. Then append the
-verdict and its consequences, and say when to wake. The ledger changes only by what is stored. A caller that
-meets another head drops the decision and hands the same command to a decider of the newer events.
+The order is: label the facts, append what is due, check admission, get the context, decide, append the
+verdict and its consequences, and tell when to wake. Only stored events change the ledger. A caller that finds
+another head in the log drops the decision and gives the same command to a decider with the newer events.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ from protocol.domain.steps import (
     NeedAttendance,
     NeedCandidates,
     NeedReaders,
-    NeedUnheard,
+    NeedUndecided,
     NotStored,
     Outcome,
     Settled,
@@ -46,7 +46,15 @@ from protocol.domain.steps import (
 from protocol.domain.timers import EVENT_TOO_LARGE, consequence, too_large
 from protocol.domain.turns import TurnState
 from protocol.domain.verdict import decide
-from protocol.domain.waits import LEAST_PERIOD_US, NOT_LOOKED, Due, first_wait, next_due, next_wait, removed
+from protocol.domain.waits import (
+    MIN_PROBE_PERIOD_US,
+    NOT_PROBED,
+    Due,
+    first_wait,
+    next_due,
+    next_wait,
+    removed,
+)
 from protocol.wire import events
 from protocol.wire.codec import is_readable
 from protocol.wire.commands import Command, Proposal, is_control
@@ -58,11 +66,11 @@ from protocol.wire.freeze import Span
 from protocol.wire.ids import HUMAN, AgentName, EventId
 from protocol.wire.records import OpenQuestion
 
-TOO_LARGE: Final = Rejected(EVENT_TOO_LARGE, "what would be recorded of it is more than the bus takes")
+TOO_LARGE: Final = Rejected(EVENT_TOO_LARGE, "the event that would record it is larger than the bus accepts")
 
 
 class RequestDecider:
-    """Decides the commands of one request, one after the other.
+    """Decides the commands of one request, one at a time.
 
     Args:
         ledger: the request's events up to its head; a new request by default.
@@ -73,14 +81,14 @@ class RequestDecider:
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
         self._first_wait: tuple[tuple[int, tuple[Span, ...]], int | None] = ((-1, ()), None)
-        """For which head and freezes of the mesh `quiet_until` was worked out, and what it is."""
+        """The cached result of `quiet_until`, and the head and mesh freezes that it is valid for."""
         self._shown: dict[AgentName, tuple[OpenQuestion, ...]] = {}
         """What each client is known to have been shown."""
         self._reported: EventId | None = None
-        """The event up to which it is known that all agents were told of ends."""
+        """The event up to which agents are known to have been notified of ended turns."""
 
     def quiet_until(self) -> int | None:
-        """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
+        """Return when (UTC µs) something falls due; None if nothing ever will. Computed once per head."""
         known = self.ledger.n, self.ledger.mesh_thawed
         if self._first_wait[0] != known:
             self._first_wait = (known, first_wait(self.ledger))
@@ -91,11 +99,11 @@ class RequestDecider:
     ) -> "OpenDecision":
         """Begin to decide a command.
 
-        While the whole mesh is frozen, a control message appends only its own event. What is due is left to
-        the timers, which wait until the thaw.
+        While the whole mesh is frozen, a control message appends only its own event. Due consequences are
+        left to the timers, which wait for the thaw.
 
         Args:
-            moment: when the next event is written.
+            moment: time and salt of the next event.
         """
         return OpenDecision(self, command, fleet, moment, mesh_frozen=mesh_frozen)
 
@@ -110,15 +118,15 @@ class RequestDecider:
         """Begin to append everything that is due.
 
         Args:
-            moment: when the next event is written.
-            deciding: the (turn, round) whose proposal is known to be in somebody's hand.
+            moment: time and salt of the next event.
+            deciding: the (turn, round) whose proposal a guard is known to be deciding.
         """
         return OpenDecision(self, None, fleet, moment, mesh_frozen=mesh_frozen, deciding=deciding)
 
-    # --- what an event brings about ---------------------------------------------------------------
+    # --- what follows from an event ---------------------------------------------------------------
 
     def take(self, event: AnyEvent, body: bytes, command: Command | None) -> Iterator[Step]:
-        """Take an event that is in the log now into the ledger; yield what is to be done about it."""
+        """Apply an event that is now in the log to the ledger, and yield what to do about it."""
         open_before = list(self.ledger.open.values())
         self.ledger.apply(event, body)
         moved = moved_by(event)
@@ -127,15 +135,15 @@ class RequestDecider:
         yield Appended(event, tuple(counts(self.ledger, event, moved, over)), command)
 
     def follow(self, event: AnyEvent, body: bytes) -> None:
-        """Take in an event that another guard wrote and told of, or nobody is to hear of any more."""
+        """Apply an event that needs no notices: another guard sent them, or they are no longer wanted."""
         self.ledger.apply(event, body)
         self._reported = event.id
 
     def unreported(self) -> Iterator[Step]:
-        """Yield whom to tell of the turns that the head ended, unless it is known that this was done.
+        """Yield the notices for turns that the head ended, unless they are known to be sent.
 
-        The guard that appended it may have died before it could. Every guard does this first, so only the
-        newest event can have unsent notices.
+        The guard that appended the head may have died before it sent them. Every guard does this first, so
+        only the newest event can have unsent notices.
         """
         head = self.ledger.head
         if head is not None and head.id != self._reported:
@@ -144,8 +152,8 @@ class RequestDecider:
             yield from self._report(head, [turn for turn in ended if turn.id != moved])
 
     def _report(self, event: AnyEvent, over: list[TurnState]) -> Iterator[Step]:
-        """Yield the notices of the turns that an event ended from outside, the deepest first."""
-        for turn in sorted(over, key=lambda one: -len(one.path)):
+        """Yield notices for turns that an event ended from outside, the deepest first, and for questions."""
+        for turn in sorted(over, key=lambda turn: -len(turn.path)):
             if turn.agent != HUMAN:
                 yield TurnOver(event, turn)
         for reader in self.ledger.readers:
@@ -160,15 +168,15 @@ _Stage = Literal["begin", "before", "verdict", "after", "over"]
 
 
 class OpenDecision:
-    """A command that is being decided, or what is due that is being appended.
+    """A command that is being decided, or due consequences that are being appended.
 
-    A caller asks for the `next` step until that is `Settled`. It may drop the decision at any step.
+    Call `next` until it returns `Settled`. The decision may be dropped at any step.
     """
 
     __slots__ = (
         "_append", "_command", "_decider", "_deciding", "_due", "_fleet", "_half", "_inquiry", "_ledger",
         "_mesh_frozen", "_moment", "_outcome", "_oversized", "_plain", "_probes", "_ready", "_stage",
-        "_unheard", "_wake_at", "admitting",
+        "_undecided", "_wake_at", "admitting",
     )  # fmt: skip
 
     def __init__(
@@ -182,34 +190,34 @@ class OpenDecision:
         deciding: tuple[str, int] | None = None,
     ) -> None:
         self.admitting = command is not None
-        """True while it is not yet known that the command may be decided: anyone may send one."""
+        """True until it is known that the command may be decided. Anyone may send a command."""
         self._decider, self._ledger, self._fleet = decider, decider.ledger, fleet
         self._command, self._mesh_frozen = command, mesh_frozen
         self._deciding = deciding
         self._moment = moment
-        """When the next event is written."""
+        """Time and salt of the next event."""
         self._stage: _Stage = "begin"
         self._outcome: Outcome | None = None
         self._wake_at: int | None = None
         self._ready: list[Step] = []
-        """What is to be done now and has no answer."""
+        """Steps to hand out now that need no answer."""
         self._append: Append | None = None
-        """What is to be stored now."""
+        """The event to store now."""
         self._inquiry = Inquiry(self._ledger, fleet)
         self._probes: AttendanceProbes | None = None
         self._due: Due | None = None
-        self._unheard: NeedUnheard | None = None
+        self._undecided: NeedUndecided | None = None
         self._half: tuple[Command, World] | None = None
-        """A verdict that is being stored. If something is withheld from its reader, it has two events."""
+        """The verdict that is being stored. If something is withheld from its reader, it has two events."""
         self._oversized: Command | AnyEvent | None = None
-        """What was due and is too large to store."""
+        """The deferred command or due event that is too large to store."""
         self._plain: World | None = None
-        """What a consequence rests on where nothing was asked."""
+        """The world of a consequence for which nothing was asked."""
 
     def next(self) -> Step:
-        """Return the next step. A need that has no answer yet is returned again.
+        """Return the next step; the same need again until it has its answer.
 
-        Raises BrokenLog for a log that no guard could have written.
+        Raises BrokenLog if no guard could have written the log.
         """
         while True:
             if self._ready:
@@ -226,7 +234,7 @@ class OpenDecision:
                 self._take(append, append.answer)
 
     def _go_on(self) -> Step | None:
-        """Return the next step; None once there is another stage, or an event to store."""
+        """Return the next step; None if the stage changed or there is an event to store."""
         stage = self._stage
         if stage == "before" or stage == "after":
             return self._next_due()
@@ -257,7 +265,7 @@ class OpenDecision:
     # --- one command ------------------------------------------------------------------------------
 
     def _judge(self) -> Step | None:
-        """Decide the command in hand."""
+        """Decide the command."""
         assert self._command is not None
         found = self._verdict(self._command)
         if not isinstance(found, Late | Rejected):
@@ -266,10 +274,10 @@ class OpenDecision:
         return None
 
     def _verdict(self, command: Command) -> Asks | Late | Rejected | None:
-        """Have the event stored that decides a command; or return what to ask first, or why there is none."""
+        """Store the event that decides a command; or return the need to supply, or why there is none."""
         ledger = self._ledger
         if self._half is not None:
-            # Both events are of one verdict: only their moments differ, whatever has changed in between.
+            # Both events belong to one verdict. Only their moments differ, whatever has changed in between.
             moment, (_, world) = self._now(), self._half
             trace = trace_of(ledger.trace, command.trace)
             world = replace(world, now=moment.now, salt=moment.salt, trace=trace)
@@ -292,21 +300,21 @@ class OpenDecision:
         return None
 
     def _conclude(self, outcome: Decided | Late | Rejected) -> None:
-        """End the verdict on the command in hand."""
+        """End the verdict on the command."""
         self._outcome, self._stage = outcome, "over"
         if self._mesh_frozen:
             at, now = self._decider.quiet_until(), self._now().now
-            self._wake_at = at if at is None or at > now else next_due(self._ledger, now, NOT_LOOKED)
+            self._wake_at = at if at is None or at > now else next_due(self._ledger, now, NOT_PROBED)
         elif isinstance(outcome, Decided):
             self._deciding, self._stage = None, "after"
 
-    # --- what comes by itself ---------------------------------------------------------------------
+    # --- consequences -----------------------------------------------------------------------------
 
     def _next_due(self) -> Step | None:
-        """Have the next consequence stored that is due; or return what to ask first."""
+        """Store the next due consequence, or return the need to supply first."""
         ledger = self._ledger
         if self._oversized is not None:
-            moment = self._now()  # half of a verdict may be in the log, with the moment of before
+            moment = self._now()  # half of a verdict may be in the log, with the earlier moment
             assert self._plain is not None
             world = replace(self._plain, now=moment.now, salt=moment.salt)
             self._store(too_large(ledger, world, self._oversized), None)
@@ -317,17 +325,17 @@ class OpenDecision:
         if not isinstance(found, Due):
             return found
         self._due = found
-        if found.wait.calls_over:
-            unheard = self._unheard = self._unheard or self._ask_unheard(found)
-            if unheard.answer is None:
-                return unheard
-            if unheard.answer:
-                self._rest(self._now().now + LEAST_PERIOD_US)
+        if found.wait.outdates_messages:
+            undecided = self._undecided = self._undecided or self._ask_undecided(found)
+            if undecided.answer is None:
+                return undecided
+            if undecided.answer:
+                self._rest(self._now().now + MIN_PROBE_PERIOD_US)
                 return None
         grounds = found.world.grounds
         if found.wait.what == "join" and found.wait.turn is not None:
             grounds = replace(grounds, target=self._fleet.agents.get(found.wait.turn.agent))
-            found = _resting_on(found, grounds)
+            found = _with_grounds(found, grounds)
         follows = consequence(ledger, found)
         if isinstance(follows, Command):
             return self._follow(follows)
@@ -336,14 +344,14 @@ class OpenDecision:
             if isinstance(candidates, NeedCandidates):
                 return candidates
             if candidates:
-                found = _resting_on(found, replace(grounds, candidates=candidates))
+                found = _with_grounds(found, replace(grounds, candidates=candidates))
                 self._plain, follows = found.world, consequence(ledger, found)
                 assert not isinstance(follows, Command)
         self._store(follows, None)
         return None
 
     def _find(self) -> Due | NeedAttendance | NeedReaders | None:
-        """Return what fell due first, or what to ask first; None if nothing is due."""
+        """Return what fell due first, or the need to supply first; None if nothing is due."""
         ledger, fleet, deciding = self._ledger, self._fleet, self._deciding
         at = self._decider.quiet_until()
         if at is None:
@@ -360,26 +368,26 @@ class OpenDecision:
             return None
         grounds = Grounds(fleet=fleet.revision, human=fleet.human)
         probes = self._probes = self._probes or AttendanceProbes()
-        looks = probes.seen(ledger, fleet, grounds, now, by, deciding, gone)
-        if isinstance(looks, NeedAttendance | NeedReaders):
-            return looks
+        probed = probes.seen(ledger, fleet, grounds, now, by, deciding, gone)
+        if isinstance(probed, NeedAttendance | NeedReaders):
+            return probed
         self._plain = World(now=now, salt=salt, grounds=grounds, trace=ledger.trace)
-        found = next_wait(ledger, self._plain, deciding, looks, by)
+        found = next_wait(ledger, self._plain, deciding, probed, by)
         if found is None:
-            self._rest(next_due(ledger, now, looks))
+            self._rest(next_due(ledger, now, probed))
         return found
 
     def _rest(self, wake_at: int | None) -> None:
-        """Go on: nothing more is due now. Something may be at `wake_at` (UTC µs)."""
+        """Go on to the next stage: nothing more is due before `wake_at` (UTC µs)."""
         self._wake_at, self._stage = wake_at, "verdict" if self._stage == "before" else "over"
 
-    def _ask_unheard(self, found: Due) -> NeedUnheard:
+    def _ask_undecided(self, found: Due) -> NeedUndecided:
         ledger = self._ledger
         clients = frozenset((AgentName(str(ledger.client)), *ledger.readers))
-        return NeedUnheard(found.at or self._now().now, ledger.speakers(), clients)
+        return NeedUndecided(found.at or self._now().now, ledger.possible_senders(), clients)
 
     def _follow(self, deferred: Command) -> Asks | None:
-        """Have the verdict on a deferred proposal stored."""
+        """Store the verdict on a deferred proposal."""
         found = self._verdict(deferred)
         if isinstance(found, Late | Rejected):
             raise BrokenLog(f"a deferred proposal of {self._ledger.request} cannot be decided")
@@ -388,31 +396,31 @@ class OpenDecision:
     # --- events -----------------------------------------------------------------------------------
 
     def _now(self) -> Moment:
-        """Return when the next event is written. A request's time does not run back."""
+        """Return time and salt of the next event. Time never runs backwards within a request."""
         moment, head = self._moment, self._ledger.head
         return moment if head is None or moment.now >= head.at else moment._replace(now=head.at)
 
     def _store(self, event: AnyEvent, command: Command | None) -> None:
-        """Have an event stored, unless nobody could read its sums back."""
+        """Ask to store an event, unless its sums could not be read back."""
         append = self._append = Append(event, command)
         if not is_readable(event):
             append.supply(NOT_STORED)
 
     def _take(self, append: Append, answer: Stored | NotStored) -> None:
-        """Go on with what came of an event that was to be stored."""
+        """Go on after an attempt to store an event."""
         command = append.command
-        in_hand = command is not None and command is self._command
+        is_own = command is not None and command is self._command
         if isinstance(answer, NotStored):
             self._half = None
             if self._oversized is not None:
                 raise BrokenLog(f"not even the end of {self._ledger.request} can be stored")
-            if in_hand:
+            if is_own:
                 self._conclude(TOO_LARGE)
             else:
                 self._oversized = command or append.event
             return
         event, body, self._moment = answer
-        self._due = self._unheard = None
+        self._due = self._undecided = None
         self._ready += self._decider.take(event, body, command)
         if type(event) is FactsWithheld and command is not None:
             return
@@ -420,17 +428,16 @@ class OpenDecision:
         if type(event) is FactsWithheld:
             return
         self._half = self._oversized = None
-        if in_hand:
+        if is_own:
             self._conclude(Decided(event))
 
 
-def _resting_on(found: Due, grounds: Grounds) -> Due:
-    """Return what fell due with other grounds."""
+def _with_grounds(found: Due, grounds: Grounds) -> Due:
     return found._replace(world=replace(found.world, grounds=grounds))
 
 
 def drive(decision: OpenDecision, take: Callable[[Step], None]) -> Settled:
-    """Have every step taken by `take`, which supplies what a need asks for; return what came of it."""
+    """Run a decision to its end. `take` carries out each step, and supplies the answer of a need."""
     while not isinstance(step := decision.next(), Settled):
         take(step)
     return step

@@ -1,8 +1,8 @@
-"""An event being written: its envelope, and what it shows its reader.
+"""Drafts of events: the envelope, and what the event shows to its reader.
 
-The envelope is its id, number, time and place in the chain. What the reader may not see stands in a
-`facts.withheld`, addressed to nobody, before the event that it belongs to. A guard that dies between the two
-has decided nothing: the next one writes the second, or both again.
+The envelope has the event's id, number, time and place in the chain. What the reader may not see goes into a
+`facts.withheld` event, which is in no inbox and comes before the event that it belongs to. A guard that dies
+between the two has decided nothing: the next guard writes the second, or both again.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ from protocol.wire.moves import Move
 
 
 class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """`Grounds`, and what an event shows elsewhere: its time, its salt, the documents it embeds."""
+    """`Grounds`, and what an event shows in other fields: its time, its salt, the documents it embeds."""
 
     now: int
     """UTC µs, not before the head's."""
@@ -35,15 +35,15 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """96 random bits as text, fresh for every event."""
     grounds: Grounds = Grounds()
     policy: Policy | None = None
-    """For a submit: the policy it names; None if there is none of that name."""
+    """Submits: the named policy; None if there is no such policy."""
     prices: Mapping[str, Any] | None = None
-    """For a submit: prices of the fleet's models, which the request keeps."""
+    """Submits: prices of the fleet's models, which the request keeps."""
     memory: tuple[Fact, ...] = ()
-    """For a submit: what its conversation remembers."""
+    """Submits: what the conversation remembers."""
     use: ClientUse | None = None
-    """For a submit: what its sender has of the log; None if nobody counts. No event rests on it."""
+    """Submits: how much of the log the sender uses; None if that is not counted. It is in no event."""
     trace: str = ""
-    """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""
+    """W3C `traceparent` of the deciding span; empty without tracing. No verdict depends on it."""
 
 
 class HandoffView(NamedTuple):
@@ -51,7 +51,7 @@ class HandoffView(NamedTuple):
 
     handoff: Handoff
     withheld: Withheld | None
-    """What the reader may be told of what it does not see."""
+    """What the reader may know about the hidden part."""
     hidden: Carried
     """What the reader does not see."""
 
@@ -60,7 +60,7 @@ _NO_GROUNDS = Grounds()
 
 
 class Envelope(TypedDict):
-    """The fields of every event. An event's own are named where it is made, for the type checker to see."""
+    """The fields of every event. An event's own fields are passed by keyword, so they are type-checked."""
 
     v: Literal[2]
     id: EventId
@@ -76,14 +76,14 @@ class Envelope(TypedDict):
 
 
 class Opening(NamedTuple):
-    """The beginning of an event that opens a turn."""
+    """The envelope and the assignment of an event that opens a turn."""
 
     envelope: Envelope
     work: Assignment
 
 
 class Draft:
-    """The next event of a request, as it follows from one cause."""
+    """The next event of a request, for one cause."""
 
     __slots__ = ("cause", "ledger", "request", "world")
 
@@ -127,18 +127,18 @@ class Draft:
         prices: Mapping[str, Any] | None = None,
         forked_from: ForkedFrom | None = None,
     ) -> Opening | FactsWithheld:
-        """Begin an event that opens a turn, or return the one that first has to keep what is not shown.
+        """Begin an event that opens a turn, or return the `facts.withheld` that must come first.
 
-        `facts.withheld` comes before every handoff of which the reader may not see a part, and before no
-        other. People are cleared for everything: they read the log.
+        A `facts.withheld` precedes every handoff that its reader may not see completely, and no other. People
+        are cleared for everything: they read the log.
 
         Args:
-            handoff: the whole, nothing withheld.
-            carried: all that it carries.
-            reader: as the fleet file has them; by default the target of the grounds.
-            results: those that a task is given to use, as its reader may see them.
-            turn: the id of the turn and of the event, if it is known already.
-            policy: the request's by default; of `prices` and `forked_from` likewise.
+            handoff: the whole handoff, with nothing withheld.
+            carried: everything that it carries.
+            reader: the reader's entry in the fleet; by default the target in the grounds.
+            results: results that a task gets to use, as its reader may see them.
+            turn: the id of the turn and of the event, if it is already known.
+            policy: by default the request's; likewise `prices` and `forked_from`.
         """
         target = reader or self.world.grounds.target
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
@@ -180,13 +180,13 @@ class Draft:
         move: Move | None = None,
         facts: tuple[Fact, ...] = (),
     ) -> FactsWithheld | None:
-        """Return the event that first has to keep what a question or an end does not tell its reader, if any.
+        """Return the `facts.withheld` that must precede a question or an end; None if nothing is withheld.
 
         Args:
             to: the reader; by default the client.
-            report: what the agent reported with the move that led to it.
-            move: the move itself, where the event does not say it.
-            facts: what the conversation is to remember, or what a refusal of the submit rests on.
+            report: what the agent reported with its move.
+            move: the move itself, if the event does not contain it.
+            facts: what the conversation will remember, or what a refusal of the submit depends on.
         """
         grounds = self.world.grounds
         tells_nothing = report == NO_REPORT and grounds == _NO_GROUNDS and move is None and not facts
@@ -198,16 +198,16 @@ class Draft:
         )
 
     def _unless_kept(self, first: FactsWithheld) -> FactsWithheld | None:
-        """Return the event that has to come first, or None if it stands in the log.
+        """Return the event that must come first; None if it is in the log already.
 
-        One that stands there may be a dead guard's, of another verdict. It is this one's only if it says the
-        very same; else it is followed by another, even by an empty one.
+        The one in the log may be from a dead guard and a different verdict. It belongs to this verdict only
+        if its content is identical. Otherwise another one follows it, even if that is empty.
         """
-        stands = self.ledger.kept_back(self.cause)
-        if stands is None:
+        stored = self.ledger.kept_back(self.cause)
+        if stored is None:
             return first
-        same = replace(first, **{name: getattr(stands, name) for name in Envelope.__annotations__})
-        return None if same == stands and equal(same, stands) else first
+        same = replace(first, **{name: getattr(stored, name) for name in Envelope.__annotations__})
+        return None if same == stored and equal(same, stored) else first
 
     def _id(self, kind: type[Event]) -> EventId:
         type_ = type_of(kind)
@@ -215,7 +215,7 @@ class Draft:
 
 
 def due_draft(kind: type[Event], ledger: Ledger, world: World, about: str, n: int) -> Draft:
-    """Return the draft of a consequence: `n` is the number of the event that it follows from."""
+    """Return the draft of a consequence; `n` is the number of the event that led to it."""
     return Draft(ledger, world, due_cause(str(ledger.request), type_of(kind), about, n))
 
 
@@ -223,8 +223,8 @@ def show(handoff: Handoff, carried: Carried, clearance: Collection[str] | None) 
     """Return a handoff as its reader sees it.
 
     Args:
-        handoff: the whole: with all that it carries.
-        carried: the same, by name.
+        handoff: the whole handoff, with everything that it carries.
+        carried: the same content, by name.
         clearance: the reader's; None: for everything.
     """
     shown, hidden, withheld = divide(carried, clearance)
@@ -234,16 +234,17 @@ def show(handoff: Handoff, carried: Carried, clearance: Collection[str] | None) 
 
 
 _TRACE_ID = slice(3, 35)
-"""Of a `traceparent`."""
+"""The trace id within a `traceparent`."""
 
 
-def trace_of(known: str, came: str) -> str:
-    """Return the `traceparent` that work on a request comes from: the message's, unless of another trace.
+def trace_of(current: str, incoming: str) -> str:
+    """Return the parent `traceparent` for work on a request: the message's, unless it is of another trace.
 
-    A person's command and a stranger's message have traces of their own; the request keeps its one.
+    Commands of people and messages of strangers have their own traces; the request stays in one.
 
     Args:
-        known: of the request's newest event; empty if it has none.
-        came: of the message that is answered; well-formed or empty.
+        current: from the request's newest event; empty if it has none.
+        incoming: from the message that is answered; well-formed or empty.
     """
-    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known
+    is_same = not current or incoming[_TRACE_ID] == current[_TRACE_ID]
+    return incoming if incoming and is_same else current

@@ -1,13 +1,14 @@
 """The hash chain: `prev` of each event is the SHA-256 (hex) of the stored bytes of the event before it.
 
-An event vouches for the one before it. Nothing in the log vouches for a request's last event, or shows that
-none came after it. That takes its digest outside the log: guards sign it (`mesh.guard.anchors`).
+Each event vouches for the previous one. Nothing in the log vouches for a request's last event, or proves that
+none came after it. That needs the digest outside the log: guards sign it (`mesh.guard.anchors`).
 
-The readers of an event learn from `prev` the digest of an event that they may not read. Each event's random
-`salt` keeps them from guessing what is in there.
+From `prev`, readers of an event learn the digest of an event that they may not read. Each event's random
+`salt` keeps them from guessing its content.
 
-An event of an export may be *redacted*. What is left of it stands beside `redacted`, the digest of the whole.
-So every other event still verifies. Its `salt` is taken out, too: whoever has it can guess what is missing.
+An exported event may be *redacted*: only its envelope is left, plus `redacted`, the digest of the whole
+event. So every other event still verifies. The `salt` is removed, too, since it would allow guessing what is
+missing.
 """
 
 from collections.abc import Iterable
@@ -23,11 +24,11 @@ GENESIS = "0" * 64
 """`prev` of a request's first event."""
 
 LEFT = frozenset({"type", "v", "id", "request", "n", "at", "cause", "prev", "to"})
-"""What is left of a redacted event: its envelope without its salt."""
+"""Fields that a redacted event keeps: its envelope without the salt."""
 
 
 class ChainLink(msgspec.Struct, frozen=True, gc=False):
-    """What an event says of its place in a chain."""
+    """An event's place in a chain, as the event states it."""
 
     request: str
     n: int
@@ -35,11 +36,11 @@ class ChainLink(msgspec.Struct, frozen=True, gc=False):
     v: int = 0
     type: str = ""
     redacted: str = ""
-    """The digest of the whole event; empty for one that is whole."""
+    """Redacted events: the digest of the whole event; otherwise empty."""
 
 
 class Break(NamedTuple):
-    """Where a chain does not hold."""
+    """A place where a chain is broken."""
 
     n: int
     what: str
@@ -49,11 +50,11 @@ _links = msgspec.json.Decoder(ChainLink)
 
 
 class Chain:
-    """Checks one request's events as they come, in order from its first.
+    """Checks the chain of one request's events, which are passed in order.
 
     Args:
-        n: the number of the first that comes.
-        prev: what that has to name as the one before it.
+        n: the number of the first event that will be passed.
+        prev: the `prev` that it must have.
     """
 
     __slots__ = ("breaks", "n", "prev", "redacted")
@@ -61,12 +62,12 @@ class Chain:
     def __init__(self, n: int = 0, prev: str = GENESIS) -> None:
         self.breaks: list[Break] = []
         self.redacted: list[int] = []
-        """Numbers of the events that are redacted."""
+        """Numbers of redacted events."""
         self.n, self.prev = n, prev
-        """Of the next event."""
+        """Expected in the next event."""
 
     def take(self, body: bytes, link: ChainLink) -> None:
-        """Take in the next event. `link` is what `body` says of it."""
+        """Check the next event. `link` is read from `body`."""
         if link.n != self.n:
             self.breaks.append(Break(self.n, f"is numbered {link.n}"))
         if link.prev != self.prev:
@@ -76,13 +77,13 @@ class Chain:
         self.n, self.prev = self.n + 1, link.redacted or body_digest(body)
 
     def take_unreadable(self) -> None:
-        """Take in bytes that are no event."""
+        """Record bytes that are not an event."""
         self.breaks.append(Break(self.n, "cannot be read"))
         self.n, self.prev = self.n + 1, ""
 
 
 def link_of(body: bytes) -> ChainLink:
-    """Return what an event says of its place. Raises OldForm, and Malformed for what is no event."""
+    """Return an event's place in its chain. Raises OldForm, or Malformed for bytes that are not an event."""
     try:
         link: ChainLink = _links.decode(body)
     except READ_ERRORS as error:
@@ -92,7 +93,7 @@ def link_of(body: bytes) -> ChainLink:
 
 
 def breaks(bodies: Iterable[bytes]) -> list[Break]:
-    """Return where the chain of one request's events does not hold. Raises OldForm.
+    """Return the places where the chain of one request's events is broken. Raises OldForm.
 
     Args:
         bodies: the events, in order from the first.
@@ -109,9 +110,9 @@ def breaks(bodies: Iterable[bytes]) -> list[Break]:
 
 
 def redacted(body: bytes) -> bytes:
-    """Return an event of which only the envelope is left. Raises Malformed for what is no event.
+    """Return an event reduced to its envelope. Raises Malformed for bytes that are not an event.
 
-    One that is redacted already stays as it is.
+    An event that is already redacted is returned unchanged.
     """
     if link_of(body).redacted:
         return body

@@ -1,4 +1,4 @@
-"""An inquiry: what is asked before one event is written, and what the event then rests on."""
+"""An inquiry collects what one event depends on, before the event is written."""
 
 from typing import Final
 
@@ -21,9 +21,9 @@ _ASKS_WHO_COULD: Final = frozenset({moves.Delegate, moves.Fail})
 
 
 class Inquiry:
-    """Asks for what one event rests on: each thing once, in order.
+    """Asks for what one event depends on: each thing once, in order.
 
-    Every question is a need. Whoever is given one comes again once it has its answer.
+    Every question is a `Need`. Once it has its answer, call the same method again.
     """
 
     __slots__ = ("_candidates", "_context", "_fleet", "_ledger", "_peers")
@@ -36,13 +36,13 @@ class Inquiry:
 
     @property
     def begun(self) -> bool:
-        """True once it was asked what a verdict rests on."""
+        """True once it has asked for a verdict's context."""
         return self._context is not None
 
     def world(
         self, command: Command, moment: Moment
     ) -> World | NeedVerdictContext | NeedPeers | NeedCandidates:
-        """Return what the verdict on a command rests on, or what has to be asked first."""
+        """Return what the verdict on a command depends on, or the need to supply first."""
         what, ledger, fleet = command.what, self._ledger, self._fleet
         entry = fleet.agents.get(self._target(command) or "")
         target = None if entry is None else entry.name
@@ -94,7 +94,7 @@ class Inquiry:
     def candidates(
         self, turn: TurnId, move: Move | None = None, sender: AgentEntry | None = None
     ) -> tuple[Candidate, ...] | NeedCandidates:
-        """Return who could have a plan's tasks, or the task of `turn` if it fails and falls back."""
+        """Return the agents that could get a plan's tasks, or the task of `turn` as a fallback."""
         ledger, fleet, asked = self._ledger, self._fleet, self._candidates
         if asked is None:
             lead = turn
@@ -114,18 +114,18 @@ class Inquiry:
         return tuple(
             Candidate(
                 entry=fleet.agents[name],
-                breaker=one.breaker.state,
-                since=one.breaker.since,
-                until=one.breaker.until,
-                served=one.served,
+                breaker=found.breaker.state,
+                since=found.breaker.since,
+                until=found.breaker.until,
+                served=found.served,
             )
-            for name, one in zip(asked.agents, asked.answer, strict=True)
+            for name, found in zip(asked.agents, asked.answer, strict=True)
         )
 
     def _who_else(
         self, move: moves.Transfer, sender: AgentEntry, target: AgentName | None
     ) -> tuple[AgentName, ...] | NeedPeers:
-        """Return who else takes what a breaker keeps from its target."""
+        """Return other agents that could take the work that a breaker keeps from its target."""
         fleet, asked = self._fleet, self._peers
         if asked is None:
             allowed = fleet.agents if sender.to is None else sender.to

@@ -1,8 +1,8 @@
-"""Labels: what the fleet file adds to those of every fact under a key, and the rule `labels`.
+"""Labels that the fleet file adds to facts by key, and the rule `labels`.
 
-A key is taken while its fact is carried. Who may not see that fact may neither replace nor drop it: what the
-log says was handed over would not be what the next reader sees. A value is a secret; that its name is taken
-is none.
+A key is taken while its fact is carried. An agent that may not see the fact may neither replace nor drop it;
+otherwise the next reader would see something else than the log says was handed over. Values are secret; the
+fact that a key is taken is not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from protocol.domain.case import Case
 from protocol.wire.commands import Command, FactsPost, MoveProposed, Resolve, Submit
 from protocol.wire.handoff import Fact, Refusal, Rule
-from protocol.wire.moves import Load
+from protocol.wire.moves import Payload
 
 Labels = Mapping[str, tuple[str, ...]]
-"""By fact key. A submit's `text` is no such fact: free text is nobody's to label."""
+"""Labels by fact key. A submit's `text` gets none, because free text cannot be labelled."""
 
 
 def labelled(command: Command, labels: Labels) -> Command:
-    """Return a message with the labels that the fleet file gives its facts' keys, besides those it says.
+    """Return a message whose facts have their own labels plus those that the fleet file gives their keys.
 
-    A guard labels a message before it decides it. So the event holds the labels, and the message recovered
-    from it is labelled. A log is judged again without the fleet file.
+    A guard labels a message before deciding it. So the event and the message recovered from it have the
+    labels, and a log can be judged again without the fleet file.
     """
     if not labels:
         return command
@@ -41,7 +41,7 @@ def labelled(command: Command, labels: Labels) -> Command:
 
 
 def folded(labels: Labels) -> Labels:
-    """Return labels by casefolded key: `Iban` is labelled as `iban` is."""
+    """Return the labels by casefolded key, so that `Iban` and `iban` have the same ones."""
     found: dict[str, tuple[str, ...]] = {}
     for key, each in labels.items():
         found[key.casefold()] = (*found.get(key.casefold(), ()), *each)
@@ -63,18 +63,18 @@ def _with_labels(facts: tuple[Fact, ...], labels: Labels) -> tuple[Fact, ...]:
 
 
 def unseen(case: Case) -> Refusal | None:
-    """Refuse to bring, drop or remember what is carried and the mover may not see.
+    """Refuse to add, drop or remember anything under a carried name that the mover may not see.
 
-    It may see what its turn was shown and its clearance still covers, by the fleet of today. A clearance that
-    came meanwhile counts from its next turn on: nobody replaces what they have not seen.
+    The mover may see what its turn was shown, as far as its clearance in the current fleet still covers it. A
+    clearance gained later counts from its next turn on: an agent cannot replace what it has not seen.
     """
-    found = (_taken(case, load) for load in case.move.loads())
+    found = (_taken(case, payload) for payload in case.move.payloads())
     return next((refusal for refusal in found if refusal is not None), None)
 
 
-def _taken(case: Case, load: Load) -> Refusal | None:
-    """Refuse names that are taken by what the mover may not see."""
-    if not (load.facts or load.artifacts or load.keys):
+def _taken(case: Case, payload: Payload) -> Refusal | None:
+    """Refuse names that are taken by something that the mover may not see."""
+    if not (payload.facts or payload.artifacts or payload.keys):
         return None
     sender, held, hidden = case.world.grounds.sender, case.turn.work.handoff, case.turn.hidden
     cleared = frozenset(() if sender is None else sender.clearance)
@@ -84,9 +84,9 @@ def _taken(case: Case, load: Load) -> Refusal | None:
     named = hidden.artifacts.keys() | {
         item.name for item in held.artifacts if not cleared.issuperset(item.labels)
     }
-    added = sorted({fact.key for fact in load.facts} & taken)
-    others = sorted(set(load.keys) & taken)
-    things = sorted({item.name for item in load.artifacts} & named)
+    added = sorted({fact.key for fact in payload.facts} & taken)
+    others = sorted(set(payload.keys) & taken)
+    things = sorted({item.name for item in payload.artifacts} & named)
     if not (added or others or things):
         return None
     who, all_keys = case.turn.agent, sorted({*added, *others})
@@ -94,9 +94,9 @@ def _taken(case: Case, load: Load) -> Refusal | None:
     found += [f"the name {_quoted(things)} is taken by an artifact that {who} may not see"] if things else []
     hints = ["use another key" if all_keys else "use another name"] if added or things else []
     hints += [f"leave {_quoted(others)} as it is"] if others else []
-    numbers: dict[str, Any] = {} if load.task is None else {"task": load.task}
+    numbers: dict[str, Any] = {} if payload.task is None else {"task": payload.task}
     numbers |= {"keys": all_keys} | ({"artifacts": things} if things else {})
-    where = "" if load.task is None else f"task {load.task!r}: "
+    where = "" if payload.task is None else f"task {payload.task!r}: "
     return Refusal(rule=Rule.LABELS, detail=where + "; ".join(found), numbers=numbers, hint="; ".join(hints))
 
 

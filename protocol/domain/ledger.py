@@ -1,7 +1,7 @@
-"""The ledger: what one request's events add up to. State is the fold, and nothing else.
+"""The ledger is the fold of one request's events. There is no other state.
 
-`Ledger.apply` is the only thing that changes one. It believes its events (the guard wrote them) and
-raises BrokenLog only for a sequence that no guard could have written. Deciding never changes a ledger.
+Only `Ledger.apply` changes a ledger. It trusts its events, which guards wrote, and raises BrokenLog only for
+a sequence that no guard could have written. Deciding never changes a ledger.
 
 A ledger is mutable because folding is the hot path of the guard and of replay. For the state at an earlier
 event, fold up to that event.
@@ -31,16 +31,16 @@ _DECIDES_NOTHING = (events.MoveDeferred, events.FactsWithheld)
 
 @dataclass(slots=True, eq=False)
 class Ledger(RequestState):
-    """One request, folded. Empty until its first event."""
+    """The fold of one request. Empty until its first event."""
 
     def apply(self, event: AnyEvent, body: bytes = b"") -> None:
-        """Take in the next event.
+        """Apply the next event.
 
         Args:
-            body: the stored bytes, which the next event names by their digest. Whoever does not write a next
-                one can leave them out: they are made from the event if they are asked for.
+            body: the stored bytes, whose digest is the next event's `prev`. Callers that will not write a
+                next event may leave them out; if needed, they are encoded from the event.
 
-        Raises BrokenLog when it cannot be the next one; the ledger is of no use then.
+        Raises BrokenLog if it cannot be the next event. The ledger must not be used after that.
         """
         if event.n != self.n:
             raise BrokenLog(f"event {self.n} is missing; the next one there is {event.n}")
@@ -190,7 +190,7 @@ class Ledger(RequestState):
             self.settle(self.turns[event.turn], self.report_of(event))
         self.end(event)
 
-    # --- trees: plans, tasks and their ends, joins that close -------------------------------------
+    # --- trees: plans, tasks and their ends, joins ------------------------------------------------
 
     def _on_delegated(self, event: events.TurnDelegated) -> None:
         turn = self.turns[event.turn]
@@ -277,7 +277,7 @@ class Ledger(RequestState):
         self.forget(self.turns[task.lead])
 
     def _charge_unaccounted(self, turn: TurnState, began: bool) -> None:
-        """Charge a turn all that it had left if nobody said what a round of it cost that had begun."""
+        """Charge a turn everything it had left if a round of it began and never reported its cost."""
         if began:
             self.charge(turn, budget.whole(self.rest(turn)))
 
@@ -289,7 +289,7 @@ class Ledger(RequestState):
             return
         turn.waited += not event.work.results
         for result in event.work.results:
-            turn.tasks[result.name].told = True
+            turn.tasks[result.name].reported = True
 
 
 _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
@@ -324,10 +324,10 @@ _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
 }
 
 
-def fold(happened: Iterable[AnyEvent]) -> Ledger:
+def fold(log: Iterable[AnyEvent]) -> Ledger:
     """Return the ledger of one request from its first event on. Raises BrokenLog."""
     ledger = Ledger()
-    for event in happened:
+    for event in log:
         ledger.apply(event)
     return ledger
 

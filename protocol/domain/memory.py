@@ -1,13 +1,13 @@
-"""What a conversation remembers: facts that one request ends with, and later ones of it begin with.
+"""What a conversation remembers: facts from the end of one request that its later requests begin with.
 
-A conversation belongs to its client. It keeps one fact a key, the one that the last answer left. Labels
-stick: a submit that brings a remembered key wins, and its fact gets the remembered labels besides its own.
+A conversation belongs to its client. It keeps one fact per key, from the latest answer. Labels stick: if a
+submit contains a remembered key, its fact wins and gets the remembered labels besides its own.
 
-The answer in the log is the write. Its place there orders what is left and what is forgotten. The records of
-a store are made from it, whenever and however often that is done.
+The answer in the log is the write. Its sequence there decides what is kept and what is forgotten. The records
+in a store are derived from it, and deriving them late or repeatedly does no harm.
 
-An event embeds what was remembered. So a log is judged again without the memory, and a change of the memory
-changes no request that is under way.
+An event embeds what was remembered. So a log can be judged again without the memory, and changing the memory
+does not affect running requests.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,12 +28,12 @@ MemoryEntry = MemoryRecord | MemoryForgotten
 
 
 def left_by(answer: RequestCompleted, kept: FactsWithheld, seq: int, at: int) -> tuple[MemoryRecord, ...]:
-    """Return what an answer leaves to its conversation, a record for each fact.
+    """Return what an answer leaves to its conversation, one record per fact.
 
     Args:
         kept: what was withheld from the client before the answer.
-        seq: the answer's place in the log.
-        at: when it was stored there, UTC µs.
+        seq: the answer's sequence in the log.
+        at: UTC µs at which it was stored there.
     """
     conversation = answer.conversation
     if conversation is None:
@@ -46,28 +46,28 @@ def left_by(answer: RequestCompleted, kept: FactsWithheld, seq: int, at: int) ->
     )
 
 
-def supersedes(new: MemoryRecord, stands: MemoryRecord | None) -> bool:
-    """Return True if `new` takes the place of the record that stands under its key.
+def supersedes(new: MemoryRecord, current: MemoryRecord | None) -> bool:
+    """Return True if `new` replaces the current record of its key.
 
-    The answers' places in the log order them, however late their records are written. So writing one twice,
-    or after a newer one, changes nothing.
+    The log sequence of the answers decides, however late their records are written. So writing a record
+    twice, or after a newer one, changes nothing.
     """
-    return stands is None or new.seq > stands.seq
+    return current is None or new.seq > current.seq
 
 
 def recalled(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> tuple[Fact, ...]:
-    """Return what a conversation remembers now, by key: one fact more than allowed at most.
+    """Return what a conversation remembers now, sorted by key; at most one fact more than allowed.
 
     Args:
-        entries: of one conversation, in any order.
+        entries: those of one conversation, in any order.
         now: UTC µs.
         max_age_s: older facts are forgotten.
     """
-    standing = sorted(living(entries, now, max_age_s), key=lambda record: record.key)
-    return tuple(record.fact for record in standing)[: MOST_KEYS + 1]
+    current = sorted(current_records(entries, now, max_age_s), key=lambda record: record.key)
+    return tuple(record.fact for record in current)[: MOST_KEYS + 1]
 
 
-def living(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> list[MemoryRecord]:
+def current_records(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> list[MemoryRecord]:
     """Return the newest record of each key, unless forgotten or too old. Arguments as for `recalled`."""
     newest, forgotten, all_until = dict[str, MemoryRecord](), dict[str, int](), -1
     for entry in entries:
@@ -87,7 +87,7 @@ def living(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> list[M
     ]
 
 
-# --- a request that begins --------------------------------------------------------------------------
+# --- the beginning of a request ---------------------------------------------------------------------
 
 
 class Begun(NamedTuple):
@@ -95,11 +95,11 @@ class Begun(NamedTuple):
 
     carried: Carried
     remembered: frozenset[str]
-    """Keys of its facts that the conversation remembers and the submit does not bring."""
+    """Keys of its facts that come from the conversation and not from the submit."""
 
 
 def begun(submit: Submit, memory: tuple[Fact, ...]) -> Begun:
-    """Return what a submit brings, and what its conversation remembers besides."""
+    """Return what a request begins with: the submit's facts plus what its conversation remembers."""
     labels = () if submit.forked_from is None else submit.forked_from.text_labels
     facts = (Fact(key=TEXT_FACT, value=submit.text, labels=labels), *submit.facts)
     if not memory:
@@ -109,10 +109,10 @@ def begun(submit: Submit, memory: tuple[Fact, ...]) -> Begun:
 
 
 def recalled_for(event: AnyEvent, kept: FactsWithheld | None) -> tuple[Fact, ...]:
-    """Return the remembered facts that `event`, which decides a submit, embeds.
+    """Return the remembered facts that `event`, the verdict on a submit, embeds.
 
     Args:
-        kept: what is kept back from its reader.
+        kept: what was withheld from its reader.
     """
     hidden = () if kept is None else kept.facts
     if not isinstance(event, RequestOpened):
@@ -126,8 +126,8 @@ def too_much(memory: tuple[Fact, ...], bytes_: int, most_bytes: int) -> Refusal 
     """Refuse a submit whose conversation remembers more than a request can begin with.
 
     Args:
-        bytes_: of the handoff with what is remembered, as JSON.
-        most_bytes: the policy's limit of it.
+        bytes_: JSON size of the handoff, including what is remembered.
+        most_bytes: the policy's limit for it.
     """
     if not memory or (len(memory) <= MOST_KEYS and bytes_ <= most_bytes):
         return None
@@ -141,15 +141,15 @@ def too_much(memory: tuple[Fact, ...], bytes_: int, most_bytes: int) -> Refusal 
     )
 
 
-# --- a request that ends ----------------------------------------------------------------------------
+# --- the end of a request ---------------------------------------------------------------------------
 
 
 def to_remember(move: Complete, carried: Carried, labels: Labels) -> tuple[Fact, ...]:
     """Return the facts that an answer leaves to its conversation, with the labels that stick to them.
 
     Args:
-        carried: all that the turn carries; by a rule, the agent sees of it what it has remembered.
-        labels: those that keys had before in the request.
+        carried: everything the turn carries. A rule ensures that the agent may see what it asks to remember.
+        labels: labels that keys had earlier in the request.
     """
     after = merge(carried, move.remember, labels=labels)
     keys = {*move.remember_keys, *(fact.key for fact in move.remember)}
@@ -159,12 +159,12 @@ def to_remember(move: Complete, carried: Carried, labels: Labels) -> tuple[Fact,
 def unfit(
     move: Complete, shown: Iterable[Fact], known: Iterable[Fact], max_handoff_bytes: int
 ) -> Refusal | None:
-    """Refuse an answer that asks to remember too much, or facts that it was not handed.
+    """Refuse an answer that asks to remember too much, or facts that the turn did not get.
 
     Args:
-        shown: the facts that the turn was handed.
-        known: the conversation's facts at the request's beginning that the agent may see. The size of the
-            others must not show.
+        shown: the facts that the turn got.
+        known: the conversation's facts at the beginning of the request that the agent may see. The size of
+            the others must not leak.
     """
     handed = {fact.key: fact for fact in shown if fact.key in move.remember_keys}
     missing = sorted(set(move.remember_keys) - handed.keys())

@@ -1,7 +1,7 @@
-"""Plans: who gets each task, with what, and how much it may spend; and the events that follow.
+"""Plans: which agent gets each task, with what work and budget, and the events that follow.
 
-Nothing here refuses. A plan leaves empty what it cannot have, and the rules refuse it for that. Once a plan
-is admitted, its tasks open, joins close, and tasks that were cancelled or left over end.
+Nothing here refuses. What a plan cannot have stays empty, and then the rules refuse the plan. Once a plan is
+admitted, its tasks are opened, joins complete, and tasks that were cancelled or orphaned end.
 """
 
 import functools
@@ -35,28 +35,28 @@ from protocol.wire.ids import NOBODY, AgentName, TurnId
 from protocol.wire.moves import Delegate, Task
 
 SWARM = "swarm"
-"""The topology in which a task without an agent is offered, and every task may only read."""
+"""The topology in which tasks without an agent are offered, and all tasks are read-only."""
 
 
 class TaskWork(NamedTuple):
     """What a task gets to work with."""
 
     handoff: Handoff
-    """The whole, nothing withheld."""
+    """The whole handoff, with nothing withheld."""
     known: Handoff
-    """The same as its lead knows it."""
+    """The same, as its lead knows it."""
     before: Carried
     """What the lead carries."""
     carried: Carried
-    """What the task would carry."""
+    """What the task carries."""
 
 
 class PlannedWork:
     """One task of a plan, as it would be admitted.
 
     Args:
-        worker: the agent that would get it; None where there is none.
-        carry: works out what it would carry, which takes long. A plan of too many tasks is refused before.
+        worker: the agent that would get it; None if there is none.
+        carry: computes what it would carry. That is slow, and not done for a plan refused for its many tasks.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class PlannedWork:
 
     @functools.cached_property
     def work(self) -> TaskWork:
-        """What it would get to work with."""
+        """What the task would get to work with."""
         return self._carry()
 
 
 def candidates_of(
     move: Delegate, fleet: Fleet, sender: AgentEntry | None, topology: str
 ) -> tuple[AgentName, ...]:
-    """Return the agents that a plan's tasks could go to, in the fleet's order.
+    """Return the agents that a plan's tasks could go to, in fleet order.
 
-    Where nobody takes an intent it is all agents: the refusal names what there is. Of a swarm it is all that
-    list one of the intents: each of them reads the offer.
+    If no agent takes an intent, these are all agents, so that the refusal can name what there is. In a swarm,
+    these are all agents that list one of the intents, since each of them reads the offer.
     """
     named = {task.to_agent for task in move.tasks}
     if topology == SWARM:
@@ -98,7 +98,7 @@ def capable_of(
     sender: AgentEntry | None,
     named: Collection[str | None] = (),
 ) -> Iterator[AgentName]:
-    """Yield who takes any of some intents and may be given work by `sender`, and who is named."""
+    """Yield agents that take any of these intents and may get work from `sender`, and those in `named`."""
     allowed = fleet.agents if sender is None or sender.to is None else sender.to
     taken = {
         intent
@@ -113,7 +113,7 @@ def capable_of(
 
 
 def fallbacks(task: TaskState, lead: TurnState, fleet: Fleet) -> tuple[AgentName, ...]:
-    """Return who could have a task next if it fails now, in the fleet's order."""
+    """Return the agents that could get a task next if it fails now, in fleet order."""
     return tuple(
         agent.name for agent in fleet.agents.values() if may_fall_back(task, agent, lead.path, lead.entry)
     )
@@ -125,7 +125,7 @@ def planned(
     """Return a plan as it would be admitted now.
 
     Args:
-        rest: what the lead has left once it is settled.
+        rest: what the lead has left once the round's spending is settled.
     """
     own = turn.frame.constraints
     parts = shares([task.constraints.budget for task in move.tasks], rest, ledger.policy.keep_back)
@@ -135,10 +135,10 @@ def planned(
         worker, why = (None, "") if is_offered else chosen(task, turn, grounds)
         agent = AgentName(task.to_agent or "") if worker is None else worker.entry.name
         constraints = narrower(own, task.constraints, now, part, read_only=swarm)
-        of = offer_id if is_offered else task_turn
+        make_id = offer_id if is_offered else task_turn
         plan = PlannedTask(
             task=task,
-            turn=of(str(ledger.request), turn.id, ledger.n, place),
+            turn=make_id(str(ledger.request), turn.id, ledger.n, place),
             agent=agent,
             why=why,
             constraints=constraints,
@@ -153,33 +153,33 @@ def planned(
 def shares(asked: Sequence[Budget | None], rest: Budget, keep_back: float) -> list[Budget]:
     """Return what each task of a plan would be granted out of what its lead has left.
 
-    A task gets what it asks for. The others get equal parts of what is left then, less the part of the
-    whole that is kept back for the lead. By dimension; one without a limit is nobody's but who asks for it.
+    A task gets what it asks for. The others split the remainder equally, after the part that is kept for the
+    lead. This is done for each dimension. Where the lead has no limit, only tasks that ask for one get one.
     """
     granted: list[dict[str, int | None]] = [{} for _ in asked]
     for name in Budget.__struct_fields__:
-        said = [None if one is None else getattr(one, name) for one in asked]
+        wanted = [None if each is None else getattr(each, name) for each in asked]
         have, part = getattr(rest, name), None
-        if have is not None and None in said:
-            free = have - kept_back(have, keep_back) - sum(one for one in said if one is not None)
-            part = max(0, free // said.count(None))
-        for grant, own in zip(granted, said, strict=True):
+        if have is not None and None in wanted:
+            free = have - kept_back(have, keep_back) - sum(each for each in wanted if each is not None)
+            part = max(0, free // wanted.count(None))
+        for grant, own in zip(granted, wanted, strict=True):
             grant[name] = part if own is None else own
     return [Budget(**grant) for grant in granted]
 
 
 def kept_back(have: int, keep_back: float) -> int:
-    """Return what of one dimension no task may have: it is for the lead's own answer."""
+    """Return the amount of one dimension that is reserved for the lead's own answer."""
     return int(max(have, 0) * keep_back)
 
 
 def narrower(
     own: Constraints, asked: Constraints, now: int, granted: Budget, *, read_only: bool = False
 ) -> Constraints:
-    """Return the constraints of who is given work: its giver's, narrowed by what is asked for."""
+    """Return the constraints of the receiver: the giver's, narrowed by what is asked for."""
     deadline, actions = asked.ends_at(now), asked.allowed_actions
     return Constraints(
-        deadline=own.deadline if deadline is None else deadline,  # never later, by a rule
+        deadline=own.deadline if deadline is None else deadline,  # a rule ensures that it is not later
         allowed_actions=own.allowed_actions if actions is None else tuple(sorted(actions)),
         budget=budget.public(granted),
         must_carry=tuple(sorted({*own.must_carry, *asked.must_carry})),
@@ -188,11 +188,11 @@ def narrower(
 
 
 def claimants(task: Task, lead: TurnState, grounds: Grounds) -> list[AgentName]:
-    """Return who could claim a task that is offered."""
+    """Return the agents that could claim an offered task."""
     return [
-        one.entry.name
-        for one in grounds.candidates
-        if lists(one.entry, task.intent) and may_give(grounds, one) and one.entry.name not in lead.path
+        each.entry.name
+        for each in grounds.candidates
+        if lists(each.entry, task.intent) and may_give(grounds, each) and each.entry.name not in lead.path
     ]
 
 
@@ -200,53 +200,55 @@ def claimants(task: Task, lead: TurnState, grounds: Grounds) -> list[AgentName]:
 
 
 def chosen(task: Task, lead: TurnState, grounds: Grounds) -> tuple[Candidate | None, str]:
-    """Return who gets a task, and why where the guard had to choose.
+    """Return the agent that gets a task, and the reason if the guard had to choose.
 
-    It is the first in the fleet's order that takes the intent, is served, is not in the lineage, and has a
-    breaker that lets work through. If none has all of these, one outside the lineage gets it. A failure is
-    then the task's, not the plan's.
+    It is the first in fleet order that takes the intent, is served, is not in the lineage, and has a breaker
+    that admits work. If no agent meets all of these, one outside the lineage gets it. Then the task may fail,
+    but the plan is not refused.
     """
     if task.to_agent is not None:
-        return next((one for one in grounds.candidates if one.entry.name == task.to_agent), None), ""
+        return next((each for each in grounds.candidates if each.entry.name == task.to_agent), None), ""
     if task.intent is None:
         return None, ""
-    takers = [one for one in grounds.candidates if one.entry.takes(task.intent) and may_give(grounds, one)]
-    outside = [one for one in takers if one.entry.name not in lead.path]
-    free = [one for one in outside if one.breaker != "open"]
-    best = [one for one in free if one.served] or free or outside
+    takers = [
+        each for each in grounds.candidates if each.entry.takes(task.intent) and may_give(grounds, each)
+    ]
+    outside = [each for each in takers if each.entry.name not in lead.path]
+    free = [each for each in outside if each.breaker != "open"]
+    best = [each for each in free if each.served] or free or outside
     if not best:
         return None, ""
-    over = [f"{one.entry.name} ({_against(one, lead)})" for one in takers[: takers.index(best[0])]]
+    over = [f"{each.entry.name} ({_against(each, lead)})" for each in takers[: takers.index(best[0])]]
     passed_over = f", after {', '.join(over)}" if over else ""
     return best[0], f"the first in the fleet that takes {task.intent!r}{passed_over}"
 
 
-def may_give(grounds: Grounds, one: Candidate) -> bool:
+def may_give(grounds: Grounds, candidate: Candidate) -> bool:
     """Return True if the proposer may give this agent work."""
     sender = grounds.sender
-    return sender is None or sender.to is None or one.entry.name in sender.to
+    return sender is None or sender.to is None or candidate.entry.name in sender.to
 
 
-def _against(one: Candidate, lead: TurnState) -> str:
-    if one.entry.name in lead.path:
+def _against(candidate: Candidate, lead: TurnState) -> str:
+    if candidate.entry.name in lead.path:
         return "in the lineage"
-    return "its breaker is open" if one.breaker == "open" else "nobody serves it"
+    return "its breaker is open" if candidate.breaker == "open" else "nobody serves it"
 
 
 # --- what it gets -----------------------------------------------------------------------------------
 
 
 def task_work(ledger: Ledger, lead: TurnState, plan: PlannedTask, agent: AgentName) -> TaskWork:
-    """Return what a task works with: what the plan carries of its lead's facts, and what it brings.
+    """Return what a task works with: the part of its lead's facts that it carries, and what the plan adds.
 
-    A lead leaves out what it sees. What is withheld from it goes along, as it does with a transfer.
+    A lead can only leave out what it sees. What is withheld from it is carried along, as with a transfer.
     """
     task = plan.task
     before = kept = lead.carried()
     if task.carry is not None:
-        brought = (*(fact.key for fact in task.facts), *(item.name for item in task.artifacts))
+        added = (*(fact.key for fact in task.facts), *(item.name for item in task.artifacts))
         hidden = lead.hidden
-        kept = narrowed(before, {*task.carry, *brought, *hidden.facts, *hidden.artifacts})
+        kept = narrowed(before, {*task.carry, *added, *hidden.facts, *hidden.artifacts})
     carried = merge(kept, task.facts, task.artifacts, labels=ledger.history.labels)
     handoff = Handoff(
         move="delegate",
@@ -266,11 +268,11 @@ def task_work(ledger: Ledger, lead: TurnState, plan: PlannedTask, agent: AgentNa
 def known_to_giver(
     handoff: Handoff, giver: TurnState, facts: Collection[Fact], artifacts: Collection[Artifact]
 ) -> Handoff:
-    """Return a handoff as its giver knows it, without a trace of what is withheld from them.
+    """Return a handoff as its giver knows it, without a trace of what is withheld from the giver.
 
     Args:
-        handoff: the whole.
-        facts: those that the giver brings; of `artifacts` likewise.
+        handoff: the whole handoff.
+        facts: facts that the giver adds; likewise `artifacts`.
     """
     hidden = giver.hidden
     if not (hidden.facts or hidden.artifacts):
@@ -288,7 +290,7 @@ def known_to_giver(
 
 
 def to_cancel(ledger: Ledger) -> list[TaskState]:
-    """Return the open tasks that are called off, or whose lead is over or to be cancelled; deepest first."""
+    """Return open tasks that were cancelled, or whose lead is over or to be cancelled; deepest first."""
     found: list[TaskState] = []
     for task in ledger.live.values():  # a lead's task was planned before its own
         if task.called_off or _is_left_over(ledger, task, found):
@@ -298,16 +300,16 @@ def to_cancel(ledger: Ledger) -> list[TaskState]:
 
 def _is_left_over(ledger: Ledger, task: TaskState, ending: list[TaskState]) -> bool:
     lead = ledger.turns[task.lead]
-    return lead.state == "ended" or any(lead.task is one for one in ending)
+    return lead.state == "ended" or any(lead.task is task for task in ending)
 
 
 def unopened(ledger: Ledger) -> Iterator[TaskState]:
-    """Yield the tasks that no turn was opened for yet."""
+    """Yield the tasks that have no turn yet."""
     return (task for task in ledger.live.values() if task.state == "planned")
 
 
 def joined(ledger: Ledger) -> Iterator[TurnState]:
-    """Yield the leads whose join is closed."""
+    """Yield the leads whose join is complete."""
     return (
         turn
         for turn in ledger.open.values()
@@ -316,7 +318,7 @@ def joined(ledger: Ledger) -> Iterator[TurnState]:
 
 
 def opened(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
-    """Return what opens a task's turn, or ends it where its agent's breaker lets no work through."""
+    """Return the event that opens a task's turn, or ends the task if its agent's breaker is open."""
     lead, worker = ledger.turns[task.lead], task.worker
     assert worker is not None
     if worker.breaker == "open":
@@ -337,7 +339,7 @@ def opening(
     turn: TurnId | None = None,
     grounds: Grounds | None = None,
 ) -> AnyEvent:
-    """Return what opens the turn of a task for its agent, `entry`, with what that may see."""
+    """Return the event that opens a task's turn for the agent `entry`, with what that agent may see."""
     work = task_work(draft.ledger, lead, plan, entry.name)
     opened = draft.opening(
         events.TaskOpened,
@@ -357,12 +359,12 @@ def opening(
 
 
 def given(ledger: Ledger, plan: PlannedTask, clearance: Collection[str]) -> tuple[TaskResult, ...]:
-    """Return the results that a task is given to use, as a reader with this clearance may see them."""
+    """Return the results that a task gets to use, as a reader with this clearance may see them."""
     return tuple(result_of(ledger.tasks[turn], clearance) for turn in plan.uses)
 
 
 def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, message: str) -> AnyEvent:
-    """Return the failure of a task whose turn cannot be opened, or that nobody claimed."""
+    """Return the failure of a task whose turn cannot be opened, or that was not claimed."""
     path = ledger.turns[task.lead].path
     if task.worker is None:
         agent, lineage = task.addressee, path
@@ -396,7 +398,7 @@ def failed(ledger: Ledger, world: World, turn: TurnState, code: str, message: st
 
 
 def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
-    """Return the end of a task that is called off or left over."""
+    """Return the end of a task that was cancelled or whose lead is over."""
     turn = ledger.turns.get(task.turn)
     n = task.since_n if turn is None else turn.since_n
     draft = due_draft(events.TaskCancelled, ledger, world, task.turn, n)
@@ -410,9 +412,9 @@ def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
 
 
 def resumed(ledger: Ledger, world: World, lead: TurnState) -> AnyEvent:
-    """Return the next round of a lead, with the results that it was not told yet.
+    """Return the next round of a lead, with the results that it has not got yet.
 
-    It is shown what the fleet lets it see now: `world` has it as the target.
+    The lead sees what the current fleet allows: it is the target in `world`.
     """
     entry = world.grounds.target
     clearance = () if entry is None else entry.clearance

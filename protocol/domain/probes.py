@@ -1,7 +1,7 @@
-"""Probes: how agents are seen whose time may be up, each asked about once in a while.
+"""Probes of the agents whose time may be up, with a cache.
 
-One decision may end many rounds, one event at a time. What was seen for the first of them is as good for the
-next: each round and each offer is asked about once a second at most, not once an event.
+One decision may end many rounds, one event at a time. The result for the first is good enough for the next:
+each round and each offer is probed at most once a second, not once per event.
 """
 
 from collections.abc import Collection
@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import Attendance, NeedAttendance, NeedReaders, OfferedTask, ReadersSeen
 from protocol.domain.swarm import could_claim
-from protocol.domain.waits import LEAST_PERIOD_US, Looks, by_the_clock, offers_by_the_clock
+from protocol.domain.waits import MIN_PROBE_PERIOD_US, Probed, may_time_out, offers_that_may_end
 from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Grounds
 from protocol.wire.ids import AgentName, TurnId
 
 _Round = tuple[TurnId, int]
 _Offer = tuple[TurnId, int, tuple[AgentName, ...]]
-"""The offer, to how many it went again, and who may claim it."""
+"""The offer, how many agents got it again, and the agents that may claim it."""
 
 
 class AttendanceProbes:
-    """What one decision was told of the agents that its request waits for."""
+    """What one decision knows of the agents that its request waits for."""
 
     __slots__ = ("_asked", "_at", "_offers", "_rounds")
 
@@ -42,30 +42,30 @@ class AttendanceProbes:
         by: int,
         deciding: tuple[str, int] | None,
         gone: Collection[TurnId],
-    ) -> Looks | NeedAttendance | NeedReaders:
-        """Return how those are seen whose time may be up; or what has to be asked first.
+    ) -> Probed | NeedAttendance | NeedReaders:
+        """Return the grounds for each turn and offer whose time may be up, or the need to supply first.
 
         Args:
-            grounds: what else the next event rests on.
+            grounds: what else the next event depends on.
             now: UTC µs.
-            by: UTC µs by which the time may be up.
+            by: consider what may be up by this time (UTC µs).
             deciding: as for `due`.
-            gone: the turns whose agents are not in the fleet.
+            gone: turns whose agents are not in the fleet.
         """
         if self._asked is not None:
             if self._asked.answer is None:
                 return self._asked
             self._keep(self._asked)
             self._asked = None
-        elif now - self._at > LEAST_PERIOD_US:
+        elif now - self._at > MIN_PROBE_PERIOD_US:
             self._rounds.clear()
             self._offers.clear()
-        turns = by_the_clock(ledger, by, deciding, gone)
+        turns = may_time_out(ledger, by, deciding, gone)
         unseen = tuple(turn for turn in turns if (turn.id, turn.round) not in self._rounds)
         if unseen:
             return self._ask(NeedAttendance(unseen), now)
         offers = [
-            OfferedTask(task, could_claim(ledger, task, fleet)) for task in offers_by_the_clock(ledger, by)
+            OfferedTask(task, could_claim(ledger, task, fleet)) for task in offers_that_may_end(ledger, by)
         ]
         unread = tuple(offer for offer in offers if _key(offer) not in self._offers)
         if unread:
@@ -92,10 +92,10 @@ class AttendanceProbes:
                 self._offers[_key(offer)] = seen
 
     def _of_offer(self, offer: OfferedTask, grounds: Grounds, *, known: bool) -> Grounds:
-        """Return the grounds with how those are served who may claim an offer, and whom to ask again.
+        """Return the grounds with the attendance of an offer's readers, and the agents that get it again.
 
         Args:
-            known: False for an older fleet than one that the request was judged by: it may not know an agent.
+            known: False if the fleet is older than one that has judged the request: it may lack an agent.
         """
         attendance, to_ask = self._offers[_key(offer)]
         if attendance is None:

@@ -9,14 +9,14 @@ from protocol.domain.breaker import Permit
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
 from protocol.domain.steps import (
-    AgentStanding,
+    AgentReadiness,
     Asks,
     Attendance,
     NeedAttendance,
     NeedCandidates,
     NeedPeers,
     NeedReaders,
-    NeedUnheard,
+    NeedUndecided,
     NeedVerdictContext,
     OfferedTask,
     ReadersSeen,
@@ -98,7 +98,7 @@ class RecordedAnswers:
             need.supply(tuple(self._attendance(turn.id) for turn in need.turns))
         elif isinstance(need, NeedReaders):
             need.supply(tuple(map(self._readers, need.offers)))
-        elif isinstance(need, NeedUnheard):
+        elif isinstance(need, NeedUndecided):
             need.supply(False)  # else nothing would have been appended
 
     def _verdict_context(self) -> VerdictContext:
@@ -138,10 +138,10 @@ class RecordedAnswers:
 _AS_IT_WAS = Other()
 
 
-def _standing(one: Candidate | None) -> AgentStanding:
+def _standing(one: Candidate | None) -> AgentReadiness:
     if one is None:
-        return AgentStanding()
-    return AgentStanding(Permit(one.breaker, one.since, one.until), one.served)
+        return AgentReadiness()
+    return AgentReadiness(Permit(one.breaker, one.since, one.until), one.served)
 
 
 class _Recorded(dict[str, AgentEntry]):

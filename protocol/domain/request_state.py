@@ -1,7 +1,7 @@
-"""The state of a request: its turns, its spending, its verdicts; and each change that an event makes.
+"""The state of a request: its turns, spending and verdicts, and the changes that events make.
 
-Only the ledger's folding changes a state (`protocol.domain.ledger`). Every turn holds its own work: the path
-that led to it, and what its reader does not see. So several turns may be open at once.
+Only the ledger changes a state, by folding (`protocol.domain.ledger`). Every turn has its own work, path and
+hidden facts, so several turns may be open at once.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,7 +30,7 @@ from protocol.wire.commands import FactsPost, ForkedFrom, Report, Usage
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, Posted
 from protocol.wire.events import AnyEvent
-from protocol.wire.freeze import Span, merged, moved_on
+from protocol.wire.freeze import Span, merged, postponed
 from protocol.wire.handoff import Budget, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 from protocol.wire.records import QUESTIONS_BYTES, OpenQuestion, Questions
@@ -41,7 +41,7 @@ _DEFAULT_POLICY = Policy()
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """One request, as far as its events go. Empty until its first event."""
+    """One request as its events have left it. Empty until its first event."""
 
     request: RequestId | None = None
     client: AgentName | None = None
@@ -49,34 +49,34 @@ class RequestState:
     deadline: int | None = None
     conversation: str | None = None
     memory: tuple[Fact, ...] = ()
-    """What the conversation remembered when the request began, and its submit did not bring."""
+    """Facts that came from the conversation at the request's beginning, and not from its submit."""
     prices: Mapping[str, Any] = field(default_factory=dict)
-    """What models cost when the request began."""
+    """Prices of models when the request began."""
     forked_from: ForkedFrom | None = None
-    """The request that it goes on from."""
+    """The request that it continues."""
     submit_digest: str = ""
     status: Status = "unknown"
     ended: AnyEvent | None = None
     turns: dict[TurnId, TurnState] = field(default_factory=dict)
     open: dict[TurnId, TurnState] = field(default_factory=dict)
-    """The open turns, in the order in which they were opened. At most one under topology `handoff`."""
+    """Open turns, in the order in which they were opened. At most one under the topology `handoff`."""
     root: TurnState | None = None
-    """The turn that holds the request itself, or held it last; none until one is opened."""
+    """The turn that holds the request itself, or held it last; None before the first turn."""
     tasks: dict[TurnId, TaskState] = field(default_factory=dict)
-    """Every task of the request by the turn that it was planned under, in the order of the plans."""
+    """All tasks of the request, by the turn that their plan gave them, in the order of the plans."""
     live: dict[tuple[TurnId, str], TaskState] = field(default_factory=dict)
-    """Those that are open, by lead and name, in the same order: what each event looks through."""
+    """The open tasks, by lead and name, in the same order. Every event iterates over them."""
     history: FactHistory = field(default_factory=FactHistory)
     offers: dict[TurnId, TaskState] = field(default_factory=dict)
-    """The task of each offer, of those that are over, too."""
+    """The task of each offer, including offers that are over."""
     board: Board = field(default_factory=dict)
-    """Of a swarm: by agent and key the newest fact that was posted, in the order of the posts."""
+    """Swarms: the newest posted fact for each agent and key, in the order of the posts."""
     fleet: int = 0
-    """The newest revision of the fleet by which anything of the request was judged."""
+    """The newest fleet revision that any verdict of the request used."""
     posted_bytes: int = 0
-    """What all posts came to, as JSON, those that newer ones replaced included."""
+    """Total JSON size of all posts, including those that newer posts replaced."""
     readers: tuple[AgentName, ...] = ()
-    """Clients that were asked something, ever."""
+    """All clients that were ever asked something."""
     pending: events.FactsWithheld | None = None
     spent: Usage = budget.NOTHING
     escalations: int = 0
@@ -84,37 +84,37 @@ class RequestState:
     began: int = 0
     """UTC µs of its first event."""
     noted: tuple[Span, ...] = ()
-    """When the whole mesh was frozen, as its events say."""
+    """When the whole mesh was frozen, as recorded in the request's events."""
     thawed: tuple[Span, ...] = ()
     """When the request itself was frozen."""
     mesh_thawed: tuple[Span, ...] = ()
-    """When the whole mesh was frozen, as whoever judges knows it. Its next event notes what is new."""
+    """When the whole mesh was frozen, as the deciding guard knows it. The next event records what is new."""
     deferred: list[events.MoveDeferred] = field(default_factory=list)
     causes: dict[tuple[Cause, str], int] = field(default_factory=dict)
-    """How many events there are by cause and type."""
+    """Number of events by cause and type."""
     decided: set[Cause] = field(default_factory=set)
-    """What was decided. (A withholding alone only comes before the decision.)"""
+    """Causes that were decided. (A `facts.withheld` alone only precedes the decision.)"""
     head: AnyEvent | None = None
     body: bytes = b""
-    """The stored bytes of `head`; empty where whoever folds did not give them."""
+    """The stored bytes of `head`; empty if the caller of `apply` did not pass them."""
     _digest: str | None = None
 
     # --- time that does not count -----------------------------------------------------------------
 
     def not_noted(self) -> tuple[Span, ...]:
-        """Return when the whole mesh was frozen since the request began, as far as no event says so."""
+        """Return the freezes of the whole mesh since the request began that no event has recorded."""
         if not self.mesh_thawed or self.head is None:
             return ()
         return tuple(span for span in self.mesh_thawed if span.until > self.began and span not in self.noted)
 
     def runs_out(self, begin: int, end: int, *most: int | None) -> int:
-        """Return when a clock runs out that began at `begin` and would at `end`: it stands while frozen.
+        """Return when a clock runs out that started at `begin` and was due at `end`. It stops while frozen.
 
         Args:
-            most: deadlines, which no freeze moves and no clock outlives.
+            most: deadlines, which freezes do not postpone and clocks do not exceed.
         """
         if self.noted or self.thawed or self.mesh_thawed:
-            end = moved_on(begin, end, merged((*self.noted, *self.thawed, *self.not_noted())))
+            end = postponed(begin, end, merged((*self.noted, *self.thawed, *self.not_noted())))
         for at in most:
             if at is not None and at < end:
                 end = at
@@ -142,12 +142,12 @@ class RequestState:
 
     @property
     def n(self) -> int:
-        """The number that the next event gets."""
+        """Number of the next event."""
         return 0 if self.head is None else self.head.n + 1
 
     @property
     def prev(self) -> str:
-        """What the next event names as the one before it."""
+        """The `prev` of the next event."""
         if self.head is None:
             return GENESIS
         if self._digest is None:
@@ -156,7 +156,7 @@ class RequestState:
 
     @property
     def trace(self) -> str:
-        """`traceparent` of the newest event; empty where there is none."""
+        """`traceparent` of the newest event; empty if it has none."""
         return "" if self.head is None else self.head.trace
 
     @property
@@ -169,8 +169,8 @@ class RequestState:
         root = self.root
         return None if root is None or root.state == "ended" else root
 
-    def speakers(self) -> frozenset[AgentName]:
-        """Return the agents whose proposals may count now: of open turns, and those who read offers."""
+    def possible_senders(self) -> frozenset[AgentName]:
+        """Return the agents whose proposals may count now: holders of open turns, and readers of offers."""
         claimants = (name for task in self.live.values() for name in task.claimants)
         return frozenset((*claimants, *(turn.agent for turn in self.open.values()))) - {HUMAN}
 
@@ -183,7 +183,7 @@ class RequestState:
         return cause in self.decided
 
     def is_deferred(self, turn: TurnId, round_: int) -> bool:
-        """Return True if this round's move waits for a thaw; its posts are no such."""
+        """Return True if this round's move waits for a thaw. Posts do not count."""
         return any(
             (waiting.turn, waiting.round) == (turn, round_) and type(waiting.proposal) is not FactsPost
             for waiting in self.deferred
@@ -194,43 +194,43 @@ class RequestState:
         return any(waiting.cause == cause for waiting in self.deferred)
 
     def carried_after(self, event: AnyEvent) -> Carried:
-        """Return all that is carried once `event`, which opens a turn, is in the log."""
+        """Return everything that is carried once `event`, which opens a turn, is in the log."""
         held, kept = work_of(event).handoff, self.kept_back(event.cause)
-        shown = Carried.of(held.facts, held.artifacts)
-        return shown if kept is None else together(shown, Carried.of(kept.facts, kept.artifacts))
+        shown = Carried.collect(held.facts, held.artifacts)
+        return shown if kept is None else together(shown, Carried.collect(kept.facts, kept.artifacts))
 
     def added_by(self, event: AnyEvent) -> tuple[Fact, ...]:
-        """Return the facts that the message added which `event` admits."""
+        """Return the facts that were added by the message that `event` admits."""
         carried = self.carried_after(event).facts
         return tuple(carried[key] for key in event.added)
 
     def kept_back(self, cause: str) -> events.FactsWithheld | None:
-        """Return what is kept back from the reader of the event that `cause` brings about, if anything is."""
+        """Return what is withheld from the reader of the event with this cause, if anything."""
         return self.pending if self.pending is not None and self.pending.cause == cause else None
 
     def report_of(self, event: AnyEvent) -> Report:
-        """Return what was reported with the proposal that `event` answers; it is the newest or the next."""
+        """Return the report of the proposal that `event` answers. It must be the newest event or the next."""
         kept = self.kept_back(event.cause)
         return event.report or (NO_REPORT if kept is None else kept.report)
 
     def grounds_of(self, event: AnyEvent) -> Grounds | None:
-        """Return what `event` rested on outside the log; None where nothing was asked. As `report_of`."""
+        """Return what `event` depended on outside the log; None if nothing was asked. See `report_of`."""
         kept = self.kept_back(event.cause)
         return event.grounds or (None if kept is None else kept.grounds)
 
     def board_for(self, clearance: Collection[str] | None) -> tuple[Posted, ...]:
-        """Return what of the board somebody with this clearance (None: for everything) may see."""
+        """Return the part of the board that a reader with this clearance (None: for everything) may see."""
         return posted(self.board, clearance)
 
     def carried(self) -> Carried:
-        """Return all that the request's holder carries, withheld or not."""
+        """Return everything that the request's holder carries, withheld or not."""
         return NOTHING if self.root is None else self.root.carried()
 
     @staticmethod
     def more(turn: TurnState, report: Report) -> Usage:
-        """Return what a turn's newest report adds to what it spent.
+        """Return what a turn's newest report adds to its spending.
 
-        Reports are cumulative, so that one which says less than an earlier one gives nothing back.
+        Reports are cumulative. A report that is lower than an earlier one gives nothing back.
         """
         if turn.report is NO_REPORT:
             return report.usage
@@ -238,7 +238,7 @@ class RequestState:
         return budget.minus(budget.larger(before, report.usage), before)
 
     def rest(self, turn: TurnState, more: Usage = budget.NOTHING) -> Budget:
-        """Return what a turn may still spend: less what its open tasks have reserved, and `more` spent."""
+        """Return what a turn may still spend, minus its open tasks' reservations and `more` spending."""
         if turn.task is None:
             left = budget.left(turn.frame.ceiling, budget.plus(self.spent, more))
         else:
@@ -246,21 +246,21 @@ class RequestState:
         return budget.left(left, reserved(turn.tasks.values())) if turn.tasks else left
 
     def task_of(self, turn: TurnId) -> TaskState | None:
-        """Return the task that a turn does, or would do if it is opened; None for a root turn."""
+        """Return the task that a turn does, or will do once it is opened; None for a root turn."""
         known = self.turns.get(turn)
         if known is not None:
             return known.task
         return next((task for task in self.tasks.values() if turn in (task.turn, task.fell_back)), None)
 
-    # --- what events are made of ----------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def settle(self, turn: TurnState, report: Report) -> None:
-        """Account for what a turn reported."""
+        """Charge what a turn newly reported, and keep the report."""
         self.charge(turn, self.more(turn, report))
         turn.report, turn.reported, turn.unaccounted = summed_up(turn, report), True, False
 
     def charge(self, turn: TurnState, spent: Usage) -> None:
-        """Charge what a turn spent to the request, and to its task and all those above it."""
+        """Charge spending of a turn to the request, to the turn's task and to all tasks above it."""
         self.spent = budget.plus(self.spent, spent)
         task = turn.task
         while task is not None:
@@ -270,16 +270,16 @@ class RequestState:
     def close(self, turn_id: TurnId, by: AnyEvent) -> TurnState:
         """End a turn."""
         turn = self.turns[turn_id]
-        turn.state, turn.end = "ended", TurnEnd.of(by)
+        turn.state, turn.end = "ended", TurnEnd.read(by)
         self.open.pop(turn_id, None)
         self.forget(turn)
         return turn
 
     @staticmethod
     def forget(turn: TurnState) -> None:
-        """Drop what a turn was given that is over: a request of many turns would keep it of every one.
+        """Drop what an ended turn was given, so that a request of many turns does not keep it all.
 
-        A lead's is its tasks' source, until they are over, too.
+        A lead's is kept until its tasks are over, too, since they are made from it.
         """
         if turn.state == "ended" and not open_of(turn.tasks.values()):
             turn.given, turn.hidden, turn.past, turn.ask = None, NOTHING, (), None
@@ -327,13 +327,13 @@ class RequestState:
         return self.begin(event, Segment((self.frame_of(work.handoff),)), hidden, task=task)
 
     def take_over(self, event: AnyEvent) -> Carried:
-        """Take in what an inbox event carries; return what of it its reader does not see."""
+        """Add what an inbox event carries to the history; return the part that its reader does not see."""
         kept, self.pending = self.kept_back(event.cause), None
         self.history.remember(work_of(event).handoff.facts)
         if kept is None:
             return NOTHING
         self.history.remember(kept.facts)
-        return Carried.of(kept.facts, kept.artifacts)
+        return Carried.collect(kept.facts, kept.artifacts)
 
     def next_round(self, event: AnyEvent) -> None:
         """Open a turn's next round."""
@@ -349,21 +349,21 @@ class RequestState:
         """Return the frame of the turn that a handoff opens now."""
         granted = handoff.constraints.budget
         ceiling = budget.UNLIMITED if granted is None else budget.ceiling(granted, self.spent)
-        return Frame.of(handoff, ceiling)
+        return Frame.open(handoff, ceiling)
 
     def end(self, event: AnyEvent) -> None:
-        """End the request, and every turn.
+        """End the request and every turn.
 
-        A task's round that was under way is charged all that the task had left: it is not said what it cost.
+        A running round of a task is charged everything the task had left, since its cost is unknown.
         """
         self.status, self.ended = _STATUS[type(event)], event
-        for turn in sorted(self.open.values(), key=lambda one: -len(one.path)):
+        for turn in sorted(self.open.values(), key=lambda turn: -len(turn.path)):
             if turn.task is not None:
                 if turn.unaccounted or turn.state == "working":
                     self.charge(turn, budget.whole(self.rest(turn)))
                 turn.task.state = "cancelled"
         for turn in self.open.values():
-            turn.state, turn.end = "ended", TurnEnd.of(event)
+            turn.state, turn.end = "ended", TurnEnd.read(event)
         for task in self.live.values():
             task.state = "cancelled"
         self.live.clear()
@@ -372,7 +372,7 @@ class RequestState:
 
 
 def work_of(event: AnyEvent) -> Assignment:
-    """Return the work of an event that gives some."""
+    """Return the work of an event that gives work."""
     assert event.work is not None
     return event.work
 
@@ -388,12 +388,12 @@ _STATUS: dict[type[events.Event], Status] = {
 
 # --- questions that wait for a reply ---------------------------------------------------------------
 #
-# The tasks of a tree may ask at the same time. The last event in a client's inbox shows one question, and not
-# that one is over. So guards keep a list for each request and client, made here from the ledger.
+# Tasks of a tree may ask at the same time. The last event in a client's inbox shows only one question, and
+# not if it is over. So guards keep a list for each request and client, made here from the ledger.
 
 
 def questions_to(ledger: RequestState, reader: AgentName) -> tuple[OpenQuestion, ...]:
-    """Return every question that waits for this reader, the oldest first."""
+    """Return this reader's open questions, the oldest first."""
     waiting = [
         OpenQuestion(
             n=turn.since_n,
@@ -410,9 +410,10 @@ def questions_to(ledger: RequestState, reader: AgentName) -> tuple[OpenQuestion,
 
 
 def listed(waiting: tuple[OpenQuestion, ...], n: int) -> Questions:
-    """Return the list that a reader is shown as of event `n`.
+    """Return the list of questions to show a reader as of event `n`.
 
-    A message has a size that the bus takes: what finds no room is counted, and comes once there is room.
+    The bus limits the size of a message. Questions that do not fit are counted, and listed once there is
+    room.
     """
     room, shown = QUESTIONS_BYTES, list[OpenQuestion]()
     for question in waiting:

@@ -1,7 +1,7 @@
-"""The rules (depth, cycle, budget and the rest): a table of what may refuse a move, in its order.
+"""The rules (depth, cycle, budget and others) that may refuse a move, as an ordered table.
 
-Each rule is a function from a `Case` to a `Refusal` or None. The first that refuses names the
-refusal. `RULES_FOR` says which rules judge which move; docs and tests read the same table.
+Each rule is a function from a `Case` to a `Refusal` or None. The first refusal counts. `RULES_FOR` lists the
+rules for each move; docs and tests read the same table.
 """
 
 import datetime as dt
@@ -63,7 +63,7 @@ def known_agent(case: Case) -> Refusal | None:
             return task_rules.known_agents(case)
         case HandBack():
             if case.target is None or case.target == HUMAN or case.world.grounds.target is not None:
-                return None  # no frame to go back to is for `hand_back` to say
+                return None  # a missing frame is refused by `hand_back`
             return unknown_agent(
                 case, f"{case.target!r} is not in the fleet any more", "transfer or escalate"
             )
@@ -114,10 +114,10 @@ def agent_available(case: Case) -> Refusal | None:
 
 
 def _moment(at: int) -> str:
-    """Return a time (UTC µs) as a sentence has it."""
+    """Return a time (UTC µs) in the form for sentences."""
     try:
         whole = dt.datetime.fromtimestamp(at // 1_000_000, dt.UTC)
-    except (OverflowError, ValueError, OSError):  # an entry that was written by hand may say anything
+    except (OverflowError, ValueError, OSError):  # an entry written by hand may contain anything
         return f"{at} µs"
     return whole.isoformat().replace("+00:00", "Z")
 
@@ -126,7 +126,7 @@ def breaker_open(target: str | None, grounds: Grounds, instead: str) -> Refusal:
     """Return the refusal of work for an agent that fails too often.
 
     Args:
-        instead: what could be done at once.
+        instead: what could be done now.
     """
     since, until = grounds.breaker_since, grounds.breaker_until
     numbers: dict[str, Any] = {"target": target, "since": since, "until": until}
@@ -174,8 +174,8 @@ def _edge(case: Case, target: str) -> dict[str, Any]:
 
 
 def _repeated_edge(case: Case, rule: Rule, target: str) -> Refusal | None:
-    """Refuse an edge that this segment took, unless something is known that was not before."""
-    if (case.turn.agent, target) not in case.segment.edges or _brings_new(case):
+    """Refuse an edge that this segment has taken before, unless the move adds a new fact."""
+    if (case.turn.agent, target) not in case.segment.edges or _adds_new_fact(case):
         return None
     return Refusal(
         rule=rule,
@@ -185,7 +185,7 @@ def _repeated_edge(case: Case, rule: Rule, target: str) -> Refusal | None:
     )
 
 
-def _brings_new(case: Case) -> bool:
+def _adds_new_fact(case: Case) -> bool:
     sender = case.world.grounds.sender
     cleared = () if sender is None else sender.clearance
     return any(case.ledger.history.is_new(fact, cleared) for fact in case.move.facts)
@@ -246,20 +246,20 @@ def within_budget(case: Case) -> Refusal | None:
         return None
     overdrawn = budget.overdrawn(case.rest)
     if overdrawn:
-        said = ", ".join(f"{name}: {more} too many" for name, more in overdrawn.items())
+        amounts = ", ".join(f"{name}: {more} too many" for name, more in overdrawn.items())
         return Refusal(
             rule=Rule.BUDGET,
-            detail=f"{case.turn.agent} has spent more than it may ({said}): nothing is left to give on",
+            detail=f"{case.turn.agent} has spent more than it may ({amounts}): nothing is left to give on",
             numbers={name: {"left": -more} for name, more in overdrawn.items()},
             hint="complete, hand_back or escalate: a person may grant more",
         )
     over = budget.excess(case.move.constraints.budget, case.rest)
     if not over:
         return None
-    said = ", ".join(f"{name}: {want} asked, {have} left" for name, (want, have) in over.items())
+    amounts = ", ".join(f"{name}: {want} asked, {have} left" for name, (want, have) in over.items())
     return Refusal(
         rule=Rule.BUDGET,
-        detail=f"more is asked for than {case.turn.agent} has left ({said})",
+        detail=f"more is asked for than {case.turn.agent} has left ({amounts})",
         numbers={name: {"asked": want, "left": have} for name, (want, have) in over.items()},
         hint="ask for less, or leave the budget out to give all that is left",
     )
@@ -272,17 +272,17 @@ def constraints(case: Case) -> Refusal | None:
     return _beyond(case, case.move.constraints, {}) if type(case.move) is Transfer else None
 
 
-def _beyond(case: Case, asked: Constraints, of: dict[str, Any]) -> Refusal | None:
-    """Refuse constraints that are wider than the proposer's own; `of` says of what they are."""
+def _beyond(case: Case, asked: Constraints, numbers: dict[str, Any]) -> Refusal | None:
+    """Refuse constraints that are wider than the proposer's own; `numbers` names the task, if any."""
     own = case.own
     deadline = asked.ends_at(case.world.now)
     if deadline is not None and deadline <= case.world.now:
-        return passed(deadline, case.world.now, of)
+        return passed(deadline, case.world.now, numbers)
     if deadline is not None and own.deadline is not None and deadline > own.deadline:
         return Refusal(
             rule=Rule.CONSTRAINTS,
             detail=f"the deadline is {(deadline - own.deadline) / 1e6:.1f} s after the proposer's own",
-            numbers={**of, "deadline": deadline, "own_deadline": own.deadline},
+            numbers={**numbers, "deadline": deadline, "own_deadline": own.deadline},
             hint="the same deadline or an earlier one",
         )
     if asked.allowed_actions is not None and own.allowed_actions is not None:
@@ -291,7 +291,7 @@ def _beyond(case: Case, asked: Constraints, of: dict[str, Any]) -> Refusal | Non
             return Refusal(
                 rule=Rule.CONSTRAINTS,
                 detail=f"actions that the proposer itself may not take: {', '.join(more)}",
-                numbers={**of, "more": more, "own": list(own.allowed_actions)},
+                numbers={**numbers, "more": more, "own": list(own.allowed_actions)},
                 hint="a part of the proposer's own actions",
             )
     return None
@@ -322,7 +322,10 @@ def actions(case: Case) -> Refusal | None:
     if not case.report.actions:
         return None
     sender = case.world.grounds.sender
-    limits = [case.own.allowed_actions, () if sender is None else sender.actions]  # none: no longer there
+    limits = [
+        case.own.allowed_actions,
+        () if sender is None else sender.actions,
+    ]  # (): not in the fleet any more
     over = sorted(
         {name for limit in limits if limit is not None for name in set(case.report.actions) - set(limit)}
     )
@@ -350,7 +353,7 @@ def read_only(case: Case) -> Refusal | None:
 
 
 def size(case: Case) -> Refusal | None:
-    """Refuse what is too large as its giver knows it: nothing that is withheld may show by its size."""
+    """Refuse what is too large as its giver knows it, so that sizes reveal nothing that is withheld."""
     if case.oversized:
         return outlined(case)
     if type(case.move) is Delegate:
@@ -362,7 +365,7 @@ def size(case: Case) -> Refusal | None:
 
 
 def memory(case: Case) -> Refusal | None:
-    """Refuse an answer that leaves more to its conversation than it may, or what the turn was not handed."""
+    """Refuse an answer that asks to remember too much, or facts that the turn did not get."""
     assert isinstance(case.move, Complete)
     sender = case.world.grounds.sender
     clearance = frozenset(() if sender is None else sender.clearance)
@@ -396,7 +399,7 @@ RULES: Mapping[Rule, RuleFunction] = {
     Rule.SIZE: size,
     Rule.MEMORY: memory,
 }
-"""Every rule that judges a move, in order. (`known_policy` judges submits: see `decide`.)"""
+"""All rules for moves, in order. (`known_policy` is for submits: see `protocol.domain.submit`.)"""
 
 _OF_ANY_MOVE = (Rule.KNOWN_MOVE,)
 _OF_OUTLINES = (Rule.KNOWN_MOVE, Rule.SIZE)
@@ -420,11 +423,11 @@ RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     ),
     Deliver: (Rule.KNOWN_MOVE, Rule.LABELS, Rule.OPEN_TASKS, *_OF_WORK),
 }  # fmt: skip
-"""Which rules judge which move; one that no topology has meets `known_move` alone."""
+"""The rules for each move. A move that no topology has is checked by `known_move` alone."""
 
 
 def judge(case: Case) -> Refusal | None:
-    """Return the refusal of the first rule that refuses; None admits the move."""
+    """Return the refusal of the first rule that refuses; None if the move is admitted."""
     for rule in _OF_OUTLINES if case.oversized else RULES_FOR.get(type(case.move), _OF_ANY_MOVE):
         refusal = RULES[rule](case)
         if refusal is not None:

@@ -1,7 +1,7 @@
-"""The steps of a decision: what it needs, what it appends, whom to tell, and what came of it.
+"""The steps of a decision: what it needs, what it appends, whom it notifies, and its outcome.
 
-A decision says in plain values what is next (`OpenDecision.next`). A step that is a `Need` gets its answer by
-`supply`, of the type that it names; then the decision goes on.
+`OpenDecision.next` returns the next step as a plain value. If the step is a `Need`, pass its answer, of the
+type that it names, to `supply`; then the decision goes on.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ _CLOSED = Permit("closed")
 
 
 class Moment(NamedTuple):
-    """When an event is written."""
+    """The time and the salt of the next event."""
 
     now: int
     """UTC µs."""
@@ -40,7 +40,7 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Need(Generic[A]):
-    """Something that a decision cannot know by itself. It goes on once this has an answer."""
+    """Something that a decision cannot know by itself. It goes on once the need has an answer."""
 
     answer: A | None = field(default=None, init=False)
 
@@ -49,39 +49,39 @@ class Need(Generic[A]):
 
 
 class ClientUse(NamedTuple):
-    """What a client has of the log, and may have."""
+    """How much of the log a client uses, and may use."""
 
     open_requests: int
     spent_bytes: float
-    """Of an hour's worth, how much is used up; more than that if requests under way overdrew it."""
+    """Used bytes of an hour's allowance; more than the allowance if running requests overdrew it."""
     quota: Quota
 
 
 class VerdictContext(NamedTuple):
-    """What a verdict rests on besides the ledger and the fleet."""
+    """What a verdict depends on besides the ledger and the fleet."""
 
     breaker: Permit = _CLOSED
-    """Of the target."""
+    """The target's breaker."""
     policy: Policy | None = None
-    """For a submit: the policy that it names; None if there is none of that name."""
+    """Submits: the named policy; None if there is no such policy."""
     prices: Mapping[str, Any] | None = None
-    """For a submit: what models cost, by id."""
+    """Submits: prices by model id."""
     memory: tuple[Fact, ...] = ()
-    """For a submit with a conversation: what that remembers."""
+    """Submits: what the conversation remembers, if there is one."""
     use: ClientUse | None = None
-    """For a submit: what its sender has of the log; None if nobody counts."""
+    """Submits: how much of the log the sender uses; None if that is not counted."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class NeedVerdictContext(Need[VerdictContext]):
-    """Asks what the verdict on a command rests on."""
+    """Asks for what the verdict on a command depends on."""
 
     command: Command
     target: AgentName | None
-    """The agent whose breaker counts; None if the command gives no agent of the fleet any work."""
+    """The agent whose breaker counts; None if the command gives work to no agent of the fleet."""
     may_try: bool
-    """True if the command may take the trial of a breaker that is open."""
+    """True if the command may be the trial of an open breaker."""
 
 
 @final
@@ -92,57 +92,57 @@ class NeedPeers(Need[tuple[AgentName, ...]]):
     agents: tuple[AgentName, ...]
 
 
-class AgentStanding(NamedTuple):
-    """How an agent stands for new work."""
+class AgentReadiness(NamedTuple):
+    """Whether an agent can take new work."""
 
     breaker: Permit = _CLOSED
-    """Half open: what the plan gives this agent is the trial."""
+    """If half open, what the plan gives to this agent is the trial."""
     served: bool = True
 
 
 @final
 @dataclass(slots=True, eq=False)
-class NeedCandidates(Need[tuple[AgentStanding, ...]]):
-    """Asks how each of `agents` stands, in the same order: they could have a plan's tasks."""
+class NeedCandidates(Need[tuple[AgentReadiness, ...]]):
+    """Asks for the readiness of each of `agents`, in the same order. They could get a plan's tasks."""
 
     agents: tuple[AgentName, ...]
     trial: Cause
-    """The cause that a trial of a breaker goes by: the plan's tasks are opened by it."""
+    """The cause that identifies a breaker's trial: the plan's tasks will have it."""
 
 
 class Reader(NamedTuple):
-    """How an agent was seen that may claim an offer."""
+    """What a probe found of an agent that may claim an offer."""
 
     served: bool
     since: int
-    """UTC µs since when `served` is as it is."""
+    """UTC µs since when `served` has its value."""
     breaker: BreakerState = "closed"
     took: bool = False
-    """True if it took the offer out of its own inbox."""
+    """True if it took the offer from its own inbox."""
 
 
 class Attendance(NamedTuple):
-    """How an agent was seen to be served, as a round of it needs it."""
+    """What a probe found of the agent of a round."""
 
     served: bool
     since: int
-    """UTC µs since when `served` is as it is. While it is true: no earlier than the round left the queue, or
-    than the queue last moved if the round is still in it."""
+    """UTC µs since when `served` has its value. While True: no earlier than when the round left the queue,
+    or, if the round is still queued, than when the queue last moved."""
     unbegun: bool
-    """True if the round has lain in the inbox until now, and nothing of it is in the journals."""
+    """True if the round is still in the inbox and nothing of it is in the journals."""
 
     @classmethod
     def of_any(cls, seen: Collection[Reader]) -> "Attendance":
-        """Return how any of several agents is served.
+        """Return the attendance of several agents, which are served if any of them is.
 
-        The span of a service by several begins with the one that is served longest now: who was served
-        before it may be forgotten.
+        The span begins with the agent that has been served longest by now, since it is not known who was
+        served before.
         """
-        since = [one.since for one in seen if one.served]
-        return cls(bool(since), min(since) if since else max(one.since for one in seen), unbegun=False)
+        since = [reader.since for reader in seen if reader.served]
+        return cls(bool(since), min(since) if since else max(reader.since for reader in seen), unbegun=False)
 
     def within(self, grounds: Grounds, *, removed: bool) -> Grounds:
-        """Return the grounds with what was seen of one agent."""
+        """Return the grounds with this attendance in them."""
         served, since, unbegun = self
         return replace(grounds, served=served, served_since=since, unbegun=unbegun, removed=removed)
 
@@ -150,53 +150,53 @@ class Attendance(NamedTuple):
 @final
 @dataclass(slots=True, eq=False)
 class NeedAttendance(Need[tuple[Attendance, ...]]):
-    """Asks how the agent of each of `turns` is served, in the same order: the time of its round may be up."""
+    """Asks for the attendance of the agent of each of `turns`, in order. Their rounds may time out."""
 
     turns: tuple[TurnState, ...]
 
 
 class OfferedTask(NamedTuple):
-    """An offer whose time may be up."""
+    """An offer that may have expired."""
 
     task: TaskState
     entries: tuple[AgentEntry, ...]
-    """Who may claim it, as the fleet file has them; empty if nobody may."""
+    """The fleet's entries of the agents that may claim it."""
 
 
 class ReadersSeen(NamedTuple):
-    """How those were seen who may claim an offer. `swarm.readers_seen` makes it."""
+    """What probes found of the agents that may claim an offer. `swarm.readers_seen` makes it."""
 
     attendance: Attendance | None
-    """Of any of them; None if nobody may claim it."""
+    """Attendance of all of them together; None if no agent may claim it."""
     to_ask: tuple[Candidate, ...] = ()
-    """To whom the offer goes again, or went."""
+    """The agents that get the offer again, or got it."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class NeedReaders(Need[tuple[ReadersSeen, ...]]):
-    """Asks how those are seen who may claim each of `offers`, in the same order."""
+    """Asks for probes of the agents that may claim each of `offers`, in the same order."""
 
     offers: tuple[OfferedTask, ...]
 
 
 @final
 @dataclass(slots=True, eq=False)
-class NeedUnheard(Need[bool]):
-    """Asks whether a message about the request that was stored before `before` is still to be decided.
+class NeedUndecided(Need[bool]):
+    """Asks whether any message about the request stored before `before` is still undecided.
 
-    Somebody's time was up then, and what they said in time counts.
+    Someone's time was up then, and a message that was sent in time counts.
     """
 
     before: int
     """UTC µs."""
     agents: frozenset[AgentName]
-    """Those who may have sent proposals."""
+    """Agents that may have sent proposals."""
     clients: frozenset[AgentName]
-    """Those who may have sent control messages, operators left out: each of them may."""
+    """Clients that may have sent control messages. Operators are not listed, since any of them may."""
 
 
-# --- what follows ---------------------------------------------------------------------------------
+# --- what it appends and shows ----------------------------------------------------------------------
 
 
 class Stored(NamedTuple):
@@ -204,7 +204,7 @@ class Stored(NamedTuple):
     body: bytes
     """Made from `event`."""
     moment: Moment
-    """When the next event is written."""
+    """Time and salt of the next event."""
 
 
 class NotStored(NamedTuple):
@@ -217,7 +217,7 @@ NOT_STORED: Final = NotStored()
 @final
 @dataclass(slots=True, eq=False)
 class Append(Need[Stored | NotStored]):
-    """Asks to store this event behind the head."""
+    """Asks to store this event after the head."""
 
     event: AnyEvent
     command: Command | None
@@ -226,18 +226,18 @@ class Append(Need[Stored | NotStored]):
 
 @final
 class Appended(NamedTuple):
-    """The event is in the ledger now."""
+    """Tells that the event is in the ledger now."""
 
     event: AnyEvent
     counts: tuple[Signal, ...]
-    """What it says of agents; for their breakers."""
+    """What it tells about agents, for their breakers."""
     command: Command | None
     """As in `Append`."""
 
 
 @final
 class TurnOver(NamedTuple):
-    """Tell the turn's agent that `event` ended its turn; its own proposal did not."""
+    """Tell the turn's agent that `event`, and not its own proposal, ended its turn."""
 
     event: AnyEvent
     turn: TurnState
@@ -245,10 +245,10 @@ class TurnOver(NamedTuple):
 
 @final
 class ShowQuestions(NamedTuple):
-    """Show a client what waits for its reply.
+    """Show a client its open questions.
 
-    It may come more than once: wherever the guard before may have died. A list that is known up to a later
-    event is the current one.
+    This may come more than once, wherever an earlier guard may have died. Of two lists, the one that is
+    complete up to the later event is current.
     """
 
     request: str
@@ -256,7 +256,7 @@ class ShowQuestions(NamedTuple):
     questions: Questions
 
 
-# --- what comes of a command ----------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------
 
 
 class Decided(NamedTuple):
@@ -266,7 +266,7 @@ class Decided(NamedTuple):
 
 
 class MeshFrozen(NamedTuple):
-    """Only control messages are decided while the whole mesh is frozen: the command has to come again."""
+    """While the whole mesh is frozen, only control messages are decided. The command must be sent again."""
 
 
 Outcome = Decided | Late | Rejected | MeshFrozen
@@ -277,10 +277,10 @@ class Settled(NamedTuple):
     """The decision is over, and nothing more is due."""
 
     outcome: Outcome | None
-    """What came of the command; None if there was none."""
+    """Outcome of the command; None if there was no command."""
     wake_at: int | None = None
-    """When the request has to be woken at the latest, UTC µs; None if no timer is needed."""
+    """Latest UTC µs at which to wake the request; None if it needs no timer."""
 
 
-Asks = NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance | NeedReaders | NeedUnheard
+Asks = NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance | NeedReaders | NeedUndecided
 Step = Asks | Append | Appended | TurnOver | ShowQuestions | Settled

@@ -1,4 +1,4 @@
-"""The verdict on a submit: `request.opened`, the entry agent's inbox message, or `request.refused`."""
+"""The verdict on a submit: `request.opened` (the first agent's inbox message) or `request.refused`."""
 
 import math
 
@@ -21,15 +21,14 @@ MIB = 1 << 20
 AHEAD_S = 5 * 60
 """How far in the future a submitter's clock may be."""
 MAX_SUMMARY_CHARS = 200
-"""A summary is one line that a person takes in at a glance."""
+"""Longest summary: one line that a person can read at a glance."""
 
 
 def stale_id(command: Command, world: World) -> Rejected | None:
-    """Object to a new request whose id is too old to be sure that it is new, or from the future.
+    """Reject a new request whose id is from the future, or too old to be sure that it is new.
 
-    An id may be half as old as a request may take, which is a quarter of what the log keeps. So what ran
-    under it is still in the log. A submit whose request is there is not new, so that its id's age counts for
-    nothing.
+    An id may be half as old as the longest deadline, which is a quarter of the log's retention. So a first
+    run under it would still be in the log. If the log has the request, the age of its id does not matter.
     """
     longest = world.grounds.longest_s
     if longest is None:
@@ -41,29 +40,29 @@ def stale_id(command: Command, world: World) -> Rejected | None:
 
 
 def over_quota(command: Command, use: ClientUse | None) -> Rejected | None:
-    """Object to a new request of a client who has all of the log that it may have.
+    """Reject a new request of a client that has used up its quota of the log.
 
-    It becomes no event: what keeps the log from being filled may not fill it.
+    This makes no event: a check that protects the log must not fill it.
     """
     if use is None:
         return None
     quota, who = use.quota, command.sender
     if use.open_requests >= quota.open_requests:
-        told = f"{who} has {use.open_requests} open requests of at most {quota.open_requests}"
+        reason = f"{who} has {use.open_requests} open requests of at most {quota.open_requests}"
         return Rejected(
             "over_quota",
-            f"{told} (quota.open_requests): wait until some are over, or cancel some; then submit",
+            f"{reason} (quota.open_requests): wait until some are over, or cancel some; then submit",
         )
     most = quota.mib_per_hour * MIB
     if use.spent_bytes >= most:
-        told = f"{who}'s requests took more of the log than {quota.mib_per_hour:g} MiB an hour"
+        reason = f"{who}'s requests took more of the log than {quota.mib_per_hour:g} MiB an hour"
         wait_s = math.ceil((use.spent_bytes - most) / most * 3600) + 1
-        return Rejected("over_quota", f"{told} (quota.mib_per_hour): submit again in {wait_s} s")
+        return Rejected("over_quota", f"{reason} (quota.mib_per_hour): submit again in {wait_s} s")
     return None
 
 
 def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World) -> AnyEvent:
-    """Return the first event of a request (or the `facts.withheld` that has to come before it)."""
+    """Return the first event of a request, or the `facts.withheld` that must precede it."""
     policy, memory = world.policy, world.memory
     begins = begun(submit, ())
     handoff = _handoff(command.sender, submit, policy or Policy(), world, begins)
@@ -78,7 +77,7 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
         first = draft.withhold_from_client(command.sender, facts=memory if rests_on_memory else ())
         if first is not None:
             return first
-        assert refusal is not None  # where there is no policy or nobody to begin with, it says so
+        assert refusal is not None  # a missing policy or target has been refused
         return RequestRefused(
             **draft.envelope(RequestRefused, command.sender),
             client=command.sender,
@@ -119,7 +118,7 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
 
 
 def _handoff(sender: str, submit: Submit, policy: Policy, world: World, begins: Begun) -> Handoff | None:
-    """Return the handoff that a submit stands for, nothing withheld; None without a target."""
+    """Return the handoff that a submit asks for, with nothing withheld; None without a target."""
     target = world.grounds.target
     if target is None:
         return None
@@ -147,7 +146,7 @@ def submit_of(ledger: Ledger, event: RequestOpened | RequestRefused) -> Submit:
     """Return the submit that `event` answers.
 
     Args:
-        ledger: the request as it was before `event`, what was withheld for it included.
+        ledger: the request as it was before `event`, including what was withheld for it.
     """
     if isinstance(event, RequestRefused):
         return event.submit
@@ -169,7 +168,7 @@ def submit_of(ledger: Ledger, event: RequestOpened | RequestRefused) -> Submit:
 
 
 def _first_line(text: str) -> str:
-    """Return the line that stands for a request; the whole text travels as a fact."""
+    """Return the first line of a request's text as its summary. The whole text is a fact."""
     line = text.strip().splitlines()[0]
     return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 1] + "…"
 
@@ -222,7 +221,7 @@ def _unavailable(world: World) -> Refusal | None:
 
 
 def _beyond(submit: Submit, policy: Policy, world: World) -> Refusal | None:
-    """Refuse a deadline that has passed or that the log would not outlive, and a budget over the policy's."""
+    """Refuse a deadline that has passed or is too far ahead, a budget above the policy's, missing facts."""
     deadline = submit.constraints.ends_at(world.now)
     longest = world.grounds.longest_s
     if deadline is not None and deadline <= world.now:
@@ -242,8 +241,8 @@ def _beyond(submit: Submit, policy: Policy, world: World) -> Refusal | None:
             numbers={name: {"asked": want, "policy": have} for name, (want, have) in over.items()},
             hint="ask for less, or leave the budget out",
         )
-    brought = {TEXT_FACT, *(fact.key for fact in submit.facts)}
-    missing = [key for key in submit.constraints.must_carry if key not in brought]
+    present = {TEXT_FACT, *(fact.key for fact in submit.facts)}
+    missing = [key for key in submit.constraints.must_carry if key not in present]
     if missing:
         return Refusal(
             rule=Rule.CONSTRAINTS,

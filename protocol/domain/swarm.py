@@ -1,8 +1,8 @@
-"""A swarm: tasks that are offered, agents that claim them, and the board that every turn may post to.
+"""Swarms: tasks that are offered, agents that claim them, and the board that every turn may post to.
 
-An offer lies in an inbox that all agents of its intent share. So it shows what each of them may see, and no
-more. Whose claim is admitted gets the task as it may see it, in its own inbox. Every task of a swarm may only
-read: what writes is the root's turn, and there is one.
+An offer goes to an inbox that all agents of its intent share. So it shows only what all of them may see. The
+agent whose claim is admitted gets the task, with everything that it may see, in its own inbox. All tasks of a
+swarm are read-only; only the root's turn may write.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,26 +28,26 @@ from protocol.wire.ids import NOBODY, AgentName, EventId, claim_id, draw
 from protocol.wire.moves import UnknownMove
 
 UNCLAIMED = "unclaimed"
-"""The code of a task that nobody claimed in time."""
+"""Code of a task that was not claimed in time."""
 MOST_ASKED = 16
-"""To how many agents an offer goes again."""
+"""Most agents that get an offer again."""
 MAX_BOARD_BYTES = 131_072
-"""What the board may come to, as JSON: every turn that opens or resumes is shown it."""
+"""Largest JSON size of the board, which every turn gets when it opens or resumes."""
 CLAIM = UnknownMove(name="claim")
-"""In `move.refused`, in place of a move: a claim was refused."""
+"""Takes the place of the move in a `move.refused` for a claim."""
 
 
 # --- offers -----------------------------------------------------------------------------------------
 
 
 def common_clearance(readers: Iterable[AgentEntry]) -> frozenset[str]:
-    """Return the labels that each of an offer's readers may see."""
-    sets = [frozenset(one.clearance) for one in readers]
+    """Return the labels that all of an offer's readers may see."""
+    sets = [frozenset(reader.clearance) for reader in readers]
     return frozenset.intersection(*sets) if sets else frozenset()
 
 
 def offered(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
-    """Return the offer of a task to all that list its intent; again, to the next agent that gets it."""
+    """Return the offer of a task to all agents that list its intent, or its repeat to the next one."""
     reader = task.next_asked
     if reader is not None:
         draft = due_draft(events.TaskOffered, ledger, world, task.turn, task.since_n)
@@ -97,7 +97,7 @@ def _offer(
 
 
 def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentEntry, ...]:
-    """Return who may have an offered task, in the fleet's order."""
+    """Return the agents that may claim an offered task, in fleet order."""
     return tuple(
         entry
         for entry in fleet.agents.values()
@@ -106,26 +106,27 @@ def could_claim(ledger: Ledger, task: TaskState, fleet: Fleet) -> tuple[AgentEnt
 
 
 def to_ask(task: TaskState, readers: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Return to whom an offer goes again that nobody claims, out of those who may claim it.
+    """Return the agents that get an unclaimed offer again, out of those that may claim it.
 
-    They are served, and their breakers are closed. No `MOST_ASKED` agents stand before all others each time:
-    who comes first is drawn by the offer. An offer that went again already concerns those it went to.
+    They must be served, with a closed breaker. At most `MOST_ASKED` are chosen, in an order drawn from the
+    offer's id, so that no agent is always preferred. If the offer was repeated already, return the agents
+    that got it.
     """
     if task.asked:
-        return tuple(one for one in readers if one.entry.name in task.copies)
-    could = [one for one in readers if one.served and one.breaker == "closed"]
-    return tuple(sorted(could, key=lambda one: draw(task.turn, one.entry.name))[:MOST_ASKED])
+        return tuple(reader for reader in readers if reader.entry.name in task.copies)
+    could = [reader for reader in readers if reader.served and reader.breaker == "closed"]
+    return tuple(sorted(could, key=lambda reader: draw(task.turn, reader.entry.name))[:MOST_ASKED])
 
 
 def readers_seen(offer: OfferedTask, readers: Sequence[Reader]) -> ReadersSeen:
-    """Return what an offer's guard goes by.
+    """Return what a guard decides an offer's expiry by.
 
     Args:
-        readers: how each of those who may claim it was seen, in their order.
+        readers: what a probe found of each agent that may claim it, in the order of `offer.entries`.
     """
     could = [
-        Candidate(entry=entry, breaker=one.breaker, served=one.served, took=one.took)
-        for entry, one in zip(offer.entries, readers, strict=True)
+        Candidate(entry=entry, breaker=reader.breaker, served=reader.served, took=reader.took)
+        for entry, reader in zip(offer.entries, readers, strict=True)
     ]
     return ReadersSeen(Attendance.of_any(readers) if readers else None, to_ask(offer.task, could))
 
@@ -138,10 +139,11 @@ def unclaimed(
     *,
     at_deadline: bool,
 ) -> AnyEvent:
-    """Return what comes of an offer that nobody has claimed in time, or that nobody could claim for long.
+    """Return the consequence of an offer that was not claimed in time, or that no agent could claim for long.
 
-    It goes once more to each that could claim it, by itself: one that took it, and kept it from all others,
-    keeps this one from nobody. After that, and at the task's own deadline, the task fails.
+    It goes once more to each agent that could claim it, in a separate inbox each. So an agent that took the
+    shared offer and sat on it cannot keep it from others again. After that, or at the task's own deadline,
+    the task fails.
     """
     intent, policy = str(task.planned.task.intent), ledger.policy
     if what == "unattended":
@@ -167,7 +169,7 @@ def _in_vain(asked: Candidate) -> str:
 
 
 def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: World) -> AnyEvent:
-    """Return what comes of a claim: the task's turn, a refusal, or that it waits for a thaw."""
+    """Return the verdict on a claim: the task's turn, a refusal, or a deferral until a thaw."""
     draft, task = Draft(ledger, world, command.cause), ledger.offers[claim.turn]
     if ledger.frozen_at is not None:
         return events.MoveDeferred(
@@ -188,7 +190,7 @@ def decide_claim(ledger: Ledger, command: Command, claim: OfferClaimed, world: W
             grounds=world.grounds,
         )
     lead, entry = ledger.turns[task.lead], world.grounds.sender
-    assert entry is not None  # else it is not capable
+    assert entry is not None  # otherwise the claim was refused
     return opening(draft, lead, task.planned, entry, grounds=world.grounds)
 
 
@@ -202,36 +204,36 @@ def _capable(ledger: Ledger, task: TaskState, sender: AgentName, entry: AgentEnt
     lead, intent = ledger.turns[task.lead], str(task.planned.task.intent)
     allowed = None if lead.entry is None else lead.entry.to
     if entry is None or not lists(entry, intent):
-        said = f"{sender} does not list the intent {intent!r}"
+        detail = f"{sender} does not list the intent {intent!r}"
     elif allowed is not None and sender not in allowed:
-        said = f"{lead.agent} may not give work to {sender}"
+        detail = f"{lead.agent} may not give work to {sender}"
     elif sender in lead.path:
-        said = f"{sender} is in the lineage: {' → '.join(lead.path)}"
+        detail = f"{sender} is in the lineage: {' → '.join(lead.path)}"
     else:
         return None
     numbers = {"task": task.name, "intent": intent, "agent": sender}
-    return Refusal(rule=Rule.CAPABLE, detail=said, numbers=numbers, hint="leave the offer to others")
+    return Refusal(rule=Rule.CAPABLE, detail=detail, numbers=numbers, hint="leave the offer to others")
 
 
 def _claimed(task: TaskState, sender: AgentName) -> Refusal | None:
-    """Refuse an offer of a task that its claimant had before."""
+    """Refuse a claim to a task that the claimant has had before."""
     if sender not in task.agents:
         return None
-    said = f"{sender} had task {task.name!r} before, and it failed"
+    detail = f"{sender} had task {task.name!r} before, and it failed"
     numbers = {"task": task.name, "agent": sender}
-    return Refusal(rule=Rule.CLAIMED, detail=said, numbers=numbers, hint="leave the offer to others")
+    return Refusal(rule=Rule.CLAIMED, detail=detail, numbers=numbers, hint="leave the offer to others")
 
 
 # --- the board --------------------------------------------------------------------------------------
 
 
 def rejection_of_post(ledger: Ledger, post: FactsPost, most: int) -> Rejected | None:
-    """Return what speaks against a post. It is no event: a refused one would end the round that goes on.
+    """Return the rejection of a post, if any. It makes no event, since a refusal would end the running round.
 
-    Posts that wait for a thaw count, and are not asked about again.
+    Posts that wait for a thaw count towards the limits, and are not checked again.
 
     Args:
-        most: bytes that a handoff may have.
+        most: largest size of a handoff, in bytes.
     """
     turn, policy = ledger.turns[post.turn], ledger.policy
     agent, path = turn.agent, " → ".join(turn.path)
@@ -242,17 +244,19 @@ def rejection_of_post(ledger: Ledger, post: FactsPost, most: int) -> Rejected | 
     posts = [(by, waits) for by, waits in waiting if isinstance(waits, FactsPost)]
     count = turn.posts + sum(waits.turn == post.turn for _, waits in posts)
     if count >= policy.max_posts:
-        told = f"this would be post {count + 1} of at most {policy.max_posts} of one turn (max_posts)"
+        reason = f"this would be post {count + 1} of at most {policy.max_posts} of one turn (max_posts)"
         return Rejected(
-            "posts", f"{told}; path: {path}; post several facts at once, or deliver what was found"
+            "posts", f"{reason}; path: {path}; post several facts at once, or deliver what was found"
         )
     posted = ledger.posted_bytes + own + sum(len(json.encode(waits.facts)) for _, waits in posts)
     if posted > policy.max_posted_bytes:
-        told = f"the request's posts would come to {posted} bytes of at most {policy.max_posted_bytes} in all"
-        return Rejected("posts", f"{told} (max_posted_bytes); path: {path}; put large things in a store")
+        reason = (
+            f"the request's posts would come to {posted} bytes of at most {policy.max_posted_bytes} in all"
+        )
+        return Rejected("posts", f"{reason} (max_posted_bytes); path: {path}; put large things in a store")
     board = dict(ledger.board)
-    for by, one in (*posts, (agent, post)):
-        board |= {(by, fact.key): fact for fact in one.facts}
+    for by, each in (*posts, (agent, post)):
+        board |= {(by, fact.key): fact for fact in each.facts}
     whole = len(json.encode([(by, fact) for (by, _), fact in board.items()]))
     if whole > MAX_BOARD_BYTES:
         return Rejected(Rule.SIZE, f"the board would come to {whole} bytes of at most {MAX_BOARD_BYTES}")
@@ -260,7 +264,7 @@ def rejection_of_post(ledger: Ledger, post: FactsPost, most: int) -> Rejected | 
 
 
 def decide_post(ledger: Ledger, command: Command, post: FactsPost, world: World) -> AnyEvent:
-    """Return the facts as they are posted, with the labels that stick to their keys; or that they wait."""
+    """Return the event with the posted facts and the labels of their keys, or a deferral until a thaw."""
     draft = Draft(ledger, world, command.cause)
     if ledger.frozen_at is not None:
         return events.MoveDeferred(
@@ -303,7 +307,7 @@ def proposal_of(ledger: Ledger, event: AnyEvent) -> OfferClaimed | FactsPost | N
 
 
 def claimant_of(event: AnyEvent, proposal: Proposal) -> AgentName | None:
-    """Return who claimed what `event` answers; None if it answers no claim."""
+    """Return the sender of the claim that `event` answers; None if it answers no claim."""
     if not isinstance(proposal, OfferClaimed):
         return None
     if isinstance(event, events.MoveDeferred):
@@ -311,7 +315,7 @@ def claimant_of(event: AnyEvent, proposal: Proposal) -> AgentName | None:
     entry = None if event.grounds is None else event.grounds.sender
     if entry is not None:
         return entry.name
-    # Refused, for its claimant had left the fleet. Only the cause proves the name in the refusal.
+    # Refused because the claimant had left the fleet. Only the cause proves the name in the refusal.
     name = "" if event.refusal is None else str(event.refusal.numbers.get("agent", ""))
     proven = str(event.cause) == claim_id(event.request, proposal.turn, name)
     return AgentName(name if proven else "")

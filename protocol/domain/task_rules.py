@@ -1,6 +1,6 @@
-"""The rules on tasks: what may refuse a plan, a result, or an answer that leaves tasks open.
+"""The rules on tasks: they may refuse a plan, a result, or an answer that leaves tasks open.
 
-A refusal that is about one task of a plan names it in `numbers["task"]`.
+A refusal that concerns one task of a plan names it in `numbers["task"]`.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from protocol.wire.moves import Complete, Delegate, Deliver, Task
 
 
 def _first(found: Callable[[Case], Iterator[Refusal]]) -> Callable[[Case], Refusal | None]:
-    """Make a rule of what yields all that speaks against a plan: the first refuses it."""
+    """Turn a generator of all refusals of a plan into a rule, which returns the first."""
     return wraps(found)(lambda case: next(found(case), None))
 
 
@@ -33,27 +33,27 @@ def _lineage(case: Case) -> str:
 
 @_first
 def known_agents(case: Case) -> Iterator[Refusal]:
-    """Refuse tasks for agents that are not in the fleet, or that the lead may not give this work to."""
+    """Refuse tasks for agents that are not in the fleet, or that the lead may not give the work to."""
     grounds, lead = case.world.grounds, case.turn.agent
     for work in case.plan:
-        task, said = work.task, ""
+        task, reason = work.task, ""
         if grounds.sender is None:
-            said = f"{lead} is not in the fleet any more"
+            reason = f"{lead} is not in the fleet any more"
         elif task.to_agent is None:
             continue
         elif task.to_agent == HUMAN:
-            said = "`human` is reached by `escalate` and `ask` only"
+            reason = "`human` is reached by `escalate` and `ask` only"
         elif work.worker is None:
-            said = f"{task.to_agent!r} is not in the fleet"
+            reason = f"{task.to_agent!r} is not in the fleet"
         elif not may_give(grounds, work.worker):
-            said = f"{lead} may not give work to {task.to_agent}"
+            reason = f"{lead} may not give work to {task.to_agent}"
         elif not work.worker.entry.takes(task.intent):
-            said = f"{task.to_agent} does not take the intent {task.intent!r}"
-        if said:
+            reason = f"{task.to_agent} does not take the intent {task.intent!r}"
+        if reason:
             allowed = None if grounds.sender is None else grounds.sender.to
             yield Refusal(
                 rule=Rule.KNOWN_AGENT,
-                detail=f"task {task.name!r}: {said}",
+                detail=f"task {task.name!r}: {reason}",
                 numbers={"task": task.name, "target": task.to_agent},
                 hint=f"may give work to: {', '.join(allowed)}" if allowed else "",
             )
@@ -76,7 +76,7 @@ def levels(case: Case) -> Refusal | None:
 
 @_first
 def known_task(case: Case) -> Iterator[Refusal]:
-    """Refuse names that are taken, tasks that are not there or not done, and a wait for nothing."""
+    """Refuse names already taken, references to missing or unfinished tasks, and a wait for nothing."""
     assert isinstance(case.move, Delegate)
     own, known, names = case.turn.tasks, case.turn.known_tasks, set[str]()
     for task in case.move.tasks:
@@ -130,7 +130,7 @@ def fan_out(case: Case) -> Refusal | None:
 
 @_first
 def capable(case: Case) -> Iterator[Refusal]:
-    """Refuse a task that nobody can have, and one that could not be given to another agent as it asks."""
+    """Refuse a task without any capable agent, and one that asks for a fallback without an intent."""
     for work in case.plan:
         task = work.task
         if task.intent is None and (task.to_agent is None or task.fallback):
@@ -162,8 +162,8 @@ def _nobody(case: Case, task: Task) -> Refusal:
 
 
 def _capable(task: Task, detail: str, numbers: dict[str, Any], hint: str) -> Refusal:
-    said = {"task": task.name, "intent": task.intent, **numbers}
-    return Refusal(rule=Rule.CAPABLE, detail=detail, numbers=said, hint=hint)
+    all_numbers = {"task": task.name, "intent": task.intent, **numbers}
+    return Refusal(rule=Rule.CAPABLE, detail=detail, numbers=all_numbers, hint=hint)
 
 
 # --- the same again ---------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _capable(task: Task, detail: str, numbers: dict[str, Any], hint: str) -> Ref
 
 @_first
 def cycle(case: Case) -> Iterator[Refusal]:
-    """Refuse a task for an agent of its own lineage, and one that was given before with nothing new."""
+    """Refuse a task for an agent in its own lineage, and a repeated task without anything new."""
     path = case.turn.path
     given = {_key(task.planned): task.name for task in case.turn.tasks.values()}
     here = dict[tuple[Any, ...], str]()
@@ -198,7 +198,7 @@ def cycle(case: Case) -> Iterator[Refusal]:
 
 
 def _key(planned: PlannedTask) -> tuple[Any, ...]:
-    """Return what makes a task the same as another. Of another summary alone, nothing comes that is new."""
+    """Return a key that equal tasks share. A different summary alone makes no new task."""
     task = planned.task
     facts = sorted((fact.key, canonical(fact.value)) for fact in task.facts)
     artifacts = sorted((item.name, item.uri, item.digest) for item in task.artifacts)
@@ -224,7 +224,7 @@ def revisions(case: Case) -> Iterator[Refusal]:
 
 
 def waits(case: Case) -> Refusal | None:
-    """Refuse one more short wait of a lead whose waits ran out in vain: it would go on for ever."""
+    """Refuse another short wait of a lead whose waits kept running out, since it could go on for ever."""
     move, most = case.move, case.policy.max_asks
     if not isinstance(move, Delegate) or move.tasks or move.within_s is None or case.turn.waited < most:
         return None
@@ -253,7 +253,7 @@ def open_tasks(case: Case) -> Refusal | None:
 
 
 def budgets(case: Case) -> Refusal | None:
-    """Refuse a plan whose tasks would reserve more than their lead has left, and may give away."""
+    """Refuse a plan whose tasks would reserve more than their lead has left and may give away."""
     if not case.plan or case.rest == budget.UNLIMITED:
         return None
     asked = [work.task.constraints.budget for work in case.plan]
@@ -261,22 +261,22 @@ def budgets(case: Case) -> Refusal | None:
     for name in msgspec.structs.fields(budget.UNLIMITED):
         have = getattr(case.rest, name.name)
         granted = [getattr(work.planned.constraints.budget, name.name, None) for work in case.plan]
-        said = [None if one is None else getattr(one, name.name) for one in asked]
+        wanted = [None if each is None else getattr(each, name.name) for each in asked]
         if have is None:
             continue
         total = sum(part for part in granted if part is not None)
-        unsaid = any(
-            own is None and part is not None and part < 1 for own, part in zip(said, granted, strict=True)
+        empty_share = any(
+            own is None and part is not None and part < 1 for own, part in zip(wanted, granted, strict=True)
         )
         kept = kept_back(have, case.policy.keep_back)
-        if total > max(have - kept, 0) or have < 0 or unsaid:
-            asked_for = sum(one for one in said if one is not None)
+        if total > max(have - kept, 0) or have < 0 or empty_share:
+            asked_for = sum(each for each in wanted if each is not None)
             numbers[name.name] = {"asked": asked_for, "left": have, "kept": kept}
     if not numbers:
         return None
     words = ", ".join(
-        f"{name}: {one['asked']} asked, {one['left']} left, {one['kept']} of it kept for the answer"
-        for name, one in numbers.items()
+        f"{name}: {each['asked']} asked, {each['left']} left, {each['kept']} of it kept for the answer"
+        for name, each in numbers.items()
     )
     return Refusal(
         rule=Rule.BUDGET,
@@ -305,7 +305,7 @@ def must_carry(case: Case) -> Iterator[Refusal]:
 
 @_first
 def size(case: Case) -> Iterator[Refusal]:
-    """Refuse a task that is too large as its lead knows it, with the results that it is to use."""
+    """Refuse a task that is too large as its lead knows it, or whose used results are."""
     for work in case.plan:
         refusal = too_large(work.work.known, case.policy)
         if refusal is not None:
@@ -325,11 +325,11 @@ def _used(case: Case, work: PlannedWork) -> int:
 
 
 def join_size(case: Case) -> Refusal | None:
-    """Refuse a result that its lead could not be told of with the others that it was not told yet."""
+    """Refuse a result that is too large for one event with the results that the lead has not got yet."""
     task = case.turn.task
     assert task is not None
     lead = case.ledger.turns[task.lead]
-    others = sum(size_of(one) for one in unreported(lead.tasks.values()))
+    others = sum(size_of(task) for task in unreported(lead.tasks.values()))
     total = others + len(msgspec.json.encode(case.move))
     if total <= MAX_JOIN_BYTES:
         return None

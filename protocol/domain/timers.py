@@ -1,7 +1,7 @@
 """Consequences: events that follow from an earlier event or from time, without a proposal.
 
-`due` returns the next one that is due; `protocol.domain.waits` says when that is. The guard that has the
-request in hand appends what is due before any new decision. So any guard finishes another's work.
+`due` returns the next due consequence; `protocol.domain.waits` computes when that is. A guard appends what is
+due before it decides anything new. So any guard finishes another guard's work.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState, next_round, retry_at
-from protocol.domain.waits import Clock, Due, Looks, next_wait
+from protocol.domain.waits import Clock, Due, Probed, next_wait
 from protocol.wire import events
 from protocol.wire.commands import Command, Failure, id_of
 from protocol.wire.event_parts import RoundOutcome
@@ -45,24 +45,24 @@ def due(
     ledger: Ledger,
     world: World,
     deciding: tuple[str, int] | None = None,
-    looks: Looks | None = None,
+    probed: Probed | None = None,
     by: int | None = None,
 ) -> AnyEvent | Command | None:
-    """Return the next consequence that is due; None when nothing is.
+    """Return the next consequence that is due; None if nothing is.
 
-    A `Command` is a deferred proposal whose request was thawed: it is decided like a fresh one. The arguments
-    are those of `next_wait`.
+    A `Command` is a deferred proposal after a thaw, which is decided like a new one. The arguments are those
+    of `next_wait`.
     """
-    found = next_wait(ledger, world, deciding, looks, by)
+    found = next_wait(ledger, world, deciding, probed, by)
     return None if found is None else consequence(ledger, found)
 
 
 def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyEvent:
-    """Return what ends a request when what follows next is more than the bus takes.
+    """Return the event that ends a request or task whose next event is larger than the bus accepts.
 
-    Nobody could be told of it, neither the agent nor a person, and it would be due for ever.
+    Neither an agent nor a person could ever get that event, and it would stay due for ever.
     """
-    about: Any  # all that follows has a turn, but for an expiry, which is never large
+    about: Any  # every consequence has a turn, except an expiry, which is never large
     opening = _opening(ledger, follows)
     if opening is not None:
         reason = "what would open the task is more than the bus takes"
@@ -76,7 +76,7 @@ def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyE
 
 
 def _opening(ledger: Ledger, follows: AnyEvent | Command) -> TaskState | None:
-    """Return the task that what follows was to open, or to keep back facts for; None if it was not."""
+    """Return the task that the event was to open, or to withhold facts for; None for other events."""
     if isinstance(follows, events.TaskOffered):
         return ledger.turns[follows.lead].tasks[follows.name]
     if not isinstance(follows, events.TaskOpened | events.FactsWithheld):
@@ -85,12 +85,12 @@ def _opening(ledger: Ledger, follows: AnyEvent | Command) -> TaskState | None:
 
 
 def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
-    """Return what follows from a wait whose time has come."""
+    """Return what follows from a wait that fell due."""
     _, wait, world = found
     turn = wait.turn
     if turn is None:
         draft = _draft(events.RequestExpired, ledger, world, None)
-        assert ledger.deadline is not None  # it is what has passed
+        assert ledger.deadline is not None  # it has just passed
         return events.RequestExpired(
             **draft.envelope(events.RequestExpired, str(ledger.client)),
             deadline=ledger.deadline,
@@ -130,13 +130,13 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
 
 
 def _draft(kind: type[events.Event], ledger: Ledger, world: World, turn: TurnState | None) -> Draft:
-    """Return the draft of a consequence: its cause is the event that the turn's state comes from."""
+    """Return the draft of a consequence, whose cause is the event that put the turn into its state."""
     about, n = ("", 0) if turn is None else (turn.id, turn.since_n)
     return due_draft(kind, ledger, world, about, n)
 
 
 def is_by_the_clock(failure: Failure) -> bool:
-    """Return True if a guard ended the round by the clock, so that its holder never reported its cost."""
+    """Return True if a guard ended the round itself, so that the holder never reported its cost."""
     return failure in _TIMED_OUT.values()
 
 
@@ -153,7 +153,7 @@ def _timed_out(ledger: Ledger, world: World, turn: TurnState, what: Clock) -> An
 
 
 def _overdue(turn: TurnState) -> TurnState:
-    """Return a turn that waits, as it is once its deadline has passed: without a round that could be left."""
+    """Return a waiting turn after its deadline has passed: failed, with no round left."""
     waits = "a retry was due"
     if turn.state == "doubted":
         waits = f"the effect of step {turn.doubted} was in doubt"
@@ -165,7 +165,7 @@ def _overdue(turn: TurnState) -> TurnState:
 
 
 def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
-    """Give a turn that has no round left to a person, or end the request where that is not to be."""
+    """Escalate a turn that has no round left to a person, or end the request if that is not possible."""
     policy, last = ledger.policy, turn.past[-1] if turn.past else None
     refusal, failure = (None, None) if last is None else (last.refusal, last.failure)
     over_budget = turn.reason == BUDGET_EXHAUSTED or (refusal is not None and refusal.rule == Rule.BUDGET)
@@ -183,7 +183,7 @@ def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
         code = "max_escalations"
     else:
         return _escalated(ledger, world, turn, turn.reason, 1)
-    reason = turn.reason  # by its code alone: the client reads it
+    reason = turn.reason  # only a code, since the client reads it
     if refusal is not None:
         reason = f"refused by the rule {refusal.rule}"
     elif failure is not None:
@@ -209,7 +209,7 @@ def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: 
 
 
 def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier: int) -> AnyEvent:
-    """Open a person's turn with everything that is carried and everything that was tried."""
+    """Open a person's turn with everything that is carried and was tried."""
     held, constraints, giver = turn.work.handoff, turn.work.handoff.constraints, turn.work.handoff.from_agent
     if turn.agent != HUMAN:
         giver = turn.agent
@@ -250,13 +250,13 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
 
 # --- a request on which a guard itself fails -------------------------------------------------------
 #
-# Its code raised, or a verdict took too long. What failed would fail again on every message of the request,
-# also on its cancel and its expiry. So this end is built from the first event and the head alone, and shares
-# no code with what failed.
+# The guard's code raised, or a verdict took too long. It would fail again on every message of the request,
+# even on its cancel and its expiry. So this event is built from the first event and the head alone, and
+# shares no code with what failed.
 
 
 GUARD_FAILED = "guard_failed"
-"""The code of such an end; also of the dead letter of the message that the guard failed on."""
+"""Code of this end, and of the dead letter of the message that the guard failed on."""
 _REASON = "the guard itself failed on this request; its log says where"
 
 
@@ -264,7 +264,7 @@ def guard_failed(opened: RequestOpened, head: AnyEvent, prev: str, world: World)
     """Return the event that ends a request on which a guard fails.
 
     Args:
-        opened: the event that began it.
+        opened: the request's first event.
         head: its newest event.
         prev: the digest of the head's stored bytes.
     """
@@ -290,5 +290,5 @@ def guard_failed(opened: RequestOpened, head: AnyEvent, prev: str, world: World)
 
 
 def is_guard_failed(event: AnyEvent) -> bool:
-    """Return True for such an end. An agent's own move `fail` may name any code, but it has a sender."""
+    """Return True for an event of `guard_failed`. (An agent's `fail` with the same code has a sender.)"""
     return isinstance(event, RequestFailed) and event.code == GUARD_FAILED and event.sender is None

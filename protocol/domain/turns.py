@@ -1,11 +1,11 @@
-"""A turn as the log tells it, its next round, and the path that a request has taken.
+"""Turns as folded from the log, their next rounds, and the path of a request.
 
-Earlier rounds pile up in every inbox event of a turn, and an event can be no larger than the bus takes. The
-event that ended a round holds everything. Later rounds are told (`remembered`) cut texts, and a large move
-without its load. Replies are kept whole: the code runs again with them, and they are few and limited.
+Every inbox event of a turn contains the turn's earlier rounds, and the bus limits the size of events. The
+event that ended a round has everything. Later rounds get a short form (`remembered`): cut texts, and a large
+move without its payload. Replies are kept whole: the code runs again with them, and they are few and limited.
 
-`transfer` pushes a frame, `hand_back` pops down to one. A segment begins at the entry agent, or where a
-person's resolution puts the request. Path, depth, edges and seals are the segment's.
+`transfer` pushes a frame, `hand_back` pops down to an earlier one. A segment begins at the entry agent, or
+with a person's resolution. Path, depth, edges and seals belong to the segment.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,11 +33,11 @@ NO_REPORT = Report()
 
 
 Board = dict[tuple[AgentName, str], Fact]
-"""By agent and key."""
+"""The newest fact by agent and key."""
 
 
 def posted(board: Board, clearance: Collection[str] | None) -> tuple[Posted, ...]:
-    """Return what of a board somebody with this clearance (None: for everything) may see."""
+    """Return the part of a board that a reader with this clearance (None: for everything) may see."""
     return tuple(
         Posted(by=by, fact=fact)
         for (by, _), fact in board.items()
@@ -46,7 +46,7 @@ def posted(board: Board, clearance: Collection[str] | None) -> tuple[Posted, ...
 
 
 class TurnEnd(msgspec.Struct, frozen=True, gc=False):
-    """What ended a turn: as much of the event as is asked for afterwards."""
+    """What ended a turn: the parts of the event that are needed later."""
 
     n: int
     at: int
@@ -54,47 +54,47 @@ class TurnEnd(msgspec.Struct, frozen=True, gc=False):
     cause: Cause
 
     @classmethod
-    def of(cls, event: AnyEvent) -> "TurnEnd":
+    def read(cls, event: AnyEvent) -> "TurnEnd":
         return cls(event.n, event.at, event.cause)
 
 
 class TurnState(msgspec.Struct, gc=False, kw_only=True):
-    """One agent's work on one handoff, as the log tells it."""
+    """One agent's work on one handoff, as folded from the log."""
 
     id: TurnId
     agent: AgentName
     given: Assignment | None
-    """What its newest round was given. None once it is over, and all its tasks: the log has it."""
+    """What its newest round was given. None once the turn and all its tasks are over; the log has it."""
     path: tuple[AgentName, ...]
     """Its lineage: holders from the entry agent to its own."""
     journal_id: TurnId
-    """Under whose id its steps are journaled."""
+    """The turn id under which its steps are journaled."""
     summary: str
     """What it was asked for."""
     segment: "Segment"
-    """The path that led to it, with the hops since it began."""
+    """The segment that it belongs to."""
     hidden: Carried = NOTHING
-    """What it carries out of its agent's sight."""
+    """What it carries that its agent may not see."""
     opened_at: int
     round: int = 0
     round_n: int = 0
     """Number of the event that opened the newest round."""
     clock: int = 0
-    """UTC µs from which the newest round's time counts: its opening."""
+    """UTC µs at which the newest round opened, and its clock started."""
     state: State = "working"
     since_n: int = 0
-    """Number of the event that brought it into its state."""
+    """Number of the event that put it into its state."""
     due_at: int | None = None
-    """When what it waits for comes: a retry or an ask's expiry."""
+    """UTC µs of what it waits for: a retry, an ask's expiry, or a join's limit."""
     waits_since: int = 0
-    """UTC µs from which on it waits for that."""
+    """UTC µs since when it has waited for that."""
     reason: str = ""
-    """Why it has to escalate, once it has to; of a person's turn, why it was raised first."""
+    """Why it must escalate, once it must; for a person's turn, why it was first escalated."""
     refusals: int = 0
     failures: int = 0
     asks: int = 0
     ask: Ask | None = None
-    """The question that it waits with while it is suspended."""
+    """The open question of a suspended turn."""
     approval: str = ""
     """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
     doubted: str = ""
@@ -103,62 +103,62 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     report: Report = NO_REPORT
     reported: bool = False
     unaccounted: bool = False
-    """True if a guard ended a round of it by the clock that had begun: nobody said what that cost."""
+    """True if a guard ended one of its rounds after it began, so that its cost is unknown."""
     tier: int = 0
-    """Of an escalation: how often it was raised."""
+    """Escalations: how often it was raised."""
     instead_of: TurnId | None = None
-    """Of a person's turn: the agent's turn that the escalation ended."""
+    """A person's turn: the agent's turn that the escalation ended."""
     person: str = ""
-    """Of a person's turn: the person that it was assigned to."""
+    """A person's turn: the person that it is assigned to."""
     posts: int = 0
     """How often it posted to the board."""
     end: TurnEnd | None = None
 
     @property
     def work(self) -> Assignment:
-        """What its newest round was given. Raises LookupError once that is dropped."""
+        """What its newest round was given. Raises LookupError once that was dropped."""
         if self.given is None:
             raise LookupError(f"turn {self.id} is over: only the log has what it was given")
         return self.given
 
     @property
     def asked(self) -> AgentName | None:
-        """The name that has to reply while it is suspended."""
+        """The name that must reply while it is suspended."""
         return None if self.ask is None else self.ask.to_agent
 
     @property
     def frame(self) -> "Frame":
-        """What an agent's turn holds the work under."""
+        """The frame of an agent's turn."""
         return self.segment.top
 
     @property
     def known_tasks(self) -> dict[str, TaskState]:
-        """By name: its tasks, and those of the turn that it continues."""
+        """Its tasks by name, and those of the turn that it continues."""
         return {**self.before, **self.tasks} if self.before else self.tasks
 
     task: TaskState | None = None
     """The task that it does; None for a root turn and for a person's."""
     tasks: dict[str, TaskState] = {}
-    """Of a lead: its tasks by name, in the order in which they were planned."""
+    """Leads: its tasks by name, in the order in which they were planned."""
     before: Mapping[str, TaskState] = MappingProxyType({})
-    """Of a turn that continues another: the tasks of that one. All are over; their results may be used."""
+    """If it continues another turn: that turn's tasks. All are over; their results may be used."""
     join: Join = "all"
     """What a lead waits for while it is `delegated`."""
     waited: int = 0
-    """Of a lead: how often its own time ran out before any task had ended."""
+    """Leads: how often its own time limit passed before any task had ended."""
     entry: AgentEntry | None = None
-    """Its agent, as the fleet file had it at its newest plan, or when a person gave it the work."""
+    """Its agent's entry in the fleet as of its newest plan, or of when a person gave it the work."""
     board: Board | None = None
-    """Of a swarm: the request's board, which goes on."""
+    """Swarms: the request's board, which keeps changing."""
 
     def carried(self) -> Carried:
-        """Return all that it carries, withheld or not."""
+        """Return everything that it carries, withheld or not."""
         held = self.work.handoff
-        return together(Carried.of(held.facts, held.artifacts), self.hidden)
+        return together(Carried.collect(held.facts, held.artifacts), self.hidden)
 
 
 def summed_up(turn: TurnState, report: Report) -> Report:
-    """Return a turn's newest report, its usage not less than what was reported before."""
+    """Return a turn's newest report, with its usage no lower than any reported before."""
     if turn.report is NO_REPORT:
         return report
     usage = budget.larger(turn.report.usage, report.usage)
@@ -174,9 +174,10 @@ def next_round(
     """Return a turn's work for its next round: the same handoff, and how the last round ended.
 
     Args:
-        past: None where the ledger has taken that in already (a failure is an event of its own).
-        report: the newest, where it comes with the very proposal that is being judged.
-        results: of tasks that ended meanwhile; None: those of the round before, which may not have read them.
+        past: None if the ledger already has it (a failure is an event of its own).
+        report: the newest report, if it comes with the proposal that is being decided.
+        results: results of tasks that ended since; None for those of the last round, which may not have read
+            them.
     """
     ended = turn.past if past is None else (*turn.past, past)
     reported = turn.report if report is None else summed_up(turn, report)
@@ -191,11 +192,11 @@ def next_round(
 
 
 def retry_at(turn: TurnState, error: Failure, policy: Policy, now: int, cause: str) -> int | None:
-    """Return when (UTC µs) a failed round is tried again; None when it is not.
+    """Return when (UTC µs) a failed round is retried; None if it is not.
 
-    Exponential backoff with "equal jitter": half the wait is fixed, half is drawn, so that turns
-    which failed together do not come back together. The draw comes from the failure's own id, so
-    that every guard and every replay draws the same. A `retry_after_s` can only make it later.
+    Exponential backoff with "equal jitter": half of the wait is fixed and half is drawn, so that turns that
+    failed together do not retry together. The draw depends on the failure's id, so every guard and every
+    replay draws the same. A `retry_after_s` can only delay it further.
     """
     if error.permanent or turn.failures >= policy.max_retries:
         return None
@@ -209,7 +210,7 @@ MAX_NUMBERS_BYTES = 8_192
 
 
 def remembered(past: RoundOutcome) -> RoundOutcome:
-    """Return an earlier round as later ones are told of it. Twice is the same as once."""
+    """Return the short form of an earlier round for later rounds. Idempotent."""
     move, refusal, failure = past.move, past.refusal, past.failure
     return replace(
         past,
@@ -222,7 +223,7 @@ def remembered(past: RoundOutcome) -> RoundOutcome:
 def _short_move(move: Move, refusal: Refusal | None) -> Move:
     too_large = refusal is not None and refusal.rule == Rule.SIZE
     if too_large or len(json.encode(move)) > MAX_MOVE_BYTES:
-        move = move.without_load()
+        move = move.without_payload()
     return move if len(json.encode(move)) <= MAX_MOVE_BYTES else move.summarize()
 
 
@@ -241,9 +242,9 @@ def _short_failure(failure: Failure) -> Failure:
 
 
 def error_of(turn: TurnState, code: str, message: str) -> TaskError:
-    """Return the error of a task whose turn came to nothing.
+    """Return the error of a task whose turn failed.
 
-    Its origin is the newest of the turn's own tasks that failed and that no later one made good.
+    Its origin is the newest failed task of the turn that no later task has revised successfully.
     """
     return TaskError(
         code=code,
@@ -258,31 +259,31 @@ def error_of(turn: TurnState, code: str, message: str) -> TaskError:
 def _origin(turn: TurnState) -> TaskError | None:
     made_good = {task.planned.revises for task in turn.tasks.values() if task.state == "delivered"}
     for task in reversed(turn.tasks.values()):
-        if isinstance(task.ended, TaskFailed) and task.told and task.planned.turn not in made_good:
+        if isinstance(task.ended, TaskFailed) and task.reported and task.planned.turn not in made_good:
             return task.ended.error
     return None
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One holder on the path, with what it was given to work under."""
+    """One holder on the path, with its constraints."""
 
     agent: AgentName
     giver: AgentName
-    """Who gave it the work: a client, an agent, or `human`."""
+    """The client, agent or `human` that gave it the work."""
     return_to: AgentName | None
     constraints: Constraints
-    """Its own: absolute deadline, actions, and keys that must be carried."""
+    """Its own constraints: absolute deadline, actions, and keys that must be carried. No budget."""
     ceiling: Budget
     sealed: bool = False
-    """It was opened with `no_return`: nothing goes back beneath it."""
+    """True if it was opened with `no_return`: nothing goes back beneath it."""
     intent: str | None = None
-    """The intent that it got the work for. A hand-back to it has the same one."""
+    """The intent for which it got the work. A hand-back to it has the same intent."""
 
     @classmethod
-    def of(cls, handoff: Handoff, ceiling: Budget) -> "Frame":
+    def open(cls, handoff: Handoff, ceiling: Budget) -> "Frame":
         """Return the frame of the turn that a handoff opens."""
         own = handoff.constraints
-        if own.budget is not None:  # the ceiling says it
+        if own.budget is not None:  # `ceiling` replaces it
             own = replace(own, budget=None)
         return cls(
             agent=handoff.to_agent,
@@ -296,7 +297,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
-    """From entry, or from the last resolved escalation, to now."""
+    """The path from the entry agent, or from the last resolved escalation, to now."""
 
     path: tuple[Frame, ...]
     depth: int = 0
@@ -312,11 +313,11 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def seal(self) -> int:
-        """The lowest index of the path that may still be gone back to."""
+        """The lowest index of the path to which the work may still go back."""
         return max((index for index, frame in enumerate(self.path) if frame.sealed), default=0)
 
     def index(self, agent: str) -> int | None:
-        """Return where on the path `agent` is; None if it is not."""
+        """Return the index of `agent` on the path; None if it is not there."""
         return next((at for at, frame in enumerate(self.path) if frame.agent == agent), None)
 
     def resumed(self) -> int | None:

@@ -5,9 +5,9 @@
 
 Both are pure, and `decide` is total.
 
-The caller has made sure that the message may be decided (`protocol.domain.admission`). A proposal whose
-handoff hides something from its reader takes two events: `decide` first returns `facts.withheld`,
-and, with that in the ledger, the verdict itself; so the caller goes on until the proposal is decided.
+The caller has checked that the message may be decided (`protocol.domain.admission`). A proposal whose handoff
+hides something from its reader takes two events: `decide` first returns `facts.withheld` and then, with that
+in the ledger, the verdict itself. So the caller repeats it until the proposal is decided.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail
 
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
-    """Return the name that a message gives work to, or asks; None if it names nobody itself."""
+    """Return the name that a message gives work to, or asks; None if it has none."""
     what = command.what
     if type(what) is MoveProposed:
         return _target_of(what.move, ledger.turns[what.turn].segment)
@@ -54,12 +54,12 @@ def _target_of(move: Move, segment: Segment) -> AgentName | None:
 
 
 def decide(ledger: Ledger, command: Command, world: World) -> AnyEvent:
-    """Return the event to append for one message; never raises for what a peer may send.
+    """Return the event to append for one message. It never raises for anything that a peer may send.
 
     Args:
-        ledger: the message's own request, up to its head.
-        command: the message; `admission` accepted it.
-        world: what the verdict rests on besides.
+        ledger: the message's request, up to its head.
+        command: the message, which `admission` has accepted.
+        world: what else the verdict depends on.
     """
     return _DECIDE.get(type(command.what), decide_control)(ledger, command, command.what, world)
 
@@ -110,11 +110,11 @@ _DECIDE: Mapping[type, Callable[[Ledger, Command, Any, World], AnyEvent]] = {
     commands.OfferClaimed: swarm.decide_claim,
     commands.FactsPost: swarm.decide_post,
 }
-"""What is no control message."""
+"""The verdicts on all messages that are not control messages."""
 
 
 class _Verdict(Case):
-    """One move being judged."""
+    """One move that is being judged."""
 
     __slots__ = ("draft", "sender", "spent")
 
@@ -163,13 +163,13 @@ class _Verdict(Case):
         return self._failed(move.code, move.reason)
 
     def _to_remember(self, move: Complete) -> tuple[Fact, ...]:
-        """Return what the request's conversation is to remember; nothing if the request is of none."""
+        """Return the facts that the conversation should remember; none if there is no conversation."""
         if self.ledger.conversation is None or not (move.remember or move.remember_keys):
             return ()
         return to_remember(move, self.turn.carried(), self.ledger.history.labels)
 
     def _carry(self, move: Move) -> None:
-        """Work out what the move would carry on and hand over."""
+        """Compute what the move would carry on and hand over."""
         self.before = self.turn.carried()
         labels = self.ledger.history.labels
         self.carried = merge(self.before, move.facts, move.artifacts, move.drop, labels)
@@ -178,7 +178,7 @@ class _Verdict(Case):
             self.known = plans.known_to_giver(self.handoff, self.turn, move.facts, move.artifacts)
 
     def _handoff(self, carried: Carried) -> Handoff | None:
-        """Return what the move would hand over, whole; None for a move that hands nothing over."""
+        """Return the whole handoff that the move would make; None if it makes none."""
         segment, own = self.segment, self.turn.frame.constraints
         match self.move:
             case Transfer() as move:
@@ -287,7 +287,7 @@ class _Verdict(Case):
         )
 
     def _delegated(self, move: Delegate) -> AnyEvent:
-        """Return the plan as it is admitted. Nobody reads it, so that it may hold everything."""
+        """Return the admitted plan. It is in no inbox, so it may contain everything."""
         deadlines = (self.ledger.deadline, self.own.deadline)
         expires_at = None
         if move.within_s is not None:
@@ -387,7 +387,7 @@ _ADMIT: Mapping[type, Callable[[_Verdict, Any], AnyEvent]] = {
     Complete: _Verdict._completed,
     Fail: _Verdict._given_up,
 }
-"""What becomes of a move that no rule refuses; `known_move` refuses every other."""
+"""How each move becomes an event if no rule refuses it. `known_move` refuses all other moves."""
 _HANDS_OVER = frozenset({Transfer, HandBack, Escalate})
 """Moves that hand over what the turn carries."""
 
@@ -396,10 +396,10 @@ _HANDS_OVER = frozenset({Transfer, HandBack, Escalate})
 
 
 def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
-    """Return the message that `event` answers; None for what came by itself.
+    """Return the message that `event` answers; None for a consequence.
 
     Args:
-        ledger: the request as it was before `event`, what was withheld for it included.
+        ledger: the request as it was before `event`, including what was withheld for it.
     """
     if isinstance(event, events.RequestOpened | events.RequestRefused):
         submit = submit_of(ledger, event)

@@ -1,4 +1,4 @@
-"""Waits: what a request waits for, when each falls due, and which one fell due first."""
+"""Waits: what a request waits for, when each wait falls due, and which one fell due first."""
 
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
@@ -18,13 +18,13 @@ from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Grounds
 from protocol.wire.ids import HUMAN, TurnId
 
-LEAST_PERIOD_US = 1_000_000
-"""Looks in vain are at least a second apart, however short a policy's times are."""
+MIN_PROBE_PERIOD_US = 1_000_000
+"""Probes without a result are at least a second apart, however short a policy's times are."""
 _DEADLINE_HOLDS = ("working", "failed", "doubted", "delegated")
-"""In which states a handoff's own deadline falls due. (No ask outlives it, and what is refused escalates.)"""
-Looks = Mapping[TurnId, Grounds]
-"""By turn or offer: what a look found of who serves it."""
-NOT_LOOKED: Looks = MappingProxyType({})
+"""States in which a handoff's own deadline applies. (No ask outlives it, and a refused turn escalates.)"""
+Probed = Mapping[TurnId, Grounds]
+"""By turn or offer: what a probe found of the agents that serve it."""
+NOT_PROBED: Probed = MappingProxyType({})
 _NOTHING_SEEN = Grounds()
 _NOBODY = frozenset[TurnId]()
 _CALLS_OVER = frozenset(
@@ -33,38 +33,39 @@ _CALLS_OVER = frozenset(
 
 OfTask = Literal["cancel", "open", "join", "unclaim"]
 Clock = Literal["timeout", "unattended", "abandoned", "removed", "deadline"]
-"""What ends a round by the clock; also the code of its failure."""
+"""Reasons for which a guard ends a round; also the code of its failure."""
 
 
 class Wait(NamedTuple):
-    """Something that comes by itself."""
+    """Something that falls due without a message."""
 
     at: int
-    """UTC µs; of a wait with a `period`, the earliest time at which it can fall due."""
+    """UTC µs at which it falls due; with a `period`, the earliest such time."""
     what: Clock | OfTask | Literal["expire", "decide", "escalate", "retry", "expire_ask", "sla"]
     turn: TurnState | None = None
     """None: the wait is the request's own expiry."""
     period: int | None = None
-    """µs that it has to be served without a gap (`timeout`, `unclaim`), or not at all (all others)."""
+    """µs for which the agent must be served without a gap (`timeout`, `unclaim`), or unserved (all
+    others)."""
     task: TaskState | None = None
-    """What is called off, opened, or offered in vain. (Then `unattended` means: nobody could claim it.)"""
+    """The task to cancel, open or end unclaimed. (`unattended` then means that no agent could claim it.)"""
     deferred: events.MoveDeferred | None = None
-    """What is decided."""
+    """The proposal to decide."""
 
     @property
     def about(self) -> TurnId | None:
-        """The turn or offer that what a guard has seen speaks of."""
+        """The turn or offer whose agents a guard has to probe."""
         if self.task is not None and self.task.state == "offered":
             return self.task.turn
         return None if self.turn is None else self.turn.id
 
     @property
-    def calls_over(self) -> bool:
-        """Return True if somebody's word counts for nothing once this has fallen due."""
+    def outdates_messages(self) -> bool:
+        """Return True if a message stored after this fell due no longer counts."""
         return self.what == "removed" or (self.what in _CALLS_OVER and self.at > 0)
 
     def falls_due(self, grounds: Grounds) -> int | None:
-        """Return when (UTC µs) it falls due by what a guard knows; None while its time stands."""
+        """Return when (UTC µs) it falls due, given what a guard knows; None while its clock is stopped."""
         if self.period is None:
             return self.at
         if self.what == "removed":
@@ -77,7 +78,7 @@ class Wait(NamedTuple):
 
 
 def _waits(ledger: Ledger) -> list[Wait]:
-    """Return everything that this request waits for; nothing once it is over."""
+    """Return everything that this request waits for: nothing once it is over."""
     waits: list[Wait] = []
     if not ledger.is_open:
         return waits
@@ -102,7 +103,7 @@ def _waits(ledger: Ledger) -> list[Wait]:
 
 
 def _is_busy(ledger: Ledger, task: TaskState, claim: events.MoveDeferred) -> bool:
-    """Return True if a deferred claim has to wait: its claimant has another task of the lead in hand."""
+    """Return True if a deferred claim must wait, because its sender is busy with another task of the lead."""
     return bool(busy_with(ledger.turns[task.lead].tasks.values(), claim.sender))
 
 
@@ -161,7 +162,7 @@ def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
                 period = _us(policy.unattended_after_s)
                 yield Wait(_round_ends(ledger, turn, period), "unattended", turn, period)
             if turn.task is not None and turn.task.may_be_offered_again:
-                period = _us(policy.claim_within_s)  # as long as it may lie with nobody before a claim
+                period = _us(policy.claim_within_s)  # the same time as for an unclaimed offer
                 yield Wait(_round_ends(ledger, turn, period), "abandoned", turn, period)
 
 
@@ -170,7 +171,7 @@ def _round_ends(ledger: Ledger, turn: TurnState, period: int) -> int:
 
 
 def _removals(ledger: Ledger) -> list[Wait]:
-    """Return the rounds that end at once if their agent is not in the fleet; the ledger cannot tell."""
+    """Return waits for rounds that end at once if their agent is not in the fleet; the ledger cannot tell."""
     if not ledger.is_open or ledger.frozen_at is not None:
         return []
     working = (turn for turn in ledger.open.values() if turn.state == "working" and turn.agent != HUMAN)
@@ -178,9 +179,9 @@ def _removals(ledger: Ledger) -> list[Wait]:
 
 
 def removed(ledger: Ledger, fleet: Fleet, deciding: tuple[str, int] | None = None) -> frozenset[TurnId]:
-    """Return the turns whose round ends at once, since their agents are not in the fleet.
+    """Return the turns whose round ends at once because their agents are not in the fleet.
 
-    An older fleet than one that the request was judged by may not know a new agent: it removes nobody.
+    A fleet older than one that has judged the request may lack a new agent, so it removes none.
 
     Args:
         deciding: as for `due`.
@@ -201,50 +202,50 @@ def _us(seconds: float) -> int:
     return max(1, int(seconds * 1e6))
 
 
-def next_due(ledger: Ledger, now: int, looks: Looks = NOT_LOOKED) -> int | None:
-    """Return when (UTC µs) this request is to be looked at next; None once it is over.
+def next_due(ledger: Ledger, now: int, probed: Probed = NOT_PROBED) -> int | None:
+    """Return when (UTC µs) to wake this request next; None once it is over.
 
     Args:
-        looks: what the last look found of turns and offers, where what has come hangs on who serves: when its
-            time is up, by that; where its time stands, one period from `now`.
+        probed: the last probes of turns and offers. They tell when a wait with a period falls due; if its
+            clock is stopped, it is checked again one period from `now`.
     """
-    return min((_look_at(wait, now, _seen(wait, looks)) for wait in _waits(ledger)), default=None)
+    return min((_next_probe(wait, now, _seen(wait, probed)) for wait in _waits(ledger)), default=None)
 
 
-def _seen(wait: Wait, looks: Looks) -> Grounds:
-    return _NOTHING_SEEN if wait.about is None else looks.get(wait.about, _NOTHING_SEEN)
+def _seen(wait: Wait, probed: Probed) -> Grounds:
+    return _NOTHING_SEEN if wait.about is None else probed.get(wait.about, _NOTHING_SEEN)
 
 
-def _look_at(wait: Wait, now: int, grounds: Grounds) -> int:
+def _next_probe(wait: Wait, now: int, grounds: Grounds) -> int:
     if wait.period is None or wait.at > now:
         return wait.at
     at = wait.falls_due(grounds)
     if at is None or at <= now:
         at = now + wait.period
-    return max(at, now + LEAST_PERIOD_US)
+    return max(at, now + MIN_PROBE_PERIOD_US)
 
 
 def first_wait(ledger: Ledger) -> int | None:
-    """Return the time (UTC µs) from which on something may be due; None if nothing will ever be.
+    """Return the time (UTC µs) from which on something may be due; None if nothing ever will be.
 
-    It depends on the ledger alone, and `next_due` gives the same until that time has come.
+    It depends on the ledger alone. Until that time, `next_due` returns the same.
     """
     return min([wait.at for wait in _waits(ledger)], default=None)
 
 
-def by_the_clock(
+def may_time_out(
     ledger: Ledger,
     now: int,
     deciding: tuple[str, int] | None = None,
     gone: Collection[TurnId] = (),
 ) -> list[TurnState]:
-    """Return the turns whose round may have to end now without its holder's word.
+    """Return the turns whose round may have to end now, without a proposal from its holder.
 
-    Who serves its agent, and whether the round has begun, has to be known for that.
+    To decide that, a guard must know if the agent is served and if the round has begun.
 
     Args:
         deciding: as for `due`.
-        gone: those whose agents are not in the fleet (`removed`).
+        gone: turns whose agents are not in the fleet (`removed`).
     """
     found = {turn: ledger.turns[turn] for turn in ledger.open if turn in gone}
     for wait in _waits(ledger):
@@ -254,12 +255,12 @@ def by_the_clock(
         if wait.what == "deadline" or (wait.period is not None and deciding != (turn.id, turn.round)):
             found[turn.id] = turn
         elif wait.what == "cancel" and turn.task is wait.task:
-            return [turn]  # it comes before all that has a time
+            return [turn]  # it comes before everything that has a time
     return list(found.values())
 
 
-def offers_by_the_clock(ledger: Ledger, now: int) -> list[TaskState]:
-    """Return the tasks whose offer may be over now; who could claim each has to be known for that."""
+def offers_that_may_end(ledger: Ledger, now: int) -> list[TaskState]:
+    """Return the tasks whose offer may be over now. Their possible claimants have to be probed."""
     waits = (wait for wait in _waits(ledger) if wait.period is not None and wait.at <= now)
     found = {wait.about: wait.task for wait in waits if wait.task is not None}
     return list(found.values())
@@ -272,30 +273,30 @@ class Due(NamedTuple):
     """UTC µs at which it fell due."""
     wait: Wait
     world: World
-    """What its event rests on."""
+    """What its event depends on."""
 
 
 def next_wait(
     ledger: Ledger,
     world: World,
     deciding: tuple[str, int] | None = None,
-    looks: Looks | None = None,
+    probed: Probed | None = None,
     by: int | None = None,
 ) -> Due | None:
-    """Return the wait that fell due first; None when none has.
+    """Return the wait that fell due first; None if none has.
 
     Args:
-        deciding: the (turn, round) whose proposal is in hand: its own timeout is not due.
-        looks: what is known of the turns that were looked at; None: the world's grounds speak of every turn.
-        by: UTC µs until which it has fallen due; by default `world.now`.
+        deciding: the (turn, round) whose proposal is being decided: its own timeout is not due.
+        probed: grounds of the probed turns and offers; None if the world's grounds hold for every turn.
+        by: UTC µs by which it must have fallen due; by default `world.now`.
     """
-    came: list[tuple[int, Grounds, Wait]] = []
+    reached: list[tuple[int, Grounds, Wait]] = []
     for wait in (*_waits(ledger), *_removals(ledger)):
-        grounds = world.grounds if looks is None else _seen(wait, looks)
+        grounds = world.grounds if probed is None else _seen(wait, probed)
         at = wait.falls_due(grounds)
         if at is not None:
-            came.append((at, grounds, wait))
-    for at, grounds, wait in sorted(came, key=lambda one: one[0]):
+            reached.append((at, grounds, wait))
+    for at, grounds, wait in sorted(reached, key=lambda item: item[0]):
         if at > (world.now if by is None else by):
             return None
         if (
@@ -304,6 +305,6 @@ def next_wait(
             or wait.task
             or deciding != (wait.turn.id, wait.turn.round)
         ):
-            looked = looks is not None and wait.about in looks
-            return Due(at, wait, replace(world, grounds=grounds) if looked else world)
+            own = probed is not None and wait.about in probed
+            return Due(at, wait, replace(world, grounds=grounds) if own else world)
     return None

@@ -1,1 +1,1 @@
-"""Read models: what a request's events tell people. Nothing is decided by them."""
+"""Read models, which show a request's events to people. No decision uses them."""

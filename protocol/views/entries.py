@@ -1,4 +1,4 @@
-"""Each event as an entry of a timeline: who did what to whom, and with which verdict."""
+"""Events as entries of a timeline: who did what to whom, and with which verdict."""
 
 from typing import Any
 
@@ -31,8 +31,8 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
             return {"move": "proposal", "from_": event.sender, "verdict": "deferred", "detail": detail}
         case events.TurnFailed(error=error):
             agent = ledger.turns[event.turn].agent
-            by_the_clock = event.sender is None  # then the agent said nothing: a guard ended the round
-            from_, to = ("guard", agent) if by_the_clock else (agent, None)
+            timed_out = event.sender is None  # a guard ended the round; the agent reported nothing
+            from_, to = ("guard", agent) if timed_out else (agent, None)
             return _recorded("turn_failed", from_, to, error.message, detail=error.code)
         case events.TurnRetried() | events.TurnResumed() | events.EffectSettled():
             return _next_round(event)
@@ -57,15 +57,15 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
         case events.RequestThawed():
             return _recorded("thaw", event.by or event.sender, None, event.reason)
         case events.RequestCompleted():
-            said = _recorded("complete", event.by or event.sender, event.to, _text(event.answer))
+            fields = _recorded("complete", event.by or event.sender, event.to, _text(event.answer))
             kept = ledger.kept_back(event.cause)
-            said["remembered"] = () if kept is None else tuple(fact.key for fact in kept.facts)
-            return said if event.control else said | {"verdict": "admitted"}
+            fields["remembered"] = () if kept is None else tuple(fact.key for fact in kept.facts)
+            return fields if event.control else fields | {"verdict": "admitted"}
         case events.RequestFailed(sender=None):
             return _recorded("fail", "guard", event.to, event.reason, detail=event.code)
         case events.RequestFailed():
-            said = {"detail": event.code, "verdict": "admitted"}
-            return _recorded("fail", event.sender, event.to, event.reason, **said)
+            verdict = {"detail": event.code, "verdict": "admitted"}
+            return _recorded("fail", event.sender, event.to, event.reason, **verdict)
         case events.RequestCancelled():
             return _recorded("cancel", event.by or event.sender, None, event.reason)
         case events.RequestExpired():
@@ -81,8 +81,8 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
                 "offer", offer.handoff.from_agent, event.to, offer.handoff.summary, detail=detail
             )
         case events.TaskDelivered(name=name):
-            said = {"detail": name, "verdict": "admitted"}
-            return _recorded("deliver", event.sender, _lead_of(ledger, event), event.summary, **said)
+            verdict = {"detail": name, "verdict": "admitted"}
+            return _recorded("deliver", event.sender, _lead_of(ledger, event), event.summary, **verdict)
         case events.TaskFailed(name=name, error=error):
             detail = f"{name}: {error.code}"
             return _recorded(
@@ -93,12 +93,12 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
         case events.FactsPosted(facts=facts):
             return _recorded("post", event.sender, None, ", ".join(fact.key for fact in facts))
         case events.FactsWithheld():
-            raise AssertionError("a withholding has no entry: it is part of the next")
+            raise AssertionError("facts.withheld has no entry: it belongs to the next event")
 
 
 def _lead_of(ledger: Ledger, event: events.TaskDelivered | events.TaskFailed | events.TaskCancelled) -> str:
     task = ledger.task_of(event.turn)
-    assert task is not None  # a task's turn does one
+    assert task is not None  # the event is about a task
     return ledger.turns[task.lead].agent
 
 
@@ -134,7 +134,7 @@ def _next_round(event: events.TurnRetried | events.TurnResumed | events.EffectSe
 
 
 _AGAIN = {"replied": "reply", "expired": "expire", "settled": "settle"}
-"""By how a round ended: what opens the next."""
+"""The move of an entry, by how the round before ended."""
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""The cost of requests: one line a turn, from its events alone, and sums of such lines.
+"""The cost of requests: one line per turn, computed from events alone, and sums of such lines.
 
-A report is an agent's own account of its turn, summed up over its rounds. The newest one counts. What a turn
-has cost since then is in its journal alone, which is no part of the log. `Spending.unreported` says where to
-look, and `Spending.add` takes what was found there.
+A report is an agent's own account of its turn, summed up over its rounds. The newest one counts. Later costs
+of the turn are only in its journal, which is not part of the log: `Spending.unreported` lists where to look,
+and `Spending.add` adds what was found there.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,17 +18,17 @@ from protocol.wire.ids import HUMAN, AgentName, RequestId, TurnId, submitter_of
 from protocol.wire.prices import UNUSED, Metered, Price, Tokens, price_list, price_of
 
 UNKNOWN = AgentName("?")
-"""In place of a name that stood in an event which the log no longer has."""
+"""Takes the place of a name from an event that the log no longer has."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent, by the agents' own reports."""
+    """What was spent, according to the agents' own reports."""
 
     nano_dollars: int
     tokens: int
     model_calls: int
     unpriced: bool = False
-    """True if the dollars are too few: some of the calls were a model's that has no price."""
+    """True if the dollars are too low, because some calls were to a model without a price."""
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,16 +39,16 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     turn: TurnId
     agent: AgentName
     giver: AgentName
-    """The name that gave it the work: with `agent`, the edge that the cost came over."""
+    """The name that gave it the work. Together with `agent`, it is the edge that caused the cost."""
     at: int
-    """UTC µs of the newest report, or of the newest step that was counted."""
+    """UTC µs of the newest report or counted step."""
     usage: Usage
     unpriced: tuple[str, ...] = ()
-    """Models that were used and have no price, so that their calls count as 0 dollars."""
+    """Used models without a price, whose calls count as 0 dollars."""
     task: str = ""
-    """The name of the task that it did."""
+    """The name of its task, if it does one."""
     leads: tuple[AgentName, ...] = ()
-    """The leads of the turn: those above it in its lineage, and its own agent if it delegated."""
+    """The leads above it in its lineage, and its own agent if it delegated."""
 
     @property
     def unpriced_calls(self) -> int:
@@ -56,16 +56,16 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unreported(msgspec.Struct, frozen=True, kw_only=True):
-    """Rounds of a turn that no report tells the cost of, yet or for good."""
+    """Rounds of a turn whose cost no report contains: not yet, or never."""
 
     request: RequestId
     turn: TurnId
     agent: AgentName
     journal: TurnId
-    """Under whose id its steps are."""
+    """The turn id under which its steps are journaled."""
     first: int
     last: int
-    """The rounds, both inclusive."""
+    """First and last of these rounds, inclusive."""
 
 
 class _Turn:
@@ -75,29 +75,32 @@ class _Turn:
         self.request, self.agent, self.giver = request, agent, giver
         self.journal: TurnId | None = None
         self.opened = self.reported = round_ - 1
-        """The newest round that was opened, and the newest whose cost is reported."""
+        """The newest round that was opened, and the newest whose cost was reported."""
         self.at = 0
         self.task = ""
         self.lineage: tuple[AgentName, ...] = ()
-        """Of a task: its leads, from the root on."""
+        """Tasks: the leads, from the root on."""
         self.delegated = False
-        self.told: Usage = budget.NOTHING
-        self.found: Usage = budget.NOTHING
+        self.reports: Usage = budget.NOTHING
+        """What its reports come to."""
+        self.journaled: Usage = budget.NOTHING
+        """What steps of unreported rounds come to."""
 
 
 class Spending:
-    """What turns reported, taken in event by event; of as many requests at once as there are.
+    """What turns reported, collected event by event, for any number of requests at once.
 
-    Events of one request have to come in their order; a log may have lost its beginning.
+    Pass the events of each request in order. The log may have lost a request's beginning.
     """
 
     def __init__(self) -> None:
         self._turns: dict[TurnId, _Turn] = {}
         self._prices: dict[RequestId, Mapping[str, Price]] = {}
         self._kept: dict[RequestId, events.FactsWithheld] = {}
-        """By request: what is kept back from a reader, until a turn is opened or the request ends."""
+        """By request: what is withheld from a reader, until a turn is opened or the request ends."""
 
     def take(self, event: AnyEvent) -> None:
+        """Add the next event."""
         if isinstance(event, events.RequestOpened) and event.prices:
             self._prices[event.request] = price_list(event.prices)
         kept = self._kept.get(event.request)
@@ -122,7 +125,7 @@ class Spending:
         if work.task:
             turn.task, turn.lineage = work.task, work.path[:-1]
         turn.journal, turn.opened = work.journal_id, max(turn.opened, work.round)
-        turn.told = budget.larger(turn.told, work.reported.usage)
+        turn.reports = budget.larger(turn.reports, work.reported.usage)
         if work.prices and request not in self._prices:
             self._prices[request] = price_list(work.prices)
 
@@ -130,12 +133,12 @@ class Spending:
         unknown = _Turn(event.request, _reporter(event, kept), UNKNOWN, event.round)
         turn = self._turns.setdefault(event.turn, unknown)
         turn.delegated |= isinstance(event, events.TurnDelegated)
-        turn.at, turn.told = event.at, budget.larger(turn.told, report.usage)
+        turn.at, turn.reports = event.at, budget.larger(turn.reports, report.usage)
         turn.reported = max(turn.reported, event.round)
 
     @property
     def unreported(self) -> list[Unreported]:
-        """Turns with rounds that no report tells the cost of: they run, or were ended by somebody else."""
+        """Turns with unreported rounds: these are still running, or were ended by a guard or a person."""
         return [
             Unreported(
                 request=turn.request,
@@ -150,17 +153,17 @@ class Spending:
         ]
 
     def add(self, turn: TurnId, usage: Usage, at: int) -> None:
-        """Count what a journaled step of an unreported round cost.
+        """Add the cost of a journaled step of an unreported round.
 
         Args:
-            at: when it was journaled, UTC µs.
+            at: UTC µs at which it was journaled.
         """
         known = self._turns[turn]
-        known.found, known.at = budget.plus(known.found, usage), max(known.at, at)
+        known.journaled, known.at = budget.plus(known.journaled, usage), max(known.at, at)
 
     @property
     def lines(self) -> list[Spent]:
-        """One for each turn that is known to have cost anything, in the order in which they were opened."""
+        """One line for each turn with a known cost, in the order in which the turns were opened."""
         return [
             Spent(
                 request=turn.request,
@@ -175,12 +178,12 @@ class Spending:
                 leads=turn.lineage + ((turn.agent,) if turn.delegated else ()),
             )
             for turn_id, turn in self._turns.items()
-            if (usage := budget.plus(turn.told, turn.found)) != budget.NOTHING
+            if (usage := budget.plus(turn.reports, turn.journaled)) != budget.NOTHING
         ]
 
 
 def _report(event: AnyEvent, kept: events.FactsWithheld | None) -> Report | None:
-    """Return what a turn's holder says of its cost in an event, or beside it; None where none does."""
+    """Return the holder's report in an event, or in the `facts.withheld` before it; None if there is none."""
     match event:
         case events.MoveDeferred(proposal=proposal):
             return proposal.report
@@ -200,14 +203,14 @@ def _report(event: AnyEvent, kept: events.FactsWithheld | None) -> Report | None
 
 
 def _reporter(event: AnyEvent, kept: events.FactsWithheld | None) -> AgentName:
-    """Return who reports in an event, or beside it, whose turn's opening is not there."""
+    """Return the agent that reports in an event if the log has lost the opening of its turn."""
     grounds = event.grounds if kept is None else kept.grounds
     entry = None if grounds is None else grounds.sender
     return event.sender or (UNKNOWN if entry is None else entry.name)
 
 
 def unpriced_in(usage: Usage, prices: Mapping[str, Price]) -> tuple[str, ...]:
-    """Return the models that were used and have no price, so that their calls count as 0 dollars."""
+    """Return used models without a price, whose calls count as 0 dollars."""
     return tuple(
         model
         for model, used in usage.models.items()
@@ -216,7 +219,7 @@ def unpriced_in(usage: Usage, prices: Mapping[str, Price]) -> tuple[str, ...]:
 
 
 def cost_of(usage: Usage, prices: Mapping[str, Price], *, unpriced: bool = False) -> Cost:
-    """Return what was spent; `unpriced` also if one of its models has no price."""
+    """Return a usage as a cost, which is `unpriced` if the argument is or if a model has no price."""
     return Cost(
         nano_dollars=usage.nano_dollars,
         tokens=usage.tokens,
@@ -225,10 +228,10 @@ def cost_of(usage: Usage, prices: Mapping[str, Price], *, unpriced: bool = False
     )
 
 
-def spending(happened: Iterable[AnyEvent]) -> list[Spent]:
+def spending(history: Iterable[AnyEvent]) -> list[Spent]:
     """Return what each turn reported, in the order in which the turns were opened."""
     account = Spending()
-    for event in happened:
+    for event in history:
         account.take(event)
     return account.lines
 
@@ -242,8 +245,8 @@ BY: Mapping[str, Callable[[Spent], Iterable[str]]] = {
     "lead": lambda spent: spent.leads,
     "worker": lambda spent: (spent.agent,) if spent.task else (),
 }
-"""What costs can be summed up by, besides models: those are within a turn. A turn may be in several groups:
-one three levels down counts for each lead above it. Or in none: one that is no task is no worker's."""
+"""How costs can be grouped, besides by model, which is finer than a turn. A turn may be in several groups:
+one three levels down counts for each lead above it. It may also be in none: only tasks count for workers."""
 
 
 def grouped(lines: Iterable[Spent], key: Callable[[Spent], Iterable[str]]) -> dict[str, list[Spent]]:
@@ -261,13 +264,13 @@ def total(lines: Iterable[Spent]) -> Usage:
 
 
 def summed(lines: Iterable[Spent], key: Callable[[Spent], Iterable[str]]) -> dict[str, Usage]:
-    """Return the sum of each group, the dearest first."""
+    """Return the sum of each group, the most expensive first."""
     sums = {name: total(group) for name, group in grouped(lines, key).items()}
     return dict(sorted(sums.items(), key=lambda item: (-item[1].nano_dollars, -item[1].tokens, item[0])))
 
 
 def by_model(lines: Iterable[Spent]) -> dict[str, Metered]:
-    """Return what each model was used for, the dearest first."""
+    """Return the use of each model, the most expensive first."""
     sums: dict[str, Metered] = {}
     for line in lines:
         for model, used in line.usage.models.items():
@@ -276,5 +279,5 @@ def by_model(lines: Iterable[Spent]) -> dict[str, Metered]:
 
 
 def cached_share(tokens: Tokens) -> float | None:
-    """Return which part of what went into a model came from its vendor's cache; None if nothing went in."""
+    """Return the share of a model's input that came from the vendor's cache; None without any input."""
     return tokens.cache_read / tokens.prompt if tokens.prompt else None

@@ -1,7 +1,7 @@
-"""The timeline: one request told in order, for people and for programs.
+"""The timeline: the story of one request in order, for people and for programs.
 
-It is derived from the events alone: a log file tells the same story as the bus. Its form is the documented
-JSON of `mesh request show --json`.
+It is derived from the events alone, so a log file gives the same timeline as the bus. Its form is the
+documented JSON of `mesh request show --json`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,62 +29,62 @@ from protocol.wire.subjects import intent_inbox
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Base: every field is always written, so that readers of the JSON need not guess."""
+    """Base class: all fields are always written, so that readers of the JSON need not guess."""
 
 
 class StepEntry(_Entry, frozen=True, kw_only=True):
-    """One step of a turn's journal, without what came of it."""
+    """One step of a turn's journal, without its result."""
 
     round: int
     n: int
-    """Its place in the round, in the order of the code's calls."""
+    """Its position in the round, in the order of the code's calls."""
     kind: str
-    """`model`, `call`, `effect`, `remark`, `now` or `random`; `intent`: an effect without a result."""
+    """`model`, `call`, `effect`, `remark`, `now` or `random`; `intent` is an effect without a result."""
     name: str
-    """Of the model or the tool."""
+    """The name of the model or tool."""
     at: int
-    """UTC µs when it was journaled, by the agent's clock."""
+    """UTC µs at which it was journaled, by the agent's clock."""
     after: int = 0
-    """µs since the step before it in its round; of the first, since the round was given."""
+    """µs since the previous step of the round; for the first step, since the round was given out."""
     version: str
-    """The agent's that journaled it."""
+    """Version of the agent that journaled it."""
     error: str | None
-    """The code of a recorded no."""
+    """The code of a recorded refusal or exception."""
     usage: Cost | None
-    """Of a model's reply."""
+    """Model replies: the cost."""
     arguments: Any = None
-    """Of a tool's call, by name; None where the step records none, or they are cut."""
+    """Tool calls: the arguments by name; None if none were recorded or they are cut."""
     secret: tuple[str, ...] = ()
     """Names of arguments that the tool keeps out of its record."""
     cut: Cut | None = None
-    """Of longer arguments: how many bytes they have, and their beginning."""
+    """Long arguments: their size in bytes and their beginning."""
 
 
 class TurnEntry(_Entry, frozen=True, kw_only=True):
-    """The turn that an entry is about, as it stands now."""
+    """The current state of the turn that an entry is about."""
 
     id: str
     agent: str
     rounds: int
     steps: tuple[StepEntry, ...] = ()
-    """What its journal holds of the rounds that came to this entry and to none before it; the turn's last
-    entry has what is left. Empty where only the log was read: journals are no part of it."""
+    """Journaled steps of the rounds up to this entry that no earlier entry has. The turn's last entry has the
+    remaining ones. Empty if only the log was read, since journals are not part of it."""
     usage: Cost
     version: str = ""
-    """The agent's that ran its latest round, as that reported; empty while none has."""
+    """Version of the agent that ran the latest round, as reported; empty without a report."""
     build: str = ""
-    """Of what that code was built, as it reported."""
+    """What that code was built from, as reported."""
     status: str
     """`working`, `failed`, `refused`, `suspended`, `doubted` or `ended`."""
 
 
 def named(by: str, sender: str | None) -> str:
-    """Return who gave an order: what they call themselves, and whose credentials they had if that differs."""
+    """Return who gave an order: the name they gave, plus the owner of the credentials if that differs."""
     return by if sender in (None, "", by) else f"{by} ({sender})" if by else str(sender)
 
 
 class TimelineEntry(_Entry, frozen=True, kw_only=True):
-    """One thing that happened."""
+    """One thing that history."""
 
     seq: int
     """The event's number in its request."""
@@ -92,24 +92,24 @@ class TimelineEntry(_Entry, frozen=True, kw_only=True):
     at: int
     """UTC µs."""
     move: str
-    """A move's name, or what else it was: `submit`, `turn_failed`, `retry`, `reply`, `freeze` …"""
+    """A move's name, or another kind of entry: `submit`, `turn_failed`, `retry`, `reply`, `freeze` …"""
     from_: str = msgspec.field(name="from")
     to: str | None = None
     summary: str = ""
     verdict: str
-    """`admitted`, `refused` or `deferred`; `recorded` for what needs no verdict."""
+    """`admitted`, `refused` or `deferred`; `recorded` if no verdict was needed."""
     rule: str | None = None
     detail: str | None = None
     hint: str | None = None
     facts: tuple[Fact, ...] = ()
-    """New or changed ones."""
+    """New or changed facts."""
     remembered: tuple[str, ...] = ()
-    """Of a submit: keys of facts that are its conversation's. Of an answer: keys that it remembers now."""
+    """Submits: keys of facts from the conversation. Answers: keys that the conversation now remembers."""
     dropped: tuple[str, ...] = ()
     withheld: Withheld | None = None
     turn: TurnEntry | None = None
     sender: str | None = None
-    """Of a control message: whose credentials sent it, by the broker's word. `from` is the name they gave."""
+    """Control messages: the owner of the credentials, as the broker reports it. `from` is the name given."""
 
 
 class Awaited(_Entry, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class Awaited(_Entry, frozen=True, kw_only=True):
     """UTC µs."""
     why: str
     served: bool | None = None
-    """True if anybody serves the agent. None: nobody has looked; the log alone does not tell."""
+    """True if any instance serves the agent. None if that was not checked; the log alone does not tell."""
 
 
 class Timeline(_Entry, frozen=True, kw_only=True):
@@ -134,75 +134,75 @@ class Timeline(_Entry, frozen=True, kw_only=True):
     topology: str
     client: str
     conversation: str | None = None
-    """What groups it with other requests, as its submit said."""
+    """The conversation that its submit named, which groups requests."""
     rerun_of: str | None = None
-    """The request that this one does again, from where it failed."""
+    """The request that this one repeats from where it failed."""
     forked_from: ForkedFrom | None = None
-    """The request that this one goes on from."""
+    """The request that this one continues."""
     forks: tuple[str, ...] = ()
-    """Requests that go on from this one, as far as the index of requests knows them."""
+    """Requests that continue this one, as far as the index of requests knows them."""
     entry: str | None
     path: tuple[str, ...]
-    """The stack of holders as it stands."""
+    """The current stack of holders."""
     trail: tuple[str, ...]
-    """Everybody who held the work, in order, as often as they did."""
+    """All holders of the work in order, with repetitions."""
     depth: int
     answer: Any = None
     error: dict[str, str] | None = None
     cost: Cost
-    """What its turns reported, summed up."""
+    """The sum of its turns' reports."""
     charged: Cost
-    """What counts against its budget: `cost`, and all that was left to each turn that had begun and was
-    ended without ever having reported, where that is a number."""
+    """What counts against its budget: `cost`, plus everything left (in limited dimensions) to each turn that
+    began but was ended without ever reporting."""
     waiting: tuple[Awaited, ...] = ()
     moves: tuple[TimelineEntry, ...] = ()
     running: tuple[TurnEntry, ...] = ()
-    """Open turns that no entry is about yet."""
+    """Open turns that have no entry yet."""
     tree: tuple[TreeNode, ...] = ()
-    """The root turns that delegated, with their tasks and all below them."""
+    """The root turns that delegated, with their tasks and everything below them."""
 
 
-def prices_in(happened: Iterable[AnyEvent]) -> dict[str, Price]:
+def prices_in(history: Iterable[AnyEvent]) -> dict[str, Price]:
     """Return the prices that a request began with."""
-    said = (event.prices for event in happened if isinstance(event, events.RequestOpened))
-    return price_list(next(said, {}))
+    known = (event.prices for event in history if isinstance(event, events.RequestOpened))
+    return price_list(next(known, {}))
 
 
 def timeline(
-    happened: Sequence[AnyEvent], journals: Mapping[str, Sequence[StepEntry]] | None = None
+    history: Sequence[AnyEvent], journals: Mapping[str, Sequence[StepEntry]] | None = None
 ) -> Timeline:
-    """Return the story of one request from its events, in order from the first.
+    """Return the timeline of one request from its events, which must be in order from the first.
 
     Args:
-        journals: steps by journal.
+        journals: steps by the turn id of their journal.
 
-    Raises ValueError without events, BrokenLog where some are missing.
+    Raises ValueError without events, BrokenLog if some are missing.
     """
-    if not happened:
+    if not history:
         raise ValueError("no events, no timeline")
     ledger = Ledger()
-    told: list[tuple[dict[str, Any], str | None]] = []
+    entries: list[tuple[dict[str, Any], str | None]] = []
     trail: list[str] = []
-    for event in happened:
+    for event in history:
         giver = ledger.turns.get(_giver_of(event)) if event.opens_turn else None
         before = NOTHING if giver is None else giver.carried()
         ledger.apply(event)
         if not isinstance(event, events.FactsWithheld):
-            told.append((_tell(ledger, event, before), _about(ledger, event)))
+            entries.append((_entry_fields(ledger, event, before), _about(ledger, event)))
         if event.opens_turn and event.work is not None:
             trail.append(event.work.handoff.to_agent)
-    prices = prices_in(happened)
-    settled = [TimelineEntry(**fields, turn=_turn(ledger, about, prices)) for fields, about in told]
+    prices = prices_in(history)
+    settled = [TimelineEntry(**fields, turn=_turn(ledger, about, prices)) for fields, about in entries]
     running = [_turn(ledger, turn_id, prices) for turn_id in ledger.open]
     reported = [turn.report.usage for turn in ledger.turns.values()]
     unpriced = any(unpriced_in(usage, prices) for usage in reported)
     cost = cost_of(budget.total(reported), prices, unpriced=unpriced)
     if journals:
-        settled, running = _with_steps(settled, running, happened, journals)
+        settled, running = _with_steps(settled, running, history, journals)
     tree = trees(ledger, prices)
-    heard_of = {move.turn.id for move in settled if move.turn is not None}
+    shown = {move.turn.id for move in settled if move.turn is not None}
     segment = None if ledger.root is None else ledger.root.segment
-    first = next((event for event in happened if not isinstance(event, events.FactsWithheld)), None)
+    first = next((event for event in history if not isinstance(event, events.FactsWithheld)), None)
     submitted = first.submit if isinstance(first, events.RequestRefused) else first
     known = submitted if isinstance(submitted, events.RequestOpened | Submit) else None
     return Timeline(
@@ -222,9 +222,9 @@ def timeline(
         error=_error(ledger.ended),
         cost=cost,
         charged=cost_of(ledger.spent, prices, unpriced=unpriced),
-        waiting=(*_waiting(ledger, happened), *_unclaimed(tree)),
+        waiting=(*_waiting(ledger, history), *_unclaimed(tree)),
         moves=tuple(settled),
-        running=tuple(turn for turn in running if turn is not None and turn.id not in heard_of),
+        running=tuple(turn for turn in running if turn is not None and turn.id not in shown),
         tree=tree,
     )
 
@@ -236,7 +236,7 @@ def _forked_from(known: events.RequestOpened | Submit | None) -> ForkedFrom | No
 
 
 def _giver_of(event: AnyEvent) -> TurnId:
-    """Return the turn whose facts the turn that an event opens begins with."""
+    """Return the turn that gives its facts to the turn that an event opens."""
     return event.lead if isinstance(event, events.TaskOpened) else event.turn
 
 
@@ -254,16 +254,16 @@ def _error(ended: AnyEvent | None) -> dict[str, str] | None:
     return None
 
 
-def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
+def _waiting(ledger: Ledger, history: Sequence[AnyEvent]) -> Iterable[Awaited]:
     if not ledger.is_open:
         return
     if ledger.frozen_at is not None:
-        frozen = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
+        frozen = next(event for event in reversed(history) if isinstance(event, events.RequestFrozen))
         why = f"{named(frozen.by, frozen.sender)} froze it" + (f": {frozen.reason}" if frozen.reason else "")
         yield Awaited(for_="thaw", since=ledger.frozen_at, why=why)
     for turn in ledger.open.values():
         if turn.state == "delegated":
-            continue  # its tasks are told, each by itself
+            continue  # each of its tasks is listed
         why = {
             "working": "a person has not resolved it" if turn.agent == HUMAN else _not_done(ledger, turn),
             "failed": "the turn failed and is tried again",
@@ -272,12 +272,12 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
             "doubted": "an effect is in doubt",
         }.get(turn.state, turn.state)
         who = {"suspended": str(turn.asked), "doubted": HUMAN}.get(turn.state, turn.agent)
-        since = turn.clock if turn.state == "working" else happened[turn.since_n].at
+        since = turn.clock if turn.state == "working" else history[turn.since_n].at
         yield Awaited(for_=who, since=since, why=why)
 
 
 def _unclaimed(tree: Iterable[TreeNode]) -> Iterable[Awaited]:
-    """Yield the offers that any agent with their intent may claim."""
+    """Yield unclaimed offers, which any agent with their intent may claim."""
     for node in flat(tree):
         if node.status == "offered":
             why = f"no agent has claimed task {node.name}"
@@ -290,8 +290,8 @@ def _not_done(ledger: Ledger, turn: TurnState) -> str:
     return f"its task {turn.task.name} of {ledger.turns[turn.task.lead].agent} is not done"
 
 
-def _tell(ledger: Ledger, event: AnyEvent, before: Carried) -> dict[str, Any]:
-    """Return the fields of an entry, but for its turn: usage and rounds are known only afterwards."""
+def _entry_fields(ledger: Ledger, event: AnyEvent, before: Carried) -> dict[str, Any]:
+    """Return the fields of an entry except its turn, whose usage and rounds are known only at the end."""
     opens = event.opens_turn
     after = ledger.turns[TurnId(event.id)].carried() if opens else before
     of_task = isinstance(event, events.TaskOpened)
@@ -309,7 +309,7 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Carried) -> dict[str, Any]:
 
 
 def _added(ledger: Ledger, event: AnyEvent) -> tuple[str, ...]:
-    """Return the keys of the facts that an event brings."""
+    """Return the keys of the facts that an event adds."""
     match event:
         case events.RequestOpened():
             return tuple(ledger.turns[TurnId(event.id)].carried().facts)
@@ -319,7 +319,7 @@ def _added(ledger: Ledger, event: AnyEvent) -> tuple[str, ...]:
 
 
 def _about(ledger: Ledger, event: AnyEvent) -> str | None:
-    """Return which turn an event is about: the one it names, or opens, or ends from outside."""
+    """Return the turn that an event is about: the one it names, opens, or ends from outside."""
     if isinstance(event, events.RequestCancelled | events.RequestExpired):
         return next((turn.id for turn in ledger.turns.values() if turn.end and turn.end.n == event.n), None)
     return event.turn or (None if event.work is None else event.work.turn)
@@ -341,15 +341,15 @@ def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> T
 
 
 def _with_steps(
-    told: Sequence[TimelineEntry],
+    entries: Sequence[TimelineEntry],
     running: Sequence[TurnEntry | None],
-    happened: Sequence[AnyEvent],
+    history: Sequence[AnyEvent],
     journals: Mapping[str, Sequence[StepEntry]],
 ) -> tuple[list[TimelineEntry], list[TurnEntry | None]]:
     """Return entries and open turns, each with its steps."""
-    by_seq = {event.n: event for event in happened}
+    by_seq = {event.n: event for event in history}
     left: dict[str, list[StepEntry]] = {}
-    for event in happened:
+    for event in history:
         work = event.work
         if work is not None:
             known = journals.get(work.journal_id, ())
@@ -359,20 +359,20 @@ def _with_steps(
                 msgspec.structs.replace(step, after=max(0, step.at - at))
                 for step, at in zip(own, before, strict=False)
             )
-    last = {move.turn.id: move.seq for move in told if move.turn is not None}
+    last = {move.turn.id: move.seq for move in entries if move.turn is not None}
     found = []
-    for move in told:
+    for move in entries:
         if move.turn is not None:
             is_last = last[move.turn.id] == move.seq
             through = None if is_last else by_seq[move.seq].round
-            turn = _with_those_through(through, move.turn, left)
+            turn = _take_steps(through, move.turn, left)
             move = msgspec.structs.replace(move, turn=turn)
         found.append(move)
-    return found, [turn and _with_those_through(None, turn, left) for turn in running]
+    return found, [turn and _take_steps(None, turn, left) for turn in running]
 
 
-def _with_those_through(round_: int | None, turn: TurnEntry, left: dict[str, list[StepEntry]]) -> TurnEntry:
-    """Return a turn with its steps up to a round, or all, that are left; they are not left afterwards."""
+def _take_steps(round_: int | None, turn: TurnEntry, left: dict[str, list[StepEntry]]) -> TurnEntry:
+    """Return a turn with its remaining steps up to a round (None: all), which are removed from `left`."""
     steps = left.pop(turn.id, [])
     left[turn.id] = [step for step in steps if round_ is not None and step.round > round_]
     own = tuple(step for step in steps if round_ is None or step.round <= round_)

@@ -1,6 +1,6 @@
-"""The tree of a request: its leads, their tasks, what became of each, and what it cost.
+"""The tree of a request: its leads, their tasks, and each task's outcome and cost.
 
-It is derived from the ledger, as the timeline is. An error three levels down is shown with its origin and the
+Like the timeline, it is derived from the ledger. An error three levels down is shown with its origin and the
 code of each level above it.
 """
 
@@ -21,37 +21,37 @@ from protocol.wire.prices import Price
 
 
 class ErrorLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """What one level made of a failure."""
+    """A failure as one level reported it."""
 
     code: str
     message: str
     agent: str
     attempts: int
-    """Rounds that its agent began."""
+    """Rounds that the agent began."""
     lineage: tuple[str, ...]
     """Holders from the root turn to that agent."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A task, or the root turn, with all below it."""
+    """A task or a root turn, with everything below it."""
 
     name: str = ""
-    """Of the task; empty for a root turn, as is all that only a task has."""
+    """The task's name. Empty for a root turn, like all fields that only tasks have."""
     level: int
     """1 for a root turn."""
     turn: str
-    """The newest turn that does it; of an offer that nobody claimed, the offer."""
+    """The newest turn that does it; for an unclaimed offer, the offer's id."""
     agent: str
-    """Who has it, or had it last; empty for an offer that nobody claimed."""
+    """The agent that has it, or had it last; empty for an unclaimed offer."""
     agents: tuple[str, ...]
-    """All that had it, in order."""
+    """All agents that have held it, in order."""
     status: str
-    """`planned`, `offered`, `delivered`, `failed` or `cancelled`; while it is open, what its turn does:
-    `working`, `delegated`, `suspended`, `failed`, `refused` or `doubted`. Of a root turn also `ended`."""
+    """`planned`, `offered`, `delivered`, `failed` or `cancelled`; while it is open, the state of its turn:
+    `working`, `delegated`, `suspended`, `failed`, `refused` or `doubted`. A root turn may also be `ended`."""
     asked: str
     """What is wanted, in one line."""
     intent: str
-    """The kind of work; empty where none was said."""
+    """The kind of work; empty if none was given."""
     result: str = ""
     """What was delivered, in one line."""
     errors: tuple[ErrorLevel, ...] = ()
@@ -59,19 +59,19 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """Why it was cancelled: `called_off`, `lead_ended`, or `request_ended`."""
     chosen: str = ""
-    """Why this agent, where the guard chose it."""
+    """Why the guard picked this agent; empty if the lead named it."""
     uses: tuple[str, ...] = ()
     revises: str = ""
     join: Join | None
-    """What it waits for, while it is `delegated`."""
+    """The join that it waits for while it is `delegated`; otherwise None."""
     attempts: int
-    """Rounds that were begun."""
+    """Rounds that it has begun."""
     own: Cost
     """What its own turns reported."""
     cost: Cost
-    """The same with all below it."""
+    """The same, including everything below it."""
     began: int
-    """UTC µs: of the plan; of a root turn, when it was opened."""
+    """UTC µs of the plan; for a root turn, of its opening."""
     ended: int | None
     """UTC µs."""
     tasks: tuple["TreeNode", ...]
@@ -82,23 +82,23 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trees(ledger: Ledger, prices: Mapping[str, Price]) -> tuple[TreeNode, ...]:
-    """Return the tree of each root turn that delegated, in the order in which these were opened."""
-    grown = _Grown(ledger, prices)
-    return tuple(grown.root(turn) for turn in ledger.turns.values() if turn.task is None and turn.tasks)
+    """Return the tree of each root turn that delegated, in the order in which they were opened."""
+    builder = _TreeBuilder(ledger, prices)
+    return tuple(builder.root(turn) for turn in ledger.turns.values() if turn.task is None and turn.tasks)
 
 
 def flat(nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
-    """Yield every node of these trees, each before those below it."""
+    """Yield all nodes of these trees, each before the nodes below it."""
     for node in nodes:
         yield node
         yield from flat(node.tasks)
 
 
-class _Grown:
+class _TreeBuilder:
     def __init__(self, ledger: Ledger, prices: Mapping[str, Price]) -> None:
         self._ledger, self._prices = ledger, prices
         self._turns: dict[int, list[TurnState]] = {}
-        """By task: the turns that did it."""
+        """By the task's `id()`: the turns that did it."""
         for turn in ledger.turns.values():
             if turn.task is not None:
                 self._turns.setdefault(id(turn.task), []).append(turn)
@@ -167,7 +167,7 @@ class _Grown:
 
 
 def levels_of(error: TaskError | None) -> Iterator[ErrorLevel]:
-    """Yield a failure as each level told it, from the task itself down to where it began."""
+    """Yield a failure as each level reported it, from the task itself down to the origin."""
     while error is not None:
         yield ErrorLevel(
             code=error.code,

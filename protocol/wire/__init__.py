@@ -1,1 +1,1 @@
-"""What lies on the bus: ids, subjects, the handoff, commands, events, documents, and how they are read."""
+"""Everything on the bus: ids, subjects, the handoff, commands, events, documents, and how to read them."""

@@ -1,7 +1,7 @@
 """Bytes to values and back: the one place where a message is read or written.
 
-Reading is total: every message of a peer becomes a value or a typed error, never another exception.
-Writers emit the newest form. Of events there is one that is read, so readers know no other.
+Reading is total: every message from a peer becomes a value or a typed error, never another exception.
+Writers emit the newest form of an event. Only one form is still read, so readers know no other.
 """
 
 import functools
@@ -32,7 +32,7 @@ from protocol.wire.prices import READ_ERRORS, Count
 T = TypeVar("T")
 
 DEEPEST_DOCUMENT = 2 * DEEPEST
-"""The same of a whole document, which holds values."""
+"""Deepest nesting of a whole document, which contains values."""
 
 _events = msgspec.json.Decoder(AnyEvent)
 _submits = msgspec.json.Decoder(Submit)
@@ -41,9 +41,9 @@ _controls = msgspec.json.Decoder(Control)
 _usages = msgspec.json.Decoder(Usage)
 _types = frozenset(TYPES.values())
 _OLD_FORM = 1
-"""Its chain was another. No release has written it."""
+"""It had a different hash chain. No release has written it."""
 _NOTHING = Report().usage
-"""The usage of every report that says none."""
+"""The one object that is the usage of every report without one."""
 
 
 class _Head(msgspec.Struct):
@@ -59,10 +59,10 @@ _QUOTED = re.compile(r"'.*'", re.DOTALL)
 
 
 def readable(body: bytes, kind: type[T]) -> T | None:
-    """Return the document of a kind in `body`; None if `body` holds none.
+    """Return the document of type `kind` in `body`, or None if there is none.
 
-    It reads documents of others on the bus: dead letters, cards, steps, entries, notes. It never raises, even
-    for bytes that are no UTF-8. A document that is nested too deep to be written again is none.
+    It reads what others put on the bus: dead letters, cards, steps, entries, notes. It never raises, even for
+    bytes that are not UTF-8. A document nested too deep to be written again counts as none.
     """
     hashable: Any = kind
     try:
@@ -78,7 +78,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _is_too_deep(body: bytes) -> bool:
-    """Return True if a document has more lists and objects within each other than any of ours."""
+    """Return True if a document nests lists and objects deeper than any of ours."""
     if body.count(b"[") + body.count(b"{") <= DEEPEST_DOCUMENT:
         return False
     depth = 0
@@ -90,7 +90,7 @@ def _is_too_deep(body: bytes) -> bool:
 
 
 UNWRITABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
-"""Raised where a value cannot be written as JSON, or what was written not be read again."""
+"""What msgspec raises if a value cannot be written as JSON, or the JSON not be read again."""
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -102,15 +102,15 @@ def encode_whole(message: msgspec.Struct) -> bytes:
     """Return a message's JSON. Raises Malformed for NaN and infinity, which would become null."""
     body = encode(message)
     if b"null" in body and (place := non_finite(msgspec.to_builtins(message), "")):
-        raise Malformed(f"{place}: NaN and infinity are no numbers in JSON")
+        raise Malformed(f"{place}: JSON has no NaN and no infinity")
     return body
 
 
 def non_finite(value: Any, path: str) -> str:
-    """Return where in a JSON value the first number is that is not finite; empty if all are.
+    """Return the path of the first non-finite number in a JSON value; empty if all are finite.
 
     Args:
-        path: where the value itself is.
+        path: path of the value itself.
     """
     if isinstance(value, float):
         return "" if math.isfinite(value) else path
@@ -124,29 +124,30 @@ def non_finite(value: Any, path: str) -> str:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return True if two messages, or parts of them, are one JSON value.
+    """Return True if two messages, or parts of them, are the same JSON value.
 
-    Types count at every depth: `true`, `1`, `1.0` and `"1"` are four values, though Python's `==` takes three
-    of them for one. The order of an object's keys does not count. JSON knows no NaN, so that nothing differs
-    from itself.
+    Types count at every depth: `true`, `1`, `1.0` and `"1"` are four different values, though in Python three
+    of them are equal. The order of an object's keys does not count. JSON has no NaN, so every value equals
+    itself.
     """
     return one is other or canonical(one) == canonical(other)
 
 
 canonical = msgspec.json.Encoder(order="deterministic").encode
-"""Returns a value's canonical JSON: no white space, members sorted by their names."""
+"""Returns a value's canonical JSON: no white space, members sorted by name."""
 
 
 def body_digest(body: bytes) -> str:
-    """Return SHA-256 (hex) of a message's bytes as they came."""
+    """Return SHA-256 (hex) of a message's bytes as received."""
     return hashlib.sha256(body).hexdigest()
 
 
 def is_readable(event: AnyEvent) -> bool:
-    """Return True if `decode_event` would read an event back that is made here.
+    """Return True if `decode_event` can read back an event that was built here.
 
-    All else in it was read from a message or a document, which has the same ranges. Only sums of reports may
-    be out of theirs. (To decode the whole of every event once more would cost about four times as much.)
+    Only sums of reports can be out of range: everything else in the event was read from a message or
+    document, where the same ranges apply. (Decoding every event completely would cost about four times as
+    much.)
     """
     report, work = event.report, event.work
     sums = [] if report is None else [report.usage]
@@ -167,9 +168,9 @@ def decode_event(body: bytes) -> AnyEvent:
     """Return the event in `body`.
 
     Raises:
-        UnknownEvent: its type or form is not one of this build's (`OldForm`: any more). The caller must not
-            go on.
-        Malformed: it is no event.
+        UnknownEvent: this build does not know its type or form (`OldForm`: no longer reads it). The caller
+            must not go on.
+        Malformed: it is not an event.
     """
     try:
         event: AnyEvent = _events.decode(body)
@@ -179,7 +180,7 @@ def decode_event(body: bytes) -> AnyEvent:
 
 
 def _unreadable(body: bytes, error: Exception) -> NoReturn:
-    """Say why `body` is no event that this build reads: raise UnknownEvent or Malformed."""
+    """Raise UnknownEvent or Malformed, with the reason why this build cannot read `body` as an event."""
     try:
         head = _heads.decode(body)
     except READ_ERRORS as unreadable:
@@ -198,7 +199,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def check_form(type_: str, version: int) -> None:
-    """Raise OldForm if an event has a form that only earlier builds read."""
+    """Raise OldForm if only earlier builds read this form of event."""
     if version == _OLD_FORM:
         raise OldForm(type_, version, VERSION)
 
@@ -209,7 +210,7 @@ def parse_submit(body: bytes) -> Submit:
     if not submit.text.strip():
         raise Malformed("submit: `text` is empty")
     if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
-        raise Malformed("submit: `rerun_of` is no request's id")
+        raise Malformed("submit: `rerun_of` is not a request id")
     if submit.forked_from is not None:
         _check_fork(submit, submit.forked_from)
     check_facts(submit.facts, reserved=TEXT_FACT)
@@ -232,14 +233,14 @@ def _check_fork(submit: Submit, fork: commands.ForkedFrom) -> None:
 
 
 def parse_proposal(body: bytes) -> Proposal:
-    """Return what a turn proposes; a move that this build lacks becomes `UnknownMove`. Raises Malformed."""
+    """Return a turn's proposal; a move that this build lacks becomes `UnknownMove`. Raises Malformed."""
     proposal: Proposal
     try:
         proposal = _proposals.decode(body)
     except READ_ERRORS as error:
         proposal = _with_unknown_move(body, error)
     if not is_token(proposal.turn):
-        raise Malformed("proposal: `turn` cannot be one")
+        raise Malformed("proposal: `turn` is not a valid id")
     match proposal:
         case commands.MoveProposed(move=move):
             move.check()
@@ -252,37 +253,37 @@ def parse_proposal(body: bytes) -> Proposal:
     return proposal
 
 
-class _Spoken(msgspec.Struct):
+class _ProposalHeader(msgspec.Struct):
     turn: str
     round: Count
     report: msgspec.Raw = msgspec.Raw()
     kind: Any = None
 
 
-_spoken = msgspec.json.Decoder(_Spoken)
+_proposal_headers = msgspec.json.Decoder(_ProposalHeader)
 UNREADABLE = "malformed"
-"""Code of the failure of a round whose proposal cannot be read."""
+"""Failure code of a round whose proposal cannot be read."""
 MAX_FAILURE_CHARS = 512
 
 
 def failure_of(body: bytes, error: Malformed) -> commands.ReportFailure | None:
-    """Return the failure of the round that an unreadable proposal speaks for; None if that cannot be read.
+    """Return the failure of the round that sent an unreadable proposal; None if the round is unreadable, too.
 
-    Its report counts if that can be read by itself: what was spent was spent.
+    The proposal's report counts if it can be read by itself, since the money is spent either way.
     """
     try:
-        spoken = _spoken.decode(body)
+        header = _proposal_headers.decode(body)
     except READ_ERRORS:
         return None
-    if not is_token(spoken.turn) or spoken.kind in ("claim", "post"):  # neither ends a round
+    if not is_token(header.turn) or header.kind in ("claim", "post"):  # neither ends a round
         return None
-    report = readable(bytes(spoken.report), Report) or Report()
+    report = readable(bytes(header.report), Report) or Report()
     failure = commands.Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])
-    return commands.ReportFailure(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
+    return commands.ReportFailure(turn=TurnId(header.turn), round=header.round, error=failure, report=report)
 
 
 def _with_unknown_move(body: bytes, error: Exception) -> commands.MoveProposed:
-    """Read a proposal whose move is none of ours, so that a rule can refuse it by its name."""
+    """Read a proposal whose move this build does not know, so that a rule can refuse the move by name."""
     problem = Malformed(f"proposal: {_where(error)}")
     try:
         raw = msgspec.json.decode(body)
@@ -306,7 +307,7 @@ def parse_control(body: bytes) -> Control:
     if not is_token(control.id):
         raise Malformed("control: `id` must be 1 to 64 characters of A-Z a-z 0-9 _ -")
     if control.turn is not None and not is_token(control.turn):
-        raise Malformed("control: `turn` cannot be one")
+        raise Malformed("control: `turn` is not a valid id")
     match control:
         case commands.Resolve():
             check_facts(control.facts)
@@ -335,5 +336,5 @@ def _read(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
 
 
 def _where(error: Exception) -> str:
-    """Return what was wrong in msgspec's words, which name types and paths; a quoted value is cut."""
+    """Return msgspec's description of an error, with types and paths; quoted values are removed."""
     return _QUOTED.sub("'…'", str(error)) if isinstance(error, msgspec.MsgspecError) else "cannot be read"

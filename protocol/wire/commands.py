@@ -1,9 +1,9 @@
 """What agents, clients and operators *ask for*: submits, proposals and control messages.
 
-The moves, which most proposals hold, are in `protocol.wire.moves`.
+Most proposals contain a move; `protocol.wire.moves` has those.
 
-Everything here is a claim. The guard believes no claim that the log or the broker can answer. The subject
-says who the sender is, and the ledger says which turn it is.
+Everything here is a claim. The guard trusts no claim that it can check against the log or the broker: the
+subject tells the sender, and the ledger tells the current turn.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from protocol.wire.moves import Move, Short, UnknownMove, WireMessage
 from protocol.wire.prices import MAX_MODELS, Amount, Count, Metered, Seconds
 
 MAX_MESSAGE_BYTES = 256 << 10
-"""What a sender's queue takes of one message, its subject and headers counted."""
+"""Largest message that a sender's queue takes, including subject and headers."""
 MAX_MODEL_CHARS = 128
 MAX_PROMPT_CHARS = 64
 MAX_VERSION_CHARS = 64
@@ -62,11 +62,11 @@ class ForkedFrom(WireMessage, frozen=True, kw_only=True):
 
 
 class Submit(WireMessage, frozen=True, kw_only=True):
-    """A client's request, the plain JSON that anything that speaks NATS can publish."""
+    """A client's request: plain JSON that any NATS client can publish."""
 
     text: str
     to: AgentName | None = None
-    """The agent to begin with; the fleet's entry agent if none is named."""
+    """The first agent; None for the fleet's entry agent."""
     intent: str | None = None
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
@@ -74,9 +74,9 @@ class Submit(WireMessage, frozen=True, kw_only=True):
     policy: str = "default"
     conversation: Short | None = None
     rerun_of: RequestId | None = None
-    """The request that this one does again, from where it failed."""
+    """The request that this one repeats from where it failed."""
     forked_from: ForkedFrom | None = None
-    """The request that this one goes on from; an operator's alone."""
+    """The request that this one continues. Only operators may set it."""
     v: Literal[1] = 1
 
 
@@ -84,32 +84,32 @@ class Submit(WireMessage, frozen=True, kw_only=True):
 
 
 class Usage(WireMessage, frozen=True, kw_only=True):
-    """What a turn spent, cumulative over its rounds."""
+    """A turn's spending, cumulative over its rounds."""
 
     nano_dollars: Amount = 0
     tokens: Amount = 0
     model_calls: Amount = 0
     models: Annotated[Mapping[ModelName, Metered], msgspec.Meta(max_length=MAX_MODELS)] = {}
-    """The same by model, where it is known; nothing is judged by it."""
+    """The same by model, as far as known. No verdict uses it."""
 
 
 class Report(WireMessage, frozen=True, kw_only=True):
-    """What a turn says it did. The guard accounts for it; the journal lets others check it."""
+    """A turn's own account of what it did. The guard adds it up; the journal lets others check it."""
 
     usage: Usage = Usage()
     actions: tuple[str, ...] = ()
-    """Names of the tools that were called, each once, sorted."""
+    """Names of the called tools, without duplicates, sorted."""
     steps: Amount = 0
     digest: str = ""
     """SHA-256 over the turn's journal; empty for a turn without steps."""
     prompt: Annotated[str, msgspec.Meta(max_length=MAX_PROMPT_CHARS)] = ""
-    """Version of the prompt that the agent gives its model; empty for an agent without one."""
+    """Version of the agent's prompt for its model; empty for an agent without a model."""
     effects: tuple[str, ...] = ()
     """Those of `actions` that have an effect."""
     version: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARS)] = ""
-    """The agent's, whose code ran the turn's latest round."""
+    """Version of the agent code that ran the turn's latest round."""
     build: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARS)] = ""
-    """Of what that code was built, such as a git revision."""
+    """What that code was built from, such as a git revision."""
 
 
 class Failure(WireMessage, frozen=True, kw_only=True):
@@ -122,13 +122,13 @@ class Failure(WireMessage, frozen=True, kw_only=True):
 
 
 class Doubt(WireMessage, frozen=True, kw_only=True):
-    """An effect that began, and of which no result is known: its process died, or its tool raised."""
+    """An effect that began but has no known result: its process died, or its tool raised."""
 
     step: str
     action: str
     key: str = ""
     message: str = ""
-    """What its tool raised, as a safe sentence; empty where the process died."""
+    """The tool's exception as a safe sentence; empty if the process died."""
 
 
 class _Proposal(WireMessage, tag_field="kind", frozen=True, kw_only=True):
@@ -143,24 +143,24 @@ class MoveProposed(_Proposal, tag="move", frozen=True, kw_only=True):
 
     move: Move
     oversized: Count = 0
-    """Bytes of a proposal that its queue does not take. `move` is then an outline of what was asked for: the
-    guard refuses it, and the agent gets a round to ask for less."""
+    """Size in bytes of a proposal that was too large for its queue; otherwise 0. `move` is then only a
+    summary. The guard refuses it, and the agent gets a round to propose less."""
 
 
 class ReportFailure(_Proposal, tag="turn_failed", frozen=True, kw_only=True):
-    """A turn broke. Not the move `fail`, which gives the request up on purpose."""
+    """A turn failed. This is not the move `fail`, which gives the request up on purpose."""
 
     error: Failure
 
 
 class ReportInDoubt(_Proposal, tag="effect_doubted", frozen=True, kw_only=True):
-    """A turn found an effect of its own in doubt, and stops until somebody settles it."""
+    """A turn found one of its effects in doubt, and stops until a person settles it."""
 
     effect: Doubt
 
 
 class OfferClaimed(_Proposal, tag="claim", frozen=True, kw_only=True):
-    """An agent wants an offered task. `turn` is the offer, `round` 0."""
+    """An agent claims an offered task. `turn` is the offer's id, `round` is 0."""
 
 
 class FactsPost(_Proposal, tag="post", frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ Proposal = MoveProposed | ReportFailure | ReportInDoubt | OfferClaimed | FactsPo
 
 
 def id_of(request: str, proposal: Proposal, sender: str) -> ProposalId:
-    """Return a proposal's id. A round has one; a claim is its sender's own, and a post one of several."""
+    """Return a proposal's id. A round has one; a claim has one per sender, and a post one per count."""
     if type(proposal) is OfferClaimed:
         return claim_id(request, proposal.turn, sender)
     if type(proposal) is FactsPost:
@@ -192,14 +192,14 @@ def submit_id(request: str) -> ProposalId:
 
 class _Control(WireMessage, tag_field="kind", frozen=True, kw_only=True):
     id: str
-    """The sender's own id of this message: the same id again is the same message."""
+    """The sender's id for this message. A repeated id means a repeated message."""
     by: str = ""
-    """The person's name, recorded; who may send it is a matter of credentials."""
+    """The person's name, for the record. Credentials decide who may send it."""
     v: Literal[1] = 1
 
     @property
     def turn(self) -> TurnId | None:
-        """Return the turn that it is about, if any."""
+        """The turn that it concerns, if any."""
         return None
 
     @property
@@ -220,13 +220,13 @@ class Freeze(_Control, tag="freeze", frozen=True, kw_only=True):
 
 
 class Thaw(_Control, tag="thaw", frozen=True, kw_only=True):
-    """Go on admitting moves."""
+    """Resume admitting moves."""
 
     reason: str = ""
 
 
 class Assign(_Control, tag="assign", frozen=True, kw_only=True):
-    """Say which person looks at an escalation."""
+    """Assign an escalation to a person."""
 
     turn: TurnId
     to: str
@@ -237,16 +237,16 @@ class Resolve(_Control, tag="resolve", frozen=True, kw_only=True):
 
     turn: TurnId
     to: AgentName | None = None
-    """Whom the work goes to; by default, the agent whose turn the escalation ended."""
+    """The agent that gets the work; by default the agent whose turn the escalation ended."""
     again: bool = False
-    """Go on under the ended turn's id, so that its journal and effect keys hold."""
+    """Continue under the ended turn's id, so that its journal and effect keys stay valid."""
     complete: bool = False
     answer: Any = None
     """With `complete`: the answer."""
     summary: str = ""
     facts: tuple[Fact, ...] = ()
     budget: Budget | None = None
-    """The agent's new grant. A dimension that it leaves out keeps the rest of the old one."""
+    """A new budget for the agent. A dimension that it leaves out keeps what is left of the old budget."""
 
 
 class ReplyToAsk(_Control, tag="reply", frozen=True, kw_only=True):
@@ -256,11 +256,11 @@ class ReplyToAsk(_Control, tag="reply", frozen=True, kw_only=True):
     round: Count
     value: Any = None
     reason: str = ""
-    """Why, in the person's words: the agent whose effect was not approved is told."""
+    """The person's reason. The agent gets it, for example when its effect was not approved."""
 
 
 class Settle(_Control, tag="settle", frozen=True, kw_only=True):
-    """Say what became of an effect in doubt."""
+    """Settle an effect in doubt: done or not done."""
 
     turn: TurnId
     round: Count
@@ -269,13 +269,13 @@ class Settle(_Control, tag="settle", frozen=True, kw_only=True):
 
 
 class Forget(_Control, tag="forget", frozen=True, kw_only=True):
-    """Forget what a conversation remembers. It is about no request: it is sent to the whole mesh (`_`)."""
+    """Forget what a conversation remembers. It concerns no request, so it is sent to the whole mesh (`_`)."""
 
     conversation: Short
     client: AgentName | None = None
-    """Whose conversation it is; the sender's own if it names nobody."""
+    """The client that owns the conversation; None for the sender."""
     keys: tuple[str, ...] = ()
-    """Keys of the facts to forget; all of them if empty."""
+    """Keys of the facts to forget; empty for all."""
 
 
 Control = Cancel | Freeze | Thaw | Assign | Resolve | ReplyToAsk | Settle | Forget
@@ -288,7 +288,7 @@ def is_control(what: Submit | Proposal | Control) -> TypeGuard[Control]:
 
 
 def asked_for(what: Submit | Proposal | Control) -> str:
-    """Return what a message asks for, in a word of ours: `submit`, a move, or a kind; else `unknown`."""
+    """Return a message's kind as a known word: `submit`, a move's name or a tag; `unknown` if it has none."""
     if type(what) is Submit:
         return "submit"
     asked = what.move if type(what) is MoveProposed else what
@@ -296,17 +296,17 @@ def asked_for(what: Submit | Proposal | Control) -> str:
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """One message as the guard takes it up: who sent it (by the broker's word) and what it asks."""
+    """One message as the guard takes it up: its sender, as the broker reports it, and its content."""
 
     request: str
     sender: AgentName
     what: Submit | Proposal | Control
     cause: Cause
     role: SenderRole = "nobody"
-    """What the fleet file says the sender is."""
+    """The sender's role in the fleet file."""
     digest: str = ""
-    """SHA-256 of the bytes; tells a submit that is repeated from another one under its id."""
+    """SHA-256 of the bytes. It tells a repeated submit from a different one with the same id."""
     trace: str = ""
-    """The `traceparent` that the message brought; well-formed or empty."""
+    """The message's `traceparent`; well-formed or empty."""
     stored: int = 0
-    """When the bus stored it (UTC µs): what fell due later has not come before it. 0: not known."""
+    """UTC µs at which the bus stored it; 0 if unknown. Whatever fell due later comes after it."""

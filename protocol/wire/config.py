@@ -1,15 +1,15 @@
 """The documents in CONF: the fleet, policies, and the breakers that guards keep there.
 
-The fleet says who exists, what each may do, and whom each may hand to. The admin's `mesh.toml` becomes this
-document, which guards watch. It is the authority that verdicts rest on; what a running agent says of itself
-(its card) is for display only.
+The fleet lists who exists, what each member may do, and to whom it may hand work. It is made from the admin's
+`mesh.toml`, and guards watch it. Verdicts depend on it alone; what a running agent tells about itself (its
+card) is for display only.
 
-A policy is the rules of a request as numbers: a named, versioned, hashed document. A request is judged by
-the document that its `request.opened` embeds, for as long as it lives. So a changed policy changes new
-requests only, and a log can be judged from a file.
+A policy is the rules of a request as numbers: a named, versioned, hashed document. A request is judged by the
+policy that its `request.opened` embeds, as long as it lives. So a changed policy affects new requests only,
+and a log can be judged from a file.
 
-Everybody reads a document here, whole. Numbers have their ranges in the types; the readers add what no type
-can say, and refuse a document with all of its mistakes.
+All readers use the functions here. Types hold the ranges of numbers; the readers check what types cannot
+express, and report all mistakes of a document at once.
 """
 
 import hashlib
@@ -32,123 +32,124 @@ from protocol.wire.prices import (
     Bytes,
     Hops,
     Moment,
+    PositiveSeconds,
     Price,
     Seconds,
-    SomeSeconds,
     Times,
 )
 
 LEASE_S = 6.0
 GUARD_LEASE_S = 3.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 600.0
-"""What a fleet file may say. Shorter, and a pause of the process would lose a lease that it is keeping."""
+"""Range of leases in a fleet file. With a shorter one, a pause of the process would lose its lease."""
 Lease = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE_S)]
 TURN_TIMEOUT_S = 900.0
 PARTITIONS, MOST_PARTITIONS = 4, 64
-"""Partitions of a mesh whose fleet file names no number, and the most that it may name."""
+"""Default and largest number of partitions in a fleet file."""
 MOST_AT_ONCE = 100_000
 MOST_PER_MINUTE = 10_000_000
 MOST_OPEN, MOST_MIB = 100_000_000, 1 << 30
-LEAST_HANDOFF_BYTES = 1_024  # its names, ids and constraints alone come to about half of that
+LEAST_HANDOFF_BYTES = 1_024  # names, ids and constraints alone take about half of it
 BreakerState = Literal["closed", "open", "half_open"]
 BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
 
 
 class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing."""
+    """One agent as verdicts see it. In a field, None means no limit; an empty value allows nothing."""
 
     name: AgentName
     clearance: tuple[str, ...] = ()
-    """Labels that it may see. A fact or artifact with any other label is withheld from it."""
+    """Labels that the agent may see. A fact or artifact with any other label is withheld from it."""
     intents: tuple[str, ...] | None = None
-    """Intents that it takes. A handoff without an intent is taken by everybody."""
+    """Intents that the agent takes. Every agent takes a handoff without an intent."""
     actions: tuple[str, ...] | None = None
-    """Tools that its turns may have called."""
+    """Tools that its turns may call."""
     to: tuple[AgentName, ...] | None = None
     """Agents that it may give work to."""
     description: str = ""
     """One line for models and people."""
 
     def takes(self, intent: str | None) -> bool:
-        """Return True if it takes this intent. Every agent takes work without an intent."""
+        """Return True if the agent takes this intent. Every agent takes work without an intent."""
         return intent is None or self.intents is None or intent in self.intents
 
 
 class BreakerRules(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """When a breaker opens and closes. All times in seconds."""
+    """When a breaker opens and closes. All times are in seconds."""
 
     failures: Times = 5
-    """Different turns that have to fail within `window_s`; 0 switches the breaker off."""
+    """How many different turns must fail within `window_s` to open it; 0 disables the breaker."""
     window_s: BreakerSpan = 60.0
     open_s: BreakerSpan = 30.0
-    """How long nothing is admitted before one handoff is tried."""
+    """How long nothing is admitted before one handoff is let through on trial."""
     trial_s: BreakerSpan = 60.0
-    """How long the others wait for what a trial comes to."""
+    """How long other handoffs wait for the outcome of a trial."""
 
 
 class ModelLimits(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How fast each process may ask a model. Agents keep to it by themselves; nothing is judged by it."""
+    """How fast each process may call a model. Agents comply by themselves; no verdict uses it."""
 
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] | None = None
-    """Requests under way at once, of each process."""
+    """Concurrent model requests of each process."""
     per_minute: Annotated[int, msgspec.Meta(ge=1, le=MOST_PER_MINUTE)] | None = None
-    """Requests that begin within a minute, of each process."""
+    """Model requests that each process may begin within a minute."""
 
 
 class Quota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a client, or an operator that submits, may have of the log. Each guard counts by itself."""
+    """How much of the log a client, or a submitting operator, may use. Each guard counts by itself."""
 
     open_requests: Annotated[int, msgspec.Meta(ge=1, le=MOST_OPEN)] = 10_000
-    """Requests that are not over."""
+    """Most requests that are not over."""
     mib_per_hour: Annotated[float, msgspec.Meta(gt=0, le=MOST_MIB)] = 1024.0
-    """What the log takes of events of its requests. A client that was quiet may use up an hour's at once."""
+    """Most log space for events of its requests. After a quiet hour, an hour's worth may be used at once."""
 
 
 class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Everybody with credentials, by role. `revision` is the stream sequence it was read at."""
+    """All members with credentials, by role. `revision` is the stream sequence at which it was read."""
 
     name: str
     entry: AgentName
-    """The agent that a submit goes to when it names none."""
+    """The agent that gets submits that name no agent."""
     agents: Mapping[str, AgentEntry] = {}
     clients: tuple[AgentName, ...] = ()
     operators: tuple[AgentName, ...] = ()
     viewers: tuple[AgentName, ...] = ()
     human: bool = False
-    """True if people read the `human` queue. Without one, nothing can be escalated."""
+    """True if people read the `human` queue. Otherwise nothing can be escalated."""
     tiers: tuple[str, ...] = ()
-    """The people who get an escalation: the first tier at first, the next each time it is raised again."""
-    log_max_age_s: SomeSeconds = 30 * 86_400.0
+    """Groups of people who get escalations: first the first tier, then the next each time it is raised."""
+    log_max_age_s: PositiveSeconds = 30 * 86_400.0
     """How long the log keeps events. A request's deadline is at most half of it. A request id older than a
-    quarter is refused, since the log may have lost its first run."""
+    quarter of it is refused, since the log may have lost the request's first run."""
     lease_s: Lease = LEASE_S
-    """How long an agent's turn stays its own after its last sign of life; then another instance gets it."""
+    """How long an instance keeps a turn after its last sign of life. Then another instance gets it."""
     guard_lease_s: Lease = GUARD_LEASE_S
-    """The same for what a guard has in hand."""
+    """The same for messages that a guard is working on."""
     breaker: BreakerRules = BreakerRules()
-    """When an agent that keeps failing is given no more work."""
+    """When an agent that keeps failing gets no more work."""
     breakers: Mapping[AgentName, BreakerRules] = {}
-    """The same for agents that have rules of their own."""
+    """Rules of agents that have their own."""
     models: Mapping[str, ModelLimits] = {}
-    """How fast models may be asked, by id."""
+    """How fast models may be called, by model id."""
     labels: Mapping[str, tuple[str, ...]] = {}
-    """By fact key, in any case: labels of every fact of this key, besides those that its bringer says."""
+    """By fact key, case-insensitively: labels of every fact with this key, besides those that its sender
+    gives."""
     revision: int = 0
     artifacts: str = ""
-    """The store of artifacts, a URL or a folder's path; empty for a folder of the process's own machine."""
-    memory_max_age_s: SomeSeconds = 30 * 86_400.0
-    """How long a fact that a conversation remembers is handed to its later requests."""
+    """The artifact store: a URL or a folder's path; empty for a folder on the process's own machine."""
+    memory_max_age_s: PositiveSeconds = 30 * 86_400.0
+    """How long a conversation hands a remembered fact to its later requests."""
     quota: Quota = Quota()
-    """What each client may have of the log."""
+    """How much of the log each client may use."""
     quotas: Mapping[AgentName, Quota] = {}
-    """The same for clients that have a quota of their own."""
+    """Quotas of clients that have their own."""
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)] = PARTITIONS
-    """How many ways messages for guards are shared among them, by request. Fixed for a mesh's life: another
-    number would move requests between partitions while they are decided."""
+    """Into how many partitions guards divide their messages, by request. Fixed for a mesh's life: a different
+    number would move requests between partitions while they are being decided."""
     lane: bool = True
-    """True if guards take questions on the lane (`mesh.lane.…`); else every message is stored first."""
+    """True if guards listen on the lane (`mesh.lane.…`). Otherwise every message is stored first."""
     swarms: bool = False
-    """True if a policy is a swarm's: then each intent that an agent lists has an inbox of offers."""
+    """True if any policy has the topology `swarm`. Then each intent of an agent has an inbox for offers."""
 
     def role_of(self, name: str) -> SenderRole:
         if name in self.agents:
@@ -160,10 +161,10 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         return "viewer" if name in self.viewers else "nobody"
 
     def tier_for(self, raised: int) -> str:
-        """Return the tier that has what was raised so often; empty where the fleet names no tiers.
+        """Return the tier for something raised `raised` times; empty if the fleet names no tiers.
 
-        What is raised more often than there are tiers stays with the last. Questions and doubts are never
-        raised (0): the first tier has them.
+        Once all tiers were tried, it stays with the last. Questions and doubts are never raised (0), so the
+        first tier gets them.
         """
         return self.tiers[min(max(raised, 1), len(self.tiers)) - 1] if self.tiers else ""
 
@@ -175,31 +176,31 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @property
     def heartbeat_s(self) -> float:
-        """How often an agent says that it is still at its turn: a lost heartbeat costs nothing."""
+        """How often an agent extends its lease. Losing one heartbeat does no harm."""
         return self.lease_s / 3
 
     @property
     def pull_s(self) -> float:
-        """How long an agent's pull lasts: it ends before a lease does, or a frozen agent would keep
-        getting back what it lost."""
+        """How long an agent's pull lasts. It ends before a lease does, or a frozen agent would keep getting
+        back the messages that it lost."""
         return self.lease_s * 2 / 3
 
     @property
     def guard_pull_s(self) -> float:
-        """How long a guard's pull lasts; it is shorter than its lease for the same reason."""
+        """How long a guard's pull lasts; shorter than its lease for the same reason."""
         return self.guard_lease_s * 2 / 3
 
 
 class Policy(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """All times in seconds. Counts are inclusive: `max_depth` hops are allowed, one more is not."""
+    """A request's rules. All times are in seconds. Counts are inclusive: `max_depth` hops are allowed."""
 
     name: str = "default"
     version: int = 1
     topology: str = "handoff"
     max_depth: Hops = 5
-    """Agent-to-agent hops of a segment, hand-backs included. 3 to 5 is what the field uses."""
+    """Agent-to-agent hops of a segment, including hand-backs. 3 to 5 is common in the field."""
     max_refusals: Times = 2
     """Rounds that a turn gets after a refusal; the next refusal escalates."""
     max_retries: Times = 2
@@ -210,66 +211,66 @@ class Policy(
     max_asks: Times = 3
     max_escalations: Times = 3
     max_handoff_bytes: Bytes = 65_536
-    deadline_s: SomeSeconds = 86_400.0
-    """How long a request may take if its submit does not say."""
-    turn_timeout_s: SomeSeconds = TURN_TIMEOUT_S
-    """How long one round may take, counted while its agent is served and has it, or while the queue before it
-    stands still."""
-    unattended_after_s: SomeSeconds | None = 3_600.0
-    """How long a round waits for an agent that nobody serves, without a break, before it fails; None: as long
-    as the request's deadline lets it."""
-    escalation_sla_s: SomeSeconds | None = None
-    """How long people have before an escalation is raised again, one tier up; None: no limit."""
+    deadline_s: PositiveSeconds = 86_400.0
+    """How long a request may take, unless its submit sets a deadline."""
+    turn_timeout_s: PositiveSeconds = TURN_TIMEOUT_S
+    """How long one round may take. It counts while a served agent has the round, or while the queue ahead of
+    it does not move."""
+    unattended_after_s: PositiveSeconds | None = 3_600.0
+    """How long a round waits for an agent without any instance before it fails, counted without a break.
+    None: until the request's deadline."""
+    escalation_sla_s: PositiveSeconds | None = None
+    """How long people have before an escalation is raised to the next tier; None for no limit."""
     on_budget: Literal["escalate", "fail"] = "escalate"
-    """What happens when a turn has used up its budget, or asks for more until it has no round left. Either a
-    person gets the request, or it ends `failed` with `budget_exhausted`."""
+    """What happens when a turn has used up its budget, or has used up its rounds by asking for more: a person
+    gets the request, or it ends `failed` with `budget_exhausted`."""
     budget: Budget | None = None
-    """What a request may spend if its submit does not say."""
+    """What a request may spend, unless its submit sets a budget."""
     max_levels: Hops = 3
-    """Turns from the root to the deepest task, both counted."""
+    """Turns from the root to the deepest task, both included."""
     max_open_tasks: Hops = 8
     """Tasks that one turn may have open at once."""
     max_tasks: Hops = 50
-    """Tasks that a request may open in all."""
+    """Tasks that a request may open in total."""
     max_revisions: Times = 3
-    """How often one task may be done again after feedback."""
+    """How often a task may be repeated after feedback."""
     keep_back: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
-    """Part of what a lead has left that tasks without a budget of their own do not share."""
-    claim_within_s: SomeSeconds = 30.0
-    """How long an offered task waits for a claim, counted while anybody who may claim it is served."""
+    """Share of a lead's remaining budget that it keeps. Tasks without their own budget split the rest."""
+    claim_within_s: PositiveSeconds = 30.0
+    """How long an offered task waits for a claim, counted while any agent that may claim it is served."""
     max_posts: Times = 100
-    """Posts that one turn may put on the board of a swarm."""
+    """Posts that one turn may put on a swarm's board."""
     max_posted_bytes: Bytes = 1 << 20
-    """What all posts of a request may come to, as JSON, those included that newer ones replaced."""
+    """Total JSON size of all posts of a request, including those that newer posts replaced."""
 
 
 def policy_hash(policy: Policy) -> str:
-    """Return SHA-256 (hex) over the policy's canonical JSON: sorted keys, defaults left out."""
+    """Return SHA-256 (hex) over the policy's canonical JSON: sorted keys, without defaults."""
     return hashlib.sha256(msgspec.json.encode(policy, order="deterministic")).hexdigest()
 
 
 class FailedTurn(msgspec.Struct, frozen=True, gc=False):
-    """A turn that failed, and when it last did (UTC µs)."""
+    """A failed turn, and when it last failed (UTC µs)."""
 
     turn: TurnId
     at: Moment
 
 
 class Trial(msgspec.Struct, frozen=True, gc=False):
-    """The message whose handoff is let through, and since when (UTC µs)."""
+    """The message whose handoff is let through on trial, and since when (UTC µs)."""
 
     cause: Cause
     since: Moment
 
 
 class BreakerEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What `mesh.conf.breaker.<agent>` holds; no entry is a closed breaker without failures."""
+    """The document at `mesh.conf.breaker.<agent>`. Without an entry it is closed and has no failures."""
 
     state: BreakerState = "closed"
     failures: tuple[FailedTurn, ...] = ()
-    """While closed: those of the window, at most as many as open it."""
+    """While closed: the failures within the window, at most as many as would open it."""
     opened_at: Moment | None = None
-    """UTC µs. An open one without it was opened by hand, and stays open until it is closed by hand."""
+    """UTC µs. An open breaker without it was opened by hand, and stays open until it is closed by hand."""
     trial: Trial | None = None
 
 
@@ -279,7 +280,7 @@ _QUOTED = re.compile(r"'.*'", re.DOTALL)
 
 
 class DocumentInvalid(Malformed):
-    """A document with mistakes; each names its place."""
+    """A document with mistakes, each with its place."""
 
     code = "protocol.document_invalid"
 
@@ -291,31 +292,31 @@ class DocumentInvalid(Malformed):
 # --- a policy -------------------------------------------------------------------------------------
 
 
-def policy_of(said: object, name: str) -> Policy:
-    """Return the policy `name` that a document says. Raises DocumentInvalid with every mistake.
+def parse_policy(fields: object, name: str) -> Policy:
+    """Return the policy `name` with these fields. Raises DocumentInvalid with every mistake.
 
     Args:
-        said: the document as TOML or JSON has it; it may leave out its name.
+        fields: the policy as read from TOML or JSON; `name` may be missing.
     """
-    if not isinstance(said, Mapping):
+    if not isinstance(fields, Mapping):
         raise DocumentInvalid("a policy is a table of rules and their numbers")
-    mistakes = list(_policy_mistakes(said, name))
+    mistakes = list(_policy_mistakes(fields, name))
     if mistakes:
         raise DocumentInvalid(*mistakes)
-    return msgspec.convert({**said, "name": name}, Policy)
+    return msgspec.convert({**fields, "name": name}, Policy)
 
 
 def read_policy(body: bytes, name: str) -> Policy:
     """Return the policy `name` in `body`. Raises DocumentInvalid with every mistake."""
-    return policy_of(read(body, Any), name)
+    return parse_policy(read(body, Any), name)
 
 
-def _policy_mistakes(said: Mapping[str, Any], name: str) -> Iterator[str]:
+def _policy_mistakes(fields: Mapping[str, Any], name: str) -> Iterator[str]:
     if not isinstance(name, str) or not is_token(name):
         yield "a policy's name is 1 to 64 characters of A-Z a-z 0-9 _ -"
-    if said.get("name", name) != name:
+    if fields.get("name", name) != name:
         yield f"name: it is another one than {name!r}, under which it stands"
-    for field, value in said.items():
+    for field, value in fields.items():
         try:
             policy = msgspec.convert({field: value}, Policy)
         except READ_ERRORS as wrong:
@@ -329,9 +330,9 @@ def _policy_mistakes(said: Mapping[str, Any], name: str) -> Iterator[str]:
             yield from _budget_mistakes(value)
 
 
-def _budget_mistakes(said: Mapping[str, Any]) -> Iterator[str]:
-    """Check a ceiling. (Its type is also that of a rest, which may be negative.)"""
-    for field, amount in said.items():
+def _budget_mistakes(amounts: Mapping[str, Any]) -> Iterator[str]:
+    """Check a ceiling. (Remaining budgets have the same type and may be negative.)"""
+    for field, amount in amounts.items():
         if field not in Budget.__struct_fields__:
             yield f"budget: unknown field `{field}`"
         elif amount is not None and not 0 <= amount <= LARGEST_AMOUNT:
@@ -342,7 +343,7 @@ def _budget_mistakes(said: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_fleet(body: bytes) -> Fleet:
-    """Return the fleet in `body`. Raises DocumentInvalid with every mistake that the types let pass."""
+    """Return the fleet in `body`. Raises DocumentInvalid with every mistake."""
     fleet = read(body, Fleet)
     mistakes = fleet_mistakes(fleet)
     if mistakes:
@@ -351,7 +352,7 @@ def read_fleet(body: bytes) -> Fleet:
 
 
 def fleet_mistakes(fleet: Fleet) -> list[str]:
-    """Return what is wrong with a fleet whose numbers are in range."""
+    """Return every mistake in a fleet that its types did not catch."""
     roles = {
         "agents": fleet.agents,
         "clients": fleet.clients,
@@ -385,9 +386,9 @@ def fleet_mistakes(fleet: Fleet) -> list[str]:
 
 
 def _label_mistakes(fleet: Fleet) -> Iterator[str]:
-    said = [(f"agents.{name}.clearance", agent.clearance) for name, agent in fleet.agents.items()]
-    said += [(f"labels.{key}", labels) for key, labels in fleet.labels.items()]
-    for where, labels in said:
+    listed = [(f"agents.{name}.clearance", agent.clearance) for name, agent in fleet.agents.items()]
+    listed += [(f"labels.{key}", labels) for key, labels in fleet.labels.items()]
+    for where, labels in listed:
         for label in labels:
             if not is_label(label):
                 yield f"{where}: {label!r} is no label: 1 to 64 characters of A-Z a-z 0-9 _ . : / -"
@@ -401,24 +402,24 @@ def _label_mistakes(fleet: Fleet) -> Iterator[str]:
 
 
 def read_prices(body: bytes) -> dict[str, Any]:
-    """Return what models cost by id, as it stands. Raises DocumentInvalid with every mistake."""
-    said = read(body, dict[str, Any])
+    """Return the prices by model id, unchanged. Raises DocumentInvalid with every mistake."""
+    prices = read(body, dict[str, Any])
     mistakes = []
-    for model, price in said.items():
+    for model, price in prices.items():
         try:
             msgspec.convert(price, Price)
         except READ_ERRORS as wrong:
             mistakes.append(f"{model}: {_in_words(wrong)}")
     if mistakes:
         raise DocumentInvalid(*mistakes)
-    return said
+    return prices
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
 def read(body: bytes, type_: type[T]) -> T:
-    """Return a document that its type defines wholly. Raises DocumentInvalid."""
+    """Return a document that needs no checks beyond its type. Raises DocumentInvalid."""
     try:
         return msgspec.json.decode(body, type=type_)
     except READ_ERRORS as wrong:
@@ -426,7 +427,7 @@ def read(body: bytes, type_: type[T]) -> T:
 
 
 def _in_words(wrong: Exception) -> str:
-    """Return msgspec's words, its path in front and what stood there left out."""
+    """Return msgspec's message with the path in front and without the offending value."""
     if not isinstance(wrong, msgspec.MsgspecError):
         return "it cannot be read as JSON"
     text = _QUOTED.sub("'…'", str(wrong))

@@ -1,14 +1,14 @@
-"""Errors of the wire contract. Their `code` is API; their text is not.
+"""Errors of the wire contract. Their `code` is part of the API; their text is not.
 
     MeshError
-    ├── ProtocolError            somebody else's bytes
-    │   ├── Malformed            cannot be read as what it should be
+    ├── ProtocolError            a peer's bytes
+    │   ├── Malformed            a message that cannot be read
     │   ├── UnknownEvent         an event type or form that this build does not know
     │   │   └── OldForm          an event of a form that this build no longer reads
     │   └── BrokenLog            an event that cannot follow those before it
-    └── (mesh.errors adds those of the bus and of the runtime)
+    └── (mesh.errors adds the errors of the bus and of the runtime)
 
-A refusal by policy is an event, not an exception; misuse by our own caller is a ValueError.
+A refusal by policy is an event, not an exception. A caller's mistake is a ValueError.
 """
 
 from typing import ClassVar
@@ -17,7 +17,7 @@ from typing import ClassVar
 class MeshError(Exception):
     """Root of every error that this project raises on purpose.
 
-    A kind of error names its code as it is made: `class Late(MeshError, code="bus.late")`.
+    A subclass gives its code as a class argument: `class Late(MeshError, code="bus.late")`.
     """
 
     code: ClassVar[str] = "mesh.error"
@@ -29,15 +29,15 @@ class MeshError(Exception):
 
 
 class ProtocolError(MeshError, code="protocol.error"):
-    """Bytes from a peer that do not follow the contract."""
+    """Bytes from a peer that break the contract."""
 
 
 class Malformed(ProtocolError, code="protocol.malformed"):
-    """A message that cannot be read; `str(error)` says where, never what it held."""
+    """A message that cannot be read. `str(error)` names the place, never the content."""
 
 
 class UnknownEvent(ProtocolError, code="protocol.unknown_event"):
-    """An event of a type or form that this build does not know; the guard fails closed on it."""
+    """An event of a type or form that this build does not know. Guards fail closed on it."""
 
     def __init__(self, type_: str, version: object) -> None:
         super().__init__(f"unknown event {type_!r}, version {version!r}")
@@ -46,7 +46,7 @@ class UnknownEvent(ProtocolError, code="protocol.unknown_event"):
 
 
 class OldForm(UnknownEvent, code="protocol.old_form"):
-    """An event of a form that an earlier build wrote and this one does not read.
+    """An event of a form that an earlier build wrote and this build no longer reads.
 
     Args:
         version: the event's `v`.
@@ -62,4 +62,4 @@ class OldForm(UnknownEvent, code="protocol.old_form"):
 
 
 class BrokenLog(ProtocolError, code="protocol.broken_log"):
-    """Events that do not follow one from the other: some are missing, or no guard wrote them."""
+    """Events that do not follow from each other: some are missing, or were not written by a guard."""

@@ -1,9 +1,9 @@
 """Parts of events: the assignment that a holder works with, and the grounds of a verdict.
 
-The holder of a *task* is told nothing of its siblings or of the plan. A lead is told what became of its
-tasks: structured results and typed errors, never a sentence that a model made of a failure.
+The holder of a *task* learns nothing about sibling tasks or the plan. A lead learns the outcome of its tasks
+as structured results and typed errors, never as a sentence that a model made of a failure.
 
-A verdict rests on the log and on its grounds alone. So a log can be judged again from a file.
+A verdict depends on the log and its grounds alone. So a log can be judged again from a file.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from protocol.wire.moves import Move, Task
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Base of what events are made of."""
+    """Base class of event parts."""
 
 
 class RoundOutcome(Part, frozen=True, kw_only=True):
-    """How an earlier round of a turn ended: what its agent is told when it runs again."""
+    """How an earlier round of a turn ended. The agent gets it when the turn runs again."""
 
     round: int
     how: Literal["refused", "failed", "replied", "expired", "settled", "resolved", "joined"]
@@ -35,13 +35,13 @@ class RoundOutcome(Part, frozen=True, kw_only=True):
     step: str = ""
     by: str = ""
     asked: str = ""
-    """Of an approval: the digest that its ask had, as the guard admitted it; empty for other asks."""
+    """Approvals: the digest in the ask as the guard admitted it; empty for other asks."""
     reason: str = ""
-    """Of a reply: why, in the words of who gave it."""
+    """Replies: the reason, in the replier's words."""
 
 
 class Withheld(Part, frozen=True, kw_only=True):
-    """What the reader of an event may not see: how much under which labels, and no more."""
+    """What is hidden from the reader of an event: only the labels and the counts."""
 
     labels: tuple[str, ...]
     facts: int = 0
@@ -49,62 +49,62 @@ class Withheld(Part, frozen=True, kw_only=True):
 
 
 class TaskError(Part, frozen=True, kw_only=True):
-    """Why a task failed: by codes, with where it began and what each level above made of it."""
+    """Why a task failed: a code at each level, from where the failure began up to here."""
 
     code: str
-    """Of the level that reports it: a failure's code, a rule's name, `refusals`, `failed`, `unclaimed` …"""
+    """At the reporting level: a failure's code, a rule's name, `refusals`, `failed`, `unclaimed` …"""
     message: str = ""
     agent: AgentName
     attempts: int = 1
-    """Rounds that its agent began."""
+    """Rounds that the agent began."""
     lineage: tuple[AgentName, ...] = ()
-    """Holders from the root turn to the one that failed."""
+    """Holders from the root turn to the failed one."""
     origin: "TaskError | None" = None
-    """The task's own task that it failed for, where it names one."""
+    """The error of the subtask that made it fail, if it names one."""
 
 
 TaskStatus = Literal["delivered", "failed", "cancelled"]
 
 
 class TaskResult(Part, frozen=True, kw_only=True):
-    """What became of a task, as one reader sees it."""
+    """The outcome of a task, as one reader sees it."""
 
     name: str
     task: TurnId
-    """The task's turn; of an offer that nobody claimed, the offer."""
+    """The task's turn; for an unclaimed offer, the offer's id."""
     status: TaskStatus
     agent: AgentName
     agents: tuple[AgentName, ...] = ()
-    """All that had it, in order, where a fallback had it after another."""
+    """All agents that held it, in order, if a fallback took over."""
     summary: str = ""
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     error: TaskError | None = None
-    """Set if it failed."""
+    """Set if the task failed."""
     withheld: Withheld | None = None
-    """What of the result the reader may not see; the whole stands in the log."""
+    """What is hidden from this reader; the log has the whole result."""
     cost: Usage = Usage()
-    """Of the task and all below it."""
+    """Cost of the task and everything below it."""
     attempts: int = 1
     duration_s: float = 0.0
 
 
 class PlannedTask(Part, frozen=True, kw_only=True):
-    """A task as it was admitted: as it was asked for, and what became of what was left open."""
+    """A task as admitted: as the lead asked for it, plus what the guard filled in."""
 
     task: Task
     turn: TurnId
-    """The turn that it opens; of an offer, the offer."""
+    """The turn that it opens; for an offer, the offer's id."""
     agent: AgentName = AgentName("")
-    """Who gets it; empty for an offer."""
+    """The agent that gets it; empty for an offer."""
     why: str = ""
-    """Why this agent, where the guard chose it."""
+    """Why the guard picked this agent; empty if the lead named it."""
     constraints: Constraints = Constraints()
-    """As they hold for it: absolute deadline, actions, its part of the budget."""
+    """The task's effective limits: absolute deadline, actions, share of the budget."""
     uses: tuple[TurnId, ...] = ()
-    """The tasks that `task.uses` names, each by the turn that it was planned under."""
+    """The tasks in `task.uses`, each by the turn that its plan gave it."""
     revises: TurnId = TurnId("")
-    """The task that `task.revises` names, likewise. A later task may have the same name."""
+    """The task in `task.revises`, likewise by turn, since a later task may have the same name."""
 
 
 class Posted(Part, frozen=True, kw_only=True):
@@ -115,10 +115,10 @@ class Posted(Part, frozen=True, kw_only=True):
 
 
 class Assignment(Part, frozen=True, kw_only=True):
-    """What a holder gets to work with. An inbox event that has it opens a round of a turn."""
+    """What a holder gets to work with. An inbox event with an assignment opens a round of a turn."""
 
     turn: TurnId
-    """The turn to propose for; the id of the event that opened it."""
+    """The turn to propose for: the id of the event that opened it."""
     round: int
     handoff: Handoff
     path: tuple[AgentName, ...]
@@ -126,33 +126,33 @@ class Assignment(Part, frozen=True, kw_only=True):
     depth: int
     withheld: Withheld | None = None
     past: tuple[RoundOutcome, ...] = ()
-    """The rounds before this one, in order."""
+    """Earlier rounds of the turn, in order."""
     reported: Report = Report()
-    """What the rounds before this one reported, summed up: the next report begins with it."""
+    """The sum of the earlier rounds' reports, from which the next report continues."""
     continues: TurnId | None = None
-    """The turn whose journal and effect keys this one takes up again."""
+    """An earlier turn whose journal and effect keys this turn continues."""
     prices: Mapping[str, Any] = {}
-    """What models cost, by id, as they did when the request began: what the turn charges by."""
+    """Prices by model id, as of the request's opening. The turn charges by them."""
     topology: str = "handoff"
-    """Which moves the turn has: see `TOPOLOGIES`."""
+    """Decides which moves the turn has: see `TOPOLOGIES`."""
     task: str = ""
     """The name of the task that this turn does; empty for a root turn."""
     results: tuple[TaskResult, ...] = ()
-    """Of a lead: of its tasks that ended since its last round. Of a task: what it was given to use."""
+    """Leads: results of tasks that ended since the last round. Tasks: results that it was given to use."""
     waiting: tuple[str, ...] = ()
-    """Of a lead: names of its tasks that are still open."""
+    """Leads: names of tasks that are still open."""
     board: tuple[Posted, ...] = ()
-    """Swarm: by agent and key, the newest fact on the board that the reader may see."""
+    """Swarms: the newest fact on the board for each agent and key, as far as the reader may see it."""
     committed: Usage = Usage()
-    """Of a lead: what its tasks have spent, and what the open ones have reserved, of the budget."""
+    """Leads: the part of the budget that tasks have spent, or that open tasks have reserved."""
     timeout_s: float = TURN_TIMEOUT_S
-    """How long the round may take, by the request's policy: so long its agent may wait for a busy model."""
+    """Longest duration of the round under the request's policy. It also limits waiting for a busy model."""
     forked_from: ForkedFrom | None = None
-    """Of a fork: what its agent does about effects, and where its steps of before lie."""
+    """Forks: what the agent does about effects, and where its earlier steps are."""
 
     @property
     def journal_id(self) -> TurnId:
-        """Under whose id the turn's steps are journaled."""
+        """The turn id under which this turn's steps are journaled."""
         return self.continues or self.turn
 
 
@@ -160,16 +160,16 @@ class Assignment(Part, frozen=True, kw_only=True):
 
 
 class Candidate(Part, frozen=True, kw_only=True):
-    """An agent that a task could go to, or that an offer went to again, as a guard found it."""
+    """An agent that a task could go to, or that got an offer again, as a guard found it."""
 
     entry: AgentEntry
     breaker: BreakerState = "closed"
     since: int | None = None
-    """UTC µs since when its breaker is open; as `Grounds.breaker_since`."""
+    """UTC µs at which its breaker opened, as in `Grounds.breaker_since`."""
     until: int | None = None
     served: bool = True
     took: bool = False
-    """Of an offer that is over: it took the offer out of its own inbox, and did not claim it."""
+    """Offers that are over: True if the agent took the offer from its own inbox without claiming it."""
 
 
 class Grounds(Part, frozen=True, kw_only=True):
@@ -178,29 +178,30 @@ class Grounds(Part, frozen=True, kw_only=True):
     fleet: int = 0
     """Revision of the fleet document."""
     sender: AgentEntry | None = None
-    """The agent that proposes, as the fleet file has it; None if it is not an agent there."""
+    """The proposing agent's entry in the fleet; None if it is not an agent there."""
     target: AgentEntry | None = None
-    """The agent that the work would go to; None if it is not in the fleet."""
+    """The entry of the agent that would get the work; None if it is not in the fleet."""
     human: bool = False
     """True if people read the `human` queue."""
     breaker: BreakerState = "closed"
-    """Of the target. `half_open`: this very message is what is let through on trial."""
+    """Breaker of the target. `half_open` means that this very message is let through on trial."""
     breaker_since: int | None = None
-    """UTC µs since when it is open; None too where it was opened by hand."""
+    """UTC µs at which it opened; None if it is closed or was opened by hand."""
     breaker_until: int | None = None
-    """UTC µs from which on somebody may be let through on trial."""
+    """UTC µs from which on a message may be let through on trial."""
     peers: tuple[AgentName, ...] = ()
-    """Where it is open: who else takes what the sender may give."""
+    """With an open breaker: other agents that take what the sender may give."""
     served: bool | None = None
-    """True if anybody serves the agent that a wait is for; None if nothing hung on it."""
+    """True if an instance serves the agent that is waited for; None if nothing depended on it."""
     longest_s: float | None = None
-    """The longest deadline that a request may have: half of what the log keeps."""
+    """Longest deadline of a request: half of the log's retention."""
     served_since: int | None = None
-    """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
-    span begins no earlier than the round left the queue, or than the queue before it last moved."""
+    """UTC µs since when every probe of the guard has found the same `served`. While the agent is served, the
+    span begins no earlier than when the round left the queue, or the queue ahead of it last moved."""
     unbegun: bool = False
-    """True if the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
+    """True if a guard ended the round on a timeout while it was still in the inbox. It cost nothing then."""
     candidates: tuple[Candidate, ...] = ()
-    """Agents that a plan's tasks could go to, in the fleet's order; of an offer, to which it goes again."""
+    """Agents that a plan's tasks could go to, in fleet order; for an offer, the agents that get it again."""
     removed: bool = False
-    """True if the agent whose round a guard ends is not in the fleet; of an offer: nobody there may claim."""
+    """True if a guard ended the round because its agent left the fleet; offers: no agent there may claim
+    it."""

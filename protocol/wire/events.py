@@ -1,11 +1,11 @@
 """The event catalogue: every fact that a request's log can hold, as one tagged union.
 
-An event is past tense and immutable. Its envelope (`v` to `to`) lies beside its payload, so that an
-exported line stands alone. The name in `to` finds the event in its inbox and acts on it;
-such an event holds nothing that its reader may not see, and (as `work`) everything they need.
+An event is immutable and named in the past tense. Its envelope (`v` to `to`) is in the same object as its
+payload, so an exported line is complete by itself. The member named in `to` finds the event in its inbox and
+acts on it. Such an event holds everything that its reader needs (as `work`), and nothing that it may not see.
 
-Fields are only ever added, at the end and with a default; anything else is a new form, with a number of its
-own (`v`). Whatever form a release has written stays readable.
+New fields are added at the end, with a default. Any other change makes a new form, with its own number (`v`).
+Every form that a release has written stays readable.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 from protocol.wire.moves import Ask, Join, Move
 
 VERSION: Final = 2
-"""The form of the events that this build writes, and of the oldest that it reads."""
+"""Form of the events that this build writes, and the oldest form that it reads."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -37,22 +37,22 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """UTC µs."""
     cause: Cause
     prev: str
-    """SHA-256 (hex) of the stored bytes of the event before it; 64 zeros for the first."""
+    """SHA-256 (hex) of the stored bytes of the previous event; 64 zeros in the first."""
     salt: str
-    """Random, so that nobody who does not read the event can guess it from the `prev` of the next one."""
+    """Random, so that the next event's `prev` does not let anyone guess an event that they may not read."""
     to: AgentName
-    """Whose inbox it lies in; `_` for nobody's."""
+    """The member whose inbox it is in; `_` if it is in no inbox."""
     trace: str = ""
-    """W3C `traceparent` of the span that decided it; empty where neither the guard nor the sender traced."""
+    """W3C `traceparent` of the span that decided it; empty if neither guard nor sender traced."""
     stood: tuple[Span, ...] = ()
-    """When the whole mesh was frozen, as far as no event of the request before this one says."""
+    """Freezes of the whole mesh that no earlier event of the request has recorded."""
 
     @property
     def opens_turn(self) -> bool:
-        """Return True if it opens a turn: its own id is the turn's."""
+        """Return True if it opens a turn, which then has the event's id."""
         return self.work is not None and str(self.work.turn) == self.id
 
-    # Fields that many events have. Of an event without one: none, empty, or a round that is none.
+    # Fields that many events have. An event without one returns None, an empty value, or round -1.
 
     @property
     def turn(self) -> TurnId:
@@ -95,15 +95,15 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         return ()
 
 
-class _OfRound(Event, frozen=True, kw_only=True):
-    """What came of a round."""
+class _RoundEvent(Event, frozen=True, kw_only=True):
+    """Base of the outcomes of a round."""
 
     turn: TurnId
     round: int
 
 
-class _Ordered(Event, frozen=True, kw_only=True):
-    """What somebody ordered for the whole request."""
+class _ControlEvent(Event, frozen=True, kw_only=True):
+    """Base of events that a control message about the whole request leads to."""
 
     by: str
     sender: AgentName
@@ -112,31 +112,31 @@ class _Ordered(Event, frozen=True, kw_only=True):
 
 
 class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
-    """A submit was taken: the entry agent's first turn."""
+    """A submit was admitted. Opens the entry agent's first turn."""
 
     client: AgentName
     work: Assignment
     asked: Constraints = Constraints()
-    """Constraints as the submit asked for them; `work` has them as they hold."""
+    """Constraints as the submit asked for them; `work` has the effective ones."""
     digest: str
     """SHA-256 of the submit's bytes."""
     policy: Policy
     policy_hash: str
     deadline: int
-    """Of the request, UTC µs."""
+    """Deadline of the request, UTC µs."""
     prices: Mapping[str, Any] = {}
     conversation: str | None = None
     grounds: Grounds
     rerun_of: RequestId | None = None
-    """The request that this one does again."""
+    """The request that this one repeats."""
     remembered: tuple[str, ...] = ()
-    """Keys of the facts, withheld ones too, that earlier requests of the conversation ended with."""
+    """Keys of the facts that the conversation remembers from earlier requests, including withheld ones."""
     forked_from: ForkedFrom | None = None
-    """The request that this one goes on from."""
+    """The request that this one continues."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
-    """A well-formed submit that cannot be taken. No turn is ever opened."""
+    """A well-formed submit was refused. The request never has a turn."""
 
     client: AgentName
     submit: Submit
@@ -145,10 +145,11 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
     policy: Policy | None = None
 
 
-class HandoffAdmitted(_OfRound, frozen=True, kw_only=True, tag="handoff.admitted"):
-    """The work moved on: the target's turn, and the end of the giver's.
+class HandoffAdmitted(_RoundEvent, frozen=True, kw_only=True, tag="handoff.admitted"):
+    """The work moved on. Ends the giver's turn and opens the target's.
 
-    `added` and `artifacts` name what the move brought. `work` has it, or the `facts.withheld` before.
+    `added` and `artifacts` name what the move added. The values are in `work` or in the `facts.withheld`
+    before.
     """
 
     work: Assignment
@@ -156,15 +157,15 @@ class HandoffAdmitted(_OfRound, frozen=True, kw_only=True, tag="handoff.admitted
     report: Report = Report()
     grounds: Grounds
     added: tuple[str, ...] = ()
-    """Keys of the facts that are new or changed, in order."""
+    """Keys of new or changed facts, in order."""
     dropped: tuple[str, ...] = ()
-    """Keys of the facts that are carried no longer, in order."""
+    """Keys of facts that are no longer carried, in order."""
     artifacts: tuple[str, ...] = ()
-    """Names of the artifacts that are new or changed, in order."""
+    """Names of new or changed artifacts, in order."""
 
 
-class MoveRefused(_OfRound, frozen=True, kw_only=True, tag="move.refused"):
-    """A move did not happen. Opens the holder's next round; without `work`, none was left."""
+class MoveRefused(_RoundEvent, frozen=True, kw_only=True, tag="move.refused"):
+    """A move was refused. Opens the holder's next round; `work` is None if no round was left."""
 
     move: Move
     refusal: Refusal
@@ -172,23 +173,22 @@ class MoveRefused(_OfRound, frozen=True, kw_only=True, tag="move.refused"):
     report: Report = Report()
     grounds: Grounds
     oversized: int = 0
-    """As in the proposal: `move` is then an outline of what was asked for."""
+    """As in the proposal: if set, `move` is a summary of the proposed move."""
 
 
-class MoveDeferred(_OfRound, frozen=True, kw_only=True, tag="move.deferred"):
-    """A proposal waits, whole, because its request is frozen."""
+class MoveDeferred(_RoundEvent, frozen=True, kw_only=True, tag="move.deferred"):
+    """A proposal is kept whole, to be decided after a thaw, because its request is frozen."""
 
     proposal: Proposal
     sender: AgentName
 
 
 class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
-    """What the reader of the next event of this cause may not see, kept for those who may.
+    """What the reader of the next event of this cause may not see, kept for readers who may.
 
-    Of an event that gives work: what its holder is not cleared for. Of a question, and of an end that the
-    client reads: what the verdict rested on and what the agent reported, which the event itself does not say.
-    Before an answer `facts` are those that the conversation remembers from now on; before the refusal of a
-    submit, those that it remembers.
+    Before an event that gives work: what its holder is not cleared for. Before a question, or an end that the
+    client reads: the grounds and the agent's report, which that event leaves out. Before an answer, `facts`
+    are those that the conversation remembers from now on; before a submit's refusal, those that it remembers.
     """
 
     target: AgentName
@@ -197,18 +197,18 @@ class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
     report: Report = Report()
     grounds: Grounds | None = None
     move: Move | None = None
-    """The move that ended the request, where it is another than the move `fail`."""
+    """The move that ended the request, unless it is `fail`."""
 
 
-class TurnFailed(_OfRound, frozen=True, kw_only=True, tag="turn.failed"):
-    """A turn's round broke, by its own word or because its time ran out."""
+class TurnFailed(_RoundEvent, frozen=True, kw_only=True, tag="turn.failed"):
+    """A round of a turn failed: its agent reported it, or its time ran out."""
 
     error: Failure
     retry_at: int | None = None
-    """UTC µs of the next round; none: the turn escalates."""
+    """UTC µs at which the next round begins; None if the turn escalates."""
     report: Report = Report()
     sender: AgentName | None = None
-    """The agent that said so; none: the guard, by the clock."""
+    """The agent that reported it; None for a timeout, which the guard found."""
     grounds: Grounds | None = None
 
 
@@ -219,27 +219,27 @@ class TurnRetried(Event, frozen=True, kw_only=True, tag="turn.retried"):
     work: Assignment
 
 
-class TurnSuspended(_OfRound, frozen=True, kw_only=True, tag="turn.suspended"):
-    """A question to the client or to people; the turn waits without holding a lease."""
+class TurnSuspended(_RoundEvent, frozen=True, kw_only=True, tag="turn.suspended"):
+    """A turn asked the client or people a question. It waits for the reply without holding a lease."""
 
     ask: Ask
     expires_at: int
 
 
 class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
-    """The holder's next round, with the reply or the fact that none came in time."""
+    """A suspended turn goes on. Opens its next round, with the reply, the expiry, or the join's results."""
 
     turn: TurnId
     work: Assignment
     sender: AgentName | None = None
     control: str = ""
-    """The reply's own id."""
+    """The id of the reply's control message."""
     grounds: Grounds | None = None
-    """Of a join: the lead as the fleet file has it now, as `target`; it sees by that."""
+    """Joins: `target` is the lead's current entry in the fleet, which decides what it may see."""
 
 
-class EscalationRaised(_OfRound, frozen=True, kw_only=True, tag="escalation.raised"):
-    """A person is asked to take over: the human's turn, and the end of the holder's."""
+class EscalationRaised(_RoundEvent, frozen=True, kw_only=True, tag="escalation.raised"):
+    """A person is asked to take over. Ends the holder's turn and opens the human's."""
 
     reason: str
     """A code: `asked`, `refusals`, `failed`, `sla`, or a failure's code."""
@@ -252,7 +252,7 @@ class EscalationRaised(_OfRound, frozen=True, kw_only=True, tag="escalation.rais
 
 
 class EscalationAssigned(Event, frozen=True, kw_only=True, tag="escalation.assigned"):
-    """A person looks at an escalation."""
+    """An escalation was assigned to a person."""
 
     turn: TurnId
     person: str
@@ -262,7 +262,7 @@ class EscalationAssigned(Event, frozen=True, kw_only=True, tag="escalation.assig
 
 
 class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resolved"):
-    """A person gave the work on: an agent gets a turn, in a fresh segment."""
+    """A person passed the work on: an agent gets a turn, in a new segment."""
 
     turn: TurnId
     """The human's turn that ends."""
@@ -274,20 +274,20 @@ class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resol
     again: bool = False
     grounds: Grounds
     budget: Budget | None = None
-    """What the person granted anew; `work` has the whole of what may be spent."""
+    """What the person granted; `work` has everything that may now be spent."""
     added: tuple[str, ...] = ()
     """As in `handoff.admitted`."""
 
 
-class EffectDoubted(_OfRound, frozen=True, kw_only=True, tag="effect.doubted"):
-    """An effect may or may not have happened; the turn waits until somebody says which."""
+class EffectDoubted(_RoundEvent, frozen=True, kw_only=True, tag="effect.doubted"):
+    """An effect may or may not have happened. The turn waits until a person settles it."""
 
     effect: Doubt
     report: Report = Report()
 
 
 class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
-    """Somebody said what became of it: the holder's next round."""
+    """A person settled an effect in doubt. Opens the holder's next round."""
 
     turn: TurnId
     work: Assignment
@@ -298,105 +298,105 @@ class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
     control: str
 
 
-class RequestFrozen(_Ordered, frozen=True, kw_only=True, tag="request.frozen"):
-    """Moves are deferred from here on, until a thaw."""
+class RequestFrozen(_ControlEvent, frozen=True, kw_only=True, tag="request.frozen"):
+    """The request is frozen: moves are deferred until a thaw."""
 
     since: int | None = None
-    """UTC µs: when the bus stored the order. Clocks stand from then on; none: from `at` on."""
+    """UTC µs at which the bus stored the order, and clocks stopped; None: they stopped at `at`."""
 
 
-class RequestThawed(_Ordered, frozen=True, kw_only=True, tag="request.thawed"):
-    """Moves are judged again; a deferred one is judged first."""
+class RequestThawed(_ControlEvent, frozen=True, kw_only=True, tag="request.thawed"):
+    """The request is thawed: moves are decided again, a deferred one first."""
 
 
-class RequestCompleted(_OfRound, frozen=True, kw_only=True, tag="request.completed"):
-    """The answer. Ends every turn; nothing follows."""
+class RequestCompleted(_RoundEvent, frozen=True, kw_only=True, tag="request.completed"):
+    """The request has its answer. Ends every turn; no event follows."""
 
     answer: Any
     by: str = ""
-    """The person, if a person answered."""
+    """The person's name, if a person answered."""
     sender: AgentName
     control: str = ""
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
+    """SHA-256 of the submit's bytes. It tells a client which submit this answers."""
     conversation: str | None = None
-    """The conversation that remembers what the answer leaves; none if it leaves nothing."""
+    """The conversation that remembers the facts that the answer leaves; None if it leaves none."""
     cancel_open: bool = False
-    """True if the answer calls off the tasks that are still open."""
+    """True if the answer cancels the tasks that are still open."""
 
 
-class RequestFailed(_OfRound, frozen=True, kw_only=True, tag="request.failed"):
-    """Given up: by the move `fail`, or because nobody was left to ask."""
+class RequestFailed(_RoundEvent, frozen=True, kw_only=True, tag="request.failed"):
+    """The request was given up: by the move `fail`, or because there was no other way left."""
 
     code: str
-    """`failed` or the agent's own; `max_escalations`, `no_human`, `budget_exhausted`, `event_too_large`; or
-    `guard_failed`, which ends a request without any turn: `turn` is empty then."""
+    """`failed` or a code of the agent; `max_escalations`, `no_human`, `budget_exhausted`, `event_too_large`;
+    or `guard_failed`, which belongs to no turn and leaves `turn` empty."""
     reason: str = ""
     sender: AgentName | None = None
     digest: str = ""
 
 
 class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
-    """Its deadline passed."""
+    """The request's deadline passed."""
 
     deadline: int
     digest: str = ""
 
 
-class RequestCancelled(_Ordered, frozen=True, kw_only=True, tag="request.cancelled"):
-    """Its client or an operator called it off. Ends every turn; nothing follows."""
+class RequestCancelled(_ControlEvent, frozen=True, kw_only=True, tag="request.cancelled"):
+    """The client or an operator cancelled the request. Ends every turn; no event follows."""
 
     digest: str = ""
 
 
-class TurnDelegated(_OfRound, frozen=True, kw_only=True, tag="turn.delegated"):
-    """A lead's plan was admitted; its turn waits for the join. In nobody's inbox: it holds the whole plan."""
+class TurnDelegated(_RoundEvent, frozen=True, kw_only=True, tag="turn.delegated"):
+    """A lead's plan was admitted. Its turn waits for the join. In no inbox, since it holds the whole plan."""
 
     tasks: tuple[PlannedTask, ...]
     join: Join
     cancel: tuple[str, ...] = ()
     expires_at: int | None = None
-    """UTC µs at which the lead runs again at the latest."""
+    """Latest UTC µs at which the lead runs again."""
     report: Report = Report()
     grounds: Grounds
     within_s: float | None = None
-    """As the lead asked for it; `expires_at` is what came of it."""
+    """Seconds as the lead asked for them; `expires_at` is the result."""
 
 
 class TaskOpened(Event, frozen=True, kw_only=True, tag="task.opened"):
-    """A worker's turn. It says nothing of other tasks."""
+    """A task was given to an agent. Opens the worker's turn; tells nothing about other tasks."""
 
     lead: TurnId
     name: str
     work: Assignment
     grounds: Grounds | None = None
-    """Of a claim: what it rested on."""
+    """Claims: what the verdict depended on."""
 
 
 class TaskOffered(Event, frozen=True, kw_only=True, tag="task.offered"):
-    """A task for any agent that takes its intent, in the intent's inbox. It opens no turn; a claim does.
+    """A task is offered to all agents that take its intent, in the intent's inbox. A claim opens the turn.
 
-    If nobody claims it in time, the same offer goes once to each agent that could, in the agent's own inbox.
+    If it is not claimed in time, the same offer goes once to each capable agent, in that agent's own inbox.
     """
 
     lead: TurnId
     name: str
     intent: str
     offer: Assignment
-    """The work as every reader may see it, or the one agent that it goes to again. `turn` is the offer."""
+    """The work, limited to what all its readers (or its only one) may see. `turn` is the offer's id."""
     claim_by: int
-    """UTC µs at which it is over at the earliest: its clock stands while nobody could claim."""
+    """Earliest UTC µs at which the offer ends. Its clock is stopped while no agent could claim it."""
     grounds: Grounds | None = None
-    """Of the first that goes to one agent alone: `candidates` are all who get one."""
+    """On the first repeat to a single agent: `candidates` are all agents that get the offer again."""
 
     @property
     def again(self) -> bool:
-        """True if nobody claimed it in time, and it goes to one agent alone."""
+        """True if it was not claimed in time and now goes to a single agent."""
         return str(self.offer.turn) != self.id
 
 
-class TaskDelivered(_OfRound, frozen=True, kw_only=True, tag="task.delivered"):
-    """A worker's result, whole, and the end of its turn. Its lead is told by `turn.resumed`."""
+class TaskDelivered(_RoundEvent, frozen=True, kw_only=True, tag="task.delivered"):
+    """A worker delivered its result, which is whole here. Ends its turn; `turn.resumed` tells the lead."""
 
     name: str
     summary: str
@@ -408,19 +408,19 @@ class TaskDelivered(_OfRound, frozen=True, kw_only=True, tag="task.delivered"):
     grounds: Grounds
 
 
-class TaskFailed(_OfRound, frozen=True, kw_only=True, tag="task.failed"):
-    """A task came to nothing. Its lead goes on."""
+class TaskFailed(_RoundEvent, frozen=True, kw_only=True, tag="task.failed"):
+    """A task failed. Its lead goes on."""
 
     name: str
     error: TaskError
     sender: AgentName | None = None
-    """The agent that gave it up; none: it follows from what is in the log."""
+    """The agent that gave the task up; None if the failure follows from the log."""
     report: Report = Report()
     grounds: Grounds | None = None
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, tag="task.cancelled"):
-    """A task was called off: by its lead, or because its lead's turn is over."""
+    """A task was cancelled: by its lead, or because its lead's turn is over."""
 
     turn: TurnId
     name: str
@@ -428,8 +428,8 @@ class TaskCancelled(Event, frozen=True, kw_only=True, tag="task.cancelled"):
     grounds: Grounds | None = None
 
 
-class FactsPosted(_OfRound, frozen=True, kw_only=True, tag="facts.posted"):
-    """A turn put facts on the board; it goes on."""
+class FactsPosted(_RoundEvent, frozen=True, kw_only=True, tag="facts.posted"):
+    """A turn put facts on the board, and goes on."""
 
     post: int
     """Counts the posts of this round, from 0."""
@@ -470,7 +470,7 @@ AnyEvent = (
 )
 
 Ended = RequestRefused | RequestCompleted | RequestFailed | RequestExpired | RequestCancelled
-"""The last event of a request is one of these."""
+"""The types of a request's last event."""
 
 Verdict = (
     RequestOpened
@@ -486,12 +486,12 @@ Verdict = (
     | TaskDelivered
     | TaskFailed
 )
-"""Events by which a guard answers somebody who asked for something."""
+"""Events with which a guard answers a submit or a proposal."""
 
 TYPES: Final[Mapping[type[Event], str]] = {
     kind: str(kind.__struct_config__.tag) for kind in AnyEvent.__args__
 }
-"""The wire name of each event."""
+"""The wire name of each event type."""
 
 
 def type_of(event: AnyEvent | type[Event]) -> str:

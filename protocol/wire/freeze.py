@@ -1,7 +1,7 @@
-"""The freeze of the whole mesh, as guards keep it in CONF, and spans of time that count for no clock.
+"""The freeze of the whole mesh, as guards store it in CONF, and the time that it adds to clocks.
 
-A clock has a begin and an end. What it stood in between moves its end on, each moment once, however many
-freezes overlap.
+A clock runs from its start to its end. Time during which it was stopped postpones the end. Overlapping
+freezes count once.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ class Span(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 MOST_SPANS = 64
-"""How many freezes of the mesh its entry keeps, the newest."""
+"""How many earlier freezes an entry keeps; the oldest are dropped."""
 
 
 class FreezeEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `mesh.conf.freeze` holds; no entry is a mesh that goes on."""
+    """The document at `mesh.conf.freeze`. Without an entry, the mesh is not frozen."""
 
     frozen: bool = False
     by: str = ""
@@ -32,22 +32,22 @@ class FreezeEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sender: str = ""
     reason: str = ""
     since: int = 0
-    """UTC µs since when it is as it is."""
+    """UTC µs at which the current state began."""
     at: int = 0
-    """UTC µs at which the message was stored that it is from."""
+    """UTC µs at which the control message behind this entry was stored."""
     seq: int = 0
-    """That message's place in CTL."""
+    """That message's sequence in CTL."""
     spans: tuple[Span, ...] = ()
-    """When it was frozen before, the newest last. No clock of a request ran then."""
+    """Earlier freezes, the newest last. No request's clock ran during them."""
 
 
 read_freeze = partial(read, type_=FreezeEntry)
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the same time as spans that are in order and apart from each other."""
+    """Return spans that cover the same time, sorted and disjoint."""
     found: list[Span] = []
-    for span in sorted(spans, key=lambda one: one.since):
+    for span in sorted(spans, key=lambda span: span.since):
         if found and span.since <= found[-1].until:
             found[-1] = Span(since=found[-1].since, until=max(found[-1].until, span.until))
         elif span.until > span.since:
@@ -55,11 +55,11 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def moved_on(begin: int, end: int, spans: Iterable[Span]) -> int:
-    """Return when a clock runs out that began at `begin` and would at `end` (UTC µs).
+def postponed(begin: int, end: int, spans: Iterable[Span]) -> int:
+    """Return when a clock runs out that started at `begin` and was due at `end` (UTC µs).
 
     Args:
-        spans: when it stood, in order and apart from each other.
+        spans: when the clock was stopped, sorted and disjoint.
     """
     for span in spans:
         since = max(begin, span.since)

@@ -1,10 +1,10 @@
-"""The handoff object, the only thing that travels between agents; and the refusal of one.
+"""The handoff object, the only thing that travels between agents, and the refusal of a move.
 
 A handoff is frozen, small and self-describing. It carries facts and references, never a transcript. Large
-things stay where they are and travel as `Artifact` references. A refusal names its rule, the numbers that it
-rests on, and what would be allowed.
+data stays where it is and travels as an `Artifact` reference. A refusal names its rule, the numbers behind
+it, and what would be allowed.
 
-The checks at the end find what no type of a field says: in facts, artifacts and budgets from a peer.
+The checks at the end cover what field types cannot express, for facts, artifacts and budgets from a peer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,21 +18,22 @@ from protocol.wire.ids import AgentName, TurnId, is_label
 from protocol.wire.prices import LARGEST_AMOUNT, Moment, Seconds
 
 TEXT_FACT = "text"
-"""The key under which a submit's text travels; a submit may not bring another fact of this name."""
+"""Key of the fact that holds a submit's text. A submit may not contain another fact with this key."""
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One thing that is known. A handoff holds a key once; another value is a new fact."""
+    """One known thing. A handoff holds each key once; a different value is a new fact."""
 
     key: str
     value: Any
     """Any JSON value."""
     labels: tuple[str, ...] = ()
-    """What an agent must be cleared for to see it. Labels of a key never fall away in a request."""
+    """An agent must be cleared for all of them to see the fact. Within a request, a key never loses a
+    label."""
 
 
 class Artifact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A reference to something large in the user's own store."""
+    """A reference to large data in the user's own store."""
 
     name: str
     uri: str
@@ -43,7 +44,7 @@ class Artifact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What may be spent. None puts no limit on that dimension; a rest may be negative."""
+    """What may be spent. None means no limit in that dimension. What is left of a budget may be negative."""
 
     nano_dollars: int | None = None
     tokens: int | None = None
@@ -51,22 +52,22 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
 
 class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Limits for the holder of the work. They only ever narrow on the way down."""
+    """Limits for the holder of the work. They only ever get narrower on the way down."""
 
     deadline: Moment | None = None
     """UTC µs."""
     max_resolution_time_s: Seconds | None = None
-    """Asked for in a proposal; the guard turns it into `deadline` when it admits."""
+    """Set in a proposal. The guard turns it into `deadline` when it admits the move."""
     allowed_actions: tuple[str, ...] | None = None
     """Tools that may be called. None: all that the fleet file allows the agent."""
     budget: Budget | None = None
     must_carry: tuple[str, ...] = ()
-    """Keys of facts, withheld ones too, that every later handoff must carry unchanged."""
+    """Keys of facts that every later handoff must carry unchanged, including withheld ones."""
     read_only: bool = False
-    """True if no tool with an effect may be called, here or anywhere below."""
+    """True if no tool with an effect may be called, by this turn or any below it."""
 
     def ends_at(self, now: int) -> int | None:
-        """Return the earlier of its deadline and its longest time counted from `now` (all UTC µs)."""
+        """Return the earlier of the deadline and `now` plus the longest time (UTC µs); None for no limit."""
         if self.max_resolution_time_s is None:
             return self.deadline
         span = now + int(self.max_resolution_time_s * 1e6)
@@ -74,14 +75,14 @@ class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The whole of what an agent is given, as the guard admitted it."""
+    """Everything an agent is given, as the guard admitted it."""
 
     move: str
-    """How the work came here: `submit`, `transfer`, `hand_back`, `escalate`, `resolve` or `delegate`."""
+    """How the work got here: `submit`, `transfer`, `hand_back`, `escalate`, `resolve` or `delegate`."""
     from_agent: AgentName
     to_agent: AgentName
     parent: TurnId | None = None
-    """The turn that gave it; none for a submit."""
+    """The turn that gave the work; none for a submit."""
     summary: str
     """One line: the goal and the reason."""
     intent: str | None = None
@@ -89,15 +90,15 @@ class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     artifacts: tuple[Artifact, ...] = ()
     constraints: Constraints = Constraints()
     return_to: AgentName | None = None
-    """Where a hand-back goes, if that agent is on the path; otherwise to the frame beneath."""
+    """Where a hand-back goes if that agent is on the path; otherwise it goes to the frame beneath."""
     no_return: bool = False
-    """Nobody in or under this turn gives the work back to its giver or anyone beneath."""
+    """True if no turn from here on may give the work back to its giver or any frame beneath."""
 
 
 class Rule(StrEnum):
-    """Stable names, in the order in which they are tried; the first is for submits, the last for claims."""
+    """Stable names, in the order in which rules are checked: the first for submits, the last for claims."""
 
-    __hash__ = str.__hash__  # an Enum's own is written in Python: rules are looked up for every move
+    __hash__ = str.__hash__  # Enum's own is pure Python, and rules are looked up for every move
 
     KNOWN_POLICY = "known_policy"
     KNOWN_MOVE = "known_move"
@@ -126,11 +127,11 @@ class Rule(StrEnum):
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Why something was refused, for the agent that asked and for readers of the log."""
+    """Why a move or submit was refused, for the agent that asked and for readers of the log."""
 
     rule: Rule
     detail: str
-    """One sentence with the numbers and the path in it."""
+    """One sentence that includes the numbers and the path."""
     numbers: Mapping[str, Any] = {}
     """The same numbers for programs: `{"depth": 6, "max_depth": 5}`."""
     hint: str = ""
@@ -140,15 +141,15 @@ class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 # --- checks -----------------------------------------------------------------------------------------
 
 DEEPEST = 64
-"""Lists and objects within each other that a value may have, so that it can be written and read again."""
+"""Deepest nesting of lists and objects in a value, so that it can be written and read again."""
 _NESTED = (dict, list)
 
 
 def check_facts(facts: Sequence[Fact], reserved: str | None = None) -> None:
-    """Raise Malformed for facts that no handoff can hold.
+    """Raise Malformed if a handoff cannot hold these facts.
 
     Args:
-        reserved: a key that is not free.
+        reserved: a key that is already taken.
     """
     if not facts:
         return
@@ -162,7 +163,7 @@ def check_facts(facts: Sequence[Fact], reserved: str | None = None) -> None:
 
 
 def check_artifacts(artifacts: Sequence[Artifact]) -> None:
-    """Raise Malformed for references that no handoff can hold."""
+    """Raise Malformed if a handoff cannot hold these references."""
     if not artifacts:
         return
     check_names([artifact.name for artifact in artifacts], "artifacts")
@@ -178,17 +179,17 @@ def check_nesting(value: Any) -> None:
             return
         level = [item for node in level for item in _items(node) if isinstance(item, _NESTED)]
     if level:
-        raise Malformed(f"a value has more than {DEEPEST} lists and objects within each other")
+        raise Malformed(f"a value nests more than {DEEPEST} lists and objects")
 
 
 def check_names(names: Sequence[str], what: str) -> None:
-    """Raise Malformed for names of which two are the same, or one is empty or too long."""
+    """Raise Malformed if a name is empty, too long or used twice."""
     if len(set(names)) != len(names) or not all(0 < len(name) <= 128 for name in names):
         raise Malformed(f"{what}: each needs a name of 1 to 128 characters, and a name only once")
 
 
 def check_budget(budget: Budget | None, what: str) -> None:
-    """Raise Malformed for amounts that nobody can spend."""
+    """Raise Malformed if an amount of the budget is out of range."""
     if budget is None:
         return
     asked = (budget.nano_dollars, budget.tokens, budget.model_calls)

@@ -1,8 +1,8 @@
-"""Ids: their forms, how each is derived, and which strings may be one.
+"""Ids: their forms, how each is derived, and which strings are valid.
 
-Every id but a request's is *derived* from what it names. So two guards that do the same work, or one that
-does it twice, write the same id. Nothing here reads a clock or makes a random number: callers pass the time
-and the entropy in.
+Every id except a request's is *derived* from what it names. So two guards that do the same work, or one guard
+that does it twice, write the same id. Nothing here reads a clock or draws a random number: callers pass in
+time and entropy.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ AgentName = NewType("AgentName", str)
 """A name that owns credentials: an agent, client, operator or viewer. `[a-z0-9-]{1,24}`."""
 
 RequestId = NewType("RequestId", str)
-"""`<submitter>_<ULID>`: whose request it is and when it was made, readable from the id alone."""
+"""`<submitter>_<ULID>`: the id alone tells who submitted the request, and when."""
 
 EventId = NewType("EventId", str)
 TurnId = NewType("TurnId", str)
@@ -23,22 +23,22 @@ TurnId = NewType("TurnId", str)
 
 ProposalId = NewType("ProposalId", str)
 Cause = NewType("Cause", str)
-"""What an event follows from: a proposal's id, a control message's, or a due time's."""
+"""What caused an event: the id of a proposal, of a control message or of a due time."""
 
 SenderRole = Literal["agent", "client", "operator", "viewer", "nobody"]
-"""What the fleet file says that a sender is."""
+"""A sender's role in the fleet file; `nobody` if it is not listed there."""
 HUMAN = AgentName("human")
 NOBODY = AgentName("_")
-"""The addressee of an event that nobody has to act on. No name may be this."""
+"""The addressee of an event that requires no action. It is not a valid name."""
 ANYBODY = "any-"
-"""Begins the name of an intent's inbox. No member's name may begin so."""
+"""Prefix of the name of an intent's inbox. No member's name may begin with it."""
 
-NAME_RULE = "1 to 24 characters of a-z 0-9 -, not `human`, and not `any-` first"
+NAME_RULE = "1 to 24 characters of a-z 0-9 -, not `human`, and not beginning with `any-`"
 MAX_ID_CHARS = 64
 _NAME = re.compile(r"[a-z0-9-]{1,24}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-"""Labels are shown to those from whom the labelled is withheld, so that nothing else fits into one."""
+"""Readers see the labels of what is withheld from them, so a label has no room for anything else."""
 _BASE32 = b"abcdefghijklmnopqrstuvwxyz234567"
 _ALPHABET = _BASE32 + bytes(256 - len(_BASE32))
 _sha256 = hashlib.sha256
@@ -63,10 +63,10 @@ def _base32(text: str) -> str:
 
 
 def _spread() -> Iterator[tuple[int, int, int]]:
-    """Yield the steps that move 32 digits of five bits apart until each lies in a byte of its own.
+    """Yield the steps that spread 32 five-bit digits until each has a byte of its own.
 
-    Each step halves the blocks of digits that lie together: `low` keeps the lower half of each where it is,
-    `high` takes the upper half, which moves up by `shift` bits. (So are the bits of a Morton code spread.)
+    Each step halves the blocks of adjacent digits: `low` masks the lower half of each block, which stays, and
+    `high` the upper half, which moves up by `shift` bits. (Morton codes spread their bits the same way.)
     """
     for half in (16, 8, 4, 2, 1):
         digits = (1 << 5 * half) - 1
@@ -78,18 +78,18 @@ _SPREAD = tuple(_spread())
 
 
 def draw(*parts: str | int) -> float:
-    """Return a number from 0 up to 1, exclusive, that looks random and is always the same for `parts`."""
+    """Return a pseudo-random number in [0, 1) that depends on `parts` alone."""
     return int.from_bytes(_sha256(_joined(*parts).encode()).digest()[:4]) / (1 << 32)
 
 
-@lru_cache(maxsize=4096)  # a guard asks several times while it decides one
+@lru_cache(maxsize=4096)  # a guard asks several times during one decision
 def proposal_id(request: str, turn: str, round_: int) -> ProposalId:
-    """Return the id of what `turn` asks for in `round_`; a submit has turn "" and round 0."""
+    """Return the id of the proposal of `turn` in `round_`; a submit has turn "" and round 0."""
     return ProposalId(_base32(f"p\x1f{request}\x1f{turn}\x1f{round_}"))
 
 
 def claim_id(request: str, offer: str, agent: str) -> ProposalId:
-    """Return the id of `agent`'s claim of an offered task."""
+    """Return the id of `agent`'s claim to an offered task."""
     return ProposalId(derive("claim", request, offer, agent))
 
 
@@ -104,12 +104,12 @@ def event_id(cause: str, type_: str, index: int) -> EventId:
 
 
 def control_cause(request: str, sender: str, control_id: str) -> Cause:
-    """Return the cause named by an event that a control message brought about."""
+    """Return the cause of the events that a control message leads to."""
     return Cause(derive("c", request, sender, control_id))
 
 
 def due_cause(request: str, type_: str, turn: str, n: int) -> Cause:
-    """Return the cause of a consequence; `n` is the number of the event that it follows from."""
+    """Return the cause of a consequence; `n` is the number of the event that led to it."""
     return Cause(derive("due", request, type_, turn, n))
 
 
@@ -135,7 +135,7 @@ def request_id(submitter: str, at_ms: int, entropy: bytes) -> RequestId:
 
 
 def is_name(text: str) -> bool:
-    """Return True if `text` may name a member; neither `human` nor an intent's inbox may."""
+    """Return True if `text` may name a member: not `human`, and not an intent's inbox."""
     return _NAME.fullmatch(text) is not None and text != HUMAN and not text.startswith(ANYBODY)
 
 
@@ -156,7 +156,7 @@ def is_request_id(text: str) -> bool:
 
 
 def submitter_of(request: str) -> AgentName:
-    """Return whose request it is."""
+    """Return the submitter that a request id names."""
     return AgentName(request.rpartition("_")[0])
 
 

@@ -1,8 +1,8 @@
-"""The moves: what a turn may ask for. Each says of itself what others have to know of a move.
+"""The moves that a turn may ask for. Each move describes itself.
 
-A move says which turns have it, what it brings, its sentence and its short form, and checks itself when it is
-read. Labels, the reader, later rounds, the timeline and the rules ask it, and know no move by name.
-A new move is a struct here and a member of `Move`; CONTRIBUTING.md lists what else it touches.
+A move knows which turns have it, what it adds, its one-line sentence and its short form, and it validates
+itself when it is read. Labels, rules, the codec, later rounds and the timeline use that and need no move's
+name. A new move is a struct here and a member of `Move`; CONTRIBUTING.md lists what else it touches.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,49 +26,49 @@ from protocol.wire.ids import AgentName
 from protocol.wire.prices import Seconds
 
 FAILED = "failed"
-"""The code of what was given up, where its agent names none."""
+"""Code of `fail` if the agent names none."""
 MAX_TEXT_CHARS = 2_000
-"""What is left of each text of a move in its short form."""
+"""Longest text in a move's short form; longer texts are cut."""
 MAX_NAME_CHARS = 64
-"""Of the name of a move that this build does not have."""
+"""Longest name of a move that this build does not have."""
 Short = Annotated[str, msgspec.Meta(max_length=128)]
-"""What is kept with every request, or told to every later round."""
+"""Text that every request keeps, or every later round gets."""
 
 
 class WireMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Base of every message: unknown fields are ignored, so that peers may be newer.
+    """Base of every message. Unknown fields are ignored, so peers may be newer.
 
-    The hot path tells messages and events apart by their exact type, or by a table of types. For a class that
-    msgspec made, an `isinstance` that says no takes ten times as long.
+    The hot path tells messages and events apart by their exact type, or by a table of types: with msgspec
+    classes, an `isinstance` that returns False takes ten times as long.
 
-    `kw_only` holds only for the class that says it, so every class here says it.
+    `kw_only` is not inherited, so every class here repeats it.
     """
 
 
 Holder = Literal["any", "root", "task"]
-"""Which turns of a topology have a move: all of them, only root turns, or only the turns of tasks."""
+"""Which turns of a topology have a move: all turns, only root turns, or only turns of tasks."""
 
 
-class Load(NamedTuple):
-    """What a move brings, or one task of a plan."""
+class Payload(NamedTuple):
+    """What a move, or one task of its plan, adds and drops."""
 
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     keys: tuple[str, ...] = ()
-    """Keys of carried facts that it drops, or has remembered."""
+    """Keys of carried facts that it drops or asks to remember."""
     constraints: Constraints | None = None
-    """What it asks to narrow."""
+    """Limits that it asks to narrow."""
     task: str | None = None
-    """The task that brings it; None for the move itself."""
+    """Name of the task; None for the move itself."""
 
 
 class MoveForm(WireMessage, tag_field="move", frozen=True, kw_only=True):
-    """What every move says of itself. A move overrides what is different of it."""
+    """What every move knows about itself. A move overrides what differs from these defaults."""
 
     holders: ClassVar[Mapping[str, Holder]] = {}
-    """By topology: which turns have it. A topology that is not named has no such move."""
+    """By topology: which turns have the move. Other topologies do not have it."""
     gives_work: ClassVar[bool] = False
-    """True if another agent gets the work, so that its breaker is asked before."""
+    """True if another agent gets the work, so that its breaker is checked first."""
 
     @property
     def name(self) -> str:
@@ -76,10 +76,10 @@ class MoveForm(WireMessage, tag_field="move", frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """The one line that says what it wants."""
+        """One line: what the move asks for."""
         return ""
 
-    # Fields that many moves have. Of a move without one: none or empty.
+    # Fields that many moves have. A move without one returns None or an empty tuple.
 
     @property
     def to_agent(self) -> AgentName | None:
@@ -97,38 +97,38 @@ class MoveForm(WireMessage, tag_field="move", frozen=True, kw_only=True):
     def drop(self) -> tuple[str, ...]:
         return ()
 
-    def loads(self) -> Iterator[Load]:
-        """Yield what it brings; of a plan, what each task brings."""
-        yield Load(self.facts, self.artifacts, self.drop)
+    def payloads(self) -> Iterator[Payload]:
+        """Yield what the move adds; a plan yields one payload per task."""
+        yield Payload(self.facts, self.artifacts, self.drop)
 
     def with_facts(self, change: Callable[[tuple[Fact, ...]], tuple[Fact, ...]]) -> Self:
-        """Return the move with all facts that it brings changed."""
+        """Return the move with `change` applied to its facts."""
         return self._with(facts=change(self.facts)) if self.facts else self
 
-    def without_load(self) -> Self:
-        """Return the move without what makes it large; its words stay."""
+    def without_payload(self) -> Self:
+        """Return the move without its large parts; its words stay."""
         return self._with(facts=(), artifacts=())
 
     def summarize(self) -> Self:
-        """Return whom the move is for and the beginning of what it says, and nothing else."""
-        return self.without_load()
+        """Return the short form: only the addressee and the beginning of the text."""
+        return self.without_payload()
 
     def check(self) -> None:
-        """Raise Malformed for what its fields' types let through and no move may say."""
-        for load in self.loads():
-            check_facts(load.facts)
-            check_artifacts(load.artifacts)
-            if load.constraints is not None:
-                check_budget(load.constraints.budget, "constraints")
+        """Raise Malformed for values that the field types accept but a move must not have."""
+        for payload in self.payloads():
+            check_facts(payload.facts)
+            check_artifacts(payload.artifacts)
+            if payload.constraints is not None:
+                check_budget(payload.constraints.budget, "constraints")
 
     def _with(self, **fields: Any) -> Self:
-        """Return the move with those of these fields changed that it has."""
+        """Return the move with these fields changed, ignoring fields that it does not have."""
         own = {name: value for name, value in fields.items() if name in self.__struct_fields__}
         return replace(self, **own) if own else self
 
 
 def cut(text: str) -> str:
-    """Return as much of a text as later rounds are told."""
+    """Return a text cut to MAX_TEXT_CHARS, as later rounds get it."""
     return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 1]}…"
 
 
@@ -136,7 +136,7 @@ def cut(text: str) -> str:
 
 
 class Transfer(MoveForm, tag="transfer", frozen=True, kw_only=True):
-    """Give the work to another agent. Brings only what is new; the guard carries the rest on."""
+    """Give the work to another agent. It contains only what is new; the guard carries the rest."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any"}
     gives_work: ClassVar[bool] = True
@@ -155,15 +155,15 @@ class Transfer(MoveForm, tag="transfer", frozen=True, kw_only=True):
     def sentence(self) -> str:
         return self.summary
 
-    def loads(self) -> Iterator[Load]:
-        yield Load(self.facts, self.artifacts, self.drop, self.constraints)
+    def payloads(self) -> Iterator[Payload]:
+        yield Payload(self.facts, self.artifacts, self.drop, self.constraints)
 
     def summarize(self) -> Self:
         return type(self)(to_agent=AgentName(cut(self.to_agent)), summary=cut(self.summary))
 
 
 class HandBack(MoveForm, tag="hand_back", frozen=True, kw_only=True):
-    """Give the work back along the path, with what was found out."""
+    """Give the work back along the path, with what was learned."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any"}
     gives_work: ClassVar[bool] = True
@@ -186,8 +186,8 @@ class HandBack(MoveForm, tag="hand_back", frozen=True, kw_only=True):
 # --- topologies `supervised` and `swarm` ----------------------------------------------------------------
 
 Join = Literal["all", "any"] | Annotated[int, msgspec.Meta(ge=1, le=1_000)]
-"""When a lead runs again: at the first new success (`any`), at so many of them (a number), or once no task is
-open (`all`). The first two also end once no task is open."""
+"""When a lead runs again: at the first new success (`any`), after that many successes (a number), or once no
+task is open (`all`). The first two also end once no task is open."""
 
 
 class Task(WireMessage, frozen=True, kw_only=True):
@@ -197,46 +197,46 @@ class Task(WireMessage, frozen=True, kw_only=True):
     """Unique in the lead's turn."""
     summary: str
     to_agent: AgentName | None = None
-    """None: the guard picks an agent that takes the intent; in a swarm, it is offered to all of them."""
+    """None: the guard picks an agent that takes the intent, or in a swarm offers the task to all of them."""
     intent: str | None = None
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     carry: tuple[str, ...] | None = None
-    """Keys of facts and names of artifacts that the lead carries and the task gets too; None: all of them."""
+    """Facts (by key) and artifacts (by name) that the lead carries and the task gets; None for all."""
     uses: tuple[Short, ...] = ()
-    """Earlier tasks of this turn whose results it is given."""
+    """Earlier tasks of this turn whose results it gets."""
     revises: Short = ""
-    """The earlier task of this turn that it does again, with feedback as a fact."""
+    """The earlier task of this turn that it repeats, with feedback as a fact."""
     fallback: bool = False
-    """True if the guard may give it, once, to the next capable agent when it fails."""
+    """True if the guard may give it once to the next capable agent when it fails."""
     constraints: Constraints = Constraints()
 
 
 class Delegate(MoveForm, tag="delegate", frozen=True, kw_only=True):
-    """Open tasks and wait for their join. Without tasks: wait for those that are open."""
+    """Open tasks and wait for their join. Without tasks, wait for those already open."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"supervised": "any", "swarm": "root"}
 
     tasks: tuple[Task, ...] = ()
     join: Join = "all"
     within_s: Seconds | None = None
-    """Seconds from admission after which the turn runs again whatever is there."""
+    """Seconds from admission after which the turn runs again, whatever has been delivered."""
     cancel: tuple[Short, ...] = ()
-    """Names of open tasks of this turn that are called off."""
+    """Names of open tasks of this turn to cancel."""
 
     @property
     def sentence(self) -> str:
         return f"{', '.join(task.name for task in self.tasks) or 'no new task'}; join: {self.join}"
 
-    def loads(self) -> Iterator[Load]:
+    def payloads(self) -> Iterator[Payload]:
         for task in self.tasks:
-            yield Load(task.facts, task.artifacts, (), task.constraints, task.name)
+            yield Payload(task.facts, task.artifacts, (), task.constraints, task.name)
 
     def with_facts(self, change: Callable[[tuple[Fact, ...]], tuple[Fact, ...]]) -> Self:
         tasks = (replace(task, facts=change(task.facts)) if task.facts else task for task in self.tasks)
         return replace(self, tasks=tuple(tasks))
 
-    def without_load(self) -> Self:
+    def without_payload(self) -> Self:
         return replace(self, tasks=tuple(replace(task, facts=(), artifacts=()) for task in self.tasks))
 
     def summarize(self) -> Self:
@@ -252,7 +252,7 @@ class Deliver(MoveForm, tag="deliver", frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     cancel_open: bool = False
-    """Call off the tasks that this turn itself has still open."""
+    """Cancel the tasks that this turn itself still has open."""
 
     @property
     def sentence(self) -> str:
@@ -273,19 +273,19 @@ class Ask(MoveForm, tag="ask", frozen=True, kw_only=True):
     to_agent: AgentName
     question: str
     schema: Mapping[str, Any] | None = None
-    """JSON Schema of the reply, checked by the replier's client and by the asking runtime."""
+    """JSON Schema of the reply. The replier's client and the asking runtime check it."""
     expires_s: Seconds | None = None
-    """Seconds from admission; the request's deadline if none."""
+    """Seconds from admission; None for the request's deadline."""
     digest: Short | None = None
-    """For an approval: what the reply approves, the key of one effect (tool, arguments, ordinal)."""
+    """Approvals: the key of the one effect (tool, arguments, ordinal) that the reply approves."""
     action: Short = ""
-    """For an approval: the tool that waits for it. Only with it is an ask an approval."""
+    """Approvals: the tool that waits. An ask is an approval only if this is set."""
 
     @property
     def sentence(self) -> str:
         return self.question
 
-    def without_load(self) -> Self:
+    def without_payload(self) -> Self:
         return replace(self, schema=None)
 
     def summarize(self) -> Self:
@@ -320,29 +320,29 @@ class Complete(MoveForm, tag="complete", frozen=True, kw_only=True):
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any", "supervised": "root", "swarm": "root"}
 
     answer: Any
-    """Any JSON value; mostly a string."""
+    """Any JSON value; usually a string."""
     cancel_open: bool = False
-    """Call off the tasks that are still open; without it, an answer waits for them."""
+    """Cancel the tasks that are still open. Otherwise open tasks block the answer."""
     remember: tuple[Fact, ...] = ()
-    """Facts that the answer brings for the later requests of the same conversation."""
+    """New facts that the conversation remembers for its later requests."""
     remember_keys: tuple[str, ...] = ()
-    """Keys of facts that the turn was handed and that are remembered, too."""
+    """Keys of carried facts that the conversation remembers, too."""
 
     @property
     def sentence(self) -> str:
         return self.answer if isinstance(self.answer, str) else msgspec.json.encode(self.answer).decode()
 
-    def loads(self) -> Iterator[Load]:
-        yield Load(self.remember, (), self.remember_keys)
+    def payloads(self) -> Iterator[Payload]:
+        yield Payload(self.remember, (), self.remember_keys)
 
     def with_facts(self, change: Callable[[tuple[Fact, ...]], tuple[Fact, ...]]) -> Self:
         return replace(self, remember=change(self.remember)) if self.remember else self
 
-    def without_load(self) -> Self:
+    def without_payload(self) -> Self:
         return replace(self, answer=None, remember=(), remember_keys=())
 
     def summarize(self) -> Self:
-        return self.without_load()
+        return self.without_payload()
 
     def check(self) -> None:
         check_nesting(self.answer)
@@ -351,13 +351,13 @@ class Complete(MoveForm, tag="complete", frozen=True, kw_only=True):
 
 
 class Fail(MoveForm, tag="fail", frozen=True, kw_only=True):
-    """Give the request up; of a task, the task alone."""
+    """Give up the request; in a task, only the task."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any", "supervised": "any", "swarm": "any"}
 
     reason: str
     code: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_.]{0,63}$")] = FAILED
-    """The agent's own, by which programs tell why."""
+    """The agent's own code, which tells programs the reason."""
 
     @property
     def sentence(self) -> str:
@@ -368,7 +368,7 @@ class Fail(MoveForm, tag="fail", frozen=True, kw_only=True):
 
 
 class UnknownMove(MoveForm, tag="?", frozen=True, kw_only=True):
-    """A move that this build does not have; `known_move` refuses it by its name."""
+    """A move that this build does not have. The rule `known_move` refuses it by name."""
 
     name: str
 
@@ -378,7 +378,7 @@ class UnknownMove(MoveForm, tag="?", frozen=True, kw_only=True):
 
 
 Move = Transfer | HandBack | Delegate | Deliver | Ask | Escalate | Complete | Fail | UnknownMove
-"""All moves, in the order in which they are listed to agents."""
+"""All moves, in the order in which agents see them."""
 
 MOVES = tuple(str(kind.__struct_config__.tag) for kind in Move.__args__ if kind is not UnknownMove)
 TOPOLOGIES: Mapping[str, Mapping[str, Holder]] = {
@@ -389,4 +389,4 @@ TOPOLOGIES: Mapping[str, Mapping[str, Holder]] = {
     }
     for topology in ("handoff", "supervised", "swarm")
 }
-"""The moves of each topology, and which turns have them. A request runs under one of them."""
+"""The moves of each topology, and which turns have them. A request runs under one topology."""

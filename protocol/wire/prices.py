@@ -1,10 +1,10 @@
 """Amounts: the ranges of numbers on the wire, and what tokens cost.
 
-A type that has a range is refused out of it, wherever it is read. Costs are integer nano-dollars. A request
-carries its price list from its beginning.
+A number outside its type's range is refused wherever it is read. Costs are integer nano-dollars. A request
+keeps the price list that was current when it was opened.
 
-Prices are nano-dollars for a *million* tokens. So every price on a vendor's list is an integer, and a sum is
-rounded once, at its end. Some models cost more for every token of a prompt that is long: `long`.
+Prices are nano-dollars per *million* tokens. So every price on a vendor's list is an integer, and a sum is
+rounded only once, at the end. Some models charge more for every token of a long prompt: see `Price.long`.
 """
 
 import operator
@@ -15,27 +15,27 @@ import msgspec
 from msgspec import Meta
 
 READ_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
-"""What reading bytes as a message may raise: an amount out of its range, or no message at all."""
+"""What decoding a message may raise: bytes that are no message, or an amount out of range."""
 LONGEST_S = 10 * 366 * 86_400.0
-"""No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
+"""Longest time span on the wire: ten years, so that clock arithmetic cannot overflow."""
 DAY_S = 86_400.0
 LARGEST_AMOUNT = 1 << 62
-"""No amount on the wire is larger: the sum of two still fits 64 bits. A larger sum is cut to it."""
+"""Largest amount on the wire. The sum of two still fits into 64 bits; larger sums are capped here."""
 MAX_MODELS = 32
-"""Models in one account. What a report says about models is carried with every event that follows it."""
+"""Most models in one account. Every later event carries what a report tells about models."""
 OTHER_MODELS = "other"
-"""Where the models of a sum are counted together for which it has no room."""
+"""Name under which a sum counts the models that it has no room for."""
 MOST_TIMES = 1_000
-"""Of hops, rounds, asks and failures: a larger limit would limit nothing."""
+"""Largest limit of hops, rounds, asks and failures. A larger one would limit nothing."""
 MOST_BYTES = 64 << 20
 """The largest `max_payload` that a nats-server takes."""
 
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
-"""A time that may be none at all."""
-SomeSeconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
+"""A time span; may be zero."""
+PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]
-"""UTC µs, up to the year 2255; exact in a double."""
+"""UTC µs, up to the year 2255. Exact as a double."""
 Amount = Annotated[int, Meta(ge=0, le=LARGEST_AMOUNT)]
 Times = Annotated[int, Meta(ge=0, le=MOST_TIMES)]
 Hops = Annotated[int, Meta(ge=1, le=MOST_TIMES)]
@@ -45,38 +45,38 @@ MTOK = 1_000_000
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Tokens of a model's replies by what they are charged as. None is in two counts, but for `thinking`."""
+    """Tokens of a model's replies, by how they are charged. The counts are disjoint, except `thinking`."""
 
     input: Amount = 0
-    """Read anew."""
+    """Read without a cache."""
     cache_read: Amount = 0
     cache_write: Amount = 0
-    """Written to the vendor's cache for the shorter time, five minutes."""
+    """Written to the vendor's cache for five minutes, the shorter of its lifetimes."""
     cache_write_1h: Amount = 0
     output: Amount = 0
-    """Thinking included."""
+    """Includes thinking."""
     thinking: Amount = 0
-    """How many of `output` were thought, not said."""
+    """How many of the `output` tokens were thinking."""
 
     @property
     def prompt(self) -> int:
-        """All that went in."""
+        """All input tokens, cached or not."""
         return self.input + self.cache_read + self.cache_write + self.cache_write_1h
 
     @property
     def total(self) -> int:
-        """All of them, as a budget counts."""
+        """All tokens, as a budget counts them."""
         return self.prompt + self.output
 
 
 class Metered(Tokens, frozen=True, kw_only=True):
-    """What one model was used for, and what that cost."""
+    """How much a model was used, and what that cost."""
 
     calls: Amount = 0
     nano_dollars: Amount = 0
 
     def each(self, other: "Metered", combine: Callable[[int, int], int]) -> "Metered":
-        """Return the two combined, count by count."""
+        """Combine two accounts, count by count; the results are capped at LARGEST_AMOUNT."""
         names = self.__struct_fields__
         return Metered(
             **{
@@ -93,12 +93,12 @@ UNUSED = Metered()
 
 
 def metered(tokens: Tokens, nano_dollars: int) -> Metered:
-    """Return one call."""
+    """Return the account of a single call."""
     return Metered(**msgspec.structs.asdict(tokens), calls=1, nano_dollars=nano_dollars)
 
 
 class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A model's prices, each in nano-dollars for a million tokens."""
+    """A model's prices, each in nano-dollars per million tokens."""
 
     input: Amount
     output: Amount
@@ -106,24 +106,25 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     cache_write: Amount = 0
     cache_write_1h: Amount = 0
     long_from: Amount | None = None
-    """From how many tokens of a prompt on all of its tokens cost what `long` says; exclusive."""
+    """If a prompt has more tokens than this, all of its tokens are charged at the prices in `long`."""
     long: "Price | None" = None
 
 
-def unsaid(anew: int) -> dict[str, int]:
-    """Return what tokens of a vendor's cache are taken to cost, by kind, where a price list does not say it.
+def assumed_cache_prices(input_price: int) -> dict[str, int]:
+    """Return the prices to assume for cached tokens, by kind, when a price list has none.
 
-    It never falls below a vendor's price: reading costs as much as `input` (vendors take a part of that),
-    writing 1.25 times as much, and for an hour twice.
-
-    Args:
-        anew: the price of `input`.
+    They are never below a vendor's price: a read costs as much as uncached input (vendors charge less), a
+    write 1.25 times as much, and a write for one hour twice as much.
     """
-    return {"cache_read": anew, "cache_write": (5 * anew + 3) // 4, "cache_write_1h": 2 * anew}
+    return {
+        "cache_read": input_price,
+        "cache_write": (5 * input_price + 3) // 4,
+        "cache_write_1h": 2 * input_price,
+    }
 
 
 def cost(tokens: Tokens, price: Price) -> int:
-    """Return what one reply cost: nano-dollars, rounded half up. `tokens` are those of one reply."""
+    """Return the cost of one reply in nano-dollars, rounded half up. `tokens` must be of one reply only."""
     if price.long is not None and price.long_from is not None and tokens.prompt > price.long_from:
         price = price.long
     exact = (
@@ -137,7 +138,7 @@ def cost(tokens: Tokens, price: Price) -> int:
 
 
 def price_list(document: Mapping[str, Any] | None) -> dict[str, Price]:
-    """Return prices by model from what a request or the fleet says; an entry that is none is left out."""
+    """Return the prices by model in a request's or the fleet's document. Invalid entries are left out."""
     found = {}
     for model, entry in (document or {}).items():
         try:
@@ -148,7 +149,7 @@ def price_list(document: Mapping[str, Any] | None) -> dict[str, Price]:
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
-    """Return a model's price: its own, or that of the model whose dated snapshot its id names."""
+    """Return a model's price. A dated snapshot without a price has that of its base model."""
     if model in prices:
         return prices[model]
     base, _, date = model.rpartition("-")
@@ -158,10 +159,11 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
 def each_model(
     one: Mapping[str, Metered], other: Mapping[str, Metered], combine: Callable[[int, int], int]
 ) -> Mapping[str, Metered]:
-    """Return two accounts combined, model by model; a model that was not used is left out.
+    """Combine two accounts, model by model. A model without any use is left out.
 
-    Of more than MAX_MODELS, the names of `one` stay as long as there is room; the others count as
-    OTHER_MODELS. So the older account has to be `one`: then no model's count ever runs back.
+    If there are more than MAX_MODELS, the models of `one` keep their names while there is room, and the
+    others are counted as OTHER_MODELS. So pass the older account as `one`: then no model's count ever
+    decreases.
     """
     if not one and not other:
         return one
@@ -176,7 +178,7 @@ def each_model(
 
 
 def _merged(account: Mapping[str, Metered], kept: Collection[str]) -> Mapping[str, Metered]:
-    """Return an account in which the models that are not kept count as one."""
+    """Return an account in which all models not in `kept` are counted as OTHER_MODELS."""
     found: dict[str, Metered] = {}
     for model, used in account.items():
         name = model if model in kept else OTHER_MODELS

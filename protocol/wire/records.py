@@ -1,12 +1,12 @@
-"""Records beside the log: steps, what conversations remember, notices, dead letters, cards and live notes.
+"""Records beside the log: anchors, steps, memory, questions, notices, dead letters, cards, live notes.
 
-Names of steps: `<round>-<n>` holds a value, or the intent of an effect, whose result is `<round>-<n>d`.
-A conversation remembers what answers in the log left. Guards fold these into records under
-`mesh.mem.<client>.`: one for each fact, one for each order to forget, and one that says how far it came. What
-a request asks its client lies at `mesh.ask.<client>.<request>`; guards alone write that, too.
+A step named `<round>-<n>` holds a value, or the intent of an effect; the effect's result is `<round>-<n>d`.
+A conversation remembers the facts that answers in the log left behind. Guards fold them into records under
+`mesh.mem.<client>.`: one for each fact, one for each order to forget, and one for how far they have read.
+A request's open questions to its client are at `mesh.ask.<client>.<request>`. Only guards write either.
 
-A notice tells a sender that its message came to nothing; the message is kept as a dead letter. A card and
-live output show a running agent. No verdict rests on any of them.
+A notice tells a sender that its message had no effect; the message is kept as a dead letter. Cards and live
+notes show a running agent. No verdict depends on any of them.
 """
 
 import base64
@@ -25,7 +25,7 @@ from protocol.wire.prices import Moment
 
 
 class Head(NamedTuple):
-    """A request's newest event: its number, the digest of its stored bytes, and its place in the log."""
+    """A request's newest event: its number, the digest of its stored bytes, and its sequence in the log."""
 
     n: int
     digest: str
@@ -34,19 +34,19 @@ class Head(NamedTuple):
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a guard signs of the log: the newest event of each request that was appended to lately."""
+    """What a guard signs: the newest event of each request that was appended to since the last anchor."""
 
     v: int = 1
     at: int
     """UTC µs."""
     seq: int
-    """The newest event's sequence in the log."""
+    """Sequence of the newest event in the log."""
     heads: Mapping[str, Head]
     """By request."""
     prev: str = ""
-    """The SHA-256 (hex) of the stored anchor before it; empty in the first."""
+    """SHA-256 (hex) of the previous anchor as stored; empty in the first."""
     guards: Mapping[str, int] = {}
-    """Up to which sequence each guard at work has anchored what it appended."""
+    """By running guard: the sequence up to which it has anchored its own events."""
 
 
 class SignedAnchor(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class SignedAnchor(msgspec.Struct, frozen=True, kw_only=True):
 
     anchor: msgspec.Raw
     key: str
-    """The public nkey of who signed it."""
+    """The signer's public nkey."""
     signature: str
     """Ed25519 over the bytes of `anchor`, base64."""
 
@@ -62,91 +62,91 @@ class SignedAnchor(msgspec.Struct, frozen=True, kw_only=True):
 # --- steps -----------------------------------------------------------------------------------------
 
 DONE = "d"
-"""Behind the name of an effect's intent, it names the effect's result."""
+"""Suffix that turns the name of an effect's intent into the name of its result."""
 
 FENCE = "fence"
-"""The kind of the record by which a later round closes an earlier one."""
-
+"""Kind of the record with which a later round closes an earlier one."""
 
 RAISED = "raised"
-"""The code of a reading tool's exception: its round raises it again, and a later round tries anew."""
+"""Code of a read-only tool's exception. The same round raises it again; a later round calls the tool
+again."""
 
 MOST_ARGUMENTS_BYTES: Final = 16 << 10
-"""Arguments of a call that are recorded whole, as JSON."""
+"""Largest JSON size of a call's arguments that are recorded whole."""
 HEAD_BYTES: Final = 2 << 10
-"""What is recorded of longer ones."""
+"""How much of longer arguments is recorded."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool's recorded no, or the exception that a reading tool raised."""
+    """A tool's recorded refusal, or the exception that a read-only tool raised."""
 
     code: str
     message: str
     type: str = ""
-    """Of an exception: its module and name; of Python's own only the name."""
+    """Exceptions: module and name; only the name for Python's own."""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is recorded of arguments that are too long. The step's digest is of all of them."""
+    """The recorded part of arguments that are too long. The step's digest covers all of them."""
 
     bytes: int
     head: str
 
 
 class PromptParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Digests of a prompt's parts: SHA-256 of each as canonical JSON, as ids have it (`derive`)."""
+    """Digests of a prompt's parts: SHA-256 of each part's canonical JSON, in the form of ids (`derive`)."""
 
     fixed: str
-    """Instructions, tools and parameters, as they lie in the stream PROMPTS."""
+    """Instructions, tools and parameters, as stored in the stream PROMPTS."""
     brief: str
     transcript: str = ""
-    """Empty where nothing was said yet."""
+    """Empty before the first reply."""
 
 
 class Reads(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an effect's tool read of the turn's facts."""
+    """Which of the turn's facts an effect's tool read."""
 
     call: str
-    """The key that the effect would have whatever its tool read."""
+    """The effect's key before what its tool read is mixed in."""
     facts: dict[str, str] = {}
-    """By key: SHA-256 of the value as canonical JSON, empty for a fact that was not there. Under the empty
-    key: of all facts, as an object. An intent has none: nobody knows yet."""
+    """By fact key: SHA-256 of the value's canonical JSON; empty for a missing fact. The empty key stands for
+    all facts as one object. An intent has none, since the tool has not read anything yet."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step as it is stored. Fields are only ever added, at the end and with a default."""
+    """One step as it is stored. New fields are added at the end, with a default."""
 
     v: int = 1
     kind: str
-    """`call`, `effect`, `intent`, `model`, `save`, `remark`, `now`, `random` or `fence`; of a lead `results`
-    and `context`, of a swarm `post`."""
+    """`call`, `effect`, `intent`, `model`, `save`, `remark`, `now`, `random` or `fence`; also `results` and
+    `context` for a lead, and `post` in a swarm."""
     name: str = ""
     digest: str = ""
-    """Of the arguments."""
+    """Digest of the arguments."""
     version: str = ""
-    """The agent's, as it wrote this."""
+    """The agent's version when it wrote this."""
     nonce: str
-    """The writing instance's."""
+    """Nonce of the instance that wrote this."""
     at: int
     """UTC µs."""
     key: str = ""
-    """Of an effect."""
+    """Effects: the idempotency key."""
     value: Any = None
     error: Refused | None = None
     usage: Usage | None = None
-    """What the step cost, where it cost anything."""
+    """What the step cost, if anything."""
     began: Any = None
-    """Of a model's first reply in a conversation: what that began with, and every later round has to know."""
+    """First model reply of a conversation: its starting state, which every later round needs."""
     arguments: Any = None
-    """Of a tool's call (`call`, `intent`, `effect`): its arguments by name, without those that are secret."""
+    """Tool calls (`call`, `intent`, `effect`): the arguments by name, without the secret ones."""
     secret: tuple[str, ...] = ()
-    """Names of arguments that the tool keeps out of the record. The digest is of them, too."""
+    """Names of arguments that the tool keeps out of the record. The digest covers them, too."""
     cut: Cut | None = None
-    """Instead of `arguments` of more than 16 KiB."""
+    """Takes the place of `arguments` that exceed 16 KiB."""
     prompt: PromptParts | None = None
-    """Of a model's reply: what was sent."""
+    """Model replies: the prompt that was sent."""
     reads: Reads | None = None
-    """Of an effect (`intent`, `effect`) whose tool takes the turn."""
+    """Effects (`intent`, `effect`) whose tool takes the turn as a parameter."""
 
     @property
     def called(self) -> str:
@@ -169,16 +169,16 @@ def place_of(name: str) -> int:
 # --- what conversations remember --------------------------------------------------------------------
 
 MOST_KEYS: Final = 64
-"""Facts that a conversation remembers at most."""
+"""Most facts that a conversation remembers."""
 MOST_BYTES: Final = 128 << 10
-"""Bytes of them as JSON, at most. A record has to fit into a message."""
+"""Most bytes of JSON for these facts. A record must fit into a message."""
 
-Place = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+LogSequence = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 """The sequence of an event in the log."""
 
 
 def memory_limit(max_handoff_bytes: int) -> int:
-    """Return how many bytes a conversation may remember: half a handoff, so that a request has the rest."""
+    """Return how many bytes a conversation may remember: half a handoff, to leave room for the request."""
     return min(max_handoff_bytes // 2, MOST_BYTES)
 
 
@@ -189,105 +189,107 @@ class MemoryRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     conversation: str
     key: str
     fact: Fact
-    seq: Place
-    """The place in the log of the answer that left it. The last one of a key counts."""
+    seq: LogSequence
+    """Log sequence of the answer that left it. For each key, the highest sequence wins."""
     at: Moment
     """UTC µs at which that answer was stored."""
     request: str
 
 
 class MemoryForgotten(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Facts of a conversation are forgotten that answers left up to a place in the log."""
+    """Forget the facts of a conversation that answers left up to a given log sequence."""
 
     v: Literal[1] = 1
     conversation: str
     keys: tuple[str, ...] = ()
-    """Empty: all of them."""
-    seq: Place
-    """The log's last place when a guard obeyed: what an answer leaves behind it stays."""
+    """Keys of the facts to forget; empty for all."""
+    seq: LogSequence
+    """The log's last sequence when a guard carried the order out. Facts left by later answers stay."""
     at: Moment
     """UTC µs at which the order was stored."""
     by: str = ""
-    """Who had it forgotten: the person's name, else the sender."""
+    """Who gave the order: the person's name if known, otherwise the sender."""
     control: str
     """The id of the order."""
 
 
 class MemoryFolded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Up to which place in the log all that a client's answers left is in its records."""
+    """How far guards have folded the log into a client's memory records."""
 
     v: Literal[1] = 1
-    seq: Place
+    seq: LogSequence
+    """Every answer up to here is in the records."""
 
 
 # --- what a client is asked ---------------------------------------------------------------------------
 
 QUESTIONS_BYTES: Final = 512 << 10
-"""Bytes of the questions in one document, at most; a single one may be larger."""
+"""Most bytes of questions in one document; a single question may be larger."""
 
 
 class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A question that waits for its reply."""
+    """A question that has no reply yet."""
 
     n: int
-    """Number of the `turn.suspended` event that put it."""
+    """Number of the `turn.suspended` event that asked it."""
     turn: TurnId
     round: int
     agent: AgentName
-    """Who asks."""
+    """The agent that asks."""
     ask: Ask
     expires_at: int
     """UTC µs."""
 
 
 class Questions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every question of one request that waits for the same reader, as guards keep the list up to date."""
+    """The open questions of one request to the same reader. Guards keep the list up to date."""
 
     v: Literal[1] = 1
     n: int
-    """Number of the event up to which it is known."""
+    """The list is complete up to the event with this number."""
     open: tuple[OpenQuestion, ...] = ()
     """The oldest first."""
     more: int = 0
-    """How many newer ones found no room; each is listed once an older one is over."""
+    """How many newer questions did not fit. Each is listed once an older one is answered or expires."""
 
 
 # --- hints, and what is kept for people ------------------------------------------------------------
 
 MAX_DATA_BYTES = 256 * 1024
-"""Bytes of the original that a dead letter keeps: as much as a proposal may have."""
+"""Bytes of the original that a dead letter keeps: the largest size of a proposal."""
 MAX_HEADER_CHARS = 8 * 1024
-"""Characters of its headers; JSON may make six of one, and all of it has to fit."""
+"""Characters of headers that it keeps. JSON may turn one into six, and all of it must fit."""
 MAX_DETAIL_CHARS = 512
-"""Characters of a reason: one that names what a sender wrote must not grow with it."""
+"""Characters of a reason. A reason may quote the sender's input, but must not grow with it."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that nobody could read or act on."""
+    """A message that could not be read or acted on."""
 
     v: Literal[1] = 1
     at: int
     """UTC µs."""
     by: str
-    """Whose dead-letter list it is in: who gave up on it."""
+    """Who gave up on it, and so whose dead-letter list it is in."""
     code: str
-    """Why, for programs."""
+    """The reason, for programs."""
     detail: str
-    """Why, in one sentence; nothing of what the message said."""
+    """The reason in one sentence, without any of the message's content."""
     subject: str
     sender: str = ""
-    """By the broker's word; empty where the subject names none."""
+    """As the broker reports it; empty if the subject names no sender."""
     request: str = ""
     delivered: int = 1
     headers: Mapping[str, str] = {}
     data: str = ""
     """The original bytes, base64."""
     truncated: bool = False
-    """True if some of the data or of the headers was too much to keep."""
+    """True if data or headers were too large and only their beginning was kept."""
     stream_seq: int = 0
-    """The message's sequence in its stream, which `subject` tells; 0 in letters of older versions."""
+    """The message's sequence in its stream (see `subject`); 0 in letters of older versions."""
     stored_at: int = 0
-    """When it was stored there, UTC µs. Letters of a list that agree in all three are about one message."""
+    """UTC µs at which it was stored there. Letters with the same subject, `stream_seq` and `stored_at` are
+    about the same message."""
 
     @property
     def original(self) -> bytes:
@@ -305,7 +307,7 @@ def dead_letter(
     headers: Mapping[str, str] | None = None,
     **known: Any,
 ) -> DeadLetter:
-    """Return the dead letter for `data`; only the beginning of what is too long to keep."""
+    """Return the dead letter for `data`. Data, headers and detail that are too long are cut."""
     given = headers or {}
     kept = _first(given)
     return DeadLetter(
@@ -322,7 +324,7 @@ def dead_letter(
 
 
 def _first(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return as many headers, from the first on, as there is room for."""
+    """Return the first headers, as many as fit."""
     kept, room = {}, MAX_HEADER_CHARS
     for name, value in headers.items():
         room -= len(name) + len(value)
@@ -333,14 +335,14 @@ def _first(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class NoticeError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was wrong with a message."""
+    """What is wrong with a message."""
 
     code: str
     detail: str
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn is over, or its round was decided."""
+    """Tells that a turn is over, or that its round was decided."""
 
     why: str
     turn: str = ""
@@ -355,20 +357,20 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: NoticeError | None = None
     ended: Ended | None = None
     digest: str = ""
-    """SHA-256 (hex) of the message's bytes: with every `error`, and with `ended` that answers a submit."""
+    """SHA-256 (hex) of the message's bytes. Set with `error`, and with an `ended` that answers a submit."""
 
 
 class LaneAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A guard's answer to what it was asked on the lane."""
+    """A guard's answer to a message on the lane."""
 
     digest: str
-    """SHA-256 (hex) of the bytes that it was asked."""
+    """SHA-256 (hex) of that message's bytes."""
     decided: bool = False
-    """True: the verdict is in the log. False: the message is to be stored in its sender's queue."""
+    """True: the verdict is in the log. False: store the message in its sender's queue."""
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The last one published under an agent's name, by whichever instance started last."""
+    """What an agent tells about itself, as published by the instance that started last."""
 
     v: Literal[1] = 1
     name: str
@@ -376,12 +378,12 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     description: str = ""
     prompt_version: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """{name, description, effect} of each."""
+    """`{name, description, effect}` for each tool."""
     instance: str = ""
     model: str = ""
     """What drives it: `scripted`, a model's id, or empty."""
     no_rules: bool = False
-    """Of an agent with a model: that it has no rules which could stand in for it."""
+    """Agents with a model: True if there are no scripted rules that could replace it."""
     forks: bool = False
     """True if its turns keep what a fork says about effects (`forked_from` of their work)."""
 
@@ -390,29 +392,29 @@ What = Literal["model", "tool"]
 
 
 class LiveNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened in a running turn. Whose it is, the subject says."""
+    """One thing that happened in a running turn. The subject names the agent and the request."""
 
     v: Literal[1]
     turn: str
     round: int
     n: int
-    """Counts the notes of one run of a round, from 0; a gap means that some were lost."""
+    """Counts the notes of one run of a round, from 0. A gap means that some were lost."""
     at: int
     """UTC µs, by the agent's clock."""
     kind: Literal["began", "step", "text", "ended"]
     what: What | Literal[""] = ""
-    """Of a step: what was called."""
+    """Steps: what was called."""
     name: str = ""
-    """Of a step: the tool's name, or the model's."""
+    """Steps: the name of the tool or model."""
     state: Literal["", "called", "returned", "failed"] = ""
-    """Of a step. A tool's own no is `failed`, too."""
+    """Steps only. A tool's refusal is `failed`, too."""
     text: str = ""
-    """Of text: what the model has said since the note before."""
+    """Text: what the model has produced since the previous note."""
     again: bool = False
-    """Of text: what this reply said before is void, because another model begins anew."""
+    """Text: True if earlier text of this reply is void, because another model starts over."""
     move: str = ""
-    """Of an end: the move that was proposed."""
+    """Ends: the proposed move."""
     to: str = ""
-    """Of an end: whom the move names."""
+    """Ends: the agent that the move names."""
     failed: str = ""
-    """Of an end without a move: why, a code."""
+    """Ends without a move: the reason, as a code."""

@@ -1,7 +1,7 @@
 """The wire contract for programs in other languages: a JSON Schema and an AsyncAPI document.
 
-Both are generated from the types and the subjects that this package reads and writes with, so that
-they cannot say anything else; what stands in `protocol/schema/` is compared with them in the tests.
+Both are generated from the types and subjects that this package itself reads and writes with, so they cannot
+differ from the code. A test compares the files in `protocol/schema/` with them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
     "Control": (Control, "control."),
     "Move": (Move, "move."),
 }
-"""The tagged unions by name, and what comes before a member's tag to make the name of its definition."""
+"""The tagged unions by name, each with the prefix that turns a member's tag into its definition's name."""
 
 BESIDE_THE_LOG = (
     Notice,
@@ -54,16 +54,16 @@ BESIDE_THE_LOG = (
     MemoryFolded,
     Questions,
 )
-"""Documents beside requests and facts: hints, records for people, and what guards or agents share."""
+"""Documents beside the log: hints, records for people, and what guards or agents share."""
 
 _EVENTS = tuple(map(type_of, AnyEvent.__args__))
 
 
 def _definitions(ref_template: str) -> Json:
-    """Return the definitions of everything on the wire, by name; `{name}` in the template is a name."""
+    """Return the definitions of everything on the wire, by name. The template has `{name}` for a name."""
     roots = (AnyEvent, Submit, Proposal, Control, Handoff, Policy, Fleet, *BESIDE_THE_LOG)
     _, generated = msgspec.json.schema_components(roots, ref_template="{name}")
-    found: Json = msgspec.json.decode(msgspec.json.encode(generated))  # defaults as JSON has them
+    found: Json = msgspec.json.decode(msgspec.json.encode(generated))  # defaults become JSON values
     names = {
         kind.__name__: f"{prefix}{kind.__struct_config__.tag}".replace("?", "unknown")
         for union, prefix in UNIONS.values()
@@ -80,7 +80,7 @@ def _definitions(ref_template: str) -> Json:
 
 
 def _referring(node: Any, names: Mapping[str, str], ref_template: str) -> Any:
-    """Return a schema with our names in its references, without msgspec's own keywords."""
+    """Return a schema with our names in its references and without msgspec's own keywords."""
     if isinstance(node, list):
         return [_referring(item, names, ref_template) for item in node]
     if not isinstance(node, dict):
@@ -101,7 +101,7 @@ def json_schema() -> Json:
         "$id": f"urn:handoff-mesh:wire:v{VERSION}",
         "title": "Handoff Mesh wire contract",
         "description": (
-            "One event of a request's log. In `$defs`: Submit, Proposal, Control (what is asked for), "
+            "One event of a request's log. `$defs` has Submit, Proposal, Control (what is asked for), "
             "Event (what is true), Handoff, Policy, Fleet, Notice, LaneAnswer, DeadLetter, Card, LiveNote, "
             "BreakerEntry, FreezeEntry, MemoryRecord, MemoryForgotten, MemoryFolded, Questions. "
             "Readers ignore fields that they do not know."
@@ -114,18 +114,18 @@ def json_schema() -> Json:
 # --- AsyncAPI -------------------------------------------------------------------------------------
 
 PARAMETERS: Mapping[str, str] = {
-    "to": "Who has to act: an agent, a client or `human`; `_` for nobody.",
+    "to": "Who must act: an agent, a client or `human`; `_` for no one.",
     "request": "The request's id, `<submitter>_<ULID>`; for a control message `_` means the whole mesh.",
-    "sender": "Who sends it. The broker lets each name publish under itself only.",
-    "name": "Whose it is.",
+    "sender": "The sender. The broker lets each name publish only under itself.",
+    "name": "The name that keeps it.",
     "agent": "An agent's name.",
     "turn": "The id of the event that opened the turn.",
     "step": "`<round>-<n>`, or `end` when a guard ended the turn.",
     "client": "Who submitted the request.",
     "policy": "A policy's name.",
-    "model": "A model's id, or one derived from it where it is no token.",
-    "conversation": "A conversation's name, or one derived from it where it is no token.",
-    "key": "A fact's key, or one derived from it where it is no token; `_` for all that came before.",
+    "model": "A model's id, or a derived token if the id is not a valid token.",
+    "conversation": "A conversation's name, or a derived token if the name is not a valid token.",
+    "key": "A fact's key, or a derived token if the key is not a valid token; `_…` for an order to forget.",
 }
 
 
@@ -138,7 +138,7 @@ class Channel(NamedTuple):
 
 
 def _address(build: Any, *parameters: str) -> str:
-    """Return a subject with `{name}` where a parameter stands, by the function that builds the subject."""
+    """Return a subject with `{name}` for each parameter, using the function that builds the subject."""
     marks = [f"PARAMETER-{name}" for name in parameters]
     address: str = build(*marks)
     for mark, name in zip(marks, parameters, strict=True):
@@ -149,29 +149,29 @@ def _address(build: Any, *parameters: str) -> str:
 CHANNELS: Mapping[str, Channel] = {
     "proposals": Channel(
         _address(subjects.prop, "sender", "request"),
-        "What is asked for. A work queue: acknowledged by the broker once stored, decided by a guard.",
+        "What is asked for. A work queue: the broker acknowledges what it stored, and a guard decides it.",
         ("Submit", "proposal.move", "proposal.turn_failed", "proposal.effect_doubted"),
     ),
     "lane": Channel(
         _address(subjects.lane, "sender", "request"),
-        "The same, asked of a guard over core NATS and stored nowhere. It answers once the verdict is in the "
-        "log; without that answer the message goes to the queue.",
+        "The same messages, sent to a guard over core NATS and not stored. The guard answers once the "
+        "verdict is in the log. Without an answer, the sender stores the message in the queue.",
         ("Submit", "proposal.move", "proposal.turn_failed", "proposal.effect_doubted"),
     ),
     "controls": Channel(
         _address(subjects.ctl, "sender", "request"),
-        "What people and clients say besides. A work queue, heard before proposals.",
+        "What people and clients ask for besides. A work queue that guards read before proposals.",
         tuple(f"control.{kind.__struct_config__.tag}" for kind in Control.__args__),
     ),
     "log": Channel(
         _address(subjects.evt, "to", "request"),
-        "What is true: append-only, written by guards alone, one ordered history for each request. "
-        "An event lies in the inbox of the name that must act on it.",
+        "What is true: append-only, written only by guards, one ordered history for each request. "
+        "An event is in the inbox of the name that must act on it.",
         _EVENTS,
     ),
     "notes": Channel(
         _address(subjects.note, "to", "request"),
-        "A wake-up without a body, or a notice. Core NATS: a hint, never the only place of a truth.",
+        "A wake-up without a body, or a notice. Core NATS: only a hint; the truth is in the log.",
         ("Notice",),
     ),
     "deadLetters": Channel(
@@ -181,45 +181,45 @@ CHANNELS: Mapping[str, Channel] = {
     ),
     "guardsDeadLetters": Channel(
         _address(subjects.dead_from, "sender"),
-        "Messages that no guard could read or act on, kept with the reason; a list for each sender.",
+        "Messages that guards could not read or act on, kept with the reason. One list for each sender.",
         ("DeadLetter",),
     ),
-    "fleet": Channel(subjects.FLEET, "Who exists and what each may do; the admin's word.", ("Fleet",)),
-    "policies": Channel(_address(subjects.policy, "policy"), "The rules by name.", ("Policy",)),
+    "fleet": Channel(subjects.FLEET, "Who exists and what each may do, as the admin set it.", ("Fleet",)),
+    "policies": Channel(_address(subjects.policy, "policy"), "The policies by name.", ("Policy",)),
     "steps": Channel(
         _address(subjects.step, "agent", "request", "turn", "step"),
-        "The journal of a turn, one message a subject. Its format belongs to the agent's runtime.",
+        "The journal of a turn, one message per subject. Its format belongs to the agent's runtime.",
     ),
     "ends": Channel(
         _address(subjects.end, "agent", "request", "turn"),
-        "The end of a turn that a guard ended, as `ended` of a notice. Written by guards alone.",
+        "The end of a turn that a guard ended, as a notice with `ended`. Written only by guards.",
     ),
     "cards": Channel(
         _address(subjects.card, "agent"),
-        "What a running agent says of itself, for display; no verdict rests on it.",
+        "What a running agent tells about itself, for display. No verdict depends on it.",
         ("Card",),
     ),
     "live": Channel(
         _address(subjects.live, "client", "request", "agent", "turn"),
-        "What a running turn shows while it works. Core NATS, for display.",
+        "What a running turn shows while it works. Core NATS; for display.",
         ("LiveNote",),
     ),
     "breakers": Channel(
         _address(subjects.breaker, "agent"),
-        "The circuit breaker of an agent, as guards keep it for each other. No entry: it is closed.",
+        "The circuit breaker of an agent, which guards share. Without an entry it is closed.",
         ("BreakerEntry",),
     ),
     "freeze": Channel(
-        subjects.FREEZE, "Tells if the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
+        subjects.FREEZE, "Tells if the whole mesh is frozen. Without an entry it is not.", ("FreezeEntry",)
     ),
     "questions": Channel(
         _address(subjects.questions, "client", "request"),
-        "What a request asks its client and has no reply yet; written by guards alone.",
+        "A request's questions to its client that have no reply yet. Written only by guards.",
         ("Questions",),
     ),
     "memories": Channel(
         _address(subjects.memory, "client", "conversation", "key"),
-        "What conversations remember, by fact, and what they are to forget; written by guards alone.",
+        "What conversations remember, by fact, and what they must forget. Written only by guards.",
         ("MemoryRecord", "MemoryForgotten", "MemoryFolded"),
     ),
 }
@@ -232,7 +232,7 @@ class Operation(NamedTuple):
     channel: str
     summary: str
     only: tuple[str, ...] = ()
-    """Some of the channel's messages; all of them if empty."""
+    """Some of the channel's messages; empty for all."""
 
 
 _READ_BY_CLIENT = tuple(type_of(kind) for kind in (*Ended.__args__, TurnSuspended))
@@ -257,38 +257,42 @@ OPERATIONS: Mapping[str, Operation] = {
     "agentProposes": Operation(
         "send",
         "proposals",
-        "An agent asks for a move, or says that its turn broke.",
+        "An agent asks for a move, or reports that its turn failed.",
         ("proposal.move", "proposal.turn_failed", "proposal.effect_doubted"),
     ),
     "agentJournals": Operation("send", "steps", "An agent records a step before it uses it."),
-    "agentPresentsItself": Operation("send", "cards", "An agent says what it is."),
-    "agentShowsProgress": Operation("send", "live", "An agent shows what it does."),
-    "operatorControls": Operation("send", "controls", "An operator steps in."),
-    "guardHearsProposals": Operation("receive", "proposals", "A guard decides what is asked for."),
-    "guardAnswersQuestions": Operation("receive", "lane", "A guard decides what it is asked, and answers."),
-    "guardHearsControls": Operation("receive", "controls", "A guard records what people say."),
+    "agentPresentsItself": Operation("send", "cards", "An agent presents itself."),
+    "agentShowsProgress": Operation("send", "live", "An agent shows its progress."),
+    "operatorControls": Operation("send", "controls", "An operator intervenes."),
+    "guardHearsProposals": Operation("receive", "proposals", "A guard decides proposals."),
+    "guardAnswersQuestions": Operation(
+        "receive", "lane", "A guard decides a message on the lane, and answers."
+    ),
+    "guardHearsControls": Operation("receive", "controls", "A guard records what people order."),
     "guardAppends": Operation("send", "log", "A guard appends what is true, by compare-and-set."),
-    "guardNotifies": Operation("send", "notes", "A guard wakes somebody, or tells of a mistake."),
+    "guardNotifies": Operation("send", "notes", "A guard wakes a member, or reports a mistake."),
     "anyoneIsNotified": Operation("receive", "notes", "Each name reads its own notes."),
     "agentGivesUp": Operation("send", "deadLetters", "An agent that cannot read an event keeps it here."),
     "guardGivesUp": Operation("send", "guardsDeadLetters", "A guard keeps what it cannot read or act on."),
-    "guardKnowsFleet": Operation("receive", "fleet", "A guard judges by the fleet as it is now."),
+    "guardKnowsFleet": Operation("receive", "fleet", "A guard decides by the current fleet."),
     "guardKnowsPolicies": Operation("receive", "policies", "A guard opens requests under a policy."),
-    "clientSeesProgress": Operation("receive", "live", "A client is shown what its request's turns do."),
-    "agentsKnowCards": Operation("receive", "cards", "An agent is told what its peers say of themselves."),
-    "guardCounts": Operation("send", "breakers", "A guard counts what speaks for and against an agent."),
-    "guardKnowsBreakers": Operation("receive", "breakers", "A guard looks before it gives an agent work."),
-    "guardFreezes": Operation("send", "freeze", "A guard does what an operator says to the whole mesh."),
-    "guardKnowsFreeze": Operation("receive", "freeze", "A guard stops deciding, and goes on."),
-    "guardRemembers": Operation("send", "memories", "A guard keeps what a request leaves, or forgets it."),
+    "clientSeesProgress": Operation("receive", "live", "A client sees what its request's turns do."),
+    "agentsKnowCards": Operation("receive", "cards", "An agent reads its peers' cards."),
+    "guardCounts": Operation("send", "breakers", "A guard counts an agent's successes and failures."),
+    "guardKnowsBreakers": Operation(
+        "receive", "breakers", "A guard checks before it gives work to an agent."
+    ),
+    "guardFreezes": Operation("send", "freeze", "A guard carries out an operator's order to the whole mesh."),
+    "guardKnowsFreeze": Operation("receive", "freeze", "A guard stops and resumes deciding."),
+    "guardRemembers": Operation("send", "memories", "A guard stores what a request leaves, or forgets it."),
     "guardRecalls": Operation("receive", "memories", "A guard opens a request with what is remembered."),
     "clientReadsItsMemory": Operation("receive", "memories", "A client reads its own conversations."),
-    "viewerReads": Operation("receive", "log", "A viewer reads everything that is true."),
+    "viewerReads": Operation("receive", "log", "A viewer reads the whole log."),
 }
 
 
 def asyncapi() -> Json:
-    """Return the AsyncAPI (3.1.0) document: subjects, what is sent there, and who sends it."""
+    """Return the AsyncAPI (3.1.0) document: the subjects, their messages, and who sends them."""
     schemas = _definitions("#/components/schemas/{name}")
     carried = dict.fromkeys(name for channel in CHANNELS.values() for name in channel.messages)
     return {
@@ -297,8 +301,8 @@ def asyncapi() -> Json:
             "title": "Handoff Mesh",
             "version": f"{VERSION}.0.0",
             "description": (
-                "Agents hand work to each other by asking for it; a guard decides; what it decides is "
-                "an event, and the event is the message in the next agent's inbox."
+                "Agents hand work to each other by proposing it. A guard decides. Its decision is an event, "
+                "and that event is the message in the next agent's inbox."
             ),
             "license": {"name": "Apache-2.0"},
         },
@@ -361,7 +365,7 @@ def _message(name: str, schema: Mapping[str, Any]) -> Json:
 
 
 def documents() -> dict[str, str]:
-    """Return both documents as text, by the name of their file."""
+    """Return both documents as text, by file name."""
     made = {JSON_SCHEMA_FILE: json_schema(), ASYNCAPI_FILE: asyncapi()}
     return {
         name: msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"

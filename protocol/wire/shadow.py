@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.wire.config import DocumentInvalid, Policy, policy_of, read
+from protocol.wire.config import DocumentInvalid, Policy, parse_policy, read
 
 
 class ShadowEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,7 +28,7 @@ def read_shadow(body: bytes, name: str) -> ShadowEntry:
     policy, report = said.get("policy"), said.get("report", {})
     if not isinstance(report, dict):
         raise DocumentInvalid("report: expected an object")
-    return ShadowEntry(policy=None if policy is None else policy_of(policy, name), report=report)
+    return ShadowEntry(policy=None if policy is None else parse_policy(policy, name), report=report)
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,7 @@
-"""Subjects: the only place where one is built or taken apart.
+"""Subjects, which are built and parsed only here.
 
-Every subject begins with `mesh.`. Tokens are checked on the way in. A name with a dot, a space or a wildcard
-can never widen what a message addresses.
+Every subject begins with `mesh.`. Tokens are checked on the way in, so a name with a dot, a space or a
+wildcard cannot widen what a message addresses.
 """
 
 from typing import Literal, NamedTuple
@@ -10,14 +10,14 @@ from protocol.wire.ids import ANYBODY, NOBODY, derive, is_token
 
 
 class Delivered(NamedTuple):
-    """In whose inbox an event lies and of which request it is."""
+    """An event's addressee and request, as its subject has them."""
 
     to: str
     request: str
 
 
 class Addressed(NamedTuple):
-    """The sender and the request of a message, as the subject (hence the broker) has them."""
+    """A message's sender and request, as its subject has them; the broker vouches for both."""
 
     sender: str
     request: str
@@ -30,31 +30,31 @@ def _token(text: str) -> str:
 
 
 def evt(to: str, request: str) -> str:
-    """An event, in the inbox of `to` (`_`: in nobody's)."""
+    """An event in the inbox of `to`; `_` for an event in no inbox."""
     return f"mesh.evt.{_token(to)}.{_token(request)}"
 
 
 def evt_of(request: str) -> str:
-    """Every event of one request: the filter of each compare-and-set append, always this string."""
+    """All events of one request. Every compare-and-set append uses exactly this filter."""
     return f"mesh.evt.*.{_token(request)}"
 
 
 def inbox(name: str) -> str:
-    """Every event that `name` must act on."""
+    """All events that `name` must act on."""
     return f"mesh.evt.{_token(name)}.*"
 
 
 def intent_inbox(intent: str) -> str:
-    """Return the name of the inbox in which offers of an intent lie.
+    """Return the name of the inbox for offers of an intent.
 
-    It is `any-<intent>`; an intent that cannot stand in a subject so gives a derived one.
+    It is `any-<intent>`, or a derived name if that is not a valid token.
     """
     name = f"{ANYBODY}{intent}"
     return name if is_token(name) else f"{ANYBODY}{derive('intent', intent)}"
 
 
 def prop(sender: str, request: str) -> str:
-    """A submit, a move or a turn's failure, from `sender`."""
+    """A submit, or any proposal, from `sender`."""
     return f"mesh.prop.{_token(sender)}.{_token(request)}"
 
 
@@ -69,37 +69,38 @@ def step(agent: str, request: str, turn: str, name: str) -> str:
 
 
 def end(agent: str, request: str, turn: str) -> str:
-    """The end of a turn that a guard ended. No permission of an agent lets it write here."""
+    """The end of a turn that a guard ended. Agents have no permission to write here."""
     return f"mesh.end.{_token(agent)}.{_token(request)}.{_token(turn)}"
 
 
 def questions(reader: str, request: str) -> str:
-    """What a request asks its reader and has no reply yet. Guards alone write here."""
+    """The open questions of a request to a reader. Only guards write here."""
     return f"mesh.ask.{_token(reader)}.{_token(request)}"
 
 
 def lane(sender: str, request: str) -> str:
-    """Where a sender asks a guard for a verdict. Its account puts the request's partition in."""
+    """Where a sender asks a guard for a verdict. The sender's account inserts the request's partition."""
     return f"mesh.lane.{_token(sender)}.{_token(request)}"
 
 
 def lane_of(sender: str, partition: int) -> str:
-    """What a sender asks of the guard that has a partition."""
+    """All messages of a sender on the lane of one partition."""
     return f"mesh.lane.{partition}.{_token(sender)}.*"
 
 
 def timer_at(request: str) -> str:
-    """Where the one schedule of a request stands."""
+    """Where a request's only schedule is stored."""
     return f"mesh.timer.at.{_token(request)}"
 
 
 SCHEDULES = "mesh.timer.at.*"
-FIRED = "mesh.timer.fire.*.*"
 """The schedules of all requests."""
+FIRED = "mesh.timer.fire.*.*"
+"""The fired schedules of all requests."""
 
 
 def timer_fire(request: str, partitions: int) -> str:
-    """Where that schedule is delivered when it is due, in the request's own partition.
+    """Where a request's schedule is delivered when it is due, in the request's own partition.
 
     Args:
         partitions: how many the mesh has (`Fleet.partitions`).
@@ -112,7 +113,7 @@ def card(agent: str) -> str:
 
 
 def prompt(agent: str, digest: str) -> str:
-    """A fixed part of an agent's prompts, by its digest."""
+    """The fixed part of an agent's prompts, by digest."""
     return f"mesh.prompt.{_token(agent)}.{_token(digest)}"
 
 
@@ -121,33 +122,33 @@ def dead(name: str) -> str:
 
 
 def dead_from(sender: str) -> str:
-    """A dead letter that a guard keeps, in a list of its sender's own; `_` where nobody sent it."""
+    """A guard's dead letters for one sender's messages; `_` for messages without a sender."""
     return f"{dead(GUARDS)}.{_token(sender)}"
 
 
 def note(to: str, request: str) -> str:
-    """A wake-up (no body) or a notice (a typed error) for `to`; about `_` if no subject can hold the id."""
+    """A note (no body) or a notice (typed) for `to`. The request is `_` if its id is not a valid token."""
     return f"mesh.note.{_token(to)}.{request if is_token(request) else NOBODY}"
 
 
 def live(client: str, request: str, agent: str, turn: str) -> str:
-    """What a running turn shows while it works: a hint for display, never a truth."""
+    """Live notes of a running turn: for display only."""
     return f"mesh.live.{_token(client)}.{_token(request)}.{_token(agent)}.{_token(turn)}"
 
 
 def notes_to(name: str) -> str:
-    """Every note and notice for `name`."""
+    """All notes and notices for `name`."""
     return f"mesh.note.{_token(name)}.*"
 
 
 def journals(request: str | None, agent: str | None = None, turn: str | None = None) -> str:
-    """Every step of one request, agent and turn; None stands for all of them."""
+    """All steps of a request, agent and turn; None matches any."""
     parts = ("*" if each is None else _token(each) for each in (agent, request, turn))
     return f"mesh.step.{'.'.join(parts)}.*"
 
 
 def live_to(client: str, request: str) -> str:
-    """What all turns of a client's request show."""
+    """Live notes of all turns of a client's request."""
     return f"mesh.live.{_token(client)}.{_token(request)}.>"
 
 
@@ -185,29 +186,29 @@ def memory(client: str, conversation: str, key: str) -> str:
 
 
 def forgotten(client: str, conversation: str, sender: str, order: str) -> str:
-    """What an order of `sender` has a client's conversation forget."""
+    """What a client's conversation forgets because of an order from `sender`."""
     mark = f"{NOBODY}{derive('forget', sender, order)}"
     return f"mesh.mem.{_token(client)}.{_part('conversation', conversation)}.{mark}"
 
 
 def folded(client: str) -> str:
-    """How far in the log a client's conversations have been read."""
+    """How far the log has been folded into a client's conversations."""
     return f"mesh.mem.{_token(client)}.{NOBODY}.{NOBODY}"
 
 
 def memories(client: str, conversation: str | None = None) -> str:
-    """All that a client's conversation remembers; None stands for all of its conversations."""
-    of = "*" if conversation is None else _part("conversation", conversation)
-    return f"mesh.mem.{_token(client)}.{of}.*"
+    """All that a client's conversation remembers; None matches all conversations."""
+    token = "*" if conversation is None else _part("conversation", conversation)
+    return f"mesh.mem.{_token(client)}.{token}.*"
 
 
 def _part(kind: str, text: str) -> str:
-    """Return a text as one token. One that is none, or looks like one of ours, gives a derived one."""
+    """Return a text as one token: itself if it is valid and not reserved, otherwise a derived token."""
     return text if is_token(text) and not text.startswith(NOBODY) else derive(kind, text)
 
 
 ANCHOR = "mesh.anchor.log"
-"""Where guards sign what the log holds."""
+"""Where guards publish signed anchors of the log."""
 STORED_IN: dict[str, tuple[str, ...]] = {
     "LOG": ("mesh.evt.*.*",),
     "ENDS": ("mesh.end.*.*.*",),
@@ -220,18 +221,18 @@ STORED_IN: dict[str, tuple[str, ...]] = {
     "SHADOW": ("mesh.shadow.*.*.*.*",),
     "DEAD": ("mesh.dead.*", "mesh.dead.guard.*"),
 }
-"""Subjects of each stream that a mesh has once."""
+"""Subjects of the streams that exist once in a mesh."""
 
 GUARDS = "guard"
-"""Under which name guards keep dead letters."""
+"""The name under which guards keep dead letters."""
 GUARD_BEATS = "mesh.guards"
-"""Where guards tell each other that they are there and what they hold. Nobody else may hear or say it."""
+"""Where guards exchange heartbeats and the partitions they hold. Only guards may read or write it."""
 CONF = "mesh.conf.>"
 FLEET = "mesh.conf.fleet"
 PRICES = "mesh.conf.prices"
 CONF_CHANGED = "mesh.changed"
-"""Prefix of the wake-ups that follow each write to CONF, `mesh.changed.<what was after mesh.conf.>`, and to
-CARDS, `mesh.changed.card.<agent>`."""
+"""Prefix of the wake-ups after each write to CONF (`mesh.changed.<subject without mesh.conf.>`) and to CARDS
+(`mesh.changed.card.<agent>`)."""
 FREEZE = "mesh.conf.freeze"
 EVENTS = "mesh.evt.>"
 STEPS = "mesh.step.*.*.*.*"
@@ -243,7 +244,7 @@ BREAKERS = "mesh.conf.breaker.*"
 
 
 def parse_evt(subject: str) -> Delivered:
-    """Return whose inbox an event lies in and its request. Raises ValueError for another subject."""
+    """Return an event's addressee and request. Raises ValueError for any other subject."""
     match subject.split("."):
         case ["mesh", "evt", to, request]:
             return Delivered(to, request)
@@ -251,7 +252,7 @@ def parse_evt(subject: str) -> Delivered:
 
 
 def parse_dead(subject: str) -> str:
-    """Return who keeps a dead letter. Raises ValueError for another subject."""
+    """Return who keeps a dead letter. Raises ValueError for any other subject."""
     match subject.split("."):
         case ["mesh", "dead", name] | ["mesh", "dead", name, _]:
             return name
@@ -261,8 +262,8 @@ def parse_dead(subject: str) -> str:
 def parse_queued(subject: str) -> Addressed:
     """Return sender and request of a message for guards, `mesh.prop.<p>.<from>.<request>`.
 
-    The broker checked the sender against the publisher's permissions. So it is the one statement about a
-    message's origin that can be believed.
+    The broker checked the sender against the publisher's permissions. So the subject is the only trustworthy
+    statement about a message's origin. Raises ValueError for any other subject.
     """
     match subject.split("."):
         case ["mesh", "prop" | "ctl" | "lane", _, sender, request]:
@@ -271,7 +272,7 @@ def parse_queued(subject: str) -> Addressed:
 
 
 def queued(kind: Literal["prop", "ctl"], sender: str | None, request: str, partitions: int) -> str:
-    """Return where messages about a request are stored, those of one sender or of all (None).
+    """Return where messages about a request are stored, from one sender or from all (None).
 
     Args:
         partitions: how many the mesh has (`Fleet.partitions`).
@@ -281,7 +282,7 @@ def queued(kind: Literal["prop", "ctl"], sender: str | None, request: str, parti
 
 
 def parse_fire(subject: str) -> str:
-    """Return the request that a timer fired for."""
+    """Return the request that a timer fired for. Raises ValueError for any other subject."""
     match subject.split("."):
         case ["mesh", "timer", "fire", _, request]:
             return request
@@ -291,8 +292,8 @@ def parse_fire(subject: str) -> str:
 def partition(request: str, partitions: int) -> int:
     """Return the partition of a request, from 0: FNV-1a (32 bits) over its id, modulo `partitions`.
 
-    The function of nats-server's `{{partition(n,token)}}` transform, so that a timer armed here
-    fires in the partition in which the server queues the request's proposals.
+    This is the function behind nats-server's `{{partition(n,token)}}` transform. So a timer armed here fires
+    in the partition where the server queues the request's proposals.
     """
     value = 2166136261
     for byte in request.encode():
@@ -301,4 +302,4 @@ def partition(request: str, partitions: int) -> int:
 
 
 MESH_WIDE = str(NOBODY)
-"""The request token of a control message that means the whole mesh."""
+"""The request token of a control message about the whole mesh."""

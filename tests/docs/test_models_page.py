@@ -23,7 +23,7 @@ from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Complete, Move
-from protocol.wire.prices import price_list, unsaid
+from protocol.wire.prices import assumed_cache_prices, price_list
 from tests.docs.pages import blocks, codes, read, section, table, tables, written
 from tests.servers import ran
 
@@ -151,7 +151,7 @@ def test_what_is_not_said_of_the_cache_is_as_the_page_says() -> None:
         "`cache_read` is then what `input` is, `cache_write` 1.25 times that and `cache_write_1h` twice"
         in PAGE
     )
-    assert unsaid(100) == {"cache_read": 100, "cache_write": 125, "cache_write_1h": 200}
+    assert assumed_cache_prices(100) == {"cache_read": 100, "cache_write": 125, "cache_write_1h": 200}
 
 
 def test_the_json_of_costs_has_the_fields_that_the_page_names() -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.provision import standing_queues
+from mesh.bus.provision import stored_queues
 from mesh.bus.reader import every
 from mesh.bus.roles import ADMIN
 from mesh.bus.stores import stored_steps
@@ -288,7 +288,7 @@ async def hosted(setting: Setting, directory: Path) -> AsyncIterator[Arena]:
 async def _heard(bus: Bus) -> int:
     """Return how many messages wait for guards, or are in hand; schedules are none."""
     kept = 0
-    for stream in await standing_queues(bus):
+    for stream in await stored_queues(bus):
         fired = {"subjects_filter": "mesh.timer.fire.>"} if stream == TIMERS else None
         state = (await bus.api(f"STREAM.INFO.{stream}", fired))["state"]
         kept += sum((state.get("subjects") or {}).values()) if fired else state["messages"]

@@ -13,7 +13,7 @@ from protocol.domain import hash_chain
 from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
-from protocol.domain.waits import Looks
+from protocol.domain.waits import Probed
 from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, OfferClaimed
 from protocol.wire.event_parts import Grounds
@@ -317,14 +317,14 @@ def consequences_follow(reading: Reading) -> Iterator[Breach]:
         period = int(ledger.policy.turn_timeout_s * 1e6)
         there = Grounds(human=True, served=True, served_since=since)
         offers = {task.turn: there for task in ledger.live.values() if task.state == "offered"}
-        looks: list[tuple[int, Grounds, Looks | None]] = [(then, Grounds(human=True), None)]
+        looks: list[tuple[int, Grounds, Probed | None]] = [(then, Grounds(human=True), None)]
         looks.append((then - int(ledger.policy.claim_within_s * 1e6), Grounds(human=True), offers))
         if all(turn.agent in served_ones for turn in ledger.open.values()):
             looks.append((then - period, there, None))
         for at, grounds, seen in looks:
             if ledger.head is not None and at < ledger.head.at:
                 continue
-            missing = due(ledger, World(now=at, salt="0" * 32, grounds=grounds), looks=seen)
+            missing = due(ledger, World(now=at, salt="0" * 32, grounds=grounds), probed=seen)
             if missing is not None:
                 what = "the verdict on a deferred move" if isinstance(missing, Command) else type_of(missing)
                 detail = f"{what} was due {SLACK_S:g} s and more before the end, and is not there"

@@ -183,12 +183,12 @@ def test_an_asker_waits_as_long_as_answers_take_and_a_little_more() -> None:
     lane = Lane(cast(Bus, None), "a")
     assert lane.patience_s == asking.ASK_S
     for _ in range(50):
-        lane._heard(0.004)
+        lane._measure(0.004)
     assert lane.patience_s == asking._LEAST_ASK_S
     for _ in range(50):
-        lane._heard(0.5)
+        lane._measure(0.5)
     assert 0.5 < lane.patience_s < asking.ASK_S
-    lane._heard(60.0)
+    lane._measure(60.0)
     assert lane.patience_s == asking.ASK_S
 
 

@@ -15,7 +15,7 @@ from mesh.bus import memory as store
 from mesh.bus.memory import read_memory, write_record
 from mesh.bus.streams import memory_of
 from mesh.guard import memory as guard_memory
-from protocol.domain.memory import living
+from protocol.domain.memory import current_records
 from protocol.wire import subjects
 from protocol.wire.commands import Control, Forget
 from protocol.wire.events import RequestCompleted
@@ -38,7 +38,7 @@ FURNISHED = HASTY
 async def remembered(stage: Stage, conversation: str, client: str = "c1") -> dict[str, Any]:
     """Return what the records of a conversation say."""
     entries = (await read_memory(await stage.bus("audit"), client, conversation)).entries
-    return {record.key: record.fact.value for record in living(entries, wall_clock_us(), AGES_S)}
+    return {record.key: record.fact.value for record in current_records(entries, wall_clock_us(), AGES_S)}
 
 
 async def folded(stage: Stage, conversation: str, expected: dict[str, Any], client: str = "c1") -> None:

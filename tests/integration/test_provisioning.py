@@ -20,7 +20,7 @@ from protocol.wire import subjects
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import RequestOpened
 from protocol.wire.ids import AgentName
-from protocol.wire.prices import unsaid
+from protocol.wire.prices import assumed_cache_prices
 from protocol.wire.subjects import FLEET as FLEET_SUBJECT
 from protocol.wire.subjects import inbox, intent_inbox, partition, prop
 from tests.guard.stage import Stage
@@ -310,7 +310,7 @@ async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Pa
             assert WRITTEN not in await apply(admin, bare)
             assert await apply(admin, priced) == [WRITTEN]
             await until(lambda: bool(guard._context._prices))
-            assert (await opened()).work.prices == {"m": {"input": 1, "output": 2, **unsaid(1)}}
+            assert (await opened()).work.prices == {"m": {"input": 1, "output": 2, **assumed_cache_prices(1)}}
             assert await apply(admin, bare, dry_run=True) == [WRITTEN]
             assert await apply(admin, bare) == [WRITTEN]
             await until(lambda: not guard._context._prices)

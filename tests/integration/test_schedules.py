@@ -7,7 +7,7 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.stores import arm_schedule, due_of, rfc3339
-from mesh.bus.stores import standing_schedule as standing
+from mesh.bus.stores import current_schedule as standing
 from mesh.bus.streams import GUARD_GROUP, queue_consumer
 from mesh.errors import Denied, SequenceConflict
 from mesh.testing import EmbeddedBus

@@ -12,7 +12,7 @@ HELD = {
     *("GUARD_HEARS", "FRESH_S", "LARGEST_AMOUNT", "LATER_S", "LEAST_S"),
     *("LOG_UNREADABLE", "LOOK_S", "MAX_MODELS", "MOST_LETTERS"),
     *("NEXT_LOOK_S", "PEERS", "POLL_S", "QUICK", "REFRESH_S", "SILENT_MOST_S"),
-    *("UNKNOWN_S", "VERSION_AGAIN_S", "_APPLY", "_DEAF_S"),
+    *("UNKNOWN_S", "VERSION_AGAIN_S", "_APPLY", "_CLEANUP_S"),
     *("_PER_SUBJECT", "_PROPOSAL_S", "_TRACER_PROVIDER"),
 }
 """Names of constants that a test sets in a module of the product."""

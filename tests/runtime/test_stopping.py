@@ -241,7 +241,7 @@ async def test_a_turn_that_came_again_does_not_keep_an_instance_from_leaving_whi
 async def test_code_that_swallows_its_cancellation_does_not_keep_an_instance_from_leaving(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "_DEAF_S", 0.05)
+    monkeypatch.setattr(consumer, "_CLEANUP_S", 0.05)
     swallowed: list[int] = []
 
     async def deaf(turn: Turn) -> Move:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from mesh.bus.roles import CALLS, GET, LEADER_GET, ME, NEXT, OUTSIDE_API, TOLD_AGENTS
+from mesh.bus.roles import AGENT_WAKE_UPS, CALLS, GET, LEADER_GET, ME, NEXT, OUTSIDE_API
 from protocol.wire import subjects
 from protocol.wire.subjects import (
     CONF_CHANGED,
@@ -151,7 +151,7 @@ OF_GUARDS = ("policy.default", "prices", "freeze", "breaker.a")
 async def test_an_agent_hears_of_changes_that_concern_it_and_nothing_of_what_they_say(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         bus, admin = await scene.bus("b"), await scene.admin()
-        tries = (f"{CONF_CHANGED}.>", *(f"{CONF_CHANGED}.{what}" for what in OF_GUARDS), *TOLD_AGENTS)
+        tries = (f"{CONF_CHANGED}.>", *(f"{CONF_CHANGED}.{what}" for what in OF_GUARDS), *AGENT_WAKE_UPS)
         got = []
         for subject in tries:
             async with heard_on(bus, subject) as heard:
@@ -175,7 +175,7 @@ async def test_an_agent_cannot_tell_others_that_something_changed(refused: Tried
     async def attack(scene: Scene) -> bool:
         other, bus = await scene.bus("a"), await scene.bus("b")
         got = []
-        for subject in TOLD_AGENTS:
+        for subject in AGENT_WAKE_UPS:
             async with heard_on(other, subject) as heard:
                 await attempt(bus, subject.replace("*", "a"), b"forged")
                 await other.flush()

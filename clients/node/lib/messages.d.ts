@@ -42,7 +42,7 @@ export type Event =
   | TaskCancelled
   | FactsPosted;
 /**
- * Stable names, in the order in which they are tried; the first is for submits, the last for claims.
+ * Stable names, in the order in which rules are checked: the first for submits, the last for claims.
  */
 export type Rule =
   | "actions"
@@ -87,7 +87,7 @@ export type Notice = {
 };
 
 /**
- * A client's request, the plain JSON that anything that speaks NATS can publish.
+ * A client's request: plain JSON that any NATS client can publish.
  */
 export interface Submit {
   text: string;
@@ -103,7 +103,7 @@ export interface Submit {
   v?: 1;
 }
 /**
- * One thing that is known. A handoff holds a key once; another value is a new fact.
+ * One known thing. A handoff holds each key once; a different value is a new fact.
  */
 export interface Fact {
   key: string;
@@ -111,7 +111,7 @@ export interface Fact {
   labels?: string[];
 }
 /**
- * A reference to something large in the user's own store.
+ * A reference to large data in the user's own store.
  */
 export interface Artifact {
   name: string;
@@ -122,7 +122,7 @@ export interface Artifact {
   labels?: string[];
 }
 /**
- * Limits for the holder of the work. They only ever narrow on the way down.
+ * Limits for the holder of the work. They only ever get narrower on the way down.
  */
 export interface Constraints {
   deadline?: number | null;
@@ -133,7 +133,7 @@ export interface Constraints {
   read_only?: boolean;
 }
 /**
- * What may be spent. None puts no limit on that dimension; a rest may be negative.
+ * What may be spent. None means no limit in that dimension. What is left of a budget may be negative.
  */
 export interface Budget {
   nano_dollars?: number | null;
@@ -179,7 +179,7 @@ export interface ProposalMove {
   oversized?: number;
 }
 /**
- * What a turn says it did. The guard accounts for it; the journal lets others check it.
+ * A turn's own account of what it did. The guard adds it up; the journal lets others check it.
  */
 export interface Report {
   usage?: Usage;
@@ -192,7 +192,7 @@ export interface Report {
   build?: string;
 }
 /**
- * What a turn spent, cumulative over its rounds.
+ * A turn's spending, cumulative over its rounds.
  */
 export interface Usage {
   nano_dollars?: number;
@@ -203,7 +203,7 @@ export interface Usage {
   };
 }
 /**
- * What one model was used for, and what that cost.
+ * How much a model was used, and what that cost.
  */
 export interface Metered {
   input?: number;
@@ -216,7 +216,7 @@ export interface Metered {
   nano_dollars?: number;
 }
 /**
- * Give the work to another agent. Brings only what is new; the guard carries the rest on.
+ * Give the work to another agent. It contains only what is new; the guard carries the rest.
  */
 export interface MoveTransfer {
   move: "transfer";
@@ -231,7 +231,7 @@ export interface MoveTransfer {
   no_return?: boolean;
 }
 /**
- * Give the work back along the path, with what was found out.
+ * Give the work back along the path, with what was learned.
  */
 export interface MoveHandBack {
   move: "hand_back";
@@ -242,7 +242,7 @@ export interface MoveHandBack {
   drop?: string[];
 }
 /**
- * Open tasks and wait for their join. Without tasks: wait for those that are open.
+ * Open tasks and wait for their join. Without tasks, wait for those already open.
  */
 export interface MoveDelegate {
   move: "delegate";
@@ -308,7 +308,7 @@ export interface MoveComplete {
   remember_keys?: string[];
 }
 /**
- * Give the request up; of a task, the task alone.
+ * Give up the request; in a task, only the task.
  */
 export interface MoveFail {
   move: "fail";
@@ -316,14 +316,14 @@ export interface MoveFail {
   code?: string;
 }
 /**
- * A move that this build does not have; `known_move` refuses it by its name.
+ * A move that this build does not have. The rule `known_move` refuses it by name.
  */
 export interface MoveUnknown {
   move: "?";
   name: string;
 }
 /**
- * A turn broke. Not the move `fail`, which gives the request up on purpose.
+ * A turn failed. This is not the move `fail`, which gives the request up on purpose.
  */
 export interface ProposalTurnFailed {
   kind: "turn_failed";
@@ -343,7 +343,7 @@ export interface Failure {
   retry_after_s?: number | null;
 }
 /**
- * A turn found an effect of its own in doubt, and stops until somebody settles it.
+ * A turn found one of its effects in doubt, and stops until a person settles it.
  */
 export interface ProposalEffectDoubted {
   kind: "effect_doubted";
@@ -354,7 +354,7 @@ export interface ProposalEffectDoubted {
   effect: Doubt;
 }
 /**
- * An effect that began, and of which no result is known: its process died, or its tool raised.
+ * An effect that began but has no known result: its process died, or its tool raised.
  */
 export interface Doubt {
   step: string;
@@ -363,7 +363,7 @@ export interface Doubt {
   message?: string;
 }
 /**
- * An agent wants an offered task. `turn` is the offer, `round` 0.
+ * An agent claims an offered task. `turn` is the offer's id, `round` is 0.
  */
 export interface ProposalClaim {
   kind: "claim";
@@ -405,7 +405,7 @@ export interface ControlFreeze {
   reason?: string;
 }
 /**
- * Go on admitting moves.
+ * Resume admitting moves.
  */
 export interface ControlThaw {
   kind: "thaw";
@@ -415,7 +415,7 @@ export interface ControlThaw {
   reason?: string;
 }
 /**
- * Say which person looks at an escalation.
+ * Assign an escalation to a person.
  */
 export interface ControlAssign {
   kind: "assign";
@@ -460,7 +460,7 @@ export interface ControlReply {
   reason?: string;
 }
 /**
- * Say what became of an effect in doubt.
+ * Settle an effect in doubt: done or not done.
  */
 export interface ControlSettle {
   kind: "settle";
@@ -475,7 +475,7 @@ export interface ControlSettle {
   };
 }
 /**
- * Forget what a conversation remembers. It is about no request: it is sent to the whole mesh (`_`).
+ * Forget what a conversation remembers. It concerns no request, so it is sent to the whole mesh (`_`).
  */
 export interface ControlForget {
   kind: "forget";
@@ -487,7 +487,7 @@ export interface ControlForget {
   keys?: string[];
 }
 /**
- * A submit was taken: the entry agent's first turn.
+ * A submit was admitted. Opens the entry agent's first turn.
  */
 export interface RequestOpened {
   type: "request.opened";
@@ -524,7 +524,7 @@ export interface Span {
   until: number;
 }
 /**
- * What a holder gets to work with. An inbox event that has it opens a round of a turn.
+ * What a holder gets to work with. An inbox event with an assignment opens a round of a turn.
  */
 export interface Assignment {
   turn: string;
@@ -547,7 +547,7 @@ export interface Assignment {
   forked_from?: ForkedFrom | null;
 }
 /**
- * The whole of what an agent is given, as the guard admitted it.
+ * Everything an agent is given, as the guard admitted it.
  */
 export interface Handoff {
   move: string;
@@ -563,7 +563,7 @@ export interface Handoff {
   no_return?: boolean;
 }
 /**
- * What the reader of an event may not see: how much under which labels, and no more.
+ * What is hidden from the reader of an event: only the labels and the counts.
  */
 export interface Withheld {
   labels: string[];
@@ -571,7 +571,7 @@ export interface Withheld {
   artifacts?: number;
 }
 /**
- * How an earlier round of a turn ended: what its agent is told when it runs again.
+ * How an earlier round of a turn ended. The agent gets it when the turn runs again.
  */
 export interface RoundOutcome {
   round: number;
@@ -601,7 +601,7 @@ export interface RoundOutcome {
   reason?: string;
 }
 /**
- * Why something was refused, for the agent that asked and for readers of the log.
+ * Why a move or submit was refused, for the agent that asked and for readers of the log.
  */
 export interface Refusal {
   rule: Rule;
@@ -610,7 +610,7 @@ export interface Refusal {
   hint?: string;
 }
 /**
- * What became of a task, as one reader sees it.
+ * The outcome of a task, as one reader sees it.
  */
 export interface TaskResult {
   name: string;
@@ -628,7 +628,7 @@ export interface TaskResult {
   duration_s?: number;
 }
 /**
- * Why a task failed: by codes, with where it began and what each level above made of it.
+ * Why a task failed: a code at each level, from where the failure began up to here.
  */
 export interface TaskError {
   code: string;
@@ -646,7 +646,7 @@ export interface Posted {
   fact: Fact;
 }
 /**
- * All times in seconds. Counts are inclusive: `max_depth` hops are allowed, one more is not.
+ * A request's rules. All times are in seconds. Counts are inclusive: `max_depth` hops are allowed.
  */
 export interface Policy {
   name?: string;
@@ -695,7 +695,7 @@ export interface Grounds {
   removed?: boolean;
 }
 /**
- * One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing.
+ * One agent as verdicts see it. In a field, None means no limit; an empty value allows nothing.
  */
 export interface AgentEntry {
   name: string;
@@ -706,7 +706,7 @@ export interface AgentEntry {
   description?: string;
 }
 /**
- * An agent that a task could go to, or that an offer went to again, as a guard found it.
+ * An agent that a task could go to, or that got an offer again, as a guard found it.
  */
 export interface Candidate {
   entry: AgentEntry;
@@ -717,7 +717,7 @@ export interface Candidate {
   took?: boolean;
 }
 /**
- * A well-formed submit that cannot be taken. No turn is ever opened.
+ * A well-formed submit was refused. The request never has a turn.
  */
 export interface RequestRefused {
   type: "request.refused";
@@ -739,9 +739,10 @@ export interface RequestRefused {
   policy?: Policy | null;
 }
 /**
- * The work moved on: the target's turn, and the end of the giver's.
+ * The work moved on. Ends the giver's turn and opens the target's.
  *
- *     `added` and `artifacts` name what the move brought. `work` has it, or the `facts.withheld` before.
+ *     `added` and `artifacts` name what the move added. The values are in `work` or in the `facts.withheld`
+ *     before.
  */
 export interface HandoffAdmitted {
   type: "handoff.admitted";
@@ -767,7 +768,7 @@ export interface HandoffAdmitted {
   artifacts?: string[];
 }
 /**
- * A move did not happen. Opens the holder's next round; without `work`, none was left.
+ * A move was refused. Opens the holder's next round; `work` is None if no round was left.
  */
 export interface MoveRefused {
   type: "move.refused";
@@ -801,7 +802,7 @@ export interface MoveRefused {
   oversized?: number;
 }
 /**
- * A proposal waits, whole, because its request is frozen.
+ * A proposal is kept whole, to be decided after a thaw, because its request is frozen.
  */
 export interface MoveDeferred {
   type: "move.deferred";
@@ -822,12 +823,11 @@ export interface MoveDeferred {
   sender: string;
 }
 /**
- * What the reader of the next event of this cause may not see, kept for those who may.
+ * What the reader of the next event of this cause may not see, kept for readers who may.
  *
- *     Of an event that gives work: what its holder is not cleared for. Of a question, and of an end that the
- *     client reads: what the verdict rested on and what the agent reported, which the event itself does not say.
- *     Before an answer `facts` are those that the conversation remembers from now on; before the refusal of a
- *     submit, those that it remembers.
+ *     Before an event that gives work: what its holder is not cleared for. Before a question, or an end that the
+ *     client reads: the grounds and the agent's report, which that event leaves out. Before an answer, `facts`
+ *     are those that the conversation remembers from now on; before a submit's refusal, those that it remembers.
  */
 export interface FactsWithheld {
   type: "facts.withheld";
@@ -862,7 +862,7 @@ export interface FactsWithheld {
     | null;
 }
 /**
- * A turn's round broke, by its own word or because its time ran out.
+ * A round of a turn failed: its agent reported it, or its time ran out.
  */
 export interface TurnFailed {
   type: "turn.failed";
@@ -905,7 +905,7 @@ export interface TurnRetried {
   work: Assignment;
 }
 /**
- * A question to the client or to people; the turn waits without holding a lease.
+ * A turn asked the client or people a question. It waits for the reply without holding a lease.
  */
 export interface TurnSuspended {
   type: "turn.suspended";
@@ -926,7 +926,7 @@ export interface TurnSuspended {
   expires_at: number;
 }
 /**
- * The holder's next round, with the reply or the fact that none came in time.
+ * A suspended turn goes on. Opens its next round, with the reply, the expiry, or the join's results.
  */
 export interface TurnResumed {
   type: "turn.resumed";
@@ -948,7 +948,7 @@ export interface TurnResumed {
   grounds?: Grounds | null;
 }
 /**
- * A person is asked to take over: the human's turn, and the end of the holder's.
+ * A person is asked to take over. Ends the holder's turn and opens the human's.
  */
 export interface EscalationRaised {
   type: "escalation.raised";
@@ -973,7 +973,7 @@ export interface EscalationRaised {
   added?: string[];
 }
 /**
- * A person looks at an escalation.
+ * An escalation was assigned to a person.
  */
 export interface EscalationAssigned {
   type: "escalation.assigned";
@@ -995,7 +995,7 @@ export interface EscalationAssigned {
   control: string;
 }
 /**
- * A person gave the work on: an agent gets a turn, in a fresh segment.
+ * A person passed the work on: an agent gets a turn, in a new segment.
  */
 export interface EscalationResolved {
   type: "escalation.resolved";
@@ -1022,7 +1022,7 @@ export interface EscalationResolved {
   added?: string[];
 }
 /**
- * An effect may or may not have happened; the turn waits until somebody says which.
+ * An effect may or may not have happened. The turn waits until a person settles it.
  */
 export interface EffectDoubted {
   type: "effect.doubted";
@@ -1043,7 +1043,7 @@ export interface EffectDoubted {
   report?: Report;
 }
 /**
- * Somebody said what became of it: the holder's next round.
+ * A person settled an effect in doubt. Opens the holder's next round.
  */
 export interface EffectSettled {
   type: "effect.settled";
@@ -1069,7 +1069,7 @@ export interface EffectSettled {
   control: string;
 }
 /**
- * Moves are deferred from here on, until a thaw.
+ * The request is frozen: moves are deferred until a thaw.
  */
 export interface RequestFrozen {
   type: "request.frozen";
@@ -1091,7 +1091,7 @@ export interface RequestFrozen {
   since?: number | null;
 }
 /**
- * Moves are judged again; a deferred one is judged first.
+ * The request is thawed: moves are decided again, a deferred one first.
  */
 export interface RequestThawed {
   type: "request.thawed";
@@ -1112,7 +1112,7 @@ export interface RequestThawed {
   reason?: string;
 }
 /**
- * The answer. Ends every turn; nothing follows.
+ * The request has its answer. Ends every turn; no event follows.
  */
 export interface RequestCompleted {
   type: "request.completed";
@@ -1138,7 +1138,7 @@ export interface RequestCompleted {
   cancel_open?: boolean;
 }
 /**
- * Given up: by the move `fail`, or because nobody was left to ask.
+ * The request was given up: by the move `fail`, or because there was no other way left.
  */
 export interface RequestFailed {
   type: "request.failed";
@@ -1161,7 +1161,7 @@ export interface RequestFailed {
   digest?: string;
 }
 /**
- * Its deadline passed.
+ * The request's deadline passed.
  */
 export interface RequestExpired {
   type: "request.expired";
@@ -1180,7 +1180,7 @@ export interface RequestExpired {
   digest?: string;
 }
 /**
- * Its client or an operator called it off. Ends every turn; nothing follows.
+ * The client or an operator cancelled the request. Ends every turn; no event follows.
  */
 export interface RequestCancelled {
   type: "request.cancelled";
@@ -1202,7 +1202,7 @@ export interface RequestCancelled {
   digest?: string;
 }
 /**
- * A lead's plan was admitted; its turn waits for the join. In nobody's inbox: it holds the whole plan.
+ * A lead's plan was admitted. Its turn waits for the join. In no inbox, since it holds the whole plan.
  */
 export interface TurnDelegated {
   type: "turn.delegated";
@@ -1228,7 +1228,7 @@ export interface TurnDelegated {
   within_s?: number | null;
 }
 /**
- * A task as it was admitted: as it was asked for, and what became of what was left open.
+ * A task as admitted: as the lead asked for it, plus what the guard filled in.
  */
 export interface PlannedTask {
   task: Task;
@@ -1240,7 +1240,7 @@ export interface PlannedTask {
   revises?: string;
 }
 /**
- * A worker's turn. It says nothing of other tasks.
+ * A task was given to an agent. Opens the worker's turn; tells nothing about other tasks.
  */
 export interface TaskOpened {
   type: "task.opened";
@@ -1261,9 +1261,9 @@ export interface TaskOpened {
   grounds?: Grounds | null;
 }
 /**
- * A task for any agent that takes its intent, in the intent's inbox. It opens no turn; a claim does.
+ * A task is offered to all agents that take its intent, in the intent's inbox. A claim opens the turn.
  *
- *     If nobody claims it in time, the same offer goes once to each agent that could, in the agent's own inbox.
+ *     If it is not claimed in time, the same offer goes once to each capable agent, in that agent's own inbox.
  */
 export interface TaskOffered {
   type: "task.offered";
@@ -1286,7 +1286,7 @@ export interface TaskOffered {
   grounds?: Grounds | null;
 }
 /**
- * A worker's result, whole, and the end of its turn. Its lead is told by `turn.resumed`.
+ * A worker delivered its result, which is whole here. Ends its turn; `turn.resumed` tells the lead.
  */
 export interface TaskDelivered {
   type: "task.delivered";
@@ -1313,7 +1313,7 @@ export interface TaskDelivered {
   grounds: Grounds;
 }
 /**
- * A task came to nothing. Its lead goes on.
+ * A task failed. Its lead goes on.
  */
 export interface TaskFailed {
   type: "task.failed";
@@ -1337,7 +1337,7 @@ export interface TaskFailed {
   grounds?: Grounds | null;
 }
 /**
- * A task was called off: by its lead, or because its lead's turn is over.
+ * A task was cancelled: by its lead, or because its lead's turn is over.
  */
 export interface TaskCancelled {
   type: "task.cancelled";
@@ -1358,7 +1358,7 @@ export interface TaskCancelled {
   grounds?: Grounds | null;
 }
 /**
- * A turn put facts on the board; it goes on.
+ * A turn put facts on the board, and goes on.
  */
 export interface FactsPosted {
   type: "facts.posted";
@@ -1381,7 +1381,7 @@ export interface FactsPosted {
   grounds: Grounds;
 }
 /**
- * Everybody with credentials, by role. `revision` is the stream sequence it was read at.
+ * All members with credentials, by role. `revision` is the stream sequence at which it was read.
  */
 export interface Fleet {
   name: string;
@@ -1419,7 +1419,7 @@ export interface Fleet {
   swarms?: boolean;
 }
 /**
- * When a breaker opens and closes. All times in seconds.
+ * When a breaker opens and closes. All times are in seconds.
  */
 export interface BreakerRules {
   failures?: number;
@@ -1428,21 +1428,21 @@ export interface BreakerRules {
   trial_s?: number;
 }
 /**
- * How fast each process may ask a model. Agents keep to it by themselves; nothing is judged by it.
+ * How fast each process may call a model. Agents comply by themselves; no verdict uses it.
  */
 export interface ModelLimits {
   concurrency?: number | null;
   per_minute?: number | null;
 }
 /**
- * What a client, or an operator that submits, may have of the log. Each guard counts by itself.
+ * How much of the log a client, or a submitting operator, may use. Each guard counts by itself.
  */
 export interface Quota {
   open_requests?: number;
   mib_per_hour?: number;
 }
 /**
- * The last one published under an agent's name, by whichever instance started last.
+ * What an agent tells about itself, as published by the instance that started last.
  */
 export interface Card {
   v?: 1;
@@ -1457,7 +1457,7 @@ export interface Card {
   forks?: boolean;
 }
 /**
- * A message that nobody could read or act on.
+ * A message that could not be read or acted on.
  */
 export interface DeadLetter {
   v?: 1;
@@ -1478,7 +1478,7 @@ export interface DeadLetter {
   stored_at?: number;
 }
 /**
- * Every question of one request that waits for the same reader, as guards keep the list up to date.
+ * The open questions of one request to the same reader. Guards keep the list up to date.
  */
 export interface Questions {
   v?: 1;
@@ -1487,7 +1487,7 @@ export interface Questions {
   more?: number;
 }
 /**
- * A question that waits for its reply.
+ * A question that has no reply yet.
  */
 export interface OpenQuestion {
   n: number;

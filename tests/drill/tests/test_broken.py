@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.bus.provision import standing_queues
+from mesh.bus.provision import stored_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.local.service import ServiceProcess
 from protocol.wire import events
@@ -139,7 +139,7 @@ class BrokenFleet:
     async def break_down(self, name: str, mode: str) -> None:
         """Break the guard or the agent, and mend the other; what a broken one left undone is gone."""
         async with await self.arena.fleet.connect_as(ADMIN) as admin:
-            for queue in await standing_queues(admin):
+            for queue in await stored_queues(admin):
                 await admin.api(f"STREAM.PURGE.{queue}")
         for each, fault in self._faults.items():
             wanted = mode if each == name else ""

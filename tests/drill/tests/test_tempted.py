@@ -186,7 +186,7 @@ BROKEN: Mapping[str, tuple[Breaking, Rule]] = {
         Rule.HAND_BACK,
     ),
     "a repeated edge is no cycle": (replaced(rules, "_repeated_edge", never), Rule.CYCLE),
-    "whatever is brought is new": (replaced(rules, "_brings_new", lambda _: True), Rule.CYCLE),
+    "whatever is brought is new": (replaced(rules, "_adds_new_fact", lambda _: True), Rule.CYCLE),
     "no seal": (replaced(Segment, "seal", 0), Rule.NO_RETURN),
     "one hop too many": (
         lambda patch: patch.setitem(rules.RULES, Rule.DEPTH, wrong_hop),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.domain.breaker import CLOSED, Permit, Signal, asked, counted, speaks_of_the_agent
+from protocol.domain.breaker import CLOSED, Permit, Signal, asked, counted, is_agents_fault
 from protocol.wire.commands import Failure
 from protocol.wire.config import BreakerEntry, BreakerRules, FailedTurn, Trial
 from protocol.wire.ids import AgentName, Cause, TurnId, event_id
@@ -153,4 +153,4 @@ def test_a_single_failure_may_be_enough() -> None:
     ],
 )
 def test_what_speaks_of_the_agent_counts(code: str, permanent: bool, counts: bool) -> None:
-    assert speaks_of_the_agent(Failure(code=code, permanent=permanent)) is counts
+    assert is_agents_fault(Failure(code=code, permanent=permanent)) is counts

@@ -16,8 +16,8 @@ from protocol.wire.config import (
     DocumentInvalid,
     Fleet,
     Policy,
+    parse_policy,
     policy_hash,
-    policy_of,
     read_fleet,
     read_policy,
     read_prices,
@@ -37,21 +37,21 @@ COUNTS = [name for name in Policy.__struct_fields__ if name.startswith("max_")]
 def test_a_policy_is_read_as_it_was_written(policy: Policy) -> None:
     policy = replace(policy, max_handoff_bytes=max(policy.max_handoff_bytes, LEAST_HANDOFF_BYTES))
     assert read_policy(msgspec.json.encode(policy), "default") == policy
-    assert policy_of(msgspec.to_builtins(policy), "default") == policy
+    assert parse_policy(msgspec.to_builtins(policy), "default") == policy
 
 
 @pytest.mark.parametrize("field", TIMES)
 @pytest.mark.parametrize("value", [-1, -1e-9, math.nan, math.inf, -math.inf, LONGEST_S * 2, "5", True, [1]])
 def test_no_time_is_out_of_range(field: str, value: object) -> None:
     with pytest.raises(DocumentInvalid, match=f"^{field}: expected"):
-        policy_of({field: value}, "p")
+        parse_policy({field: value}, "p")
 
 
 @pytest.mark.parametrize("field", COUNTS)
 @pytest.mark.parametrize("value", [-1, 1.5, math.nan, 1 << 70, 1 << 40, "5", True, None])
 def test_no_count_is_out_of_range(field: str, value: object) -> None:
     with pytest.raises(DocumentInvalid, match=f"^{field}: "):
-        policy_of({field: value}, "p")
+        parse_policy({field: value}, "p")
 
 
 AT_ONCE = (
@@ -67,7 +67,7 @@ AT_ONCE = (
 @pytest.mark.parametrize("field", AT_ONCE)
 def test_what_would_end_every_request_at_once_is_no_policy(field: str) -> None:
     with pytest.raises(DocumentInvalid, match=f"^{field}: expected"):
-        policy_of({field: 0}, "p")
+        parse_policy({field: 0}, "p")
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_what_would_end_every_request_at_once_is_no_policy(field: str) -> None:
 )
 def test_a_mistake_in_a_policy_is_named(said: dict[str, Any], mistake: str) -> None:
     with pytest.raises(DocumentInvalid) as found:
-        policy_of(said, "p")
+        parse_policy(said, "p")
     assert found.value.mistakes == (mistake,)
 
 
 def test_every_mistake_is_named_at_once() -> None:
     with pytest.raises(DocumentInvalid) as found:
-        policy_of({"max_depth": 0, "max_asks": 1, "deadline_s": "soon", "why": 1}, "a b")
+        parse_policy({"max_depth": 0, "max_asks": 1, "deadline_s": "soon", "why": 1}, "a b")
     assert [mistake.split(":")[0] for mistake in found.value.mistakes] == [
         "a policy's name is 1 to 64 characters of A-Z a-z 0-9 _ -",
         "max_depth",
@@ -110,7 +110,7 @@ anything = st.recursive(
 @given(st.dictionaries(st.sampled_from(Policy.__struct_fields__), anything) | anything)
 def test_whatever_a_table_says_it_is_a_valid_policy_or_a_named_mistake(said: object) -> None:
     try:
-        policy = policy_of(said, "p")
+        policy = parse_policy(said, "p")
     except DocumentInvalid as invalid:
         mistakes = invalid.mistakes
     else:

@@ -11,7 +11,7 @@ from protocol.wire import events
 from protocol.wire.commands import Command, FactsPost, Freeze, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
-from protocol.wire.freeze import Span, merged, moved_on
+from protocol.wire.freeze import Span, merged, postponed
 from protocol.wire.ids import AgentName, control_cause
 from protocol.wire.moves import Delegate, Task
 from tests.certain import is_
@@ -182,7 +182,7 @@ def test_time_that_stood_counts_once_however_freezes_overlap() -> None:
             while left:
                 left -= at not in stood
                 at += 1
-            assert moved_on(begin, begin + lasts, merged((one, other))) == at
+            assert postponed(begin, begin + lasts, merged((one, other))) == at
 
 
 def test_a_freeze_counts_from_when_its_order_was_stored_however_late_it_is_read() -> None:

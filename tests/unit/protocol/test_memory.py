@@ -10,7 +10,7 @@ from mesh.local.in_memory_guard import START_US
 from mesh.replay.rejudge import rejudge
 from mesh.replay.whatif import compare
 from mesh.testing import Conversations, InMemoryGuard, NotDecided
-from protocol.domain.memory import MemoryEntry, living, supersedes
+from protocol.domain.memory import MemoryEntry, current_records, supersedes
 from protocol.domain.recorded import Other
 from protocol.wire import codec
 from protocol.wire.commands import Forget, MoveProposed
@@ -318,9 +318,9 @@ def test_a_record_supersedes_one_of_an_earlier_answer_and_no_other_whatever_the_
 def test_the_last_answer_counts_and_a_forget_covers_all_up_to_its_place_in_any_order(
     entries: tuple[MemoryEntry, ...],
 ) -> None:
-    assert [each.fact.value for each in living(entries, 0, 1.0)] == [4]
-    assert living([*entries, forgotten(4)], 0, 1.0) == []
-    assert living([*entries, forgotten(4, "other")], 0, 1.0) != []
+    assert [each.fact.value for each in current_records(entries, 0, 1.0)] == [4]
+    assert current_records([*entries, forgotten(4)], 0, 1.0) == []
+    assert current_records([*entries, forgotten(4, "other")], 0, 1.0) != []
 
 
 def test_an_answer_names_its_conversation_only_if_it_leaves_something() -> None:

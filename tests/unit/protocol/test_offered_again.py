@@ -259,9 +259,9 @@ def test_who_joined_the_fleet_before_it_goes_again_gets_it_and_is_listened_to() 
     play = offered()
     agents = {**FLEET.agents, "f": agent("f", intents=("read",))}
     play.guard.fleet = replace(play.guard.fleet, agents=agents, revision=9)
-    assert "f" not in play.guard.ledger.speakers()
+    assert "f" not in play.guard.ledger.possible_senders()
     assert "f" in {event.to for event in again(play)}
-    assert "f" in play.guard.ledger.speakers()
+    assert "f" in play.guard.ledger.possible_senders()
     assert isinstance(play.claim("one", "f"), TaskOpened)
     play.same()
 

@@ -198,8 +198,8 @@ def first_seal(segment: Segment) -> int:
 @pytest.mark.parametrize(
     ("where", "name", "wrong"),
     [
-        pytest.param(rules, "_brings_new", always_new, id="everything-is-new"),
-        pytest.param(rules, "_brings_new", never_new, id="nothing-is-new"),
+        pytest.param(rules, "_adds_new_fact", always_new, id="everything-is-new"),
+        pytest.param(rules, "_adds_new_fact", never_new, id="nothing-is-new"),
         pytest.param(Segment, "resumed", to_the_bottom, id="a-hand-back-to-the-first-holder"),
         pytest.param(Segment, "resumed", past_return_to, id="a-hand-back-past-return_to"),
         pytest.param(Segment, "seal", property(first_seal), id="only-the-lowest-seal-counts"),

@@ -9,7 +9,7 @@ from protocol.domain.envelope import World
 from protocol.domain.hash_chain import breaks
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due, guard_failed, is_by_the_clock, is_guard_failed
-from protocol.domain.waits import by_the_clock, next_due
+from protocol.domain.waits import may_time_out, next_due
 from protocol.wire.codec import body_digest
 from protocol.wire.commands import Command, Failure, Freeze, ReplyToAsk, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
@@ -173,7 +173,7 @@ def test_another_policy_changes_what_is_due() -> None:
     play.ledger.policy = Policy(turn_timeout_s=5)
     is_(due(play.ledger, world), TurnFailed)
     assert next_due(play.ledger, START) == START + seconds(5)
-    assert by_the_clock(play.ledger, world.now) == [play.holder]
+    assert may_time_out(play.ledger, world.now) == [play.holder]
 
 
 def test_without_people_the_first_escalation_ends_the_request() -> None:

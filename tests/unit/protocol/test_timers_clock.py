@@ -5,7 +5,7 @@ import pytest
 from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
-from protocol.domain.waits import by_the_clock, next_due
+from protocol.domain.waits import may_time_out, next_due
 from protocol.wire.commands import Freeze, ReplyToAsk, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
@@ -108,12 +108,12 @@ def test_a_look_that_finds_a_patient_agent_served_looks_again_one_period_later()
 def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
     play = opened()
     now = START + seconds(900)
-    assert by_the_clock(play.ledger, now - 1) == []
-    assert by_the_clock(play.ledger, now) == [play.holder]
-    assert by_the_clock(play.ledger, now, (play.turn, 0)) == []
+    assert may_time_out(play.ledger, now - 1) == []
+    assert may_time_out(play.ledger, now) == [play.holder]
+    assert may_time_out(play.ledger, now, (play.turn, 0)) == []
     play.move(ask())
-    assert by_the_clock(play.ledger, now) == []
-    assert by_the_clock(Ledger(), now) == []
+    assert may_time_out(play.ledger, now) == []
+    assert may_time_out(Ledger(), now) == []
 
 
 def test_nothing_times_out_while_it_is_unknown_who_serves() -> None:

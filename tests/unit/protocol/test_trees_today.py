@@ -9,7 +9,7 @@ from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.domain import plans
 from protocol.wire.commands import Freeze, Thaw
-from protocol.wire.config import DocumentInvalid, Fleet, Policy, fleet_mistakes, policy_of
+from protocol.wire.config import DocumentInvalid, Fleet, Policy, fleet_mistakes, parse_policy
 from protocol.wire.events import (
     FactsWithheld,
     MoveDeferred,
@@ -126,14 +126,14 @@ def test_a_request_that_waits_without_spending_is_charged_nothing_more_at_its_en
 @pytest.mark.parametrize("field", ["max_open_tasks", "max_tasks"])
 def test_a_policy_in_which_no_task_can_be_given_is_refused(field: str) -> None:
     with pytest.raises(DocumentInvalid, match=f"^{field}: .*>= 1"):
-        policy_of({field: 0}, "p")
+        parse_policy({field: 0}, "p")
 
 
 @pytest.mark.parametrize("bytes_", [1, 1_023])
 def test_a_policy_in_which_no_handoff_fits_is_refused(bytes_: int) -> None:
     with pytest.raises(DocumentInvalid, match="max_handoff_bytes: expected at least 1024"):
-        policy_of({"max_handoff_bytes": bytes_}, "p")
-    policy_of({"max_handoff_bytes": 1_024}, "p")
+        parse_policy({"max_handoff_bytes": bytes_}, "p")
+    parse_policy({"max_handoff_bytes": 1_024}, "p")
 
 
 def test_a_fleets_labels_hold_for_a_key_in_any_case() -> None:

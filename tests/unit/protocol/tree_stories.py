@@ -313,7 +313,16 @@ def state_of(ledger: Any) -> Any:
         ledger.spent,
         [(turn.id, turn.state, turn.round) for turn in ledger.turns.values()],
         [
-            (one.name, one.state, one.spent, one.told, one.agents, one.attempts, one.revision, one.revised)
+            (
+                one.name,
+                one.state,
+                one.spent,
+                one.reported,
+                one.agents,
+                one.attempts,
+                one.revision,
+                one.revised,
+            )
             for one in ledger.tasks.values()
         ],
     )

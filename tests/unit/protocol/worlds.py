@@ -15,7 +15,7 @@ from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
     NOT_STORED,
-    AgentStanding,
+    AgentReadiness,
     Append,
     Attendance,
     Decided,
@@ -25,7 +25,7 @@ from protocol.domain.steps import (
     NeedCandidates,
     NeedPeers,
     NeedReaders,
-    NeedUnheard,
+    NeedUndecided,
     NeedVerdictContext,
     OfferedTask,
     Reader,
@@ -238,7 +238,7 @@ class Play:
                 step.supply(tuple(name for name in names if self.breaker(name).state == "closed"))
             case NeedCandidates(agents=names):
                 step.supply(
-                    tuple(AgentStanding(self.breaker(name), name not in self.unserved) for name in names)
+                    tuple(AgentReadiness(self.breaker(name), name not in self.unserved) for name in names)
                 )
             case NeedAttendance(turns=turns):
                 self.look()
@@ -246,7 +246,7 @@ class Play:
             case NeedReaders(offers=offers):
                 self.look()
                 step.supply(tuple(readers_seen(offer, self.readers(offer)) for offer in offers))
-            case NeedUnheard():
+            case NeedUndecided():
                 step.supply(False)
             case Append(event, command):
                 if command is not None and isinstance(command.what, MoveProposed):
