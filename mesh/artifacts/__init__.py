@@ -1,4 +1,4 @@
-"""Artifacts: what is too large for a handoff, saved under its digest and checked when it is read.
+"""Artifacts: data too large for a handoff, saved under its digest and checked when it is read.
 
     store = ArtifactStore.from_env()
     scan = await store.save("scan", Path("scan.pdf"), media_type="application/pdf")

@@ -1,7 +1,7 @@
-"""A bucket as the fleet's store: S3, Google Cloud Storage or Azure, by obstore (extra `artifacts`).
+"""A bucket as the fleet's store: S3, Google Cloud Storage or Azure, through obstore (extra `artifacts`).
 
-Endpoint, region and credentials are obstore's own business: it takes them from the environment, as the
-vendors' tools do. An upload of several parts becomes visible when its last part is there.
+Endpoint, region and credentials are left to obstore, which takes them from the environment like the vendors'
+tools. A multipart upload becomes visible when its last part has arrived.
 """
 
 import datetime as dt
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
 _PART = 8 << 20
-"""Bytes of an upload's part; what is no larger goes in one request."""
+"""Size of an upload's part; smaller objects take a single request."""
 _MOST_PARTS = 9_000
 """S3 takes 10,000 (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html)."""
 _AT_ONCE = 2
-"""Parts under way at once: memory for a save is about this many parts."""
+"""Concurrent parts: a save needs about this many parts of memory."""
 _RETRY: "RetryConfig" = {
     "max_retries": 3,
     "retry_timeout": dt.timedelta(seconds=30),
     "backoff": {"init_backoff": dt.timedelta(milliseconds=100), "max_backoff": dt.timedelta(seconds=2)},
 }
-"""Less than obstore's own ten times in three minutes: the guard tries a turn again by itself."""
+"""Fewer retries than obstore's own (ten in three minutes), since the guard retries a turn anyway."""
 _CLIENT = {
     "timeout": "6h",  # of one request, its whole body included
     "read_timeout": "30s",
     "connect_timeout": "5s",
 }
 VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""By kind of bucket: how the variables begin that obstore reads."""
+"""By kind of bucket: prefixes of the environment variables that obstore reads."""
 _OF_CLIENT = (*_CLIENT, "allow_http", "allow_invalid_certificates", "proxy_url", "proxy_ca_certificate")
 """Of these, what it no longer reads once it is given anything of the kind."""
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -82,7 +82,7 @@ class Bucket:
         return f"the store {self.url}"
 
     async def put(self, key: str, content: Content) -> None:
-        """Store an object whole. Raises ArtifactDenied, StoreUnreachable, StoreUnusable."""
+        """Store a complete object. Raises ArtifactDenied, StoreUnreachable, StoreUnusable."""
         if await self._holds(key, content.size):
             return
         with self._named("write"):
@@ -96,7 +96,7 @@ class Bucket:
                 )
 
     async def _holds(self, key: str, size: int) -> bool:
-        """Return True if an object of this name and size is there; False if nobody says."""
+        """Return True if an object of this name and size exists; False if that is unknown."""
         try:
             found = await self._obstore.head_async(self._store, key)
         except (FileNotFoundError, self._errors.PermissionDeniedError):
@@ -116,7 +116,7 @@ class Bucket:
                 yield bytes(chunk)
 
     async def probe(self) -> None:
-        """Look if the store answers these credentials. Raises as `chunks`."""
+        """Check that the store accepts these credentials. Raises as `chunks`."""
         with self._named("read"):
             try:
                 await self._obstore.get_async(self._store, "sha256/probe")  # a head would not name what lacks
@@ -133,7 +133,7 @@ class Bucket:
             raise self._as_ours(wrong, verb, key) from None  # its text may name keys
 
     def _as_ours(self, wrong: Exception, verb: str, key: str = "") -> Exception:
-        """Return an error of obstore's as ours: what to do, and the store's short code."""
+        """Convert an error of obstore to ours, with what to do and the store's short code."""
         text = str(wrong)
         short = _CODE.search(text) or _STATUS.search(text)
         code = f" ({short[1].strip()})" if short else ""

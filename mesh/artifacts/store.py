@@ -1,10 +1,10 @@
 """The fleet's store: artifacts are saved under their digest, and read only if the digest matches.
 
-A URI is `mesh-artifact:sha256/<64 hex digits>`. It names no folder and no bucket. So it can only mean an
-object of the configured store, and it outlives a move of that store.
+A URI is `mesh-artifact:sha256/<64 hex digits>`. It names no folder and no bucket, so it can only mean an
+object in the configured store, and it stays valid when that store moves.
 
-The digest has to be known before the first byte is stored, so a file is read twice. A stream is written to a
-temporary file first. That file has no name, so a killed process leaves nothing behind.
+The digest must be known before the first byte is stored, so a file is read twice. A stream is first written
+to a temporary file, which has no name, so a killed process leaves nothing behind.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from mesh.errors import (
 from protocol.wire.handoff import Artifact
 
 Data = bytes | bytearray | memoryview | os.PathLike[str] | AsyncIterable[bytes]
-"""What can be saved: bytes, a file, or a stream of bytes. Text is none: encode it, or give its `Path`."""
+"""What can be saved: bytes, a file, or a stream of bytes. For text, encode it or pass its `Path`."""
 
 CHUNK = 1 << 20
-"""Bytes that are held at once on the way from or to a file."""
+"""Bytes in memory while copying from or to a file."""
 
 
 class Content(NamedTuple):
@@ -48,7 +48,7 @@ class Content(NamedTuple):
     opened: Callable[[], AbstractContextManager[BinaryIO]]
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes. Raises ArtifactDigestMismatch at the end if they are others by now."""
+        """Yield the bytes. Raises ArtifactDigestMismatch at the end if they have changed."""
         check = DigestCheck(self.digest)
         with self.opened() as file:
             while chunk := file.read(CHUNK):
@@ -58,14 +58,14 @@ class Content(NamedTuple):
 
 
 class DigestCheck:
-    """The digest of bytes as they pass."""
+    """Checks the digest of bytes in passing."""
 
     def __init__(self, digest: str) -> None:
         self._wanted, self._hash = digest, hashlib.sha256()
         self.update = self._hash.update
 
     def finish(self, why: str) -> None:
-        """Raise ArtifactDigestMismatch if other bytes passed than those that were wanted."""
+        """Raise ArtifactDigestMismatch if the digest differs from the expected one."""
         found = self._hash.hexdigest()
         if found != self._wanted:
             raise ArtifactDigestMismatch(f"the bytes have sha256:{found}, not sha256:{self._wanted}: {why}")
@@ -73,7 +73,7 @@ class DigestCheck:
 
 @asynccontextmanager
 async def content_of(data: Data) -> AsyncIterator[Content]:
-    """Give the content of `data`, with its digest. Raises OSError, and what a stream raises."""
+    """Return the content of `data`, with its digest. Raises OSError, and the stream's own errors."""
     if isinstance(data, bytes | bytearray | memoryview):
         whole = bytes(data)
         yield await asyncio.to_thread(_measured, lambda: io.BytesIO(whole))
@@ -107,15 +107,15 @@ def _measured(opened: Callable[[], AbstractContextManager[BinaryIO]]) -> Content
 
 INCOMING = "incoming"
 LEFT_S = 86_400.0
-"""How old a file in `incoming` is that a killed process left."""
+"""Age after which a file in `incoming` must be from a killed process."""
 
 
 class Folder:
     """Objects as files below `root`, for one machine or several that share a disk.
 
-    The first save makes the folder; its owner alone may read it. An object is written beside its place,
-    synced, and renamed: either all of it is there, or nothing. A process that is killed leaves a file in
-    `incoming`; the next save takes away those that nobody can still be writing.
+    The first save creates the folder, which only its owner may read. An object is written to `incoming`,
+    synced and renamed, so it is there completely or not at all. A killed process leaves a file in `incoming`;
+    later saves remove files too old to be still in use.
     """
 
     def __init__(self, root: Path) -> None:
@@ -205,16 +205,16 @@ def _sync(folder: Path) -> None:
 
 SCHEME = "mesh-artifact"
 LARGEST_LOAD = 64 << 20
-"""Bytes that `load` takes into memory unless the caller says otherwise."""
+"""Default limit of bytes that `load` reads into memory."""
 _ALGORITHM = "sha256"
 _URI = re.compile(rf"{SCHEME}:(?P<key>{_ALGORITHM}/(?P<digest>[0-9a-f]{{64}}))")
 
 
 class Objects(Protocol):
-    """Where objects lie. Each is written once and whole; its key is its digest."""
+    """The port for storing objects. Each is written once, completely; its key is its digest."""
 
     async def put(self, key: str, content: Content) -> None:
-        """Store an object whole, unless it is there."""
+        """Store a complete object, unless it exists."""
         ...
 
     def chunks(self, key: str) -> AsyncGenerator[bytes, None]:
@@ -222,19 +222,19 @@ class Objects(Protocol):
         ...
 
     async def probe(self) -> None:
-        """Raise the error that a save or a load would meet; it writes nothing."""
+        """Raise the error that a save or a load would raise. Writes nothing."""
         ...
 
 
 class ArtifactStore:
-    """Artifacts of one store. What it raises is an `ArtifactError`."""
+    """The artifacts of one store. Its errors are `ArtifactError`s."""
 
     def __init__(self, objects: Objects) -> None:
         self.objects = objects
 
     @classmethod
     def at(cls, where: str) -> Self:
-        """Return the store at a URL (`s3://…`, `gs://…`, `az://…`) or in a folder, by its path.
+        """Return the store at a URL (`s3://…`, `gs://…`, `az://…`) or at a folder's path.
 
         Raises StoreExtraMissing, StoreUnusable.
         """
@@ -246,7 +246,7 @@ class ArtifactStore:
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return the store that a command finds here: of MESH_ARTIFACTS, `mesh dev`, or `mesh.toml`.
+        """Return the store that a command finds here: from MESH_ARTIFACTS, `mesh dev` or `mesh.toml`.
 
         Raises SettingsInvalid, StoreExtraMissing, StoreUnusable.
         """
@@ -257,11 +257,11 @@ class ArtifactStore:
     async def save(
         self, name: str, data: Data, *, media_type: str = "", labels: Sequence[str] = ()
     ) -> Artifact:
-        """Save bytes, a file or a stream, and return the reference to hand on. Equal bytes are one object.
+        """Save bytes, a file or a stream, and return the reference to pass on. Equal bytes are stored once.
 
         Args:
-            name: by which readers ask for it; 1 to 128 characters.
-            labels: what an agent must be cleared for to be shown the reference. The store knows no labels.
+            name: the name by which readers ask for it; 1 to 128 characters.
+            labels: what an agent must be cleared for to see the reference. The store itself ignores labels.
         """
         async with content_of(data) as content:
             key = f"{_ALGORITHM}/{content.digest}"
@@ -276,7 +276,7 @@ class ArtifactStore:
         )
 
     async def load(self, artifact: Artifact, *, max_bytes: int = LARGEST_LOAD) -> bytes:
-        """Return an artifact's bytes, whose digest was checked. Larger ones go to a file: `load_to`."""
+        """Return an artifact's bytes after checking their digest. For large ones, use `load_to`."""
         found = bytearray()
         async with aclosing(self._checked(artifact)) as chunks:
             async for chunk in chunks:
@@ -306,7 +306,7 @@ class ArtifactStore:
         return target
 
     async def _checked(self, artifact: Artifact) -> AsyncGenerator[bytes, None]:
-        """Yield an object's bytes; they count only once this has ended without an error."""
+        """Yield an object's bytes, which are verified only once this ends without an error."""
         named = _URI.fullmatch(artifact.uri)
         if named is None:
             so = f"only {SCHEME}:{_ALGORITHM}/… is read; fetch anything else with a tool of your own"
@@ -324,5 +324,5 @@ class ArtifactStore:
 
 @functools.lru_cache(16)
 def store_at(where: str) -> ArtifactStore:
-    """Return the store at `where`; one for each, since it holds connections."""
+    """Return the store at `where`; cached, since it holds connections."""
     return ArtifactStore.at(where)

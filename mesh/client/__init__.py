@@ -1,4 +1,4 @@
-"""The client's side of a request: submit it, follow it, answer what it asks, read its journals."""
+"""The client's side of a request: submit it, follow it, answer its questions, read its journals."""
 
 from mesh.client.client import Client, SubmitRejected
 from mesh.client.follow import AgentNote, AnswerInvalid, JournalStep, LogEvent, Outcome, Question

@@ -1,8 +1,8 @@
-"""The client: submit a request, wait for its answer, follow it. Any number may share one name.
+"""The client: submits a request, waits for its answer, follows it. Any number of clients may share a name.
 
-A submit is done when JetStream has stored it. The answer is read by subject, under the client's own
-name, and only there is it true; a note merely says that looking is worth while. So a caller that
-missed every note finds the answer all the same, `POLL_S` later.
+A submit is done once JetStream has stored it. The answer is read by subject, under the client's own name, and
+only that is authoritative; a note is just a hint to look. So a caller that misses every note still finds the
+answer, at most `POLL_S` later.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 POLL_S = 1.0
-"""How long a caller without a note waits before it looks by itself."""
+"""How long a caller waits for a note before it polls."""
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _REMEMBERED = 10_000
 """Submits and rejections that a client remembers; the oldest are forgotten first."""
 
 
 class SubmitRejected(MeshError, code="client.rejected"):
-    """The guard could not take the message up at all; `reason` is the notice's code."""
+    """The guard could not process the message at all. `reason` is the notice's code."""
 
     def __init__(self, request: str, reason: str, detail: str) -> None:
         super().__init__(f"{request}: {reason}: {detail}")
@@ -71,11 +71,12 @@ class Client:
         self._polls = Alarms(lambda: POLL_S)
         self._lane = Lane(bus, name)
         self._submitted: dict[str, set[str]] = {}
-        """By request: digests of what this client itself has submitted under that id."""
+        """By request: digests of the submits that this client sent under that id."""
         self._rejections: dict[str, list[tuple[str, SubmitRejected]]] = {}
-        """By request: what the guard could not take up, with the digest of its bytes."""
+        """By request: the notice of a message that the guard could not process, with the digest of its
+        bytes."""
         self._silent: dict[str, bool] = {}
-        """Requests that this client has submitted and heard nothing of: none can have an answer yet."""
+        """Submitted requests about which nothing has been received: they cannot have an answer yet."""
         self._answer_types: dict[str, Any] = {}
         """By request: the type of its answer, if its submit named one."""
 
@@ -90,7 +91,7 @@ class Client:
         bus = await connect(url, name=name, seed=seed, wait=wait, tls=tls)
         try:
             return await cls.on(bus, name)
-        except BaseException:  # cancelled, too: no other code holds this connection
+        except BaseException:  # also when cancelled: no other code has this connection
             await bus.close()
             raise
 
@@ -98,8 +99,8 @@ class Client:
     async def from_env(cls, *, name: str | None = None, wait: bool = False) -> Self:
         """Return a client with the bus and the key that commands find here (`mesh.settings`).
 
-        They are the environment's (`NATS_URL`, `MESH_NAME`, `MESH_CREDENTIALS`, `MESH_TLS_…`), else those of
-        the `mesh dev` that runs in this folder or above it, up to the nearest `mesh.toml`.
+        They come from the environment (`NATS_URL`, `MESH_NAME`, `MESH_CREDENTIALS`, `MESH_TLS_…`), or else
+        from the `mesh dev` that runs in this folder or above it, up to the nearest `mesh.toml`.
 
         Raises NoCredentials, SettingsInvalid, and what `connect` raises.
         """
@@ -110,7 +111,7 @@ class Client:
 
     @classmethod
     async def on(cls, bus: Bus, name: str) -> Self:
-        """Return a client on a connection that is there already."""
+        """Return a client on an existing connection."""
         client = cls(bus, name)
         await bus.subscribe(subjects.notes_to(name), client._on_note)
         return client
@@ -127,7 +128,7 @@ class Client:
     # --- submitting -------------------------------------------------------------------------------
 
     def new_id(self) -> RequestId:
-        """Return a fresh request id of this client."""
+        """Return a new request id of this client."""
         return request_id(self.name, time.time_ns() // 1_000_000, os.urandom(10))
 
     @overload
@@ -179,15 +180,17 @@ class Client:
         request: str | None = None,
         answer_type: Any = None,
     ) -> Any:
-        """Store a request and return its id; from here on no crash keeps it from being decided.
+        """Store a request and return its id. After that, no crash keeps it from being decided.
 
         Args:
-            facts: by key, or with their labels; values may be pydantic objects, dataclasses and structs.
-            conversation: the request begins with the facts that earlier ones of this client's left in it.
-            rerun_of: the request that this one does again; recorded and shown, and nothing else.
-            request: an id made earlier; the same id with the same content is the same request, so
-                that a caller may try again after an OutcomeUnknown.
-            answer_type: `wait` and `follow` of this client give the answer as this type, read by pydantic.
+            facts: values by key, or `Fact`s with labels. Values may be pydantic objects, dataclasses and
+                structs.
+            conversation: the request begins with the facts that this client's earlier requests left in it.
+            rerun_of: the request that this one repeats; only recorded and shown.
+            request: an id made earlier. The same id with the same content is the same request, so a caller
+                may try again after an OutcomeUnknown.
+            answer_type: this client's `wait` and `follow` return the answer as this type, validated by
+                pydantic.
         """
         submit = Submit(
             text=text,
@@ -205,7 +208,7 @@ class Client:
     async def submit_whole(
         self, submit: Submit, *, request: str | None = None, answer_type: Any = None
     ) -> RequestId:
-        """Store a submit as it is, and return the request's id. As `submit` otherwise."""
+        """Store a ready-made submit, and return the request's id. Otherwise like `submit`."""
         chosen = self.new_id() if request is None else RequestId(request)
         if answer_type is not None:
             _remember(self._answer_types, chosen, answer_type)
@@ -234,7 +237,7 @@ class Client:
         return tracing.span(name, tracing.PRODUCER, attributes=attributes)
 
     async def _store(self, subject: str, body: bytes) -> None:
-        """Store a message, again after an unknown outcome: a message stored twice is decided once."""
+        """Store a message, and retry after an unknown outcome: a message stored twice is decided once."""
         for pause in (*_AGAIN_S, None):
             try:
                 await self._bus.publish_durable(subject, body, tracing.headers() or None)
@@ -246,13 +249,13 @@ class Client:
                 return
 
     async def cancel(self, request: str, reason: str = "", *, by: str = "") -> None:
-        """Ask for a request of this client's own to be ended."""
+        """Ask to cancel one of this client's own requests."""
         await self.control(request, Cancel(id=os.urandom(8).hex(), by=by, reason=reason))
 
     async def reply(self, question: Question, value: Any, *, by: str = "") -> None:
-        """Answer an ask. Raises ReplyInvalid when its schema wants something else; nothing is sent then.
+        """Answer an ask. Raises ReplyInvalid if the value does not match its schema; then nothing is sent.
 
-        A schema that cannot be used is the asker's mistake, and no reason to leave it without a reply.
+        An unusable schema is the asker's mistake, and does not keep the reply from being sent.
         """
         from mesh.agent._reply_schema import SchemaUnusable, check_reply
 
@@ -265,7 +268,7 @@ class Client:
         await self.control(question.request, reply)
 
     async def control(self, request: str, message: Control) -> None:
-        """Store a control message. What comes of it shows in the request."""
+        """Store a control message. Its outcome is visible in the request."""
         with self._sending(tracing.SEND_CONTROL, "mesh.ctl.{sender}.{request}", request, message):
             await self._store(subjects.ctl(self.name, request), codec.encode_whole(message))
 
@@ -277,12 +280,12 @@ class Client:
         return None if found is None else codec.decode_event(found.data)
 
     async def questions(self, request: str) -> tuple[Question, ...]:
-        """Return what a request asks this client and has no reply yet, the oldest first. Raises BusError."""
+        """Return a request's open questions to this client, oldest first. Raises BusError."""
         event = await self.latest(request)
         return () if event is None else await self._questions(event)
 
     async def _questions(self, event: events.AnyEvent) -> tuple[Question, ...]:
-        """Return what waits for a reply when `event` is the newest that is addressed to this client."""
+        """Return the open questions, given the newest event that is addressed to this client."""
         if not isinstance(event, events.TurnSuspended):
             return ()
         return questions_in(event.request, await read_questions(self._bus, self.name, event.request))
@@ -315,11 +318,11 @@ class Client:
         """Return how a request ended.
 
         Args:
-            on_question: called once with each ask that is put to this client; it returns the reply. Several
-                run at the same time if several agents ask. Each is cancelled when its question is over:
-                answered elsewhere, expired, or ended with its turn or the request.
+            on_question: called once for each ask to this client; it returns the reply. Several calls run
+                concurrently if several agents ask. A call is cancelled when its question is over: answered
+                elsewhere, expired, or ended with its turn or the request.
 
-        Raises TimeoutError, and SubmitRejected if the guard cannot take the request up. Raises ReplyInvalid
+        Raises TimeoutError, and SubmitRejected if the guard cannot process the request. Raises ReplyInvalid
         if a question's schema does not allow what `on_question` returns, and AnswerInvalid for an answer that
         is not of the submit's `answer_type`.
         """
@@ -343,9 +346,10 @@ class Client:
                 await replying.take(questions)
 
     async def addressed(self, request: str) -> AsyncGenerator[ClientView, None]:
-        """Yield what a request tells this client, whenever there is news of it. Never ends.
+        """Yield a request's state for this client, whenever there is news. Never ends.
 
-        After its own submit it looks when a note has come, or `POLL_S` later. Raises SubmitRejected.
+        After this client's own submit, it checks when a note has come, or after `POLL_S`. Raises
+        SubmitRejected.
         """
         wake = asyncio.Event()
         self._wakes.setdefault(request, set()).add(wake)
@@ -368,7 +372,7 @@ class Client:
                 del self._wakes[request]
 
     async def _woken(self, wake: asyncio.Event) -> None:
-        """Wait for a note, for `POLL_S` at most."""
+        """Wait for a note, at most `POLL_S`."""
         poll = self._polls.set(wake.set)
         try:
             await wake.wait()
@@ -376,16 +380,16 @@ class Client:
             poll.cancel()
 
     def follow(self, request: str, *, viewer: Bus | None = None) -> Following:
-        """Return what happens in a request as it happens, its `Outcome` last.
+        """Follow a request as it proceeds; the last item is its `Outcome`.
 
         It begins with what is known: the events addressed to this client; with a viewer's connection, every
-        event and the steps that a running turn has journaled. Then the live notes of turns follow
-        (`AgentNote`), which may be lost.
+        event and the steps that a running turn has journaled. Live notes of turns follow (`AgentNote`), some
+        of which may be lost.
         """
         return Following(self, self._bus, request, viewer)
 
     def as_asked(self, outcome: Outcome) -> Outcome:
-        """Return an outcome with its answer as the submit's `answer_type`. Raises AnswerInvalid."""
+        """Return an outcome with its answer converted to the submit's `answer_type`. Raises AnswerInvalid."""
         kind = self._answer_types.get(outcome.request)
         if kind is None or outcome.status != "completed":
             return outcome
@@ -395,11 +399,11 @@ class Client:
             raise AnswerInvalid(outcome, wrong.mistakes) from wrong
 
     def _raise_if_rejected(self, request: str, *, answered: bool) -> None:
-        """Raise what the guard said of this client's own submit.
+        """Raise the guard's rejection of this client's own submit.
 
-        A notice names the bytes that it is about. One about another's submit under the same id, or about a
-        rejected control message, says nothing about ours. Of a request that was submitted elsewhere, a notice
-        is believed as long as nothing else is known.
+        A notice names the digest of its message. So a notice about another submit under the same id, or about
+        a rejected control message, is not about ours. For a request that was submitted elsewhere, a notice is
+        believed as long as nothing else is known.
         """
         own = self._submitted.get(request)
         for digest, rejected in self._rejections.get(request, ()):
@@ -411,10 +415,10 @@ class Client:
             event = await self.latest(request)
             return None if event is None else ClientView(event, await self._questions(event))
         except (OutcomeUnknown, Unreachable):
-            return None  # the bus is away; the poll looks again
+            return None  # the bus is away; the next poll tries again
 
     def _on_note(self, message: Incoming) -> None:
-        """Wake the callers that wait for this request; remember a notice that it was never taken up."""
+        """Wake the callers that wait for this request, and remember a notice of rejection."""
         request = message.subject.rpartition(".")[2]
         self._silent.pop(request, None)
         if message.data:
@@ -425,7 +429,7 @@ class Client:
     def _on_notice(self, data: bytes) -> None:
         notice = codec.readable(data, Notice)
         if notice is None:
-            return  # another client's reply subject can put anything here: a note is only ever a hint
+            return  # another client's reply subject can put anything here, so a note is only a hint
         if notice.error is not None:
             _log.warning("notice", request=notice.request, code=notice.error.code, detail=notice.error.detail)
             rejected = SubmitRejected(notice.request, notice.error.code, notice.error.detail)
@@ -436,7 +440,7 @@ class Client:
 
 
 def _remember(known: dict[str, T], request: str, empty: T) -> T:
-    """Return the entry of a request; `empty`, which is kept from now on, if there is none."""
+    """Return the entry of a request; if there is none, keep and return `empty`."""
     if request not in known and len(known) >= _REMEMBERED:
         known.pop(next(iter(known)))
     return known.setdefault(request, empty)

@@ -1,9 +1,9 @@
-"""What a request tells its client: its questions, its outcome, and all that happens as it happens.
+"""What a client sees of a request: its questions, its outcome, and a feed of everything that happens.
 
-A client may know the events addressed to it, and hear the live notes of turns. With a viewer's
-connection beside its own it reads the log and the journals, too. Events and live notes travel on different
-ways, and arrive in any order. An event may come after the first notes of the round that it opened. Each item
-has its time (`at`), by which a reader can sort them. The end is always the last item.
+A client may read the events addressed to it, and receive the live notes of turns. With an additional viewer's
+connection it also reads the log and the journals. Events and live notes take different paths and arrive in
+any order: an event may come after the first notes of the round that it opened. Each item has its time (`at`),
+by which a reader can sort them. The end is always the last item.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
     from mesh.client.client import Client
 
-    A = TypeVar("A", default=Any)  # so that `Outcome` alone is one of any answer
+    A = TypeVar("A", default=Any)  # so that a bare `Outcome` accepts any answer
 else:
     from typing import TypeVar
 
     A = TypeVar("A")
 
 MOST_WAITING = 1_000
-"""Items that wait to be taken; live notes beyond them are dropped."""
+"""Most items that wait to be read; further live notes are dropped."""
 LOOK_S = 0.2
-"""How often a viewer looks for more events."""
+"""How often a viewer polls for more events."""
 LAST_EVENTS_S = 5.0
 """How long the end waits for the events before it, in seconds."""
 LAST_WORDS_S = 1.0
@@ -60,12 +60,12 @@ class Outcome(NamedTuple, Generic[A]):
     """`completed`, `refused`, `failed`, `expired` or `cancelled`."""
     event: events.AnyEvent
     """The last event."""
-    answer: A = None  # type: ignore[assignment]  # so that a completed request's needs no check for None
-    """The answer of a completed request, as the type that was asked for; None for every other end."""
+    answer: A = None  # type: ignore[assignment]  # so that a completed request's answer needs no check for None
+    """The answer of a completed request, in the requested type; None for any other end."""
 
     @property
     def agent(self) -> str:
-        """The agent that answered or gave up; empty if no agent did: a person answered, or time was up."""
+        """The agent that answered or gave up; empty if a person answered, or time was up."""
         match self.event:
             case events.RequestCompleted(control="", sender=agent) | events.RequestFailed(sender=agent):
                 return agent or ""
@@ -73,7 +73,7 @@ class Outcome(NamedTuple, Generic[A]):
 
     @property
     def reason(self) -> str:
-        """Why a request has no answer, in one line; empty if it has an answer."""
+        """One line that tells why the request has no answer; empty if it has one."""
         match self.event:
             case events.RequestRefused(refusal=refusal):
                 return f"{refusal.rule}: {refusal.detail}"
@@ -87,7 +87,7 @@ class Outcome(NamedTuple, Generic[A]):
 
 
 class AnswerInvalid(MeshError, code="client.answer_invalid"):
-    """A completed request's answer is not of its `answer_type`; `outcome` has it as it is."""
+    """A completed request's answer does not match its `answer_type`. `outcome` has the unconverted answer."""
 
     def __init__(self, outcome: Outcome, mistakes: tuple[str, ...]) -> None:
         super().__init__(f"{outcome.request}: the answer does not fit: {'; '.join(mistakes)}")
@@ -95,7 +95,7 @@ class AnswerInvalid(MeshError, code="client.answer_invalid"):
 
 
 def outcome_of(event: events.Ended) -> Outcome:
-    """Return what a request's last event says."""
+    """Return the outcome in a request's last event."""
     answer = event.answer if isinstance(event, events.RequestCompleted) else None
     return Outcome(event.request, events.type_of(event).partition(".")[2], event, answer)
 
@@ -116,22 +116,22 @@ class Question(NamedTuple):
     expires_at: int
     """UTC µs."""
     agent: str
-    """Who asks."""
+    """The agent that asks."""
     n: int
-    """Number of the event that asked. It tells questions of one request apart."""
+    """Number of the event that asked. It identifies a question within a request."""
 
 
 class ClientView(NamedTuple):
-    """What a request has told its client so far."""
+    """A request's state as its client can see it."""
 
     event: events.AnyEvent
-    """The newest event that is addressed to it."""
+    """The newest event addressed to the client."""
     questions: tuple[Question, ...]
-    """The questions that wait for its reply, the oldest first."""
+    """The client's open questions, oldest first."""
 
 
 def questions_in(request: RequestId, kept: Questions | None) -> tuple[Question, ...]:
-    """Return what waits for a client's reply, by the list that guards keep (None: they have none)."""
+    """Return a client's open questions, given the list that guards keep (None if there is no list)."""
     return () if kept is None else tuple(_question(request, each) for each in kept.open)
 
 
@@ -143,7 +143,7 @@ def _question(request: RequestId, kept: OpenQuestion) -> Question:
 
 
 class Replying:
-    """Replies to questions as they are asked, each in a task of its own.
+    """Replies to questions as they come, each in its own task.
 
     Args:
         on_question: returns the reply. It is cancelled once its question is over.
@@ -152,7 +152,8 @@ class Replying:
     def __init__(self, client: "Client", on_question: Callable[[Question], Awaitable[Any]] | None) -> None:
         self._client, self._on_question = client, on_question
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        """By the number of the event that asked. Those that are done stay: each question is heard once."""
+        """Tasks by the number of the event that asked. Finished ones stay, so that each question is handled
+        once."""
 
     async def __aenter__(self) -> "Replying":
         return self
@@ -166,7 +167,7 @@ class Replying:
         return [task for task in self._tasks.values() if not task.done()]
 
     async def take(self, questions: Collection[Question]) -> None:
-        """Hear the new ones of these questions, and drop those that are no longer among them."""
+        """Start tasks for new questions, and cancel those of questions that are over."""
         if self._on_question is None:
             return
         still = {question.n for question in questions}
@@ -176,7 +177,7 @@ class Replying:
                 self._tasks[question.n] = asyncio.create_task(self._reply(question, self._on_question))
 
     def raise_failed(self) -> None:
-        """Raise what kept a reply from being given."""
+        """Raise the error of a reply that failed."""
         for task in self._tasks.values():
             if task.done() and not task.cancelled():
                 task.result()
@@ -202,13 +203,13 @@ class AgentNote(NamedTuple):
 
 
 class LogEvent(NamedTuple):
-    """An event of the log; a viewer's to see."""
+    """An event of the log. Only viewers get it."""
 
     event: events.AnyEvent
 
 
 class JournalStep(NamedTuple):
-    """A step that stood in a running turn's journal when the following began; a viewer's to see."""
+    """A step that was in a running turn's journal when the feed began. Only viewers get it."""
 
     agent: str
     turn: str
@@ -219,8 +220,8 @@ class JournalStep(NamedTuple):
 class Following:
     """`async for item in client.follow(request)`: the last item is an `Outcome`, and then it ends.
 
-    As `async with client.follow(request) as feed:` it listens from the beginning of the block. So it misses
-    nothing of a request that is submitted in the block.
+    Used as `async with client.follow(request) as feed:`, it listens from the beginning of the block, so it
+    misses nothing of a request that is submitted inside the block.
     """
 
     def __init__(self, client: "Client", bus: Bus, request: str, viewer: Bus | None) -> None:
@@ -230,7 +231,7 @@ class Following:
         ] = asyncio.Queue()
         """None ends the iteration."""
         self._early: list[AgentNote] | None = None if viewer is None else []
-        """Notes that came while the log up to now was read; None once that is done."""
+        """Notes that came while the existing log was being read; None once that is done."""
         self._subscription: Subscription | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = self._over = False
@@ -246,7 +247,7 @@ class Following:
         return self
 
     async def __anext__(self) -> AgentNote | LogEvent | JournalStep | Question | Outcome:
-        """Return what comes next. Raises SubmitRejected, AnswerInvalid; BusError if a viewer cannot read."""
+        """Return the next item. Raises SubmitRejected, AnswerInvalid; BusError if a viewer cannot read."""
         await self.start()
         if self._over and self._items.empty():
             raise StopAsyncIteration
@@ -270,7 +271,7 @@ class Following:
         self._run(self._wait(reading))
 
     async def close(self) -> None:
-        """Stop listening. Idempotent; what has come already can still be taken."""
+        """Stop listening. Idempotent. Items that have arrived can still be read."""
         self._begun = self._over = True
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -281,7 +282,7 @@ class Following:
         if subscription is not None:
             await subscription.close()
 
-    # --- what comes in ----------------------------------------------------------------------------
+    # --- incoming items ---------------------------------------------------------------------------
 
     def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start a task whose error ends the iteration."""
@@ -311,7 +312,7 @@ class Following:
             self._early.append(heard)
 
     async def _wait(self, reading: asyncio.Task[None] | None) -> None:
-        """Give out the events addressed to the client: questions, and the end."""
+        """Emit the events addressed to the client: questions, and the end."""
         heard = set[int]()
         async with aclosing(self._client.addressed(self._request)) as addressed:
             async for event, questions in addressed:
@@ -323,14 +324,14 @@ class Following:
                     if reading is not None:
                         await asyncio.wait({reading}, timeout=LAST_EVENTS_S)
                     with contextlib.suppress(BusError):
-                        await self._bus.flush(LAST_WORDS_S)  # notes sent before the end are here now
+                        await self._bus.flush(LAST_WORDS_S)  # notes sent before the end have arrived now
                     self._items.put_nowait(self._client.as_asked(outcome_of(event)))
                     return
 
     # --- what a viewer may read -------------------------------------------------------------------
 
     async def _read(self, viewer: Bus) -> None:
-        """Give out the events so far, the running journal, early notes, and then every event since."""
+        """Emit the existing events, the running journal, early notes, and then every new event."""
         running, seq = _Running(), 1
         while True:
             look = partial(batch, viewer, "LOG", subjects.evt_of(self._request), seq, _BATCH)
@@ -349,7 +350,7 @@ class Following:
                 await asyncio.sleep(LOOK_S)
 
     async def _catch_up(self, viewer: Bus, running: "_Running") -> None:
-        """Give out the steps of the turn that runs, then the early notes that are not among them."""
+        """Emit the steps of the running turn, then the early notes that are not among them."""
         last: dict[tuple[str, int], int] = {}
         for journal, turn in running.journals.items():
             for step in await journaled(viewer, self._request, (running.agent,), journal):
@@ -358,10 +359,10 @@ class Following:
         self._let_out(last)
 
     def _let_out(self, last: dict[tuple[str, int], int]) -> None:
-        """Give out early notes, but for those that journaled steps have told.
+        """Emit early notes, except those that journaled steps already covered.
 
         Args:
-            last: when the newest step of a turn's round was journaled (UTC µs).
+            last: UTC µs at which the newest step of a turn's round was journaled.
         """
         early, self._early = self._early or [], None
         for heard in early:
@@ -371,7 +372,7 @@ class Following:
 
 
 class _Running:
-    """The turn that runs, by the id under which it is journaled; at most one runs at a time."""
+    """Return the running turn, by the id of its journal. At most one turn runs at a time."""
 
     def __init__(self) -> None:
         self.journals: dict[str, str] = {}

@@ -33,24 +33,23 @@ from protocol.wire.ids import AgentName, is_name
 from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, assumed_cache_prices
 
 LISTED = "listed"
-"""In place of a model's price: as the vendor's list has it when the fleet is set up."""
+"""Takes the place of a model's price: use the vendor's list price at setup."""
 
 
 class FleetFileError(MeshError, code="fleet.invalid"):
-    """The fleet file is missing or wrong; the text says where, line by line."""
+    """The fleet file is missing or invalid. The text names every mistake, one per line."""
 
 
 class Strict(BaseModel):
-    """A table of the fleet file: a field that is unknown, or no number, is a mistake."""
+    """A table of the fleet file. Unknown fields and non-finite numbers are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LongPriceSection(Strict):
-    """Numbers of protocol.wire.prices.Price, but for those of a long prompt.
+    """Numbers of protocol.wire.prices.Price, without those of long prompts.
 
-    A price of the cache that is missing is never taken to be zero: protocol.wire.prices.assumed_cache_prices
-    fills it in.
+    A missing cache price never counts as zero: protocol.wire.prices.assumed_cache_prices fills it in.
     """
 
     model_config = ConfigDict(strict=True)
@@ -63,7 +62,7 @@ class LongPriceSection(Strict):
 
     @property
     def whole(self) -> dict[str, Any]:
-        """As the fleet writes it down, with everything said."""
+        """The complete price, as the fleet document has it."""
         return assumed_cache_prices(self.input) | self.model_dump(exclude_none=True)
 
 
@@ -81,7 +80,7 @@ class PriceSection(LongPriceSection):
 
     @property
     def whole(self) -> dict[str, Any]:
-        """As the fleet writes it down, with everything said."""
+        """The complete price, as the fleet document has it."""
         return super().whole | ({} if self.long is None else {"long": self.long.whole})
 
 
@@ -98,7 +97,7 @@ class Member(Strict):
     """A member with credentials."""
 
     nkey: PublicKey | None = None
-    """Public key; made and kept beside the fleet file if there is none."""
+    """Public key. If there is none, a key is created beside the fleet file."""
     description: str = ""
 
 
@@ -112,7 +111,7 @@ class LimitsSection(Strict):
     mib: int | None = Field(default=None, ge=1, le=1 << 20)
 
     def over(self, limits: Limits) -> Limits:
-        """Return `limits` with the numbers that are given here."""
+        """Return `limits` with the numbers that this table sets."""
         given = {
             _LIMIT[name]: number * (MIB if name.endswith("mib") else 1)
             for name, number in self.model_dump(exclude_none=True).items()
@@ -121,7 +120,7 @@ class LimitsSection(Strict):
 
 
 class AgentLimitsSection(LimitsSection):
-    """The same, and those of an agent's journals."""
+    """The same, plus limits of an agent's journals."""
 
     steps: int | None = Field(default=None, ge=1, le=1 << 40)
     steps_mib: int | None = Field(default=None, ge=1, le=1 << 20)
@@ -131,11 +130,11 @@ class Sender(Member):
     """A member whose messages guards decide."""
 
     limits: LimitsSection = LimitsSection()
-    """Its limits, where they differ from everybody's."""
+    """Its own limits, where they differ from the general ones."""
 
 
 class QuotaSection(Strict):
-    """What a client may have of the log; numbers of protocol.wire.config.Quota."""
+    """How much of the log a client may use; numbers of protocol.wire.config.Quota."""
 
     open_requests: int | None = Field(default=None, ge=1, le=config.MOST_OPEN)
     mib_per_hour: float | None = Field(default=None, gt=0, le=config.MOST_MIB)
@@ -145,10 +144,10 @@ class QuotaSection(Strict):
 
 
 class Submitter(Sender):
-    """A member whose requests the log has."""
+    """A member that submits requests."""
 
     quota: QuotaSection = QuotaSection()
-    """Its quota, where it differs from everybody's."""
+    """Its own quota, where it differs from the general one."""
 
 
 class BreakerSection(Strict):
@@ -175,7 +174,7 @@ Labels = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 class AgentSection(Sender):
     limits: AgentLimitsSection = AgentLimitsSection()
     module: str | None = None
-    """`MODULE:NAME` of its code, by which a whole fleet is started."""
+    """`MODULE:NAME` of its code, used to start a whole fleet."""
     clearance: Labels = ()
     intents: tuple[str, ...] | None = None
     actions: tuple[str, ...] | None = None
@@ -207,7 +206,7 @@ class BusSection(Strict):
 class HumanSection(Strict):
     description: str = ""
     tiers: tuple[str, ...] = ()
-    """Names of the tiers that have an escalation, in turn: each time it is raised again, the next."""
+    """Names of the tiers that get an escalation, in order: the next one each time it is raised."""
 
     @field_validator("tiers")
     @classmethod
@@ -241,11 +240,11 @@ class LogSection(Strict):
 
 
 class MemorySection(Strict):
-    """What conversations remember."""
+    """Settings of conversations' memory."""
 
     max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
     mib: int = Field(default=8, ge=1, le=1 << 20)
-    """Of each client."""
+    """For each client."""
 
 
 class LeaseSection(Strict):
@@ -261,7 +260,7 @@ class GuardSection(Strict):
     partitions: int = Field(default=config.PARTITIONS, ge=1, le=config.MOST_PARTITIONS)
     """Fixed for a mesh's life."""
     lane: bool = True
-    """True if guards may be asked directly, over core NATS."""
+    """True if senders may ask guards directly, over core NATS."""
 
 
 class FleetFile(Strict):
@@ -345,14 +344,14 @@ class FleetFile(Strict):
 
     @property
     def rules(self) -> dict[str, config.Policy]:
-        """Every policy by name; `default` is there even if the file says nothing."""
+        """Every policy by name; `default` exists even if the file does not have it."""
         return {"default": config.Policy()} | {
             name: config.parse_policy(numbers, name) for name, numbers in self.policies.items()
         }
 
     @property
     def priced(self) -> dict[str, Any]:
-        """The models' prices, by id, with every number; or LISTED."""
+        """The complete prices by model id, or LISTED."""
         return {
             model: LISTED if price == LISTED else PriceSection.model_validate(price).whole
             for model, price in self.prices.items()
@@ -386,7 +385,7 @@ class FleetFile(Strict):
 
     @property
     def given_keys(self) -> dict[str, str]:
-        """Public keys that the file itself names."""
+        """Public keys in the file itself."""
         return {name: section.nkey for name, section in self._sections.items() if section.nkey is not None}
 
     @property

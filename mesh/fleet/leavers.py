@@ -1,7 +1,7 @@
-"""Agents that leave the fleet file, and the open requests whose rounds end with them.
+"""Agents that leave the fleet file, and the open requests whose rounds therefore end.
 
-A guard ends the round of an agent that is not in the fleet at its next look. Whoever writes a fleet without
-the agent finds its requests first, and has guards look at them soon after.
+A guard ends the round of an agent that is not in the fleet when it next processes the request. So before a
+fleet without the agent is written, its requests are found, and guards are woken for them soon after.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ from protocol.wire.errors import ProtocolError
 from protocol.wire.events import Ended
 
 READ_S = 2.0
-"""How long guards have to read a new fleet, before they look by it."""
+"""How long guards have to read a new fleet before they are woken."""
 _AT_ONCE = 16
 _ATTEMPTS = 8
 
 
 class HeldRequest(NamedTuple):
-    """An open request with a turn of an agent that leaves."""
+    """An open request with a turn of a leaving agent."""
 
     agent: str
     request: str
 
 
 async def held_by_leavers(bus: Bus, fleet: Fleet) -> list[HeldRequest]:
-    """Return the open requests of agents that the bus's fleet has, and `fleet` has not. Raises BusError.
+    """Return the open requests of agents that are in the bus's fleet but not in `fleet`. Raises BusError.
 
     Args:
-        bus: the admin's. It reads all that the log has of such an agent; without one it reads no event.
+        bus: the admin's connection. All events of such agents are read; if there are none, no event is read.
     """
     try:
         found = await last(bus, "CONF", subjects.FLEET, leader=True)
@@ -48,7 +48,7 @@ async def held_by_leavers(bus: Bus, fleet: Fleet) -> list[HeldRequest]:
     try:
         before = () if found is None else tuple(config.read_fleet(found.data).agents)
     except DocumentInvalid:
-        before = ()  # guards cannot read it either, and go by the last good one
+        before = ()  # guards cannot read it either, and use the last good one
     return [
         HeldRequest(agent, request)
         for agent in before
@@ -82,7 +82,7 @@ async def _held(bus: Bus, agent: str) -> list[str]:
 
 
 async def look_soon(bus: Bus, requests: Iterable[str], partitions: int) -> None:
-    """Have a guard look at each request once guards have read the fleet. Raises BusError."""
+    """Have a guard wake each request once guards have read the fleet. Raises BusError."""
     at = time.time_ns() // 1000 + int(READ_S * 1e6)
     for request in dict.fromkeys(requests):
         for left in reversed(range(_ATTEMPTS)):

@@ -1,4 +1,4 @@
-"""Unknown keys of the fleet file, and the known keys that they were probably meant to be."""
+"""Suggests known keys for unknown keys in the fleet file."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:
-    """Return the question if a key that is near was meant; empty if none is near."""
+    """Return a "did you mean" question for a similar key; empty if there is none."""
     near = get_close_matches(key, tuple(known), n=1)
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def in_words(kind: type[BaseModel], wrong: ErrorDetails) -> str:
-    """Return one mistake in a part of the file: its place, the mistake, and the key that is near."""
+    """Return one mistake in a part of the file: its place, the mistake, and a similar key."""
     place, said = ".".join(map(str, wrong["loc"])), wrong["msg"]
     if wrong["type"] == "extra_forbidden":
         *table, key = wrong["loc"]
@@ -28,13 +28,13 @@ def in_words(kind: type[BaseModel], wrong: ErrorDetails) -> str:
 
 
 def with_suggestion(mistake: str, known: Iterable[str]) -> str:
-    """Return a mistake of a document's; if it is an unknown field, with the known one that is near."""
+    """Return a document's mistake; for an unknown field, with a similar known field."""
     unknown = _UNKNOWN.search(mistake)
     return mistake + (suggestion(unknown[1], known) if unknown else "")
 
 
 def _keys_at(kind: Any, table: Sequence[str | int]) -> Iterable[str]:
-    """Return the keys that a table of the file may have, given the way to it from `kind`."""
+    """Return the keys that a table of the file may have, given the path to it from `kind`."""
     for part in table:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             kind = _plain(kind.model_fields[str(part)].annotation)

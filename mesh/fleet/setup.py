@@ -1,9 +1,9 @@
-"""Setting a mesh up: keys, the server's configuration, and the documents that the server must hold.
+"""Sets up a mesh: keys, the server's configuration, and the documents that the server must have.
 
-Two halves, each idempotent. `prepare` needs no bus: it makes keys that lack and writes the accounts
-that go into a server's configuration. `apply` needs a server that runs with it: it creates streams,
-consumers, the fleet document, the policies and the prices. Vendors' price lists, from the extra `prices`, are
-read here and never while a request runs.
+There are two halves, both idempotent. `prepare` needs no bus: it creates missing keys and writes the accounts
+for a server's configuration. `apply` needs a server that runs with it: it creates streams, consumers, the
+fleet document, the policies and the prices. Vendors' price lists (extra `prices`) are read here, and never
+while a request runs.
 """
 
 import datetime as dt
@@ -32,20 +32,20 @@ ACCOUNTS = "accounts.conf"
 
 @dataclass(frozen=True)
 class Prepared:
-    """The keys and the configuration that `prepare` made or found."""
+    """The keys and the configuration that `prepare` created or found."""
 
     directory: Path
     keys: dict[str, KeyPair]
-    """Of every member that has its seed here."""
+    """Keys of all members that have their seed here."""
     accounts: str
     """Configuration text: accounts, users, exports and imports."""
 
 
 def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -> Prepared:
-    """Make the keys that lack under `directory`/keys and write `directory`/accounts.conf.
+    """Create missing keys under `directory`/keys, and write `directory`/accounts.conf.
 
-    Beside each seed lies its public key, `<name>.pub`, as a fleet file has it (`nkey`). Members whose public
-    key the fleet file names keep their seed elsewhere; nothing is made for them.
+    Each seed has its public key beside it, `<name>.pub`, in the form of the fleet file (`nkey`). Members
+    whose public key is in the fleet file keep their seed elsewhere, so no key is created for them.
     """
     given = file.given_keys
     keys = keyring(directory / KEYS, [name for name in names(file.fleet) if name not in given])
@@ -58,12 +58,12 @@ def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -
 
 
 async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = False) -> list[Change]:
-    """Bring a running server to the fleet file; return what was done, or with `dry_run` would be.
+    """Make a running server match the fleet file; return the changes made, or with `dry_run` those needed.
 
     Args:
-        by: who wants it so.
+        by: who asks for it.
 
-    Guards then look at the requests of agents that the file has no more, and end their rounds.
+    Guards then check the requests of agents that were removed from the file, and end their rounds.
 
     Raises OldForm, UnsafeChange, OtherPartitions, NewerSchema, PricesMissing, BusError.
     """
@@ -78,9 +78,9 @@ async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = Fals
 
 
 def prices_of(file: FleetFile) -> dict[str, Any]:
-    """Return the models' prices, by id; a price that is `listed` is today's of the vendor's list.
+    """Return the prices by model id. A `listed` price is today's price on the vendor's list.
 
-    A price of the cache that neither names is that of protocol.wire.prices.assumed_cache_prices. Raises
+    A cache price that neither has is filled in by protocol.wire.prices.assumed_cache_prices. Raises
     PricesMissing.
     """
     prices = file.priced
@@ -101,7 +101,7 @@ _FIELDS = {
 
 
 class PricesMissing(MeshError, code="prices.missing"):
-    """A model's price is not known here; the text says what to do."""
+    """A model's price is unknown. The text tells what to do."""
 
 
 def listed(models: Iterable[str]) -> dict[str, Price]:
@@ -111,7 +111,7 @@ def listed(models: Iterable[str]) -> dict[str, Price]:
     except ImportError as missing:
         raise PricesMissing("install handoff-mesh[prices], or say [prices] in the fleet file") from missing
     from mesh.model.vendors import (
-        VENDORS,  # loads all that agents are made of: not for a fleet of fixed prices
+        VENDORS,  # imports everything that agents need, so not for a fleet with fixed prices
     )
 
     lists = [vendor.price_list for vendor in VENDORS.values()]
@@ -126,7 +126,7 @@ def listed(models: Iterable[str]) -> dict[str, Price]:
 
 
 def _listed_by(snapshot: Any, vendor: str, model: str) -> Any:
-    """Return what a vendor's list says of a model; None if it is not on it."""
+    """Return a model's price on a vendor's list; None if it is not listed."""
     try:
         return snapshot.find_provider_model(model, None, vendor, None)[1]
     except LookupError:
@@ -134,7 +134,7 @@ def _listed_by(snapshot: Any, vendor: str, model: str) -> Any:
 
 
 def _price(prices: Any) -> Price:
-    """Return a price without tiers, and beside it what a long prompt costs where a list says so."""
+    """Return a price without tiers, and the price of long prompts if the list has one."""
     raw = {field: getattr(prices, name, None) for field, name in _FIELDS.items()}
     starts = {tier.start for each in raw.values() for tier in _tiers(each)}
     if len(starts) > 1:
@@ -147,7 +147,7 @@ def _price(prices: Any) -> Price:
 
 
 def _whole(dollars: Mapping[str, Decimal | None]) -> Price:
-    """Return a price, from dollars a million tokens; the cache has its highest price where none is listed."""
+    """Return a price, given dollars per million tokens. Unlisted cache prices are the highest possible."""
     said = {field: int(each * _NANO) for field, each in dollars.items() if each is not None}
     return msgspec.convert(
         {**assumed_cache_prices(said.get("input", 0)), "input": 0, "output": 0, **said}, Price
