@@ -34,6 +34,8 @@ VIEWS = {
     "doubt": "/people/{doubted}",
     "agents": "/agents",
     "mesh": "/mesh",
+    "statistics": "/statistics",
+    "statistics-of-some": "/statistics?where=agent%3Dnobody",
     "letter": "/mesh/dead/1",
     "name": "/me",
 }
