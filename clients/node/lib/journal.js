@@ -15,7 +15,8 @@ import { canonical, sha256 } from "./ids.js";
  * @property {unknown} [value]
  * @property {{ code: string, message: string }} [error] a recorded no
  * @property {Usage} [usage]
- * @property {unknown} [arguments] of a call
+ * @property {unknown} [arguments] of a call, without those that are secret
+ * @property {string[]} [secret] names of arguments that are kept out
  * @property {{ bytes: number, head: string }} [cut] instead of arguments of more than 16 KiB
  */
 /**
@@ -35,13 +36,16 @@ const MOST_STEPS = 1_000;
 const CRASHES = 5;
 const FULL_MS = 1_000;
 
-/** @typedef {{ arguments?: unknown, cut?: { bytes: number, head: string } }} Given what a step shows of its arguments */
+/** @typedef {{ arguments?: unknown, secret?: string[], cut?: { bytes: number, head: string } }} Given what a step shows of its arguments */
+/** @typedef {{ effect?: "idempotent" | "once", secret?: string[], cost?: (value: any) => Usage }} How */
 
-/** @param {unknown} args @returns {Given} */
-function given(args) {
-  const body = Buffer.from(JSON.stringify(args) ?? "null");
-  if (body.length <= MOST_ARGUMENTS) return { arguments: args };
-  return { cut: { bytes: body.length, head: body.subarray(0, HEAD).toString().replace(/\uFFFD$/, "") } };
+/** @param {unknown} args @param {string[]} [secret] names of arguments that are kept out @returns {Given} */
+function given(args, secret = []) {
+  const shown = secret.length > 0 ? Object.fromEntries(Object.entries(Object(args)).filter(([name]) => !secret.includes(name))) : args;
+  const named = secret.length > 0 ? { secret } : {};
+  const body = Buffer.from(JSON.stringify(shown) ?? "null");
+  if (body.length <= MOST_ARGUMENTS) return { arguments: shown, ...named };
+  return { ...named, cut: { bytes: body.length, head: body.subarray(0, HEAD).toString().replace(/\uFFFD$/, "") } };
 }
 
 /** What ends a round from beneath its code. No code catches it for good: the next call throws it again. */
@@ -129,7 +133,7 @@ export class Journal {
    * @param {string} name
    * @param {unknown} args
    * @param {(key: string) => unknown} run
-   * @param {{ effect?: "idempotent" | "once", cost?: (value: any) => Usage }} how
+   * @param {How} how
    */
   call(name, args, run, how) {
     const turn = this.queue.then(() => this.#call(name, args, run, how));
@@ -137,14 +141,14 @@ export class Journal {
     return turn;
   }
 
-  /** @param {string} name @param {unknown} args @param {(key: string) => unknown} run @param {{ effect?: "idempotent" | "once", cost?: (value: any) => Usage }} how */
+  /** @param {string} name @param {unknown} args @param {(key: string) => unknown} run @param {How} how */
   async #call(name, args, run, how) {
     if (this.stopped !== undefined) throw this.stopped;
     this.actions.add(name);
     try {
       await (this.opened ??= this.#open());
       const digest = sha256(canonical(args)).slice(0, 32);
-      const shown = given(args);
+      const shown = given(args, how.secret);
       const record = how.effect ? await this.#effect(name, digest, shown, run, how.effect) : await this.#read(name, digest, shown, run, how);
       if (record.error !== undefined) throw new ToolError(record.error.code, record.error.message);
       return record.value;

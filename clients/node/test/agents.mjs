@@ -13,7 +13,7 @@ const codes = {
   },
   async handsOver(turn) {
     if (turn.handoff.move === "hand_back") return turn.complete(`You owe ${turn.facts.balance.cents / 100}.`);
-    return turn.transfer(turn.refusals.length > 0 ? "records" : "ledger", "find the balance", { intent: "look_up" });
+    return turn.transfer(turn.refusals.length > 0 ? "records" : "ledger", { summary: "find the balance", intent: "look_up" });
   },
   async handsBack(turn) {
     return turn.handBack("looked up", { facts: { balance: { cents: 1299 } } });
@@ -30,6 +30,10 @@ const codes = {
       return "paid";
     }, { effect: process.env.EFFECT ?? "idempotent" });
     return turn.complete({ found, paid });
+  },
+  async paysByCard(turn) {
+    const paid = await turn.call("refund", { card: "4111", cents: 5 }, () => "paid", { effect: "idempotent", secret: ["card"] });
+    return turn.complete(paid);
   },
   async tooLarge(turn) {
     return turn.complete("x".repeat(300 * 1024));
@@ -55,13 +59,13 @@ const codes = {
     return turn.complete(turn.reply);
   },
   async leads(turn) {
-    if (turn.work.round > 0) return turn.complete(turn.work.results.map(({ summary }) => summary));
-    const task = (name) => ({ name, summary: name, to_agent: "records", facts: [{ key: "of", value: name }] });
-    return { move: "delegate", tasks: [task("left"), task("right")] };
+    if (turn.work.round > 0) return turn.complete(Object.values(turn.results).map(({ summary }) => summary));
+    const task = (name) => turn.task(name, { summary: name, to: "records", facts: { of: name } });
+    return turn.delegate([task("left"), task("right")]);
   },
   async asksInATask(turn) {
     if (turn.reply === undefined) return turn.ask(`Which ${turn.handoff.summary}?`);
-    return { move: "deliver", summary: turn.reply };
+    return turn.deliver(turn.reply);
   },
   async waits(turn) {
     turn.signal.addEventListener("abort", () => say({ aborted: turn.work.round, why: turn.signal.reason.message }));

@@ -8,9 +8,9 @@ const running = await serve(await connectAs(name, { servers, seedFile }), { name
     case "complete":
       return turn.complete(turn.facts.text);
     case "refused":
-      return turn.refusals.length > 0 ? turn.complete(turn.refusals[0].rule) : turn.transfer("nobody", "to nobody");
+      return turn.refusals.length > 0 ? turn.complete(turn.refusals[0].rule) : turn.transfer("nobody", { summary: "to nobody" });
     case "transfer":
-      return turn.handoff.move === "hand_back" ? turn.complete(turn.facts.found) : turn.transfer("counterpart", "look");
+      return turn.handoff.move === "hand_back" ? turn.complete(turn.facts.found) : turn.transfer("counterpart", { summary: "look" });
     case "ask":
       return turn.reply === undefined ? turn.ask("What?") : turn.complete(turn.reply);
     case "large":

@@ -114,6 +114,18 @@ describe("on a mesh", () => {
     });
   }
 
+  test("no record shows an argument that is secret", async () => {
+    await mesh.agent("front", "paysByCard");
+    const request = client.request("go");
+    assert.equal((await result(request)).answer, "paid");
+    const [{ work }] = await mesh.events(request.id);
+    for (const step of ["0-0", "0-0d"]) {
+      const subject = `mesh.step.front.${request.id}.${work.turn}.${step}`;
+      const record = (await mesh.admin.request(`$JS.API.DIRECT.GET.STEPS-front.${subject}`, "", LONG)).json();
+      assert.deepEqual([record.name, record.arguments, record.secret], ["refund", { cents: 5 }, ["card"]]);
+    }
+  });
+
   test("a tool's own no is an outcome", async () => {
     await mesh.agent("front", "saysNo");
     assert.equal((await result(client.request("go"))).answer, "unknown");

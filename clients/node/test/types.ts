@@ -4,10 +4,13 @@ import { Client, Retry, connectAs, serve, type Turn } from "../lib/index.js";
 const nc = await connectAs("front", { servers: "nats://127.0.0.1:4222", seedFile: "keys/front.nk" });
 const running = await serve(nc, { name: "front", version: "1.0.0" }, async (turn: Turn) => {
   const found: number = await turn.call("look_up", { name: turn.facts["name"] }, () => 1299, {
+    secret: ["name"],
     cost: (cents) => ({ nano_dollars: cents, tokens: 0, model_calls: 0 }),
   });
+  // @ts-expect-error a misspelt name
+  if (found > 9_000) return turn.transfer("records", { summary: "look", return_too: "front" });
   if (found < 0) throw new Retry("later", { afterS: 5 });
-  return turn.transfer("records", "look", { facts: { found }, labels: { found: ["pii"] }, intent: "look_up" });
+  return turn.transfer("records", { summary: "look", facts: { found }, labels: { found: ["pii"] }, intent: "look_up" });
 });
 await running.stop();
 
