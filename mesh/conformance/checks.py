@@ -13,6 +13,7 @@ from mesh.errors import BusError
 from protocol.wire import codec, events
 from protocol.wire.commands import Failure, Freeze, MoveProposed, Report, ReportFailure, Thaw, Usage
 from protocol.wire.errors import Malformed
+from protocol.wire.events import VERSION
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
 from protocol.wire.records import DeadLetter
@@ -26,7 +27,6 @@ _BESIDE_S = 1.5
 HIDDEN = Fact(key="hidden", value=1, labels=(SECRET,))
 REPLY = "the reply"
 """To every question."""
-_UNKNOWN = {"v": 2, "type": "turn.blessed"}
 
 
 Try = Callable[[Stage], Awaitable[None]]
@@ -223,21 +223,36 @@ async def bears_a_freeze(stage: Stage) -> None:
     await stage.completed(request, "waited")
 
 
-async def gives_back_what_it_does_not_know(stage: Stage) -> None:
+async def gives_back_an_unknown_type(stage: Stage) -> None:
+    await _gives_back(stage, "of an unknown type", v=VERSION, type="turn.blessed")
+
+
+async def gives_back_another_form(stage: Stage) -> None:
+    handoff = {
+        "move": "submit",
+        "from_agent": "app",
+        "to_agent": stage.name,
+        "summary": "check form",
+        "facts": [{"key": "do", "value": "complete"}, {"key": "text", "value": "read"}],
+    }
+    work = {"turn": "form", "round": 0, "handoff": handoff, "path": [stage.name], "depth": 1}
+    await _gives_back(stage, "of another form", v=VERSION + 1, type="request.opened", work=work)
+
+
+async def _gives_back(stage: Stage, which: str, **event: object) -> None:
+    """An event that only a newer process of the agent can read is left to that one."""
     request = stage.client.new_id()
-    body = msgspec.json.encode({**_UNKNOWN, "request": request, "to": stage.name})
+    body = msgspec.json.encode({**event, "request": request, "to": stage.name})
     seq = await stage.inject(request, body)
     (first, *_) = await stage.until(
-        lambda: stage.heard.acks_of(seq), "an event of an unknown type was to be given back"
+        lambda: stage.heard.acks_of(seq), f"an event {which} was to be given back"
     )
     if not first.payload.startswith("-NAK"):
-        raise Wrong(
-            f"it said {first.payload[:4]} of an event of an unknown type: a newer process may know it"
-        )
+        raise Wrong(f"it answered {first.payload[:4]} to an event {which}: a newer process may know it")
     if '"delay"' not in first.payload:
-        raise Wrong("it gave an unknown type back without a delay: it comes again at once")
+        raise Wrong(f"it gave an event {which} back without a delay: it comes again at once")
     if stage.heard.proposed(request):
-        raise Wrong("it proposed something for an event of an unknown type")
+        raise Wrong(f"it proposed something for an event {which}")
 
 
 async def buries_what_nobody_can_read(stage: Stage) -> None:
@@ -320,7 +335,8 @@ CHECKS = (
     Check("stops when the turn is over", "What comes of it", stops_when_cancelled),
     Check("looks if the turn is over", "What comes of it", looks_by_itself),
     Check("bears a freeze", "What comes of it", bears_a_freeze),
-    Check("gives an event of an unknown type back", "A round", gives_back_what_it_does_not_know),
+    Check("gives an event of an unknown type back", "A round", gives_back_an_unknown_type),
+    Check("gives an event of another form back", "A round", gives_back_another_form),
     Check("keeps what it cannot read", "A round", buries_what_nobody_can_read),
     Check("goes on after a kill", "The order of things", goes_on_after_a_kill),
     Check("takes what it has hands for", "Pulling", takes_what_it_has_hands_for),

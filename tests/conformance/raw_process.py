@@ -103,7 +103,7 @@ class Raw:
             event = json.loads(bytes(message.data))
         except ValueError:
             return await self.bury(message)
-        if event["type"] not in KNOWN:
+        if event["type"] not in KNOWN or (event["v"] != 2 and FAULT != "reads every form"):
             answers = {"knows everything": b"+ACK", "gives back at once": b"-NAK"}
             return self.say(message.reply, answers.get(FAULT, b'-NAK {"delay": 5000000000}'))
         beat = asyncio.create_task(self.beat(message.reply))

@@ -44,6 +44,7 @@ FAULTS = {
     "looks only when it is told": "looks if the turn is over",
     "knows everything": "gives an event of an unknown type back",
     "gives back at once": "gives an event of an unknown type back",
+    "reads every form": "gives an event of another form back",
     "keeps no dead letter": "keeps what it cannot read",
     "ignores a second delivery": "bears a second delivery",
     "waits for a lost pull": "outlives the server",

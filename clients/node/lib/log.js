@@ -1,7 +1,7 @@
 // The form of events, and the hash chain of a request's log.
 import { sha256 } from "./ids.js";
 
-/** The form (`v`) of the events that this package reads. */
+/** The form (`v`) of the events that this package reads: that of the schema. @type {import("./messages.js").RequestOpened["v"]} */
 export const FORM = 2;
 
 /** @param {string} which @param {unknown} v Return why an event of another form is not read. */

@@ -1,8 +1,9 @@
 """The generated contract: it is what is stored, it is valid, and it says what the code does."""
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[imp
 from protocol.wire import codec, schema
 from protocol.wire.commands import Doubt, Failure, MoveProposed, ReportFailure, ReportInDoubt, Settle, Submit
 from protocol.wire.config import AgentEntry, BreakerEntry, Fleet, Policy, Trial
+from protocol.wire.events import VERSION, AnyEvent, type_of
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, TurnId
@@ -112,6 +114,35 @@ def test_what_we_write_follows_the_schema(definition: str, message: msgspec.Stru
 )
 def test_what_we_would_not_read_does_not_follow_it(definition: str, message: Any) -> None:
     assert not validator(definition).is_valid(message)
+
+
+def test_v_is_the_form_of_events_and_1_of_everything_else() -> None:
+    forms = {
+        name: definition["properties"]["v"]["enum"]
+        for name, definition in JSON_SCHEMA["$defs"].items()
+        if "v" in definition.get("properties", {})
+    }
+    types = {type_of(kind) for kind in get_args(AnyEvent)}
+    assert types <= forms.keys()
+    assert forms == {name: [VERSION if name in types else 1] for name in forms}
+    assert (JSON_SCHEMA["$id"], ASYNCAPI["info"]["version"]) == (
+        f"urn:handoff-mesh:wire:v{VERSION}",
+        f"{VERSION}.0.0",
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "form"),
+    [
+        ("docs/wire/reference.md", r"number of a message's form: (\d+) of events, 1 of everything else"),
+        ("docs/wire/reference.md", r"the \[form\]\(#versions\) of the event, (\d+) "),
+        ("docs/wire/agent.md", r"if \(event\.v !== (\d+) "),
+        ("docs/wire/agent.md", r"whose `v` is not (\d+) or"),
+        ("clients/node/lib/log.js", r"export const FORM = (\d+);"),
+    ],
+)
+def test_pages_and_clients_name_the_form_of_events(file: str, form: str) -> None:
+    assert re.findall(form, (ROOT / file).read_text()) == [str(VERSION)]
 
 
 def test_a_failure_without_a_mistake_follows_it() -> None:
