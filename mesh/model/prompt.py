@@ -160,7 +160,8 @@ def _hands_back_to(turn: Turn) -> str | None:
     below, to = turn.path[:-1], turn.handoff.return_to
     if not below or turn.handoff.no_return:
         return None
-    return to if to in below else below[-1]
+    back = to if to in below else below[-1]
+    return back if back in below[turn.execution.work.seal :] else None
 
 
 def one_line(text: str) -> str:

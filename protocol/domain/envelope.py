@@ -116,6 +116,7 @@ class Draft:
         *,
         path: tuple[AgentName, ...],
         depth: int = 0,
+        seal: int = 0,
         round_: int = 0,
         past: tuple[RoundOutcome, ...] = (),
         continues: TurnId | None = None,
@@ -135,6 +136,7 @@ class Draft:
         Args:
             handoff: the whole handoff, with nothing withheld.
             carried: everything that it carries.
+            seal: index in `path` of the lowest holder that work may still go back to.
             reader: the reader's entry in the fleet; by default the target in the grounds.
             results: results that a task gets to use, as its reader may see them.
             turn: the id of the turn and of the event, if it is already known.
@@ -169,6 +171,7 @@ class Draft:
             board=self.ledger.board_for(clearance) if self.ledger.board else (),
             timeout_s=policy.turn_timeout_s,
             forked_from=self.ledger.record_for(handoff.to_agent, forked_from),
+            seal=seal,
         )
         return Opening(self.envelope(kind, handoff.to_agent, id_), work)
 

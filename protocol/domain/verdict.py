@@ -233,10 +233,18 @@ class _Verdict(Case):
         segment = self.segment
         if type(move) is Transfer:
             path, asked = (*segment.names, move.to_agent), move.constraints
+            seal = len(segment.path) if move.no_return else segment.seal
         else:
-            path, asked = segment.names[: (segment.resumed() or 0) + 1], Constraints()
+            back = segment.resumed() or 0
+            path, asked = segment.names[: back + 1], Constraints()
+            seal = segment.pop_to(back).seal
         opening = self.draft.opening(
-            events.HandoffAdmitted, self.handoff, self.carried, path=path, depth=segment.depth + 1
+            events.HandoffAdmitted,
+            self.handoff,
+            self.carried,
+            path=path,
+            depth=segment.depth + 1,
+            seal=seal,
         )
         if isinstance(opening, events.FactsWithheld):
             return opening

@@ -149,6 +149,8 @@ class Assignment(Part, frozen=True, kw_only=True):
     """Longest duration of the round under the request's policy. It also limits waiting for a busy model."""
     forked_from: ForkedFrom | None = None
     """Forks: what the agent does about effects, and where its earlier steps are."""
+    seal: int = 0
+    """Index in `path`: by `no_return`, nothing goes back to a holder before it."""
 
     @property
     def journal_id(self) -> TurnId:

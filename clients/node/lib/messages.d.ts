@@ -545,6 +545,7 @@ export interface Assignment {
   committed?: Usage;
   timeout_s?: number;
   forked_from?: ForkedFrom | null;
+  seal?: number;
 }
 /**
  * Everything an agent is given, as the guard admitted it.

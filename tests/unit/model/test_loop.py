@@ -12,7 +12,7 @@ from mesh.errors import Unreachable
 from mesh.local.in_memory import turn_of
 from mesh.model.loop import ModelGaveUp, drive
 from mesh.model.port import Model, PastReply, Reply, ToolResult
-from mesh.model.prompt import render
+from mesh.model.prompt import context_now, render
 from mesh.testing import InMemoryGuard, MemorySteps, fleet_of, replied, turn, turn_in, unanswered
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import HandoffAdmitted, MoveRefused
@@ -275,6 +275,26 @@ async def test_what_came_with_no_return_has_no_way_back_to_offer() -> None:
     for work in (given.execution.work, sealed):
         await drive(turn_of("c1_r", work, given.execution.fleet), model, instructions="", tools=())
     assert ["hand_back" in {tool.name for tool in prompt.tools} for prompt in model.prompts] == [True, False]
+
+
+@pytest.mark.parametrize(("return_to", "back"), [("a", None), ("b", "b"), (None, "c")])
+async def test_a_hand_back_is_offered_only_above_an_older_seal(
+    return_to: str | None, back: str | None
+) -> None:
+    guard = InMemoryGuard(fleet_of("a", "b", "c", "d"))
+    guard.submit("Fix it")
+    guard.move(turn_in(guard).transfer("b", summary="look", no_return=True))
+    assert context_now(turn_in(guard)).back is None
+    guard.move(turn_in(guard).transfer("c", summary="look"))
+    assert context_now(turn_in(guard)).back == "b"
+    guard.move(turn_in(guard).transfer("d", summary="look", return_to=return_to))
+    assert context_now(turn_in(guard)).back == back
+    event = guard.move(turn_in(guard).hand_back("nothing found"))
+    if back is None:
+        assert is_(event, MoveRefused).refusal.rule == "no_return"
+    else:
+        assert is_(event, HandoffAdmitted).to == back
+        assert context_now(turn_in(guard)).back == {"b": None, "c": "b"}[back]
 
 
 async def test_a_second_visit_is_said_to_need_a_new_fact() -> None:
