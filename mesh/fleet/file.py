@@ -179,6 +179,7 @@ class AgentSection(Sender):
     intents: tuple[str, ...] | None = None
     actions: tuple[str, ...] | None = None
     to: tuple[str, ...] | None = None
+    fallback: str | None = None
     breaker: BreakerSection = BreakerSection()
 
 
@@ -304,6 +305,7 @@ class FleetFile(Strict):
                     actions=section.actions,
                     to=None if section.to is None else tuple(AgentName(to) for to in section.to),
                     description=section.description,
+                    fallback=None if section.fallback is None else AgentName(section.fallback),
                 )
                 for name, section in self.agents.items()
             },

@@ -22,7 +22,7 @@ from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Candidate, Grounds
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.handoff import Budget
+from protocol.wire.handoff import FALLBACK, Budget
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,15 +147,18 @@ def _is_told(event: AnyEvent, waiting: Collection[str]) -> bool:
 
 
 def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
-    """Return the message of the failure that an escalation followed from."""
-    if not isinstance(event, events.EscalationRaised):
+    """Return the message of the failure that an escalation or a fallback followed from."""
+    fell_back = isinstance(event, events.HandoffAdmitted) and event.work.handoff.move == FALLBACK
+    if not (fell_back or isinstance(event, events.EscalationRaised)):
         return None
     failed = [
         each.error
         for each in happened[: event.n]
         if isinstance(each, events.TurnFailed) and each.turn == event.turn
     ]
-    return failed[-1].message or None if failed and failed[-1].code == event.reason else None
+    if isinstance(event, events.EscalationRaised):
+        failed = [error for error in failed if error.code == event.reason and error is failed[-1]]
+    return failed[-1].message or None if failed else None
 
 
 def last_trouble(turn: TurnState, happened: Sequence[AnyEvent]) -> str:

@@ -168,6 +168,7 @@ _TONES: dict[str, Tone] = {
     "deny": "bad",
     "settle": "replies",
     "escalate": "people",
+    "fallback": "back",
     "resolve": "people",
     "assign": "people",
     "delegate": "asks",

@@ -22,12 +22,13 @@ import msgspec
 
 from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import opening_cause
-from protocol.domain.turns import TurnState
+from protocol.domain.turns import TurnState, fallback_cause
 from protocol.wire import events
 from protocol.wire.commands import Failure
 from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState, FailedTurn, Trial
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, TurnId, event_id, proposal_id
+from protocol.wire.moves import Transfer
 
 AGENTS_OWN = ("crash_loop", "journal_mismatch")
 """Permanent failures that would have happened to any other request, too."""
@@ -134,8 +135,9 @@ def _us(seconds: float) -> int:
 
 
 _REFUSALS = frozenset({events.MoveRefused, events.RequestRefused})
-_TRIALS = frozenset({*_REFUSALS, events.TurnDelegated, events.TaskFailed})
-"""Events that may give a breaker's trial back for another handoff."""
+_FALLS_BACK = frozenset({events.HandoffAdmitted, events.EscalationRaised})
+_TRIALS = frozenset({*_REFUSALS, *_FALLS_BACK, events.TurnDelegated, events.TaskFailed})
+"""Events that may free a breaker's trial for another handoff."""
 _NO_MOVES = frozenset({events.MoveDeferred, events.TurnFailed, events.EffectDoubted})
 """Events that answer a proposal without a move, or do not answer it yet."""
 
@@ -175,19 +177,25 @@ def counts(
 
 
 def _trials_given_back(ledger: Ledger, event: AnyEvent) -> Iterator[Signal]:
-    """Yield the trials of candidates that got no task in the end, from a plan or a fallback."""
+    """Yield the trials of candidates that a plan, or what falls back, gives nothing after all."""
     grounds = event.grounds
     tried = () if grounds is None else [each for each in grounds.candidates if each.breaker == "half_open"]
     if not tried:
         return
-    lead, given = event.turn, set[AgentName]()
-    if isinstance(event, events.TurnDelegated):
+    given, trial = set[AgentName](), opening_cause(event.request, event.turn, event.n)
+    if type(event) in _FALLS_BACK:
+        given = {event.to}
+        by_move = moved_by(event) is not None
+        trial = event.cause if by_move else fallback_cause(event.request, ledger.turns[event.turn])
+    elif isinstance(event, events.MoveRefused) and isinstance(event.move, Transfer):
+        trial = event.cause
+    elif isinstance(event, events.TurnDelegated):
         given = {planned.agent for planned in event.tasks}
     elif isinstance(event, events.TaskFailed):
         task = ledger.task_of(event.turn)
         if task is not None:
-            lead = task.lead
+            trial = opening_cause(event.request, task.lead, event.n)
             given = {task.worker.entry.name} if task.worker is not None and task.is_open else given
-    for candidate in tried:
-        if candidate.entry.name not in given:
-            yield Signal(candidate.entry.name, "given_back", opening_cause(event.request, lead, event.n))
+    for one in tried:
+        if one.entry.name not in given:
+            yield Signal(one.entry.name, "given_back", trial)

@@ -98,6 +98,11 @@ def _both(combine: Callable[[int, int], int], one: Usage, other: Usage) -> Usage
     )
 
 
+def amounts(rest: Budget) -> tuple[int | None, ...]:
+    """Return a budget's dimensions; None where it has no limit."""
+    return rest.nano_dollars, rest.tokens, rest.model_calls
+
+
 def whole(rest: Budget) -> Usage:
     """Return what a turn is charged if it never reported: all that it had left in limited dimensions."""
     return Usage(

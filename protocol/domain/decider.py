@@ -18,6 +18,7 @@ from protocol.domain.admission import Accepted, Late, Rejected, admission
 from protocol.domain.breaker import counts, moved_by
 from protocol.domain.control import rejection_of
 from protocol.domain.envelope import World, trace_of
+from protocol.domain.fallback import may_fall_back
 from protocol.domain.inquiry import Inquiry
 from protocol.domain.labels import labelled
 from protocol.domain.ledger import Ledger
@@ -44,7 +45,7 @@ from protocol.domain.steps import (
     TurnOver,
 )
 from protocol.domain.timers import EVENT_TOO_LARGE, consequence, too_large
-from protocol.domain.turns import TurnState
+from protocol.domain.turns import TurnState, fallback_cause
 from protocol.domain.verdict import decide
 from protocol.domain.waits import (
     MIN_PROBE_PERIOD_US,
@@ -336,6 +337,15 @@ class OpenDecision:
         if found.wait.what == "join" and found.wait.turn is not None:
             grounds = replace(grounds, target=self._fleet.agents.get(found.wait.turn.agent))
             found = _with_grounds(found, grounds)
+        turn = found.wait.turn
+        if found.wait.what == "escalate" and turn is not None and may_fall_back(ledger, turn):
+            second = self._inquiry.fallback(turn.agent, fallback_cause(str(ledger.request), turn))
+            if isinstance(second, NeedCandidates):
+                return second
+            if second:
+                grounds = replace(grounds, sender=self._fleet.agents[turn.agent], candidates=second)
+                found = _with_grounds(found, grounds)
+                self._plain = found.world
         follows = consequence(ledger, found)
         if isinstance(follows, Command):
             return self._follow(follows)

@@ -13,7 +13,7 @@ from protocol.wire import commands, moves
 from protocol.wire.commands import Command, MoveProposed, Submit
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.event_parts import Candidate, Grounds
-from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.ids import AgentName, Cause, TurnId
 from protocol.wire.moves import Move
 
 _BEGINS_WORK: Final = frozenset({Submit, commands.OfferClaimed})
@@ -63,6 +63,11 @@ class Inquiry:
                 return others
             peers = others
         candidates: tuple[Candidate, ...] = ()
+        if use.state == "open" and isinstance(move, moves.Transfer):
+            instead = self.fallback(target, command.cause)
+            if isinstance(instead, NeedCandidates):
+                return instead
+            candidates = instead
         if type(what) is MoveProposed and type(move) in _ASKS_WHO_COULD:
             could = self.candidates(what.turn, what.move, sender)
             if isinstance(could, NeedCandidates):
@@ -109,8 +114,27 @@ class Inquiry:
                 return ()
             trial = opening_cause(str(ledger.request), lead, ledger.n)
             asked = self._candidates = NeedCandidates(names, trial)
+        return self._found(asked)
+
+    def fallback(self, agent: AgentName | None, trial: Cause) -> tuple[Candidate, ...] | NeedCandidates:
+        """Return the fallback of an agent as it is now; nothing for one that has none.
+
+        Args:
+            trial: the cause of the event that would give it the work.
+        """
+        agents, asked = self._fleet.agents, self._candidates
+        if asked is None:
+            entry = None if agent is None else agents.get(agent)
+            second = None if entry is None or entry.fallback is None else agents.get(entry.fallback)
+            if second is None:
+                return ()
+            asked = self._candidates = NeedCandidates((second.name,), trial)
+        return self._found(asked)
+
+    def _found(self, asked: NeedCandidates) -> tuple[Candidate, ...] | NeedCandidates:
         if asked.answer is None:
             return asked
+        fleet = self._fleet
         return tuple(
             Candidate(
                 entry=fleet.agents[name],

@@ -24,6 +24,7 @@ from protocol.wire.errors import BrokenLog
 from protocol.wire.event_parts import Candidate, RoundOutcome, TaskStatus
 from protocol.wire.events import AnyEvent
 from protocol.wire.freeze import Span
+from protocol.wire.handoff import FALLBACK
 from protocol.wire.ids import HUMAN
 
 _DECIDES_NOTHING = (events.MoveDeferred, events.FactsWithheld)
@@ -88,12 +89,17 @@ class Ledger(RequestState):
         giver, handoff = self.turns[event.turn], event.work.handoff
         segment, hidden = giver.segment, self.take_over(event)
         self.close(giver.id, event)
-        self.settle(giver, event.report)
-        if handoff.move == "hand_back":
-            segment = segment.pop_to(len(event.work.path) - 1)
+        if handoff.move == FALLBACK:
+            self._charge_unaccounted(giver, giver.unaccounted and not giver.reported)
+            segment = segment.replaced_by(self.frame_of(handoff))
         else:
-            segment = segment.push(self.frame_of(handoff))
-        self.begin(event, segment, hidden)
+            self.settle(giver, event.report)
+            if handoff.move == "hand_back":
+                segment = segment.pop_to(len(event.work.path) - 1)
+            else:
+                segment = segment.push(self.frame_of(handoff))
+        turn = self.begin(event, segment, hidden)
+        turn.fell_back = handoff.move == FALLBACK or event.instead_of is not None
 
     def _on_move_refused(self, event: events.MoveRefused) -> None:
         if event.turn in self.offers:

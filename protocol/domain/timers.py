@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from protocol.domain import budget, plans, swarm
 from protocol.domain.envelope import Draft, World, due_draft
+from protocol.domain.fallback import fallen_back, may_fall_back, usable
 from protocol.domain.ledger import Ledger
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState, next_round, retry_at
@@ -165,7 +166,11 @@ def _overdue(turn: TurnState) -> TurnState:
 
 
 def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
-    """Escalate a turn that has no round left to a person, or end the request if that is not possible."""
+    """Give a turn that has no round left to its fallback or a person; or end the request."""
+    if may_fall_back(ledger, turn):
+        second = usable(world.grounds.candidates, turn, turn.work.handoff.intent)
+        if second is not None:
+            return fallen_back(ledger, world, turn, second.entry)
     policy, last = ledger.policy, turn.past[-1] if turn.past else None
     refusal, failure = (None, None) if last is None else (last.refusal, last.failure)
     over_budget = turn.reason == BUDGET_EXHAUSTED or (refusal is not None and refusal.rule == Rule.BUDGET)

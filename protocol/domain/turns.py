@@ -24,7 +24,7 @@ from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.events import AnyEvent, TaskFailed
 from protocol.wire.handoff import Budget, Constraints, Fact, Handoff, Refusal, Rule
-from protocol.wire.ids import AgentName, Cause, TurnId, draw
+from protocol.wire.ids import AgentName, Cause, TurnId, draw, due_cause
 from protocol.wire.moves import Ask, Join, Move, cut
 
 State = Literal["working", "failed", "refused", "suspended", "doubted", "delegated", "ended"]
@@ -112,6 +112,8 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """A person's turn: the person that it is assigned to."""
     posts: int = 0
     """How often it posted to the board."""
+    fell_back: bool = False
+    """True if its agent got the work as another one's fallback."""
     end: TurnEnd | None = None
 
     @property
@@ -264,6 +266,11 @@ def _origin(turn: TurnState) -> TaskError | None:
     return None
 
 
+def fallback_cause(request: str, turn: TurnState) -> Cause:
+    """Return the cause of the event that gives a failed turn's work to its agent's fallback."""
+    return due_cause(request, "handoff.admitted", turn.id, turn.since_n)
+
+
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One holder on the path, with its constraints."""
 
@@ -329,6 +336,10 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             if named is not None and named < len(self.path) - 1:
                 return named
         return len(self.path) - 2
+
+    def replaced_by(self, frame: Frame) -> "Segment":
+        """Return the segment with another holder in the place of the top."""
+        return self._hop(self.top.agent, (*self.path[:-1], frame))
 
     def push(self, frame: Frame) -> "Segment":
         return self._hop(self.top.agent, (*self.path, frame))

@@ -20,6 +20,7 @@ from protocol.domain.carried import NOTHING, Carried, added, dropped, merge
 from protocol.domain.case import Case
 from protocol.domain.control import ASKED, control_of, decide_control
 from protocol.domain.envelope import Draft, World
+from protocol.domain.fallback import usable
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import to_remember
 from protocol.domain.submit import decide_submit, submit_of
@@ -29,7 +30,7 @@ from protocol.wire import commands, events
 from protocol.wire.commands import Command, MoveProposed, Proposal, Submit
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
+from protocol.wire.handoff import FALLBACK, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, SenderRole
 from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, HandBack, Move, Transfer
 
@@ -116,10 +117,13 @@ _DECIDE: Mapping[type, Callable[[Ledger, Command, Any, World], AnyEvent]] = {
 class _Verdict(Case):
     """One move that is being judged."""
 
-    __slots__ = ("draft", "sender", "spent")
+    __slots__ = ("_command", "_proposal", "draft", "instead_of", "recorded", "sender", "spent")
 
     def __init__(self, draft: Draft, command: Command, proposal: MoveProposed, turn: TurnState) -> None:
         self.draft, self.ledger, self.world = draft, draft.ledger, draft.world
+        self._command, self._proposal = command, proposal
+        self.recorded = draft.world.grounds
+        self.instead_of: AgentName | None = None
         self.sender, self.move, self.report = command.sender, proposal.move, proposal.report
         self.oversized = proposal.oversized
         self.turn, self.policy = turn, self.ledger.policy
@@ -137,9 +141,28 @@ class _Verdict(Case):
 
     def event(self) -> AnyEvent:
         refusal = rules.judge(self)
-        if refusal is not None:
-            return self._refused(refusal)
-        return _ADMIT[type(self.move)](self, self.move)
+        if refusal is None:
+            return _ADMIT[type(self.move)](self, self.move)
+        if refusal.rule == Rule.AGENT_AVAILABLE and type(self.move) is Transfer:
+            instead = self._to_fallback(self.move)
+            if instead is not None:
+                return instead
+        return self._refused(refusal)
+
+    def _to_fallback(self, move: Transfer) -> AnyEvent | None:
+        """Return what the same transfer to its target's fallback becomes; None if that may not have it."""
+        named = move.to_agent
+        second = usable(self.recorded.candidates, self.turn, move.intent)
+        if second is None:
+            return None
+        entry = second.entry
+        grounds = replace(self.recorded, target=entry, breaker=second.breaker)
+        draft = Draft(self.ledger, replace(self.world, grounds=grounds), self._command.cause)
+        move = replace(move, to_agent=entry.name)
+        proposal = replace(self._proposal, move=move)
+        case = _Verdict(draft, replace(self._command, what=proposal), proposal, self.turn)
+        case.recorded, case.instead_of = self.recorded, named
+        return None if rules.judge(case) is not None else case._admitted(move)
 
     def _completed(self, move: Complete) -> AnyEvent:
         facts = self._to_remember(move)
@@ -255,10 +278,11 @@ class _Verdict(Case):
             round=self.turn.round,
             report=self.report,
             asked=asked,
-            grounds=self.world.grounds,
+            grounds=self.recorded,
             added=added(self.before.facts, self.carried.facts),
             dropped=dropped(self.before, self.carried),
             artifacts=added(self.before.artifacts, self.carried.artifacts),
+            instead_of=self.instead_of,
         )
 
     def _refused(self, refusal: Refusal) -> AnyEvent:
@@ -437,6 +461,8 @@ def _proposal_of(ledger: Ledger, event: AnyEvent) -> Proposal | None:
             return commands.ReportInDoubt(turn=turn, round=round_, effect=effect, report=report)
         case events.MoveDeferred(proposal=proposal):
             return proposal
+        case events.HandoffAdmitted(work=work) if work.handoff.move == FALLBACK:
+            return None
         case events.HandoffAdmitted():
             move = _handoff_move(ledger, event)
         case events.MoveRefused(move=refused):
@@ -476,7 +502,7 @@ def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted) -> Move:
     if handoff.move == "hand_back":
         return HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=event.dropped)
     return Transfer(
-        to_agent=handoff.to_agent,
+        to_agent=event.instead_of or handoff.to_agent,
         summary=handoff.summary,
         intent=handoff.intent,
         facts=facts,

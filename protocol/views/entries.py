@@ -7,7 +7,7 @@ import msgspec
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Handoff, Refusal
+from protocol.wire.handoff import FALLBACK, Handoff, Refusal
 from protocol.wire.ids import HUMAN
 
 
@@ -20,6 +20,15 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
         case events.RequestRefused():
             text = event.submit.text.strip().partition("\n")[0]
             return _refused("submit", event.client, event.submit.to, text, event.refusal)
+        case events.HandoffAdmitted(work=work) if work.handoff.move == FALLBACK:
+            failed = work.handoff.from_agent
+            detail = f"{failed} has no round left; its fallback gets the work, once"
+            return _recorded(FALLBACK, "guard", event.to, work.handoff.summary, detail=detail)
+        case events.HandoffAdmitted(instead_of=str() as closed):
+            given = _given(event.work.handoff.move, event.work.handoff.from_agent, event.work.handoff)
+            return given | {
+                "detail": f"instead of {closed}: its breaker is open, and {event.to} is its fallback"
+            }
         case events.HandoffAdmitted():
             return _given(event.work.handoff.move, event.work.handoff.from_agent, event.work.handoff)
         case events.MoveRefused(move=move):

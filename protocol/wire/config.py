@@ -68,6 +68,8 @@ class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     """Agents that it may give work to."""
     description: str = ""
     """One line for models and people."""
+    fallback: AgentName | None = None
+    """The agent that gets its work, once, when it failed for good or its breaker is open."""
 
     def takes(self, intent: str | None) -> bool:
         """Return True if the agent takes this intent. Every agent takes work without an intent."""
@@ -374,6 +376,7 @@ def fleet_mistakes(fleet: Fleet) -> list[str]:
             wrong.append(f"agents.{name}.name: it is another one")
         unknown = (to for to in agent.to or () if to not in fleet.agents)
         wrong += [f"agents.{name}.to: {to!r} is no agent of this fleet" for to in unknown]
+        wrong += _fallback_mistakes(fleet, name)
     unknown = (name for name in fleet.breakers if name not in fleet.agents)
     wrong += [f"breakers.{name}: {name!r} is no agent of this fleet" for name in unknown]
     submitters = {*fleet.clients, *fleet.operators}
@@ -383,6 +386,20 @@ def fleet_mistakes(fleet: Fleet) -> list[str]:
         if name not in submitters
     ]
     return wrong + list(_label_mistakes(fleet))
+
+
+def _fallback_mistakes(fleet: Fleet, name: str) -> list[str]:
+    """Return what is wrong with an agent's fallback. A circle is a mistake of each agent in it."""
+    chain: list[str] = [name]
+    while (after := fleet.agents[chain[-1]].fallback) is not None:
+        if after not in fleet.agents:
+            wrong = f"agents.{name}.fallback: {after!r} is no agent of this fleet"
+            return [wrong] if len(chain) == 1 else []  # else it is told of the agent that names it
+        if after in chain:
+            circle = "the agent itself" if len(chain) == 1 else f"a circle: {' > '.join((*chain, after))}"
+            return [f"agents.{name}.fallback: {circle}"] if after == name else []
+        chain.append(after)
+    return []
 
 
 def _label_mistakes(fleet: Fleet) -> Iterator[str]:

@@ -162,6 +162,8 @@ class HandoffAdmitted(_RoundEvent, frozen=True, kw_only=True, tag="handoff.admit
     """Keys of facts that are no longer carried, in order."""
     artifacts: tuple[str, ...] = ()
     """Names of new or changed artifacts, in order."""
+    instead_of: AgentName | None = None
+    """The agent that the move named, whose breaker was open: its fallback got the work."""
 
 
 class MoveRefused(_RoundEvent, frozen=True, kw_only=True, tag="move.refused"):

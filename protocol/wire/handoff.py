@@ -9,7 +9,7 @@ The checks at the end cover what field types cannot express, for facts, artifact
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -74,11 +74,15 @@ class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
         return span if self.deadline is None else min(self.deadline, span)
 
 
+FALLBACK: Final = "fallback"
+"""The move by which a guard gives a failed turn's work to its agent's fallback."""
+
+
 class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Everything an agent is given, as the guard admitted it."""
 
     move: str
-    """How the work got here: `submit`, `transfer`, `hand_back`, `escalate`, `resolve` or `delegate`."""
+    """How it came here: `submit`, `transfer`, `hand_back`, `fallback`, `escalate`, `resolve`, `delegate`."""
     from_agent: AgentName
     to_agent: AgentName
     parent: TurnId | None = None

@@ -23,6 +23,7 @@ from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
 from tests.unit.protocol.oracle.account import Account, grounds_of
 from tests.unit.protocol.oracle.audit import Auditor, complaints
+from tests.unit.protocol.oracle.second import is_fallback
 from tests.unit.protocol.oracle.swarm import SwarmOracle
 from tests.unit.protocol.oracle.tree import Tree
 
@@ -170,6 +171,8 @@ def is_verdict(event: AnyEvent) -> bool:
     match event:
         case events.EscalationRaised(reason=reason):
             return reason == "asked"
+        case events.HandoffAdmitted():
+            return not is_fallback(event)
         case events.RequestCompleted(control=control):
             return not control
         case events.RequestFailed(sender=sender) | events.TaskFailed(sender=sender):
@@ -235,6 +238,8 @@ def _untrue(
     sender, target = "", ""
     if isinstance(event, events.RequestOpened | events.RequestRefused) and submit is not None:
         target = submit.to or fleet.entry
+    elif isinstance(event, events.HandoffAdmitted) and is_fallback(event):
+        sender = account.agent
     elif proposal is not None:
         sender, target = account.agent, _target(account, proposal.move)
     else:
@@ -243,6 +248,11 @@ def _untrue(
     found = []
     if grounds.sender != entries.get(sender):
         found.append(f"{event.n}: rests on another entry of {sender} than the fleet file's")
+    found += [
+        f"{event.n}: rests on another entry of {one.entry.name} than the fleet file's"
+        for one in grounds.candidates
+        if one.entry != entries.get(one.entry.name)
+    ]
     if grounds.target != entries.get(target):
         found.append(f"{event.n}: rests on another entry of {target} than the fleet file's")
     if grounds.human != fleet.human:

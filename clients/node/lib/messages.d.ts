@@ -705,6 +705,7 @@ export interface AgentEntry {
   actions?: string[] | null;
   to?: string[] | null;
   description?: string;
+  fallback?: string | null;
 }
 /**
  * An agent that a task could go to, or that got an offer again, as a guard found it.
@@ -767,6 +768,7 @@ export interface HandoffAdmitted {
   added?: string[];
   dropped?: string[];
   artifacts?: string[];
+  instead_of?: string | null;
 }
 /**
  * A move was refused. Opens the holder's next round; `work` is None if no round was left.

@@ -92,6 +92,12 @@ def test_there_is_always_a_default_policy() -> None:
         pytest.param(('entry = "front"', 'entry = "nobody"'), "'nobody' is no agent", id="unknown-entry"),
         pytest.param(('to = ["back"]', 'to = ["bakc"]'), "agents.front.to: 'bakc'", id="unknown-target"),
         pytest.param(
+            ('to = ["back"]', 'fallback = "bakc"'), "agents.front.fallback: 'bakc'", id="unknown-fallback"
+        ),
+        pytest.param(
+            ('to = ["back"]', 'fallback = "front"'), "front.fallback: the agent itself", id="own-fallback"
+        ),
+        pytest.param(
             ("max_depth = 2", "max_dept = 2"),
             "max_dept`; did you mean `max_depth`",
             id="unknown-policy-field",
@@ -428,3 +434,26 @@ def test_a_quota_of_somebody_who_does_not_submit_is_no_fleet() -> None:
     body = msgspec.json.encode(msgspec.structs.replace(fleet, quotas={AgentName("a"): Quota()}))
     with pytest.raises(DocumentInvalid, match=r"quotas\.a: 'a' is no client or operator"):
         read_fleet(body)
+
+
+def test_a_circle_of_fallbacks_is_named_by_each_agent_in_it_and_no_other() -> None:
+    text = """
+name = "desk"
+entry = "a"
+[agents.a]
+fallback = "b"
+[agents.b]
+fallback = "c"
+[agents.c]
+fallback = "b"
+[agents.d]
+fallback = "a"
+"""
+    with pytest.raises(FleetFileError) as wrong:
+        parse_fleet(text)
+    assert str(wrong.value).splitlines()[1:] == [
+        "agents.b.fallback: a circle: b > c > b",
+        "agents.c.fallback: a circle: c > b > c",
+    ]
+    fleet = parse_fleet(text.replace('[agents.c]\nfallback = "b"', "[agents.c]")).fleet
+    assert [agent.fallback for agent in fleet.agents.values()] == ["b", "c", None, "a"]

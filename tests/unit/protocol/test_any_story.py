@@ -98,9 +98,9 @@ class Story(RuleBasedStateMachine):
     @initialize(policy=policies, entry=agents_, human=st.integers(0, 3), asked=limits, brought=facts)
     def begin(self, policy: Policy, entry: AgentName, human: int, asked: Constraints, brought: Any) -> None:
         fleet = {
-            "a": agent("a", clearance=("pii",)),
-            "b": agent("b", intents=("bill",)),
-            "c": agent("c", to=("a", "b"), actions=("look",)),
+            "a": agent("a", clearance=("pii",), fallback="c"),
+            "b": agent("b", intents=("bill",), fallback="d"),
+            "c": agent("c", to=("a", "b"), actions=("look",), fallback="d"),
             "d": agent("d", clearance=("pii", "x")),
         }
         self.play = Play(fleet=fleet, entry=entry, human=human > 0, policy=policy)
@@ -188,6 +188,14 @@ class Story(RuleBasedStateMachine):
             Resolve, turn=self.play.turn, to=to, again=again, facts=added, budget=budget
         )
         self.play.send_control(message)
+
+    @precondition(works)
+    @rule(to=agents_, intent=st.sampled_from([None, "bill"]), labels=st.sampled_from([(), ("pii",)]))
+    def the_holder_meets_an_open_breaker(self, to: AgentName, intent: str | None, labels: Any) -> None:
+        self.play.breakers[to] = "open"
+        new = Fact(key=f"new{len(self.play.events)}", value=1, labels=labels)
+        self.the_holder_says(Transfer(to_agent=to, summary="go on", intent=intent, facts=(new,)), Report())
+        self.play.breakers[to] = "closed"
 
     @precondition(works)
     @rule(permanent=st.booleans(), after=st.none() | st.sampled_from([0.0, 90.0]), report=reports)

@@ -72,6 +72,10 @@ class Account:
     over: bool = False
     escalations: int = 0
     pending: ev.FactsWithheld | None = None
+    failure: str = ""
+    """With which code the turn's newest round failed; empty if it did not."""
+    second: bool = False
+    """Whether the holder got the work as another one's fallback."""
     memory: tuple[Fact, ...] = ()
     """What the request began with of its conversation, whoever sees it."""
 
@@ -159,11 +163,18 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
             given = told(account, event, event.work)
             account = _opened(account, event, event.work, given)
             return replace(account, stack=(_holder(account, given),), pending=None)
+        case ev.HandoffAdmitted(work=opened) if opened.handoff.move == "fallback":
+            edge, given = (account.agent, str(event.to)), told(account, event, event.work)
+            stack, hops, edges = account.stack[:-1], account.hops + 1, (*account.edges, edge)
+            account = replace(_opened(account, event, event.work, given), second=True)
+            stack = (*stack, _holder(account, given))
+            return replace(account, stack=stack, hops=hops, edges=edges, pending=None)
         case ev.HandoffAdmitted():
             assert whole is not None
             edge = (account.agent, str(whole.to_agent))
             stack, hops, edges = account.stack, account.hops + 1, (*account.edges, edge)
             account = _opened(account, event, event.work, whole)
+            account = replace(account, second=event.instead_of is not None)
             if whole.move == "hand_back":
                 stack = stack[: [holder.agent for holder in stack].index(whole.to_agent) + 1]
             else:
@@ -186,11 +197,14 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
         case ev.TurnSuspended():
             return replace(account, asks=account.asks + 1)
         case ev.MoveRefused():
-            account = replace(account, refusals=account.refusals + 1)
+            account = replace(account, refusals=account.refusals + 1, failure="")
         case ev.TurnFailed():
             lay_there = event.sender is not None or (event.grounds is not None and event.grounds.unbegun)
             account = replace(
-                account, failures=account.failures + 1, unaccounted=account.unaccounted or not lay_there
+                account,
+                failures=account.failures + 1,
+                failure=event.error.code,
+                unaccounted=account.unaccounted or not lay_there,
             )
     if isinstance(event, ev.Ended):
         return replace(account, over=True)
@@ -213,6 +227,8 @@ def _reported(account: Account, event: ev.AnyEvent) -> Account:
     """Take in what an event's turn reported, if its own holder said it."""
     kept = account.pending
     match event:
+        case ev.HandoffAdmitted(work=opened) if opened.handoff.move == "fallback":
+            return account
         case ev.HandoffAdmitted() | ev.MoveRefused() | ev.EffectDoubted():
             return with_report(account, event.report)
         case ev.TurnFailed(sender=str()) | ev.EscalationRaised(reason="asked"):
@@ -258,6 +274,8 @@ def _opened(account: Account, event: ev.AnyEvent, work: wk.Assignment, whole: Ha
         asks=0,
         refusals=0,
         failures=0,
+        failure="",
+        second=False,
         intent=whole.intent,
         past=work.past,
         facts={fact.key: fact for fact in whole.facts},

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from protocol.wire import events as ev
 from protocol.wire.commands import MoveProposed, Submit
-from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Budget, Handoff
 from protocol.wire.moves import Ask, Complete, Escalate, Fail, Move
 from tests.unit.protocol.oracle.account import (
@@ -21,6 +20,7 @@ from tests.unit.protocol.oracle.account import (
 from tests.unit.protocol.oracle.consequences import Waiting, consequence_complaints, waiting_after
 from tests.unit.protocol.oracle.giving import MOVES, as_shown, differing
 from tests.unit.protocol.oracle.opinion import Opinion, opine
+from tests.unit.protocol.oracle.second import complaints_of_fallback, complaints_of_people, is_fallback
 from tests.unit.protocol.oracle.submits import submit_complaints
 
 
@@ -41,7 +41,7 @@ def complaints(account: Account, proposal: MoveProposed, event: ev.AnyEvent) -> 
         return _of_round(account, proposal.move, event)
     if opinion.rule is not None:
         return [f"{type(event).__name__}, though {opinion.rule} forbids it"]
-    return [*_of_kind(account, proposal.move, event), *_of_handoff(account, opinion, event, grounds)]
+    return [*_of_kind(account, proposal.move, event), *_of_handoff(account, opinion, event)]
 
 
 def _of_kind(account: Account, move: Move, event: ev.AnyEvent) -> list[str]:
@@ -98,17 +98,19 @@ def failure_complaints(account: Account, event: ev.TurnFailed) -> list[str]:
     return []
 
 
-def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds: Grounds) -> list[str]:
+def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent) -> list[str]:
     whole = opinion.handoff
     if whole is None or not isinstance(event, ev.HandoffAdmitted | ev.EscalationRaised):
         return []
     found: list[str] = []
     work = event.work
     to_people = isinstance(event, ev.EscalationRaised)
-    clearance = () if grounds.target is None else grounds.target.clearance
+    clearance = opinion.clearance
     expected = as_shown(whole, None if to_people else clearance)
     if not same(told(account, event, work), whole):
         found.append("hands over or withholds something else")
+    if isinstance(event, ev.HandoffAdmitted) and event.instead_of != opinion.instead_of:
+        found.append(f"is instead of {event.instead_of}")
     if not same(work.handoff, expected):
         found.append(f"hands over another {differing(work.handoff, expected)}")
     found += [f"says wrongly what it brought: {each}" for each in _said_wrongly(account, whole, event)]
@@ -177,6 +179,9 @@ class Auditor:
             memory = remembered_in(self.account, event)
             found = submit_complaints(submit, event, grounds, memory)
             self.found += [f"{event.n}: {each}" for each in found]
+        if isinstance(event, ev.HandoffAdmitted) and is_fallback(event):
+            self.found += [f"{event.n}: {each}" for each in complaints_of_fallback(self.account, event)]
+        self.found += [f"{event.n}: {each}" for each in complaints_of_people(self.account, event)]
         if isinstance(event, ev.TurnFailed):
             self.found += [f"{event.n}: {each}" for each in failure_complaints(self.account, event)]
         own = consequence_complaints(self.account, self.waiting, event)

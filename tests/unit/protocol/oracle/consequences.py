@@ -47,6 +47,8 @@ def consequence_complaints(account: Account, waiting: Waiting, event: ev.AnyEven
             return _no_round_is_left(account, waiting, event.at, reason)
         case ev.RequestFailed(sender=None, code=code, reason=reason) if code != "event_too_large":
             return _no_round_is_left(account, waiting, event.at, reason.removeprefix("failed with "))
+        case ev.HandoffAdmitted(work=work) if work.handoff.move == "fallback":
+            return _came(waiting, "escalation", event.at)
         case ev.RequestExpired():
             return _past(account.deadline, event.at, "expiry")
         case ev.TurnFailed(sender=None, error=error, grounds=grounds) if error.code == "agent_removed":

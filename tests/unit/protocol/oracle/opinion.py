@@ -6,7 +6,9 @@ what events are made of.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.event_parts import Grounds
@@ -21,6 +23,7 @@ from tests.unit.protocol.oracle.account import (
     spent_after,
 )
 from tests.unit.protocol.oracle.giving import MOVES, as_known, ends_at, merged, whole_handoff
+from tests.unit.protocol.oracle.second import could_have
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,29 @@ class Opinion:
 
     rule: str | None
     handoff: Handoff | None = None
+    instead_of: str | None = None
+    """The agent that a transfer named, where its fallback gets the work."""
+    clearance: tuple[str, ...] = ()
+    """Of who gets it."""
 
 
 def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -> Opinion:
-    """Say which rule refuses a move first, or what an admitted one hands over."""
+    """Say which rule refuses a move first, or what an admitted one hands over, and to whom."""
+    found, move = _opine(account, proposal, grounds, at), proposal.move
+    if found.rule != "agent_available" or not isinstance(move, Transfer):
+        return found
+    for one in grounds.candidates:
+        if could_have(account, one, move.intent):
+            to = msgspec.structs.replace(
+                proposal, move=msgspec.structs.replace(move, to_agent=one.entry.name)
+            )
+            known = msgspec.structs.replace(grounds, target=one.entry, breaker=one.breaker)
+            second = _opine(account, to, known, at)
+            return found if second.rule is not None else replace(second, instead_of=move.to_agent)
+    return found
+
+
+def _opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -> Opinion:
     move = proposal.move
     if account.policy.topology != "handoff" or type(move) not in MOVES:
         return Opinion("known_move")
@@ -61,7 +83,8 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
     for rule, refuses in checks.items():
         if refuses():
             return Opinion(rule)
-    return Opinion(None, handoff)
+    clearance = () if grounds.target is None else grounds.target.clearance
+    return Opinion(None, handoff, clearance=clearance)
 
 
 def _unknown_agent(account: Account, move: Move, grounds: Grounds) -> bool:
