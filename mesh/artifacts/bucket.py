@@ -43,12 +43,12 @@ _CLIENT = {
 VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """By kind of bucket: prefixes of the environment variables that obstore reads."""
 _OF_CLIENT = (*_CLIENT, "allow_http", "allow_invalid_certificates", "proxy_url", "proxy_ca_certificate")
-"""Of these, what it no longer reads once it is given anything of the kind."""
+"""Settings that obstore no longer reads from the environment once any of them is passed."""
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3} [A-Za-z ]{1,40})")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
-"""Where a machine of a cloud has its credentials; anywhere else nobody answers there."""
+"""Addresses at which a cloud's machine gets its credentials. Elsewhere there is no answer."""
 
 
 def _client_options(url: str) -> Any:

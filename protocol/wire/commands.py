@@ -35,14 +35,14 @@ ModelName = Annotated[str, msgspec.Meta(max_length=MAX_MODEL_CHARS)]
 
 
 MAX_FORKED_TURNS = 1_000
-"""Of each agent, in the record that a fork begins with."""
+"""Most turns of each agent in the record with which a fork begins."""
 
 
 _Turns = Annotated[tuple[TurnId, ...], msgspec.Meta(max_length=MAX_FORKED_TURNS)]
 
 
 class ForkedFrom(WireMessage, frozen=True, kw_only=True):
-    """Where a fork leaves the request that it goes on from, and what its agents do about effects."""
+    """The request and the event that a fork continues from, and what its agents do about effects."""
 
     request: RequestId
     n: Count

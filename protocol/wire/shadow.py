@@ -32,12 +32,12 @@ def read_shadow(body: bytes, name: str) -> ShadowEntry:
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an event decided, without ids and digests: what is compared."""
+    """The decision of an event, without ids and digests, as it is compared."""
 
     type: str
     to: str = ""
     rule: str = ""
-    """Of a refusal."""
+    """Refusals: the rule."""
     reason: str = ""
     """A code: why it failed, or was escalated."""
     then: str = ""

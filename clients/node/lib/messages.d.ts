@@ -141,7 +141,7 @@ export interface Budget {
   model_calls?: number | null;
 }
 /**
- * Where a fork leaves the request that it goes on from, and what its agents do about effects.
+ * The request and the event that a fork continues from, and what its agents do about effects.
  */
 export interface ForkedFrom {
   request: string;
