@@ -13,6 +13,11 @@ from protocol.wire.errors import OldForm as OldForm
 from protocol.wire.errors import ProtocolError as ProtocolError
 from protocol.wire.errors import UnknownEvent as UnknownEvent
 
+
+class ExportInvalid(Malformed, code="export.invalid"):
+    """A file is no export of a log; the text names the file and the line."""
+
+
 # --- the bus --------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ by the errors' stable codes, so that it need not import what raises them.
 
 import contextlib
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from enum import IntEnum
 from typing import Any
@@ -55,6 +56,7 @@ _STATUS = {
     "cli.usage": Exit.USAGE,
     "client.rejected": Exit.REFUSED,
     "client.reply_invalid": Exit.USAGE,
+    "export.invalid": Exit.USAGE,
     "fleet.invalid": Exit.USAGE,
     "health.unusable": Exit.USAGE,
     "model.unavailable": Exit.USAGE,
@@ -118,10 +120,14 @@ def _complain(text: str, code: str) -> None:
 async def ended_by_signals() -> AsyncIterator[None]:
     """End the block on SIGTERM and SIGHUP, as asyncio does on SIGINT, and then the command.
 
-    Everything that was started is stopped, in order, before the process ends.
+    Everything that was started is stopped, in order, before the process ends. Only the main thread of a
+    process gets signals; elsewhere the block runs as it is.
     """
     import asyncio
 
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     came = False

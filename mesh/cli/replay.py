@@ -13,12 +13,12 @@ import click
 from mesh import ops
 from mesh.cli import whatif
 from mesh.cli.arguments import microseconds_at, since_option
-from mesh.cli.exits import Exit, Leave
+from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.filters import where_option
 from mesh.cli.options import A_PATH, READERS, Command, Where, file_at, framed, source_argument_for
 from mesh.cli.options import together as options_together
 from mesh.cli.output import as_json_text, emit, note, say
-from mesh.errors import MeshError, UsageWrong
+from mesh.errors import UsageWrong
 from mesh.replay.export import Requests, of_shares
 from mesh.replay.rejudge import Rejudged, rejudge
 from mesh.replay.whatif import Wanted, compared, together
@@ -27,6 +27,7 @@ from mesh.service.printable import counted
 if TYPE_CHECKING:
     from mesh.ops.where import Filter
 
+_CODE_OPTIONS = ("since", "allow", "limit", "live_model", "yes", "junit")
 _QUIET_S = 5.0
 """How long it says nothing of its progress."""
 
@@ -55,11 +56,19 @@ def with_code_options(command: Command) -> Command:
             type=click.FloatRange(min=0.1),
             help="With --agent: seconds for one round; by default 10.",
         ),
+        click.option(
+            "--live-model",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="With --agent: ask the model anew in N turns at most, where it is asked otherwise. It says "
+            "first what that may cost.",
+        ),
+        click.option("--yes", "-y", is_flag=True, help="With --live-model: do not ask."),
         click.option("--junit", type=A_PATH, help="With --agent: also write the rounds as a JUnit report."),
     )
     @functools.wraps(command)
     def run(**options: Any) -> Any:
-        code = {name: options.pop(name) for name in ("since", "allow", "limit", "junit")}
+        code = {name: options.pop(name) for name in _CODE_OPTIONS}
         return command(code=code, **options)
 
     return run
@@ -103,26 +112,27 @@ async def replay(
     answered by the journal: no tool runs, no model is asked, nothing is written, and the code gets no
     credential of the bus. The first difference of each request is told, with what the guard would make of
     another move. A file has to be exported with --with-steps. Exit status 1 on any difference, 5 if no round
-    could be replayed.
+    could be replayed. Only with --live-model are models asked, with your keys, after an estimate and a yes.
     """
     if agents:
         if policies or fleet is not None:
             raise UsageWrong("either --agent or --policy and --fleet")
-        if wanted is not None:
-            raise UsageWrong("--where does not go with --agent: say --since, or name a request or a file")
         from mesh.cli import replay_code  # loads agents' runtime, which verdicts do without
 
-        await replay_code.replay_code(
-            where, source, agents, everything=whole, jobs=jobs, as_json=as_json, **code
-        )
+        async with ended_by_signals():
+            await replay_code.replay_code(
+                where, source, agents, everything=whole, wanted=wanted, jobs=jobs, as_json=as_json, **code
+            )
         return
     if said := [name for name, value in code.items() if value]:
-        raise UsageWrong(f"--{said[0]} is for a replay of code: say --agent NAME=MODULE:AGENT")
+        raise UsageWrong(
+            f"--{said[0].replace('_', '-')} is for a replay of code: say --agent NAME=MODULE:AGENT"
+        )
     if (source is None) is not whole:
         raise UsageWrong("say which: a request's id, a file, or --all")
     tried = whatif.tried_from(policies, fleet)
-    keep = None if wanted is None else functools.partial(_is_wanted, wanted)
-    async with _file_of(where, source) as file:
+    keep = None if wanted is None else functools.partial(ops.where.is_wanted, wanted)
+    async with ended_by_signals(), _file_of(where, source) as file:
         if tried:
             work = functools.partial(compared, others=[each.other for each in tried], wanted=keep)
             shares = await of_shares(file, work, jobs=jobs, on_progress=_progress())
@@ -150,15 +160,6 @@ def _report(results: Sequence[Rejudged], *, as_json: bool) -> None:
         say(f"{judged}; {differing} {'differs' if differing == 1 else 'differ'}")
     if not all(result.same for result in results):
         raise Leave(Exit.FAILED)
-
-
-def _is_wanted(wanted: "Filter", bodies: Sequence[bytes]) -> bool:
-    """Return True for a request that is wanted, and for one of which nobody can tell."""
-    try:
-        folded = ops.rows.folded_from(ops.log.decoded(bodies))
-    except MeshError:
-        return True
-    return folded is None or ops.where.matches(wanted, folded.row(0))
 
 
 def _progress() -> Callable[[int], None]:

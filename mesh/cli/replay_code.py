@@ -1,28 +1,37 @@
 """`mesh replay --agent`: agents' code on this disk, over what a log recorded."""
 
+import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from msgspec.structs import replace
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import READERS, Where, file_at
+from mesh.cli.options import READERS, Where, agreed, file_at
 from mesh.cli.output import emit, note, paged, say, table
 from mesh.errors import UsageWrong
 from mesh.replay.code import Replayed
-from mesh.replay.differences import KINDS
+from mesh.replay.differences import KINDS, wants_a_model
+from mesh.replay.export import Requests, of_shares
 from mesh.replay.outside import KINDS as OUTSIDE
 from mesh.replay.processes import LIMIT_S, RoundTally, replay_file
 from mesh.replay.worker import Job
 from mesh.service.printable import counted, printable
 from mesh.settings import ARTIFACTS, load_settings, store_in
+from protocol.domain.budget import NOTHING, plus
+from protocol.wire.commands import Usage
 from protocol.wire.ids import is_name
 
+if TYPE_CHECKING:
+    from mesh.ops.where import Filter
+
 _NOT_REPLAYABLE = "not replayable"
+_LIVE_LIMIT_S = 120.0
+"""How long a round may be silent whose model is asked."""
 _TOLD_EACH = 10_000
 """Rounds between two remarks on how far it is."""
 
@@ -58,10 +67,13 @@ async def replay_code(
     agents: Iterable[str],
     *,
     everything: bool,
+    wanted: "Filter | None",
     since: int | None,
     allow: Iterable[str],
     jobs: int | None,
     limit: float | None,
+    live_model: int | None,
+    yes: bool,
     junit: Path | None,
     as_json: bool,
 ) -> None:
@@ -80,13 +92,17 @@ async def replay_code(
                 with path.open("wb") as file:
                     async for line in ops.recording.recorded_lines(bus, requests, code, since=job.since):
                         file.write(line + b"\n")
-        tally = await replay_file(
-            replace(job, path=str(path)),
-            jobs=jobs or min(os.cpu_count() or 1, 8),
-            limit_s=limit or LIMIT_S,
-            keep_same=junit is not None,
-            on_round=_Progress(),
+        only = None if wanted is None else await _wanted_in(path, wanted)
+        job = replace(job, path=str(path), only=only)
+        run = functools.partial(
+            replay_file, jobs=jobs or min(os.cpu_count() or 1, 8), keep_same=junit is not None
         )
+        tally = await run(job, limit_s=limit or LIMIT_S, on_round=_Progress())
+        if live_model is not None and (rounds := _to_ask(tally, live_model)):
+            await _require_yes(rounds, yes=yes)
+            again = await run(_asking(job, rounds), limit_s=limit or _LIVE_LIMIT_S)
+            tally.replace(rounds, again)
+            note(f"the model was asked: {_cost_in_words(again.models)}")
     if junit is not None:
         write_junit(junit, tally)
     if as_json:
@@ -98,6 +114,52 @@ async def replay_code(
     if not tally.judged:
         note("nothing was replayable" if tally.rounds else f"no round of {', '.join(code)} is there")
         raise Leave(Exit.NOTHING_JUDGED)
+
+
+# --- asking a model anew --------------------------------------------------------------------------------
+
+
+def _to_ask(tally: RoundTally, turns: int) -> list[Replayed]:
+    """Return the rounds of the first so many turns in which a model would be asked otherwise."""
+    wanting = [each for each in tally.different if each.difference and wants_a_model(each.difference)]
+    named = list(dict.fromkeys((each.request, each.turn) for each in wanting))
+    if not named:
+        note("no turn asks its model otherwise than it did, so none is asked")
+    elif len(named) > turns:
+        note(f"{counted(len(named), 'turn')} ask the model otherwise; {turns} of them ask it anew")
+    chosen = frozenset(named[:turns])
+    return [each for each in wanting if (each.request, each.turn) in chosen]
+
+
+async def _require_yes(rounds: Sequence[Replayed], *, yes: bool) -> None:
+    """Say what asking may cost, and ask. Raises UsageWrong without a terminal, Leave for a no."""
+    then = functools.reduce(plus, (each.models or NOTHING for each in rounds), NOTHING)
+    turns = len({(each.request, each.turn) for each in rounds})
+    note(f"{counted(turns, 'turn')} ask the model anew. In the record they cost {_cost_in_words(then)}")
+    if not yes and not await agreed("ask it", "to ask it"):
+        note("no model was asked")
+        raise Leave(Exit.FAILED)
+
+
+def _asking(job: Job, rounds: Sequence[Replayed]) -> Job:
+    live = tuple((each.request, each.turn, each.round) for each in rounds)
+    return replace(job, only=tuple({request for request, _, _ in live}), live=live)
+
+
+def _cost_in_words(usage: Usage) -> str:
+    calls, tokens = counted(usage.model_calls, "call"), counted(usage.tokens, "token")
+    return f"{calls}, {tokens}, {usage.nano_dollars / 1e9:.6f} dollars"
+
+
+async def _wanted_in(path: Path, wanted: "Filter") -> tuple[str, ...]:
+    """Return the requests of a file to which a filter applies. Raises ExportInvalid."""
+    found = await of_shares(path, functools.partial(_ids, wanted))
+    return tuple(request for share in found for request in share)
+
+
+def _ids(wanted: "Filter", requests: Requests) -> list[str]:
+    headers = (ops.log.header_of(bodies[0]) for _, bodies in requests if ops.where.is_wanted(wanted, bodies))
+    return [header.request for header in headers if header is not None]
 
 
 def artifacts() -> str:

@@ -108,7 +108,7 @@ def model_for(
     free = own is not None and not own.is_billed
     kind = mode(model=id_of(model), own=free, rules=script is not None)
     if kind != SCRIPTED:
-        return own or _vendors(id_of(model), fallback, most)
+        return own or shared(id_of(model), fallback, most)
     if script is None:
         unset = f" ({VARIABLE} is not set, and a key alone spends nothing here)"
         vendor = pinned(id_of(model))[0]
@@ -162,7 +162,8 @@ _made: dict[tuple[str, str | None, int], VendorModel] = {}
 """One of a kind for a process, and with it one pool of connections."""
 
 
-def _vendors(model: str, fallback: str | None, max_tokens: int) -> VendorModel:
+def shared(model: str, fallback: str | None, max_tokens: int) -> VendorModel:
+    """Return the model of a vendor that all of this process use, until `close_models`."""
     key = (model, fallback, max_tokens)
     if key not in _made:
         _made[key] = made(*key)

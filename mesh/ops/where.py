@@ -9,16 +9,17 @@ A request is wanted if every clause applies to it. `agent`, `rule` and `version`
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import msgspec
 
-from mesh.errors import UsageWrong
+from mesh.errors import MeshError, UsageWrong
 from mesh.ops.batch import checked_batch
-from mesh.ops.rows import COSTS, STATUSES, IndexRow, version_tag, words_of
+from mesh.ops.log import decoded
+from mesh.ops.rows import COSTS, STATUSES, IndexRow, folded_from, version_tag, words_of
 from mesh.service.printable import moment
 from protocol.wire.ids import is_name
 
@@ -96,6 +97,15 @@ def matches(wanted: Filter, row: IndexRow) -> bool:
         return False  # it has no word that could be found
     last = len(words) - 1 if wanted.is_prefix else -1
     return all((f" {word}" if at == last else f" {word} ") in text for at, word in enumerate(words))
+
+
+def is_wanted(wanted: Filter, bodies: Sequence[bytes]) -> bool:
+    """Return True for a request that is wanted, given its stored events; for one that cannot be read, too."""
+    try:
+        folded = folded_from(decoded(bodies))
+    except MeshError:
+        return True
+    return folded is None or matches(wanted, folded.row(0))
 
 
 # --- the grammar ----------------------------------------------------------------------------------

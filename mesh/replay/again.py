@@ -7,6 +7,7 @@ without a record stops the code: `NoRecord`.
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -20,12 +21,13 @@ from mesh.agent.errors import Fenced, Superseded, TurnError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.artifacts import ArtifactStore
-from mesh.model.choice import Make, instead, made
+from mesh.model.choice import Make, instead, made, shared
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.replay.journal import NoRecord, OwnStep, RecordedJournal, Unusable, Wanted
 from mesh.replay.outside import Outside, ReadsOutside
+from protocol.domain.budget import NOTHING, plus
 from protocol.wire import codec
-from protocol.wire.commands import Failure, Proposal
+from protocol.wire.commands import Failure, Proposal, Usage
 from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Assignment
 from protocol.wire.records import Record
@@ -57,6 +59,8 @@ class Ran:
     """Steps that the code came to, of this round or taken over."""
     context: Any = None
     """With what a conversation began, where the code began one without a record."""
+    asked: Usage | None = None
+    """What models cost that were asked anew; None if none was asked."""
 
 
 class ChangedPrompt(NamedTuple):
@@ -74,6 +78,7 @@ class RecordedExecution(Execution):
 
     Args:
         store: of artifacts; None where there is none here.
+        live: models are asked what the record does not answer.
     """
 
     journal: RecordedJournal
@@ -87,11 +92,12 @@ class RecordedExecution(Execution):
         agent: Agent,
         *,
         store: ArtifactStore | None,
+        live: bool,
     ) -> None:
         super().__init__(
             key, work, fleet, journal, version=agent.version, prompt_version=agent.prompt_version
         )
-        self._artifacts = store
+        self._artifacts, self._live = store, live
         self.changed_prompt: ChangedPrompt | None = None
         self.context: Any = None
 
@@ -111,6 +117,13 @@ class RecordedExecution(Execution):
     ) -> tuple[T, bool]:
         digest, parts = digest_of(prompt), rest.get("parts")
         known = self.journal.reply_to(digest)
+        if self._live:
+            if known is not None:
+                self._compare(name, known, parts, None)
+                anew, self.changed_prompt = self.changed_prompt is not None, None
+                self.journal.asks_anew = ("model", name, digest) if anew else None
+                name = name if anew else known.name
+            return await super().model(name, prompt, produce, kind, **rest)
         if known is not None:
             self._compare(name, known, parts, self.journal.step_of(("model", known.name, digest)))
             name = known.name
@@ -137,6 +150,9 @@ class RecordedExecution(Execution):
             elif known.prompt is not None and (fixed := prompt_of(*parts)[0].fixed) != known.prompt.fixed:
                 self.changed_prompt = ChangedPrompt(step, known.prompt.fixed, fixed, "parameters")
 
+    async def _keep_prompt(self, digest: str, fixed: bytes) -> None:
+        """Keep nothing: a replay writes nothing."""
+
     def knows(self, name: str, prompt: Any) -> bool:
         return self.journal.reply_to(digest_of(prompt)) is not None
 
@@ -162,13 +178,20 @@ class _StandIn(Model):
         raise AssertionError("a replay asks no model")
 
 
-def _models(steps: Iterable[Record]) -> Make:
+def _models(steps: Iterable[Record], *, live: bool) -> Make:
     """Return what makes an agent's models: its own where a vendor's replied, else one that stands in."""
     replies = [record for record in steps if record.kind == "model"]
+    if live:
+        return _asked
     if not replies or any(map(_is_a_vendors, replies)):
         return _pinned
     stand_in = _StandIn(replies[0].name)
     return lambda model, fallback, max_tokens: stand_in
+
+
+def _asked(model: str | Model, fallback: str | None, max_tokens: int) -> Model:
+    """Return an agent's own model, to be asked."""
+    return model if isinstance(model, Model) else shared(model, fallback, max_tokens)
 
 
 def _pinned(model: str | Model, fallback: str | None, max_tokens: int) -> Model:
@@ -181,6 +204,11 @@ def _as_it_is_read(proposal: Proposal) -> Proposal:
     return codec.parse_proposal(sound(proposal)[1])
 
 
+def spent_by(records: Iterable[Record]) -> Usage:
+    """Return what models cost, by their records."""
+    return functools.reduce(plus, (record.usage or NOTHING for record in records), NOTHING)
+
+
 async def run_again(
     agent: Agent,
     request: str,
@@ -191,6 +219,7 @@ async def run_again(
     outside: Outside,
     resumed: bool = False,
     store: ArtifactStore | None = None,
+    live: bool = False,
 ) -> Ran:
     """Run an agent's code once over a round's record.
 
@@ -200,14 +229,15 @@ async def run_again(
         outside: watches what the code reads besides.
         resumed: as for `RecordedJournal`.
         store: of artifacts.
+        live: models are asked what the record does not answer.
     """
     key = key_of(work.handoff.to_agent, request, work)
     journal = RecordedJournal(steps, key, work, agent.version, resumed=resumed)
-    execution = RecordedExecution(key, work, fleet, journal, agent, store=store)
+    execution = RecordedExecution(key, work, fleet, journal, agent, store=store, live=live)
     ran = Ran()
     error: BaseException | None = None
     proposal: Proposal | None = None
-    with instead(_models(steps.values())):
+    with instead(_models(steps.values(), live=live)):
         try:
             with outside.watched(journal.stop):
                 move = await agent(Turn(execution))
@@ -244,5 +274,7 @@ async def run_again(
     ran.proposal, ran.error = None if proposal is None else _as_it_is_read(proposal), error
     ran.left = [step for step in journal.own if not step.reached]
     ran.out_of_order, ran.changed_prompt = journal.out_of_order, execution.changed_prompt
+    if journal.asked:
+        ran.asked = spent_by(journal.asked)
     ran.steps, ran.context = journal.tally.steps, execution.context
     return ran

@@ -19,14 +19,14 @@ import msgspec
 from mesh.agent.definition import Agent
 from mesh.artifacts import ArtifactStore
 from mesh.errors import MeshError, OldForm
-from mesh.replay.again import Ran, run_again
-from mesh.replay.differences import CodeDifference, of_calls, of_ending
+from mesh.replay.again import Ran, run_again, spent_by
+from mesh.replay.differences import CodeDifference, of_calls, of_ending, wants_a_model
 from mesh.replay.export import StoredStep
 from mesh.replay.journal import Unusable
 from mesh.replay.outside import Outside
 from mesh.replay.rounds import RecordedRound, rounds_of
 from protocol.wire import codec, subjects
-from protocol.wire.commands import ReportFailure
+from protocol.wire.commands import ReportFailure, Usage
 from protocol.wire.config import Fleet
 from protocol.wire.records import DONE, FENCE, MOST_ARGUMENTS_BYTES, Record
 
@@ -53,6 +53,8 @@ class Replayed(NamedTuple):
     difference: CodeDifference | None = None
     why: str = ""
     """Why it is not replayable."""
+    models: Usage | None = None
+    """What its models cost: in the record, where one would have to be asked anew; now, where it was."""
 
 
 class Recording:
@@ -119,6 +121,8 @@ class Replayer:
         record: what it is run over.
         allowed: by agent: kinds of what its code may read outside its record (`mesh.replay.outside.KINDS`).
         store: of artifacts.
+        live: rounds (request, turn, round) whose models are asked what the record does not answer. If any are
+            named, they alone are run.
         before: called before each round. What it returns, if anything, stands for what would come of it.
     """
 
@@ -129,10 +133,11 @@ class Replayer:
         *,
         allowed: Mapping[str, Collection[str]] | None = None,
         store: ArtifactStore | None = None,
+        live: Collection[tuple[str, str, int]] = (),
         before: Callable[[RecordedRound], Replayed | None] = lambda recorded: None,
     ) -> None:
         self._agents, self._record, self._store = dict(agents), record, store
-        self._before = before
+        self._before, self._live = before, frozenset(live)
         self.ran: Ran | None = None
         """What the code came to where it ran last."""
         may = allowed or {}
@@ -152,7 +157,8 @@ class Replayer:
             happened = [codec.decode_event(body) for body in bodies]
             request = happened[0].request if happened else ""
             for recorded in rounds_of(happened, bodies, self._agents.keys()):
-                found += [await self.round(recorded)]
+                if not self._live or _place(recorded) in self._live:
+                    found += [await self.round(recorded)]
         except OldForm:
             unreadable = OLDER_FORM
         except MeshError as error:
@@ -170,11 +176,11 @@ class Replayer:
         known = self._before(recorded)
         if known is not None:
             return known
-        found, why = None, recorded.why
+        found, why, models = None, recorded.why, None
         version = ""
         if not why:
             version = recorded.proposal.report.version
-            found, why = await self._difference(recorded)
+            found, why, models = await self._difference(recorded)
         return Replayed(
             request=recorded.request,
             agent=recorded.agent,
@@ -185,32 +191,37 @@ class Replayer:
             result="not replayable" if why else "same" if found is None else "different",
             difference=None if why else found,
             why=why,
+            models=models,
         )
 
-    async def _difference(self, recorded: RecordedRound) -> tuple[CodeDifference | None, str]:
-        """Return the first difference, or why there is none to be found."""
+    async def _difference(self, recorded: RecordedRound) -> tuple[CodeDifference | None, str, Usage | None]:
+        """Return the first difference, or why there is none to be found, and what models cost."""
         work, was = recorded.work, recorded.proposal
         if not was.report.version:
-            return None, OLDER_FORM
+            return None, OLDER_FORM, None
         if isinstance(was, ReportFailure) and was.error.code in _NOT_ITS_CODES:
-            return None, f"it failed with {was.error.code}"
+            return None, f"it failed with {was.error.code}", None
         fleet = self._record.fleet_of(recorded.fleet)
         if fleet is None:
-            return None, f"revision {recorded.fleet} of the fleet is not kept"
+            return None, f"revision {recorded.fleet} of the fleet is not kept", None
         stored = self._record.journal(recorded.request, recorded.agent, work.journal_id)
         try:
             steps = _steps(stored, work.round)
         except Unusable as unusable:
-            return None, str(unusable)
+            return None, str(unusable), None
         if any(record.kind in ("call", "intent") and _is_older(record) for record in steps.values()):
-            return None, OLDER_FORM
+            return None, OLDER_FORM, None
         ran = await self._run(recorded, fleet, steps, resumed=False)
         found, why = self._judged(recorded, fleet, steps, ran)
         if found is not None and found.kind == "prompt" and _may_be_the_fleets(ran, steps, work.round):
             # What an agent knew of its peers then is recorded with the conversation, and nowhere else.
-            resumed = await self._run(recorded, fleet, steps, resumed=True)
-            found, why = self._judged(recorded, fleet, steps, resumed)
-        return found, why
+            ran = await self._run(recorded, fleet, steps, resumed=True)
+            found, why = self._judged(recorded, fleet, steps, ran)
+        if ran.asked is None and found is not None and wants_a_model(found):
+            own = f"{work.round}-"
+            replies = (each for name, each in steps.items() if each.kind == "model" and name.startswith(own))
+            return found, why, spent_by(replies)
+        return found, why, ran.asked
 
     async def _run(
         self, recorded: RecordedRound, fleet: Fleet, steps: Mapping[str, Record], *, resumed: bool
@@ -225,6 +236,7 @@ class Replayer:
             outside=self._outside[name],
             resumed=resumed,
             store=self._store,
+            live=_place(recorded) in self._live,
         )
         return self.ran
 
@@ -243,6 +255,10 @@ class Replayer:
             return None, f"its journal is not whole: {there} of {expected} steps"
         found = of_calls(ran, self._record.prompts)
         return (of_ending(recorded, ran, fleet) if found is None else found), ""
+
+
+def _place(recorded: RecordedRound) -> tuple[str, str, int]:
+    return recorded.request, recorded.work.turn, recorded.work.round
 
 
 # --- a turn's journal -------------------------------------------------------------------------------------

@@ -58,6 +58,11 @@ class CodeDifference(NamedTuple):
 # --- steps --------------------------------------------------------------------------------------------
 
 
+def wants_a_model(found: CodeDifference) -> bool:
+    """Return True if a model would have to be asked to know more."""
+    return found.kind == "prompt" or (found.kind == "stops" and str(found.now).startswith("model "))
+
+
 def of_calls(ran: Ran, prompts: Mapping[str, bytes]) -> CodeDifference | None:
     """Return the first difference among what a round read and called; None if there is none.
 
@@ -81,8 +86,12 @@ def of_calls(ran: Ran, prompts: Mapping[str, bytes]) -> CodeDifference | None:
 
 
 def _left(ran: Ran) -> list[OwnStep]:
-    """Return the recorded calls to which the code did not come, without those that only tell something."""
-    return [step for step in ran.left if step.record.kind not in ("remark", "context", "results")]
+    """Return the recorded calls to which the code did not come, without those that only tell something.
+
+    A model that was asked anew replied in place of the recorded one.
+    """
+    passed_over = {"remark", "context", "results"} | (set() if ran.asked is None else {"model"})
+    return [step for step in ran.left if step.record.kind not in passed_over]
 
 
 def _of_call(wanted: Wanted, left: list[OwnStep], prompts: Mapping[str, bytes]) -> CodeDifference:
@@ -208,7 +217,7 @@ def of_ending(recorded: RecordedRound, ran: Ran, fleet: Fleet) -> CodeDifference
     was = recorded.proposal
     if ran.proposal is None:
         return CodeDifference("raises", _raised(ran.error), was=_ending(was))
-    now, left = _alike(was, ran.proposal), _left(ran)
+    now, left = _alike(was, ran), _left(ran)
     if isinstance(now, ReportFailure) and codec.encode(now) != codec.encode(was):
         return CodeDifference("raises", _raised(ran.error, now.error), was=_ending(was), now=_ending(now))
     if left:
@@ -226,12 +235,13 @@ def of_ending(recorded: RecordedRound, ran: Ran, fleet: Fleet) -> CodeDifference
     )
 
 
-def _alike(was: Ending, now: Any) -> Ending:
+def _alike(was: Ending, ran: Ran) -> Ending:
     """Return the new proposal with what says which code ran, and where it raised, as it was recorded.
 
-    The steps were compared one by one: their count and digest are taken over. A move that the bus could not
-    hold is recorded as an outline, so that outlines are compared.
+    The steps were compared one by one: their count and digest are taken over. So is the cost, where a model
+    was asked anew. A move that the bus could not hold is recorded as an outline, so outlines are compared.
     """
+    now: Any = ran.proposal
     told = was.report
     report = replace(
         now.report,
@@ -240,6 +250,7 @@ def _alike(was: Ending, now: Any) -> Ending:
         prompt=told.prompt,
         digest=told.digest,
         steps=told.steps,
+        usage=now.report.usage if ran.asked is None else told.usage,
     )
     now = replace(now, report=report)
     if isinstance(now, ReportFailure) and isinstance(was, ReportFailure):

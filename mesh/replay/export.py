@@ -27,7 +27,7 @@ from zlib import crc32
 
 import msgspec
 
-from mesh.errors import Malformed, MeshError
+from mesh.errors import ExportInvalid, Malformed, MeshError
 from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
@@ -88,24 +88,38 @@ def _stands_alone(line: bytes) -> bool:
 def steps_in(path: Path) -> list[StoredStep]:
     """Return all that an export holds beside events: steps of journals, prompts, revisions of documents.
 
-    Raises Malformed with the line's number.
+    Raises ExportInvalid with the file and the line's number.
     """
     found = []
-    for head, _ in _lines(path.read_bytes().splitlines()):
-        if head.step:
-            data = base64.b64decode(head.base64) if head.base64 else bytes(head.body)
-            found.append(StoredStep(head.step, data, head.rev, head.by))
+    with placed_in(path):
+        for head, _ in _lines(path.read_bytes().splitlines()):
+            if head.step:
+                data = base64.b64decode(head.base64) if head.base64 else bytes(head.body)
+                found.append(StoredStep(head.step, data, head.rev, head.by))
     return found
 
 
-def load(path: Path) -> dict[str, list[bytes]]:
-    """Return each request's events in order of their numbers. Raises Malformed with the line's number.
+@contextlib.contextmanager
+def placed_in(path: Path) -> Iterator[None]:
+    """Name the file in what its lines raise. Raises ExportInvalid."""
+    try:
+        yield
+    except ExportInvalid:
+        raise
+    except Malformed as wrong:
+        raise ExportInvalid(f"{path}: {wrong}") from wrong
 
-    A file without any event is Malformed, too: it would otherwise pass every check.
+
+def load(path: Path) -> dict[str, list[bytes]]:
+    """Return each request's events in order of their numbers.
+
+    Raises ExportInvalid with the file and the line's number. A file without any event is invalid, too: it
+    would otherwise pass every check.
     """
-    found = sort(path.read_bytes().splitlines())
+    with placed_in(path):
+        found = sort(path.read_bytes().splitlines())
     if not found:
-        raise Malformed(f"{path} holds no event")
+        raise ExportInvalid(f"{path} holds no event")
     return found
 
 
@@ -191,7 +205,7 @@ async def of_shares(
         jobs: processes at most; by default one for each core.
         on_progress: is told now and then how many events were worked on.
 
-    Raises Malformed with the line's number, also for a file without any event, and as `work`.
+    Raises ExportInvalid with the line's number, also for a file without any event, and as `work`.
     """
     processes = min(_processes_for(path), jobs or sys.maxsize)
     if processes > 1:
@@ -400,10 +414,10 @@ def _share(path: Path, index: int, of: int) -> Requests:
 
     A line belongs to the share that the first request's id in it falls to, found without decoding. Whose it
     is checks it, and that the id was the event's. One share alone takes lines as they are, of any spelling.
-    Only the places of events are kept in memory. Raises Malformed.
+    Only the places of events are kept in memory. Raises ExportInvalid.
     """
     places: dict[bytes, array[int]] = {}
-    with path.open("rb", buffering=_BUFFER_BYTES) as file, contextlib.ExitStack() as stack:
+    with placed_in(path), path.open("rb", buffering=_BUFFER_BYTES) as file, contextlib.ExitStack() as stack:
         text = stack.enter_context(mmap(file.fileno(), 0, access=ACCESS_READ)) if of > 1 else None
         for number, begin, line in _numbered(file):
             end = begin + len(line)
@@ -422,7 +436,7 @@ def _share(path: Path, index: int, of: int) -> Requests:
                 raise Malformed(f"line {number} is not as a guard writes it")
             places.setdefault(request, array("Q")).extend((head.n, number, begin, end))
         if of == 1 and not places:
-            raise Malformed(f"{path} holds no event")
+            raise ExportInvalid(f"{path} holds no event")
         for found in places.values():
             each = sorted((found[at : at + 4] for at in range(0, len(found), 4)), key=_number_of)
             spans = ((begin, end) for _, _, begin, end in each)

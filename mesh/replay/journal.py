@@ -5,6 +5,7 @@ A call without a record stops the code.
 """
 
 import itertools
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -113,6 +114,10 @@ class RecordedJournal(Journal):
         self.beginnings = [each.record.began for each in self.own if each.record.began is not None]
         self.out_of_order: tuple[OwnStep, OwnStep] | None = None
         self._run, self._taken = next(_runs), 0
+        self.asked: list[Record] = []
+        """Models' replies that were made now, where that is allowed."""
+        self.asks_anew: Call | None = None
+        """A model's call that is not answered by the record, though it could be."""
         self._reached: dict[int, OwnStep] = {}
         self._by_call: dict[Call, deque[OwnStep]] = defaultdict(deque)
         for each in self.own:
@@ -139,6 +144,9 @@ class RecordedJournal(Journal):
         if self._taken > MAX_STEPS:
             raise self.stop(JournalFull(f"a turn journals {MAX_STEPS} steps at most"))
         queue = self._by_call.get(call)
+        if queue and call == self.asks_anew:
+            self._reach(queue.popleft())
+            return Place(-1, "", None, None)
         if not queue:
             if call[0] in _ALONE:
                 raise self.stop(NoRecord(Wanted(*call, Given())))
@@ -167,6 +175,12 @@ class RecordedJournal(Journal):
         """Count a step whose value the code has by itself. Raises NoRecord for any other."""
         if record.kind in _MADE_UP:
             self.tally.count(name, record, nth)
+            return record
+        if record.kind == "model":  # the execution lets none be made but where it is allowed
+            self.asked.append(record)
+            self.tally.spend(record)
+            self.tally.count(name, record, nth)
+            self.progressed_at = time.monotonic()
             return record
         kind = "effect" if record.kind == "intent" else record.kind
         shown = Given(record.arguments, record.secret, record.cut)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from mesh.model.vendors import secrets
 from mesh.replay.code import Replayed
 from mesh.replay.differences import CodeDifference
 from mesh.replay.worker import Dead, Job, Saying
+from protocol.domain.budget import NOTHING, plus
+from protocol.wire.commands import Usage
 
 LIMIT_S = 10.0
 """How long a round may be silent."""
@@ -50,6 +52,8 @@ class RoundTally:
         """Request, agent and event of each round that is the same, if they are wanted."""
         self.left_out: list[Replayed] = []
         """Rounds that are not replayable, if the same ones are wanted."""
+        self.models: Usage = NOTHING
+        """What models cost in rounds where one is to be asked anew, or was."""
 
     @property
     def judged(self) -> int:
@@ -62,6 +66,10 @@ class RoundTally:
             self.same.append((request, agent, n))
 
     def add(self, each: Replayed) -> None:
+        self.models = plus(self.models, each.models or NOTHING)
+        if each.result == "same":
+            self.add_same(each.request, each.agent, -1 if each.n is None else each.n)
+            return
         if each.difference is not None:
             self.rounds[each.agent, each.difference.kind] += 1
             self.different.append(each)
@@ -72,6 +80,19 @@ class RoundTally:
             self.unreadable.append(each)
         elif self.same is not None:
             self.left_out.append(each)
+
+    def replace(self, rounds: Collection[Replayed], again: "RoundTally") -> None:
+        """Take some different rounds out, and take in what came of the same ones in a second replay."""
+        for each in rounds:
+            assert each.difference is not None
+            self.rounds[each.agent, each.difference.kind] -= 1
+        self.different = [each for each in self.different if each not in rounds] + again.different
+        self.rounds += again.rounds  # without those that came to nothing
+        self.reasons += again.reasons
+        self.unreadable += again.unreadable
+        self.left_out += again.left_out
+        if self.same is not None:
+            self.same += again.same or []
 
 
 async def replay_file(
@@ -144,7 +165,7 @@ class _Process:
         reading, writing = os.pipe()
         async with contextlib.AsyncExitStack() as stack:
             pipe = stack.enter_context(os.fdopen(reading, "rb", 0))
-            process = await stack.enter_async_context(_started(writing))
+            process = await stack.enter_async_context(_started(writing, with_keys=bool(self._job.live)))
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(self._job) + b"\n")
             reader = asyncio.StreamReader(limit=64 << 20)
@@ -215,9 +236,10 @@ class _Process:
 
 
 def _replayed(came: Mapping[str, Any]) -> Replayed:
-    difference = came["difference"]
+    difference, models = came["difference"], came["models"]
     found = None if difference is None else CodeDifference(**difference)
-    return Replayed(**{**came, "difference": found})
+    cost = None if models is None else msgspec.convert(models, Usage)
+    return Replayed(**{**came, "difference": found, "models": cost})
 
 
 class _State(NamedTuple):
@@ -245,9 +267,13 @@ def _end_of(status: int | None) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _started(writing: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a process in this block, without credentials, and end it with the block."""
-    hidden = hidden_variables()
+async def _started(writing: int, *, with_keys: bool) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a process in this block, without credentials, and end it with the block.
+
+    Args:
+        with_keys: the keys of vendors of models stay.
+    """
+    hidden = hidden_variables() - (set(secrets()) if with_keys else set())
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(

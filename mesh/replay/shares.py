@@ -6,16 +6,16 @@ when its turn comes. So an export of a million events takes a few tens of megaby
 
 import base64
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import NamedTuple, Self
 from zlib import crc32
 
-from mesh.errors import Malformed
+from mesh.errors import ExportInvalid, Malformed
 from mesh.replay.code import Recording
-from mesh.replay.export import StoredStep, line_head
+from mesh.replay.export import StoredStep, line_head, placed_in
 from protocol.wire.ids import submitted_ms
 
 _STEP, _REQUEST = b'{"step":"mesh.', b'"request":"'
@@ -38,12 +38,20 @@ class Share:
         index, of: which share of how many.
         agents: requests in which none of them had work are passed over.
         since: requests that were submitted before (UTC µs) are, too.
+        only: the ids of those that are not; None: of all.
 
-    Raises Malformed with the line's number.
+    Raises ExportInvalid with the line's number.
     """
 
     def __init__(
-        self, path: Path, agents: frozenset[str], *, index: int = 0, of: int = 1, since: int = 0
+        self,
+        path: Path,
+        agents: frozenset[str],
+        *,
+        index: int = 0,
+        of: int = 1,
+        since: int = 0,
+        only: Collection[str] | None = None,
     ) -> None:
         self._stack = ExitStack()
         self._marks = [b'"to_agent":"%s"' % name.encode() for name in agents]
@@ -53,19 +61,21 @@ class Share:
         self.recording = Recording()
         """Fleets by revision; the fixed parts of prompts are read when they are asked for."""
         self._since, self._share = since, (index, of)
+        self._only = None if only is None else frozenset(only)
         self._path = path
 
     def __enter__(self) -> Self:
         file = self._stack.enter_context(self._path.open("rb", buffering=1 << 20))
         end = 0
-        for number, line in enumerate(file, start=1):
-            begin, end = end, end + len(line)
-            if line.startswith(_STEP):
-                self._take(line, number, begin)
-            elif line.strip():
-                self._of(_between(line, _REQUEST), begin, number)
+        with placed_in(self._path):
+            for number, line in enumerate(file, start=1):
+                begin, end = end, end + len(line)
+                if line.startswith(_STEP):
+                    self._take(line, number, begin)
+                elif line.strip():
+                    self._of(_between(line, _REQUEST), begin, number)
         if not end:
-            raise Malformed(f"{self._path} holds no event")
+            raise ExportInvalid(f"{self._path} holds no event")
         self._text = self._stack.enter_context(mmap(file.fileno(), 0, access=ACCESS_READ))
         self.recording.prompts = _Prompts(self._text, self._prompts)
         return self
@@ -98,15 +108,20 @@ class Share:
         return len(self._places)
 
     def requests(self, start: int = 0) -> Iterator[Whole | None]:
-        """Yield the requests from one on; None for one that is passed over. Raises Malformed."""
+        """Yield the requests from one on; None for one that is passed over. Raises ExportInvalid."""
         for request, places in list(self._places.items())[start:]:
             name = request.decode(errors="replace")
+            if self._only is not None and name not in self._only:
+                yield None
+                continue
             lines = [self._line(begin) for begin in places]
             events = [line for line in lines if not line.startswith(_STEP)]
             if not any(mark in line for line in events for mark in self._marks) or self._is_before(name):
                 yield None
                 continue
-            yield self._whole(name, places, lines)
+            with placed_in(self._path):
+                whole = self._whole(name, places, lines)
+            yield whole
 
     def _whole(self, name: str, places: "array[int]", lines: list[bytes]) -> Whole:
         numbered, steps = list[tuple[int, bytes]](), list[StoredStep]()

@@ -43,6 +43,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     of: int = 1
     since: int = 0
+    only: tuple[str, ...] | None = None
+    """The requests that are wanted; None: all of them."""
     start: int = 0
     """How many requests of the share are done."""
     dead: tuple[Dead, ...] = ()
@@ -50,6 +52,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     allowed: dict[str, tuple[str, ...]] = {}
     artifacts: str = ""
     """The store; empty: none."""
+    live: tuple[tuple[str, str, int], ...] = ()
+    """Rounds whose models are asked what the record does not answer; then they alone are run."""
 
 
 class Saying(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,12 +101,20 @@ class _Worker:
         job = self._job
         agents: dict[str, Agent] = {name: load(reference) for name, reference in job.agents.items()}
         store: ArtifactStore | None = store_at(job.artifacts) if job.artifacts else None
-        with Share(Path(job.path), frozenset(agents), index=job.index, of=job.of, since=job.since) as share:
+        with Share(
+            Path(job.path),
+            frozenset(agents),
+            index=job.index,
+            of=job.of,
+            since=job.since,
+            only=job.only,
+        ) as share:
             replayer = Replayer(
                 agents,
                 share.recording,
                 allowed=job.allowed,
                 store=store,
+                live=job.live,
                 before=self.before,
             )
             for whole in share.requests(job.start):
@@ -117,10 +129,11 @@ class _Worker:
         self.say(Saying(ended=True), at_once=True)
 
     def _tell(self, each: Replayed) -> None:
-        if each.result == "same":
+        if each.result == "same" and each.models is None:
             self.say(Saying(same=(each.request, each.agent, -1 if each.n is None else each.n)))
         else:
-            came = each._asdict() | {"difference": each.difference and each.difference._asdict()}
+            came = each._asdict()
+            came |= {"difference": each.difference and each.difference._asdict()}
             self.say(Saying(came=came))
 
 

@@ -105,7 +105,7 @@ def test_a_file_without_events_is_said_to_be_one(
 ) -> None:
     (tmp_path / "empty.jsonl").write_bytes(content)
     done = mesh(*command.split(), tmp_path / "empty.jsonl")
-    assert done.exit_code == Exit.FAILED
+    assert done.exit_code == Exit.USAGE
     assert "holds no event" in done.output
 
 
@@ -222,8 +222,8 @@ def test_a_line_that_is_no_event_is_named_with_its_place(mesh: Mesh, here: Path)
     (here / "log.jsonl").write_bytes(STORY.read_bytes() + b"half a li")
     (here / "p.toml").write_text("max_depth = 1\n")
     result = mesh("replay", "log.jsonl", "--policy", "p.toml")
-    assert f"line {len(STORY.read_bytes().splitlines()) + 1} is no event" in result.stderr
-    assert result.exit_code == Exit.FAILED
+    assert f"log.jsonl: line {len(STORY.read_bytes().splitlines()) + 1} is no event" in result.stderr
+    assert result.exit_code == Exit.USAGE
 
 
 @pytest.mark.parametrize("text", ["max_depth = 'deep'\n", "depth = 3\n", "max_depth ="])

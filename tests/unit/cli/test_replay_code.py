@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -21,6 +23,8 @@ from protocol.wire import subjects
 from tests.servers import ROOT, until
 from tests.unit.cli.conftest import STORY, Mesh, here, mesh
 from tests.unit.replay import shop
+from tests.vendors.claude import StubClaude
+from tests.vendors.stand_in import Answer, calls, says
 
 __all__ = ["here", "mesh"]
 
@@ -177,8 +181,41 @@ def test_only_requests_since_a_time_are_replayed(mesh: Mesh, here: Path, export:
     assert late.exit_code == Exit.NOTHING_JUDGED
 
 
+def test_only_requests_of_a_filter_are_replayed(mesh: Mesh, here: Path, export: Path) -> None:
+    def rounds(where: str) -> int:
+        result = mesh("replay", export, *code(here), "--where", where, "--json")
+        return sum(each["count"] for each in json.loads(result.stdout)["rounds"])
+
+    request = export.read_bytes().split(b'"request":"')[1].split(b'"')[0].decode()
+    assert rounds(f"text={request}") * 4 == rounds("client=client agent=front") == 16
+    assert rounds("agent=nobody") == 0
+    wrong = mesh("replay", export, *code(here), "--where", "agnet=front")
+    assert (wrong.exit_code, "did you mean agent" in wrong.stderr) == (Exit.USAGE, True)
+
+
+async def test_a_model_is_asked_anew_in_so_many_turns(
+    mesh: Mesh, here: Path, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(wanted: Mapping[str, Any]) -> Answer:
+        is_first = len(wanted["messages"]) == 1
+        return (
+            calls(("history", {"customer": "c-7", "year": 2026})) if is_first else says("It is on its way.")
+        )
+
+    brief = ["replay", export, *code(here, ("Be kind.", "Be brief.")), "--live-model", 2, "--json"]
+    unasked = await asyncio.to_thread(mesh, *brief)
+    assert (unasked.exit_code, "--yes" in unasked.stderr) == (Exit.USAGE, True)
+    assert "2 turns ask the model anew" in unasked.stderr
+    async with StubClaude(answer) as claude:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", claude.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "stub")
+        asked = await asyncio.to_thread(mesh, *brief, "--yes")
+    said = {(each["agent"], each["kind"]): each["count"] for each in json.loads(asked.stdout)["rounds"]}
+    assert (said["writer", "same"], said["writer", "prompt"], len(claude.asked)) == (2, 2, 4), asked.output
+
+
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "says_so"),
     [
         (["--agent", "front"], "write billing=shop.billing:agent"),
         (["--agent", "front=no_such:agent"], "no module 'no_such'"),
@@ -196,14 +233,14 @@ def test_only_requests_since_a_time_are_replayed(mesh: Mesh, here: Path, export:
     ],
 )
 def test_what_cannot_be_meant_is_told(
-    options: list[str], says: str, mesh: Mesh, here: Path, export: Path
+    options: list[str], says_so: str, mesh: Mesh, here: Path, export: Path
 ) -> None:
     code(here)
     (here / "broken.py").write_text("1 / 0\n")
     (here / "exits.py").write_text("import os\nos._exit(7)\n")
     result = mesh("replay", export, *options)
     assert result.exit_code == Exit.USAGE, result.output
-    assert says in result.stderr
+    assert says_so in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -216,7 +253,8 @@ def test_a_line_that_is_none_is_told_by_its_number(line: bytes, mesh: Mesh, here
     line = line.replace(b'"request":"x', request).replace(b"front.r.t", b"front." + request[11:] + b".t")
     broken.write_bytes(b"\n".join([*lines[:2], line, *lines[2:]]))
     result = mesh("replay", broken, *code(here), "--jobs", 1)
-    assert (result.exit_code, "line 3 is no event" in result.stderr) == (Exit.USAGE, True), result.output
+    place = f"{broken}: line 3 is no event"
+    assert (result.exit_code, place in result.stderr) == (Exit.USAGE, True), result.output
 
 
 def test_a_request_is_only_in_its_own_share(export: Path) -> None:
@@ -227,7 +265,8 @@ def test_a_request_is_only_in_its_own_share(export: Path) -> None:
     assert len(set.union(*shares)) == sum(map(len, shares)) == 4
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(here: Path, export: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_leaves_no_process_and_no_file(number: int, here: Path, export: Path) -> None:
     """Whatever the code is at."""
     (here / "tmp").mkdir()
     ready = here / "ready"
@@ -243,7 +282,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(here: Path, export: Path) -> None:
         asyncio.run(until(ready.exists))
         workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert workers
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         asyncio.run(until(lambda: process.poll() is not None))
     finally:
         process.kill()
