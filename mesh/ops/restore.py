@@ -18,7 +18,7 @@ from mesh.bus.copying import WholeMessage, Writer, create_stream, delete_stream,
 from mesh.bus.memory import set_back
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import listing
-from mesh.bus.streams import LOG, Storage, consumer_table, inbox_consumer, memory_of, stream_table
+from mesh.bus.streams import LOG, SHADOW, Storage, consumer_table, inbox_consumer, memory_of, stream_table
 from mesh.errors import BackupUnusable, RestoreFailed
 from mesh.ops.backup import BackupStream, Manifest, Progress, messages_in, whole_manifest
 from mesh.ops.requeue import STALE_S, OpenRequests, arm, create_consumer, mark_over, starts_of
@@ -30,6 +30,8 @@ _GAP = "mesh.conf.gap"
 _RESTORED = "mesh.restored"
 """Metadata of LOG: the backup that it was made from, and if that came to its end."""
 _CONF = "CONF"
+_ADDED = (SHADOW,)
+"""Streams that backups of earlier versions do not have. They begin empty; nothing depends on what they held."""
 _API_S = 60.0
 _UNDER_WAY = "mesh.restoring"
 """A restore asks here if there is another one, and answers that it is there."""
@@ -71,6 +73,7 @@ async def restore(
     """
     manifest = whole_manifest(folder)
     fleet = _fleet_in(folder, manifest)
+    manifest = _with_added(manifest, fleet)
     configs = {name: _config(each, replicas) for name, each in manifest.streams.items()}
     if missing := stream_table(fleet).keys() - configs.keys():
         raise BackupUnusable(f"{folder} lacks the streams {', '.join(sorted(missing))}: it is not whole")
@@ -227,6 +230,15 @@ async def _clear(bus: Bus, there: Mapping[str, Any], manifest: Manifest) -> None
         )
     for name in sorted(there, key=lambda name: name == LOG):  # LOG last: it has the mark
         await delete_stream(bus, name)
+
+
+def _with_added(manifest: Manifest, fleet: Fleet) -> Manifest:
+    """Return a manifest that also has the streams which a backup of an earlier version lacks."""
+    if LOG not in manifest.streams:
+        return manifest
+    table = stream_table(fleet, Storage(replicas=int(manifest.streams[LOG].config.get("num_replicas", 1))))
+    added = {name: BackupStream(config=table[name]) for name in _ADDED}
+    return msgspec.structs.replace(manifest, streams={**added, **manifest.streams})
 
 
 def _config(stream: BackupStream, replicas: int | None) -> dict[str, Any]:

@@ -273,6 +273,21 @@ async def test_a_damaged_backup_is_refused_by_name_before_anything_is_written(tm
         assert not (await admin.api("STREAM.NAMES"))["streams"]
 
 
+async def test_a_backup_of_before_a_stream_was_added_is_restored_and_the_stream_begins_empty(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "backup"
+    async with mesh_with_requests(tmp_path / "first") as stage:
+        await backup(await stage.bus("admin"), folder)
+        manifest = read_manifest(folder)
+        older = {name: each for name, each in manifest.streams.items() if name != "SHADOW"}
+        assert older != manifest.streams
+        write(folder, msgspec.structs.replace(manifest, streams=older))
+        async with empty_server(stage.mesh, tmp_path / "second") as bare, bare.connected_as("admin") as admin:
+            await restore(admin, folder)
+            assert (await admin.api("STREAM.INFO.SHADOW"))["state"]["messages"] == 0
+
+
 async def test_a_bus_with_a_mesh_in_it_takes_no_restore(tmp_path: Path) -> None:
     async with mesh_with_requests(tmp_path / "first") as stage:
         admin = await stage.bus("admin")
