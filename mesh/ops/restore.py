@@ -31,7 +31,7 @@ _RESTORED = "mesh.restored"
 """Metadata of LOG: the backup that it was made from, and if that came to its end."""
 _CONF = "CONF"
 _ADDED = (SHADOW,)
-"""Streams that backups of earlier versions do not have. They begin empty; nothing depends on what they held."""
+"""Streams that backups of earlier versions lack. They begin empty; nothing depends on what they held."""
 _API_S = 60.0
 _UNDER_WAY = "mesh.restoring"
 """A restore asks here if there is another one, and answers that it is there."""
