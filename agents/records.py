@@ -1,9 +1,9 @@
 """Records of a reference fleet: one SQLite file that every process of the fleet opens for itself.
 
-A process that finds no file makes one from `schema.sql` and `seed.sql` of the fleet's folder, out of the
-others' sight; the first to finish puts it in place. So a file that is there is whole, and readers and one
-writer do not block each other in it (write-ahead log). The schema has a table `effects` (idempotency_key,
-tool, result), which `once` keeps.
+A process that finds no file makes one from `schema.sql` and `seed.sql` of the fleet's folder, hidden from the
+others; the first to finish puts it in place. So an existing file is complete, and readers and a writer do not
+block each other in it (write-ahead log). The schema has a table `effects` (idempotency_key, tool, result),
+which `once` maintains.
 """
 
 import os
@@ -20,7 +20,7 @@ import msgspec
 from mesh.agent import Retry, ToolError
 
 BUSY_S = 20.0
-"""How long a connection waits for another's transaction."""
+"""How long a connection waits for another's transaction (s)."""
 _WAITED_FOR_NOTHING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -37,7 +37,7 @@ class Records:
         self._fleet = package.rpartition(".")[2]
 
     def path(self) -> Path:
-        """Return the file: the variable's, or one in a directory of this user's for temporary things."""
+        """Return the file: the variable's, or one in this user's directory for temporary files."""
         named = os.environ.get(self._variable)
         if named:
             return Path(named)
@@ -45,10 +45,10 @@ class Records:
 
     @contextmanager
     def connected(self, *, busy_s: float = BUSY_S) -> Iterator[sqlite3.Connection]:
-        """Yield a connection of the caller's own, to a database that is there and filled.
+        """Yield a new connection to a database that exists and is filled.
 
-        Statements commit one by one, unless they are in a `transaction`. Raises Retry if others kept the
-        file locked for `busy_s`.
+        Statements commit one by one, unless they are in a `transaction`. Raises Retry if others kept the file
+        locked for `busy_s`.
         """
         file = self.path()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,10 +65,10 @@ class Records:
             raise
 
     def _create(self, file: Path) -> None:
-        """Make the database whole in a folder of its own, and link it into place unless one is there by now.
+        """Make the complete database in a separate folder, and link it into place unless there is one by now.
 
-        Switching to the write-ahead log turns a read into a write. While another connection is in the file,
-        SQLite refuses that at once, without waiting; in this folder there is no other.
+        Switching to the write-ahead log turns a read into a write. While another connection uses the file,
+        SQLite refuses that at once, without waiting; in the separate folder there is no other.
         """
         with tempfile.TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as directory:
             made = Path(directory) / file.name
@@ -84,7 +84,7 @@ class Records:
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """Make the block happen wholly or not at all."""
-    db.execute("BEGIN IMMEDIATE")  # a read that became a write in it would be refused at once, not wait
+    db.execute("BEGIN IMMEDIATE")  # a read that becomes a write in it would be refused without waiting
     try:
         yield
     except BaseException:
@@ -94,9 +94,9 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def once(db: sqlite3.Connection, key: str, tool: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do something unless it was done under this key; return what came of it, then or now.
+    """Do something unless it was done under this key; return the result, then or now.
 
-    The effect and its record are one transaction: there is no moment at which only one of them is true.
+    The effect and its record are one transaction: at no moment is only one of them true.
     """
     with transaction(db):
         found = done(db, key)
@@ -108,7 +108,7 @@ def once(db: sqlite3.Connection, key: str, tool: str, do: Callable[[], dict[str,
 
 
 def done(db: sqlite3.Connection, key: str) -> dict[str, Any] | None:
-    """Return what came of the effect with this key; None if it did not happen."""
+    """Return the result of the effect with this key; None if it did not happen."""
     row = db.execute("SELECT result FROM effects WHERE idempotency_key = ?", (key,)).fetchone()
     if row is None:
         return None

@@ -1,7 +1,7 @@
 """Handoff Mesh: event-sourced, guarded handoffs between LLM agents on NATS JetStream.
 
-The names below are the public ones. They are imported when they are first used, so that `import mesh`
-costs nothing and needs no bus. An agent's own file imports from `mesh.agent`.
+The names below are the public ones. They are imported on first use, so that `import mesh` costs nothing and
+needs no bus. An agent's own file imports from `mesh.agent`.
 """
 
 from importlib import import_module
@@ -64,7 +64,7 @@ _HOMES = (
     "mesh.client",
     "mesh.local.run",
 )
-"""In the order in which they are looked through: the later ones load more."""
+"""In search order: the later ones load more."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Errors of the bus, the log, provisioning, artifacts, the embedded server and the operator's API.
 
-Their `code` is API; their text is not. `OutcomeUnknown` leaves open if something was done: look before you
-act again. After any other error of the bus nothing was done.
+Their `code` is API; their text is not. `OutcomeUnknown` leaves open whether something was done: check before
+you act again. After any other error of the bus nothing was done.
 """
 
 from enum import IntEnum
@@ -22,7 +22,7 @@ class ExportInvalid(Malformed, code="export.invalid"):
 
 
 class BusError(MeshError, code="bus.error"):
-    """Something between us and the bus."""
+    """Root of the errors between us and the bus."""
 
 
 class Unreachable(BusError, code="bus.unreachable"):
@@ -34,11 +34,11 @@ class BadAddress(BusError, code="bus.bad_address"):
 
 
 class TlsFailed(BusError, code="bus.tls"):
-    """The connection cannot be secured as it has to be; the text names the cause. Waiting does not help."""
+    """The connection cannot be secured as required; the text names the cause. Waiting does not help."""
 
 
 class TlsUnusable(TlsFailed, code="bus.tls_files"):
-    """A certificate or key file of ours cannot be used."""
+    """One of our certificate or key files cannot be used."""
 
 
 class AuthenticationFailed(BusError, code="bus.authentication"):
@@ -64,11 +64,11 @@ class TooLarge(BusError, code="bus.too_large"):
 
 
 class OutcomeUnknown(BusError, code="bus.outcome_unknown"):
-    """The message may have taken effect or not: look before you act again."""
+    """The message may or may not have taken effect: check before you act again."""
 
 
 class NoResponders(OutcomeUnknown, code="bus.no_responders"):
-    """Nobody listens on that subject, or the stream has no leader at the moment."""
+    """No client listens on that subject, or the stream has no leader at the moment."""
 
 
 class TimedOut(OutcomeUnknown, code="bus.timed_out"):
@@ -80,7 +80,7 @@ class Disconnected(OutcomeUnknown, code="bus.disconnected"):
 
 
 class ApiCode(IntEnum):
-    """Values of `err_code` that mean something here; the names are those of nats-server's errors.json."""
+    """Values of `err_code` that matter here; the names are those of nats-server's errors.json."""
 
     ACCOUNT_RESOURCES_EXCEEDED = 10002
     CLUSTER_NOT_AVAILABLE = 10008
@@ -92,13 +92,13 @@ class ApiCode(IntEnum):
     STREAM_NOT_FOUND = 10059
     WRONG_LAST_SEQUENCE = 10071
     STORE_FAILED = 10077
-    """One code for a full stream and for a subject that holds all it may; only the words differ."""
+    """One code for a full stream and for a full subject; only the texts differ."""
     WRONG_LAST_SEQUENCE_CONSTANT = 10164
-    """Another write of that subject is on its way."""
+    """Another write to that subject is under way."""
 
 
 class ApiError(BusError, code="bus.api_error"):
-    """JetStream refused; `err_code` says why, the text does not."""
+    """JetStream refused; `err_code` tells why, the text does not."""
 
     def __init__(self, subject: str, err_code: int, description: str) -> None:
         super().__init__(f"{subject}: {description} ({err_code})")
@@ -112,9 +112,9 @@ class PublishRefused(ApiError, code="bus.publish_refused"):
 
 
 class StreamFull(PublishRefused, code="bus.stream_full"):
-    """The stream, or the store that it lies in, is full. Nothing was stored and nothing is dropped.
+    """The stream, or the store that it is in, is full. Nothing was stored and nothing is dropped.
 
-    An admin raises the limit (`mesh setup`, or the server's `max_file_store`), and what waits goes on.
+    An admin raises the limit (`mesh setup`, or the server's `max_file_store`), and what waits continues.
     """
 
     def __init__(self, subject: str, err_code: int, description: str, stream: str) -> None:
@@ -123,15 +123,15 @@ class StreamFull(PublishRefused, code="bus.stream_full"):
 
 
 class SubjectTaken(PublishRefused, code="bus.subject_taken"):
-    """The subject holds as many messages as it may: somebody wrote it before."""
+    """The subject holds as many messages as it may: another write came first."""
 
 
 class SequenceConflict(PublishRefused, code="bus.sequence_conflict"):
-    """The compare-and-set was lost: somebody else wrote first. Read again, decide again."""
+    """The compare-and-set was lost: another write came first. Read again, decide again."""
 
 
 PASSING = (Unreachable, OutcomeUnknown, StreamFull)
-"""Errors that pass by themselves: try again later (after an unknown outcome, look first)."""
+"""Errors that pass by themselves: try again later (after an unknown outcome, check first)."""
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class LogUnreadable(MeshError, code="log.unreadable"):
 
 
 class LogCutShort(MeshError, code="log.cut_short"):
-    """The log ends before a place up to which it was read: it was wiped or restored, and is another one."""
+    """The log ends before a place up to which it was read: it was wiped or restored, and is another log."""
 
     def __init__(self, read: int, last: int) -> None:
         super().__init__(
@@ -155,40 +155,40 @@ class LogCutShort(MeshError, code="log.cut_short"):
 
 
 class BackupUnusable(MeshError, code="backup.unusable"):
-    """A folder is no whole backup, or not one of this mesh; the text says which, and what to do."""
+    """A folder is not a complete backup, or not one of this mesh; the text tells which, and what to do."""
 
 
 class RestoreFailed(MeshError, code="backup.restore_failed"):
-    """A restore cannot begin or go on; the text says why. What it wrote is of no use to any service."""
+    """A restore cannot begin or continue; the text tells why. What it wrote is of no use to any service."""
 
 
 # --- provisioning ---------------------------------------------------------------------------------
 
 
 class UnsafeChange(MeshError, code="provision.unsafe_change"):
-    """A change that would lose data or change what stored data means; an admin must decide it."""
+    """A change that would lose data or change the meaning of stored data; an admin must decide it."""
 
-    def __init__(self, what: str, field: str, stands: object, wanted: object) -> None:
-        super().__init__(f"{what}: {field} is {stands!r} and cannot safely become {wanted!r}")
+    def __init__(self, what: str, field: str, current: object, wanted: object) -> None:
+        super().__init__(f"{what}: {field} is {current!r} and cannot safely become {wanted!r}")
         self.field = field
 
 
 class OtherPartitions(MeshError, code="mesh.other_partitions"):
-    """A mesh has another number of partitions than a fleet file or a guard says. It keeps its own for life.
+    """A mesh has another number of partitions than a fleet file or a guard. It keeps its number for life.
 
     Args:
-        stands: the mesh's number.
-        wanted: the other one.
-        by: who says it.
+        current: the mesh's number.
+        wanted: the other number.
+        by: who gives it.
     """
 
-    def __init__(self, stands: int, wanted: int, by: str) -> None:
+    def __init__(self, current: int, wanted: int, by: str) -> None:
         super().__init__(
-            f"this mesh was made with {stands} partitions, and {by} says {wanted}; a mesh keeps its number: "
-            f"say `partitions = {stands}` under [guard] in the fleet file and run `mesh setup`, "
+            f"this mesh was made with {current} partitions, and {by} says {wanted}; a mesh keeps its number: "
+            f"say `partitions = {current}` under [guard] in the fleet file and run `mesh setup`, "
             f"or set up a new mesh, on a store of its own"
         )
-        self.stands = stands
+        self.current = current
         self.wanted = wanted
 
 
@@ -211,7 +211,7 @@ class ArtifactError(MeshError, code="artifact.error"):
     """
 
     permanent: ClassVar[bool] = True
-    """False if trying again may help: the turn is retried then, else a person gets it."""
+    """False if trying again may help: the turn is then retried, else a person gets it."""
 
 
 class ArtifactMissing(ArtifactError, code="artifact.missing"):
@@ -227,7 +227,7 @@ class ArtifactForeign(ArtifactError, code="artifact.foreign"):
 
 
 class ArtifactTooLarge(ArtifactError, code="artifact.too_large"):
-    """More bytes than the caller takes into memory."""
+    """More bytes than the caller accepts in memory."""
 
 
 class ArtifactDenied(ArtifactError, code="artifact.denied"):
@@ -235,13 +235,13 @@ class ArtifactDenied(ArtifactError, code="artifact.denied"):
 
 
 class StoreUnreachable(ArtifactError, code="artifact.store_unreachable"):
-    """The store does not answer, or fails in itself. Try again later."""
+    """The store does not answer, or has an internal error. Try again later."""
 
     permanent: ClassVar[bool] = False
 
 
 class StoreUnusable(ArtifactError, code="artifact.store_unusable"):
-    """There is no such store, or it cannot take what it is given: its name, its bucket, its disk."""
+    """There is no such store, or it cannot store the data: because of its name, its bucket, its disk."""
 
 
 class StoreExtraMissing(StoreUnusable, code="artifact.extra_missing"):
@@ -260,7 +260,7 @@ class ServerError(MeshError, code="server.error"):
 
 
 class ServerMissing(ServerError, code="server.missing"):
-    """There is no nats-server binary beside the interpreter or on the PATH."""
+    """There is no nats-server binary next to the interpreter or on the PATH."""
 
 
 class StoreInUse(ServerError, code="server.store_in_use"):
@@ -279,7 +279,7 @@ class ServerFailed(ServerError, code="server.failed"):
 
 
 class UsageWrong(MeshError, code="cli.usage"):
-    """The arguments make no sense together, or name something that is not there."""
+    """The arguments make no sense together, or name something that does not exist."""
 
 
 class NotFound(MeshError, code="cli.not_found"):
@@ -287,7 +287,7 @@ class NotFound(MeshError, code="cli.not_found"):
 
 
 class Impossible(MeshError, code="cli.impossible"):
-    """It cannot be done as things stand; the text says why, and what can be done."""
+    """It cannot be done in the current state; the text tells why, and what can be done."""
 
 
 class ControlRefused(MeshError, code="cli.refused"):

@@ -1,8 +1,8 @@
 """Settings: the bus's address, our name and our key.
 
-One order holds for each of them: what a command line says, then the environment, then files. The files
-are `.mesh/dev.json`, which a running `mesh dev` writes, and `url` in `mesh.toml`. Secrets are only ever
-named by their path here.
+The order is the same for each of them: the command line, then the environment, then files. The files are
+`.mesh/dev.json`, which a running `mesh dev` writes, and `url` in `mesh.toml`. Secrets are only ever named by
+their path here.
 """
 
 import json
@@ -28,16 +28,16 @@ STATE = ".mesh"
 """Directory of what `mesh dev` keeps: keys, store, logs."""
 DEV_FILE = "dev.json"
 ARTIFACTS = f"{STATE}/artifacts"
-"""Folder of artifacts, beside the fleet file, unless it names another store."""
+"""Folder of artifacts, next to the fleet file, unless it names another store."""
 _DEV_KEPT = ("keys", "store")
-"""Folders that a stopped `mesh dev` leaves there; `mesh setup` makes keys alone."""
+"""Folders that a stopped `mesh dev` leaves there; `mesh setup` makes only keys."""
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
 def own_build() -> str:
-    """Return of what this process's code was built, as `MESH_BUILD` says; empty if nobody says."""
+    """Return the build of this process's code, from `MESH_BUILD`; empty if it is not set."""
     return " ".join(os.environ.get("MESH_BUILD", "").split())[:MAX_VERSION_CHARS]
 
 
@@ -46,11 +46,11 @@ class SettingsInvalid(MeshError, code="settings.invalid"):
 
 
 class NoCredentials(MeshError, code="settings.no_credentials"):
-    """Our name or key was not found; the text says what to set."""
+    """Our name or key was not found; the text tells what to set."""
 
 
 class DevStopped(NoCredentials, code="bus.unreachable"):  # which it is to a script: later there may be one
-    """A `mesh dev` would have said who we are, and it has stopped."""
+    """A `mesh dev` would have given us credentials, and it has stopped."""
 
 
 class AnotherFleet(MeshError, code="settings.another_fleet"):
@@ -58,7 +58,7 @@ class AnotherFleet(MeshError, code="settings.another_fleet"):
 
 
 class ContextUnusable(MeshError, code="settings.context"):
-    """A context of the nats command line that is missing or cannot be used here."""
+    """A context of the nats command line is missing or cannot be used here."""
 
 
 class Settings(NamedTuple):
@@ -82,7 +82,7 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
     """How a running `mesh dev` describes itself in `.mesh/dev.json`."""
 
     fleet: str = ""
-    """The name of what it serves."""
+    """Name of the fleet that it serves."""
     folder: Path = Path()
     """Where it was started."""
     page: str = ""
@@ -92,7 +92,7 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
     monitor: str = ""
     """Address of the server's monitoring."""
     keys: Path
-    """Directory of everybody's seeds."""
+    """Directory of all members' seeds."""
     clients: tuple[str, ...] = ()
     viewers: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, body: bytes) -> "Dev":
-        """Return what a file says. Raises msgspec.MsgspecError."""
+        """Return the content of a file. Raises msgspec.MsgspecError."""
         return msgspec.json.decode(body, type=cls, dec_hook=lambda kind, value: kind(value))
 
     def first(self, role: str) -> str | None:
@@ -125,7 +125,7 @@ class Context(NamedTuple):
 
 
 class Access(NamedTuple):
-    """How to get on the bus."""
+    """How to reach the bus."""
 
     url: str
     name: str
@@ -133,7 +133,7 @@ class Access(NamedTuple):
     tls: TlsFiles = NO_FILES
 
     async def connect(self, *, wait: bool = False) -> "Bus":
-        """Return a connection, waited for if `wait`.
+        """Return a connection; with `wait`, wait for the bus.
 
         Raises NoCredentials, and as `mesh.bus.connection.connect`.
         """
@@ -200,7 +200,7 @@ def running_dev(here: Path) -> Dev | None:
 def project_of(here: Path) -> tuple[Path, ...]:
     """Return `here` and the directories above it, up to the nearest fleet file.
 
-    Beyond it lies another project, whose `mesh dev` serves another fleet.
+    Above that is another project, whose `mesh dev` serves another fleet.
     """
     folders = (here, *here.parents)
     return next((folders[: n + 1] for n, each in enumerate(folders) if (each / FILE_NAME).is_file()), folders)
@@ -209,16 +209,16 @@ def project_of(here: Path) -> tuple[Path, ...]:
 def _running(folders: Sequence[Path]) -> Dev | None:
     """Return the `mesh dev` that runs in the first folder that has one.
 
-    A file that another user could have written is not obeyed: in a folder such as /tmp it would lead to their
-    server.
+    A file that another user could have written is ignored: in a folder such as /tmp it would lead to that
+    user's server.
     """
     for path in _dev_files(folders):
-        if not _is_strangers(path):
+        if not _is_foreign(path):
             try:
                 dev = Dev.decode(path.read_bytes())
             except (OSError, msgspec.MsgspecError):
                 return None
-            return dev if _is_alive(dev.pid) else None  # one that was killed leaves its file behind
+            return dev if _is_alive(dev.pid) else None  # a killed one leaves its file behind
     return None
 
 
@@ -227,7 +227,7 @@ def _dev_files(folders: Sequence[Path]) -> Iterator[Path]:
     return (path for path in paths if path.is_file())
 
 
-def _is_strangers(path: Path) -> bool:
+def _is_foreign(path: Path) -> bool:
     """Return True if another user owns a file, or may write to it."""
     found = path.stat()
     return found.st_uid != os.getuid() or bool(found.st_mode & 0o022)
@@ -236,7 +236,7 @@ def _is_strangers(path: Path) -> bool:
 def index_folder(here: Path) -> Path:
     """Return the folder that keeps indexes of requests: a project's own, else one in the user's cache."""
     for folder in project_of(here):
-        if (folder / STATE).is_dir() and not _is_strangers(folder / STATE):
+        if (folder / STATE).is_dir() and not _is_foreign(folder / STATE):
             return folder / STATE
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache")
     return home / "handoff-mesh"
@@ -271,7 +271,7 @@ def _read_context(name: str) -> Context:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    """Return a fleet file; an empty one if it cannot be read: commands that need it name its mistakes."""
+    """Return a fleet file; empty if it cannot be read: commands that need it report its mistakes."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -279,7 +279,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 class Sources:
-    """Everything that says how to get on the bus, each read once. Raises SettingsInvalid, ContextUnusable."""
+    """All sources of how to reach the bus, each read once. Raises SettingsInvalid, ContextUnusable."""
 
     def __init__(self, flags: Flags = NO_FLAGS) -> None:
         self._flags = flags
@@ -304,7 +304,7 @@ class Sources:
 
     @property
     def url(self) -> str | None:
-        """The bus's URL; None when nothing names it. Raises AnotherFleet."""
+        """The bus's URL; None if no source names it. Raises AnotherFleet."""
         if named := self._flags.url or self._context.url or self._settings.url:
             return named
         return self._own_dev.url if self._own_dev else self._url_in_file
@@ -318,7 +318,7 @@ class Sources:
 
     @property
     def _fleet(self) -> str:
-        """The name in the project's fleet file; empty without one that says it."""
+        """The name in the project's fleet file; empty if there is none."""
         name = _read_toml(self._project[-1] / FILE_NAME).get("name")
         return name if isinstance(name, str) else ""
 
@@ -336,9 +336,9 @@ class Sources:
         return found if isinstance(found, str) else None
 
     def tls(self, url: str) -> TlsFiles:
-        """Return the TLS files for `url`, each by the first source that names it.
+        """Return the TLS files for `url`, each from the first source that names it.
 
-        Those in the fleet file go with the URL in it. Raises SettingsInvalid.
+        Those in the fleet file belong to the URL in it. Raises SettingsInvalid.
         """
         settings = self._settings
         environment = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
@@ -347,7 +347,7 @@ class Sources:
         return TlsFiles(*(next(filter(None, each), None) for each in zip(*sources, strict=True)))
 
     def _tls_in_file(self) -> TlsFiles:
-        """Return the files of `[bus.tls]`; they lie beside the fleet file unless their path is whole."""
+        """Return the files of `[bus.tls]`, relative to the fleet file unless their path is absolute."""
         try:  # `mesh.fleet.file` checks it, too; a client has no need to load that
             table = msgspec.convert(self._file.get("bus", {}), dict[Literal["tls"], dict[str, str]])
             return TlsFiles(**{name: self._here / path for name, path in table.get("tls", {}).items()})
@@ -357,12 +357,12 @@ class Sources:
             ) from wrong
 
     def access(self, roles: tuple[str, ...]) -> Access:
-        """Return how to get on the bus as one of `roles`, the best first.
+        """Return how to reach the bus as one of `roles`, the best first.
 
-        Raises NoCredentials, DevStopped among them, AnotherFleet and SettingsInvalid.
+        Raises NoCredentials including DevStopped, AnotherFleet and SettingsInvalid.
         """
         url = self.url or DEFAULT_URL
-        dev = self._dev if self._dev is not None and self._dev.url == url else None  # its keys open no other
+        dev = self._dev if self._dev is not None and self._dev.url == url else None  # its keys fit no other
         keys = tuple(self._given_keys())
         name = self._flags.name
         if name is None and keys:
@@ -373,20 +373,20 @@ class Sources:
             first = (dev.first(role) for role in roles)
             name = next((each for each in first if each and seed_file(dev.keys, each).exists()), None)
         if name is None:
-            raise self._nobody(roles)
+            raise self._no_credentials(roles)
         # A server of `mesh dev` listens on loopback, without TLS.
         return Access(url, name, self._key_of(name, keys, dev), NO_FILES if dev else self.tls(url))
 
     def _given_keys(self) -> Iterator[tuple[str, Path]]:
-        """Yield the keys that a context and the environment name, each with its name: else the file's."""
+        """Yield the keys that a context and the environment name, each with its name or the file's."""
         if self._context.nkey is not None:
             yield self._context.nkey.stem, self._context.nkey
         if self._settings.credentials is not None:
             yield self._settings.name or self._settings.credentials.stem, self._settings.credentials
 
     def _key_of(self, name: str, keys: tuple[tuple[str, Path], ...], dev: Dev | None) -> Path:
-        """Return the seed of `name`: one that was given as its own, or one that `mesh dev` keeps."""
-        given = [path for whose, path in keys if whose == name]
+        """Return the seed of `name`: a key that was given as its own, or one that `mesh dev` keeps."""
+        given = [path for owner, path in keys if owner == name]
         if given:
             return given[0]
         if dev is not None and seed_file(dev.keys, name).exists():
@@ -394,7 +394,7 @@ class Sources:
         text = f"no key of {name!r}: set MESH_NAME={name} and MESH_CREDENTIALS to its {SEED_SUFFIX} file"
         raise self._without_dev(text)
 
-    def _nobody(self, roles: tuple[str, ...]) -> NoCredentials | AnotherFleet:
+    def _no_credentials(self, roles: tuple[str, ...]) -> NoCredentials | AnotherFleet:
         wanted = " or ".join(roles)
         article = "an" if wanted[:1] in "aeiou" else "a"
         return self._without_dev(
@@ -403,7 +403,7 @@ class Sources:
         )
 
     def _without_dev(self, text: str) -> NoCredentials | AnotherFleet:
-        """Return the error that says `text`, and why no `mesh dev` helps where one might."""
+        """Return the error with this `text`, and why no `mesh dev` helps where one might."""
         if self._dev is None and self.url is None:
             beyond = _running(self._project[-1].parents)
             if beyond is not None and beyond.fleet:
@@ -414,22 +414,22 @@ class Sources:
                 f"no `mesh dev` runs in {folder} any more: start it again there, "
                 "or name another bus (NATS_URL) and a key for it (MESH_CREDENTIALS)"
             )
-        strangers = next(filter(_is_strangers, _dev_files(self._project)), None)
+        strangers = next(filter(_is_foreign, _dev_files(self._project)), None)
         if self._dev is None and strangers is not None:
             text += f"; {strangers} is not obeyed, since another user owns it or may write to it"
         return NoCredentials(text)
 
 
 def store_in(store: str, folder: Path) -> str:
-    """Return a store of artifacts as every process names it: a URL as it is, or a folder's whole path.
+    """Return a store of artifacts as every process names it: a URL unchanged, or a folder's absolute path.
 
     Args:
-        store: a URL, a path, or nothing for the folder that a mesh has by itself.
-        folder: where it is said.
+        store: a URL, a path, or empty for a mesh's default folder.
+        folder: folder that a path is relative to.
     """
     return store if "://" in store else str((folder / Path(store or ARTIFACTS).expanduser()).absolute())
 
 
 def find_access(roles: tuple[str, ...], flags: Flags = NO_FLAGS) -> Access:
-    """Return how to get on the bus for a command that one of `roles` may give. Raises as `Sources.access`."""
+    """Return how to reach the bus for a command that one of `roles` may give. Raises as `Sources.access`."""
     return Sources(flags).access(roles)

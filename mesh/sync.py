@@ -1,11 +1,11 @@
-"""The client without `async`, for scripts and notebooks: its connection lives in a thread of its own.
+"""The client without `async`, for scripts and notebooks: its connection runs in its own thread.
 
     with Client.from_env() as client:
         request = client.submit("Where is my parcel?", answer_type=Parcel)
         print(client.wait(request, timeout_s=60).answer)
 
-It works where an event loop runs already, as in a notebook; it holds that loop up meanwhile. A program that
-is async itself takes `mesh.Client`.
+It also works inside a running event loop, as in a notebook, and blocks that loop meanwhile. An async program
+uses `mesh.Client`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _END = object()
 
 
 class Client:
-    """One client's connection. Made by `from_env` or `connect`; `with` closes it. Threads may share it.
+    """A client's connection. Made by `from_env` or `connect`; `with` closes it. Threads may share it.
 
     Arguments and errors are those of `mesh.Client`.
     """
@@ -41,12 +41,12 @@ class Client:
 
     @classmethod
     def from_env(cls, *, name: str | None = None, wait: bool = False) -> Self:
-        """Return a client with the bus and the key that commands find here."""
+        """Return a client with the bus and the key that commands use here."""
         return cls(lambda: AsyncClient.from_env(name=name, wait=wait))
 
     @classmethod
     def connect(cls, url: str, **more: Any) -> Self:
-        """Return a client; `more` is that of `mesh.Client.connect`."""
+        """Return a client; `more` as in `mesh.Client.connect`."""
         return cls(lambda: AsyncClient.connect(url, **more))
 
     @property
@@ -61,7 +61,7 @@ class Client:
     def submit(self, text: str, *, answer_type: None = None, **more: Any) -> RequestId: ...
 
     def submit(self, text: str, **more: Any) -> Any:
-        """Store a request and return its id; `more` is that of `mesh.Client.submit`."""
+        """Store a request and return its id; `more` as in `mesh.Client.submit`."""
         return self._run(self._client.submit(text, **more))
 
     @overload
@@ -127,7 +127,7 @@ class Client:
         return self._run(self._client.latest(request))
 
     def questions(self, request: str) -> tuple[Question, ...]:
-        """Return what a request asks this client and has no reply yet, the oldest first."""
+        """Return this client's open questions in a request, oldest first."""
         return self._run(self._client.questions(request))
 
     def reply(self, question: Question, value: Any, *, by: str = "") -> None:
@@ -135,7 +135,7 @@ class Client:
         self._run(self._client.reply(question, value, by=by))
 
     def cancel(self, request: str, reason: str = "", *, by: str = "") -> None:
-        """Ask for a request of this client's own to be ended."""
+        """Ask for one of this client's own requests to be ended."""
         self._run(self._client.cancel(request, reason, by=by))
 
     def close(self) -> None:
@@ -153,5 +153,5 @@ class Client:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine comes to in the client's own loop."""
+        """Return the result of a coroutine in the client's own loop."""
         return self._loop.run(work)

@@ -1,4 +1,4 @@
-"""Tools for asyncio: alarms that share one delay, tasks that begin at once, a loop in a thread of its own."""
+"""Tools for asyncio: alarms that share one delay, tasks that begin at once, a loop in its own thread."""
 
 import asyncio
 import threading
@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 # --- alarms ---------------------------------------------------------------------------------------
-# The event loop keeps its timers sorted, and those that were cancelled too. Two timers of its own would cost
-# a quick turn as much as its journal does. So calls with one delay share one timer; nearly all are cancelled.
+# The event loop keeps its timers sorted, even cancelled ones. Two own timers would cost a quick turn as much
+# as its journal. So calls with one delay share one timer; nearly all of them are cancelled.
 
 
 class ArmedAlarm:
-    """One call to come."""
+    """A call that will be made."""
 
     __slots__ = ("at", "call")
 
@@ -23,7 +23,7 @@ class ArmedAlarm:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Let the call not come. Idempotent."""
+        """Prevent the call. Idempotent."""
         self.call = None
 
     def ring(self) -> None:
@@ -35,7 +35,7 @@ class Alarms:
     """Calls after the same delay, in the order in which they were set.
 
     Args:
-        delay_s: returns the delay. If it becomes shorter, no call overtakes one that was set before.
+        delay_s: returns the delay. If it becomes shorter, no call overtakes an earlier one.
     """
 
     def __init__(self, delay_s: Callable[[], float]) -> None:
@@ -65,15 +65,15 @@ class Alarms:
 
 
 # --- tasks that begin at once ---------------------------------------------------------------------
-# A task of Python 3.11 runs nothing before the loop's next pass. What it says on the bus would wait until its
-# maker waits for something, too. (Tasks of Python 3.12 can begin so by themselves.)
+# A task of Python 3.11 runs nothing before the loop's next pass. What it sends on the bus would wait until
+# its maker waits for something, too. (Tasks of Python 3.12 have eager start built in.)
 
 
 def eager(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-    """Run a coroutine up to its first wait, and return what will be its result. The rest is a task.
+    """Run a coroutine up to its first wait, and return a future of its result. The rest is a task.
 
-    That first part runs in the caller's task: it may open no time limit and no group of tasks. An error is
-    the result's; it is not reported if the result is never asked for.
+    That first part runs in the caller's task: it may open no time limit and no group of tasks. An error
+    becomes the result's; it is not reported if the result is never asked for.
     """
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     try:
@@ -84,20 +84,20 @@ def eager(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
         result.set_exception(error)
     else:
         result = asyncio.get_running_loop().create_task(_Rest(work, awaited))
-    result.add_done_callback(_nobody_asks)
+    result.add_done_callback(_retrieve_error)
     return result
 
 
-def _nobody_asks(result: asyncio.Future[Any]) -> None:
+def _retrieve_error(result: asyncio.Future[Any]) -> None:
     if not result.cancelled():
         result.exception()
 
 
 class _Rest(Coroutine[Any, Any, T]):
-    """A coroutine that waits for something already.
+    """A coroutine that is already waiting for something.
 
-    An object and no generator: a task that is cancelled before its first step throws into what never ran. The
-    work would not hear of that.
+    It is an object and not a generator: a task that is cancelled before its first step throws into a
+    coroutine that never ran. The work would not notice that.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
@@ -124,12 +124,12 @@ class _Rest(Coroutine[Any, Any, T]):
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for callers without `async` or with a loop that runs already.
+    """An event loop in its own thread, for callers without `async` or with a running loop.
 
     Work sees the context variables of its caller.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
         owner: what is closed with it, in words.
     """
 
@@ -144,7 +144,7 @@ class LoopThread:
         return self._closed
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine comes to; an interrupt here cancels it there.
+        """Return the result of a coroutine; an interrupt here cancels it there.
 
         Raises RuntimeError once this is closed.
         """
@@ -171,7 +171,7 @@ class LoopThread:
 
 
 async def _cancelled() -> None:
-    """Cancel all other tasks of this loop, and wait for their ends."""
+    """Cancel all other tasks of this loop, and wait for them to end."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

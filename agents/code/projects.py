@@ -1,7 +1,7 @@
 """The broken projects that ship: each is a git repository, made from one file of `broken/`.
 
-A history cannot ship as a folder, and it is what a reader looks at first: which commit broke it. So each file
-has the commits one by one. Author and dates are fixed, so that the same file gives the same commits.
+A history cannot ship as a folder, and readers check it first: which commit broke the code. So each file has
+the commits one by one. Author and dates are fixed, so that the same file gives the same commits.
 """
 
 import os
@@ -18,7 +18,7 @@ from mesh.agent import Permanent, Retry, ToolError
 
 BROKEN = Path(__file__).with_name("broken")
 SCRATCH = "CODE_SCRATCH"
-"""The environment's variable for the folder under which everything is made and changed."""
+"""The environment variable for the folder in which everything is made and changed."""
 GIT_S = 30.0
 _BEGAN = 1_767_225_600  # 2026-01-01, the first commit's; each later one is a day after
 _DAY_S = 86_400
@@ -33,7 +33,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A text in a file, and what stands there instead."""
+    """A text in a file, and its replacement."""
 
     path: str
     old: str
@@ -57,8 +57,8 @@ def project(name: str) -> Project:
     """Return a project. Raises ToolError if there is none of that name."""
     if name not in names():
         raise ToolError(f"There is no project {name!r}. There are: {', '.join(names())}.")
-    told = tomllib.loads((BROKEN / f"{name}.toml").read_text(encoding="utf-8"))
-    return msgspec.convert(told, Project)
+    content = tomllib.loads((BROKEN / f"{name}.toml").read_text(encoding="utf-8"))
+    return msgspec.convert(content, Project)
 
 
 def scratch() -> Path:
@@ -70,7 +70,7 @@ def scratch() -> Path:
 
 
 def git(folder: Path, *arguments: str, dated: int | None = None) -> str:
-    """Run git in a folder, with no configuration but ours; return what it prints.
+    """Run git in a folder with only our configuration; return its output.
 
     Args:
         dated: seconds since 1970 that a commit gets as its date; by default the clock's.
@@ -78,7 +78,7 @@ def git(folder: Path, *arguments: str, dated: int | None = None) -> str:
     Raises Retry if it takes too long, Permanent if it is not installed or fails.
     """
     own = {
-        f"GIT_{who}_{what.upper()}": said for who in ("AUTHOR", "COMMITTER") for what, said in _WHO.items()
+        f"GIT_{who}_{what.upper()}": value for who in ("AUTHOR", "COMMITTER") for what, value in _WHO.items()
     }
     dates = {} if dated is None else {f"GIT_{who}_DATE": f"{dated} +0000" for who in ("AUTHOR", "COMMITTER")}
     alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0"}
@@ -98,14 +98,14 @@ def git(folder: Path, *arguments: str, dated: int | None = None) -> str:
 
 
 def origin(name: str) -> Path:
-    """Return a project's repository, made when it is first wanted. Raises ToolError, Retry, Permanent."""
-    told = project(name)
+    """Return a project's repository, made on first use. Raises ToolError, Retry, Permanent."""
+    content = project(name)
     made = scratch() / "origins" / name
     if not made.is_dir():
         made.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=made.parent, prefix=".making-") as making:
             fresh = Path(making) / name
-            _make(fresh, told)
+            _make(fresh, content)
             put(fresh, made)
     return made
 
@@ -120,10 +120,10 @@ def put(fresh: Path, place: Path) -> None:
         shutil.rmtree(fresh)
 
 
-def _make(folder: Path, told: Project) -> None:
+def _make(folder: Path, content: Project) -> None:
     folder.mkdir()
     git(folder, "init", "--quiet", "--initial-branch=main")
-    for number, commit in enumerate(told.commits):
+    for number, commit in enumerate(content.commits):
         write(folder, commit.files)
         git(folder, "add", "--all")
         git(folder, "commit", "--quiet", "--message", commit.message, dated=_BEGAN + number * _DAY_S)

@@ -1,12 +1,12 @@
 """The swarm: mender, its root, has a project read by three at once, and alone changes it.
 
-A request names a project that ships (`project prices`). It is checked out and tested first, so that the
-readers know how it fails. The writer finds the clone and the failure on the board, and what the readers found
-in their results. A person gets what no edit mends.
+A request names a shipped project (`project prices`). It is checked out and tested first, so that the readers
+know how it fails. The writer finds the clone and the failure on the board, and the readers' findings in their
+results. A person gets what no edit can fix.
 
-Each reader looks for the cause in a way of its own. It accepts one intent (`history`, `trace`,
-`specification`) with the facts `workspace` and `failure`, and delivers the fact `edits`: what it would
-change. None of them has a tool that changes anything.
+Each reader looks for the cause in its own way. It accepts one intent (`history`, `trace`, `specification`)
+with the facts `workspace` and `failure`, and delivers the fact `edits`: what it would change. No reader has a
+tool that changes anything.
 """
 
 import re
@@ -34,11 +34,11 @@ READS = {
     "trace": "On which line does it break?",
     "specification": "What should it do?",
 }
-"""Tasks by intent, each with what it is to find out."""
+"""Tasks by intent, each with the question to answer."""
 
 
 async def reads(turn: Turn) -> Sequence[Task]:
-    """Return a task for each way to look; none for a project that is not there, or whose tests pass."""
+    """Return a task for each way to look; none if the project does not exist, or its tests pass."""
     named = _PROJECT.search(str(turn.facts.get("text", turn.handoff.summary)))
     if named is None:
         return ()
@@ -49,7 +49,7 @@ async def reads(turn: Turn) -> Sequence[Task]:
     failure = await turn.call(run_tests, workspace=there["workspace"], commit=there["commit"])
     if failure["passed"]:
         return ()
-    await turn.post({**there, "failure": failure})  # for the writer, which begins when all is read
+    await turn.post({**there, "failure": failure})  # for the writer, which begins when all readers are done
     facts = {"workspace": there["workspace"], "failure": failure}
     return [
         turn.task(intent, intent=intent, summary=why, facts=facts, carry=()) for intent, why in READS.items()

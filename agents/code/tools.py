@@ -62,10 +62,10 @@ def read_history(workspace: WorkspaceId, commits: Annotated[int, Field(ge=1, le=
     """
     there = Workspace(workspace)
     newest = git(there.folder, "log", f"-{commits}", "--format=%h%x09%s", "--abbrev=12").splitlines()
-    told = [dict(zip(("commit", "message"), line.split("\t", 1), strict=True)) for line in newest]
+    newest_commits = [dict(zip(("commit", "message"), line.split("\t", 1), strict=True)) for line in newest]
     return {
-        "commits": told,
-        "changes": [change for each in told for change in _changes(there, each["commit"])],
+        "commits": newest_commits,
+        "changes": [change for each in newest_commits for change in _changes(there, each["commit"])],
     }
 
 
@@ -120,14 +120,14 @@ def find_misspelling(workspace: WorkspaceId, path: Path, line: int, why: str) ->
 
 
 def _texts(there: Workspace) -> Iterator[tuple[str, str]]:
-    """Yield every file that can be read, with its text."""
+    """Yield every readable file, with its text."""
     for path in there.files():
         with suppress(ToolError):
             yield path, there.text(path)
 
 
 def _names(text: str) -> Iterator[str]:
-    """Yield every name that a file defines, sets or reads; of one that is no Python, none."""
+    """Yield every name that a file defines, sets or reads; none if it is not Python."""
     try:
         parsed = ast.parse(text)
     except (SyntaxError, ValueError):

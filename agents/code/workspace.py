@@ -1,11 +1,11 @@
 """A workspace: a scratch clone of one project, the only place where anything is read, run or changed.
 
-Its id comes from the idempotency key of the call that made it, so that a call which is repeated finds it.
-A change is a commit, and the commit names the key of its call: git itself remembers what was done.
+Its id comes from the idempotency key of the call that made it, so a repeated call finds it. A change is a
+commit, and the commit names the key of its call: git itself remembers what was done.
 
-The test runner is pytest in a process of its own, with an end. It gets no variable of ours but the path, no
-plugin that is installed by chance, and writes nothing beside the code. It is no sandbox: a project's tests
-may do anything that the agent's user may.
+The test runner is pytest in a separate process, with a time limit. It gets no variable of ours but the path
+and no plugins that happen to be installed, and writes nothing beside the code. It is not a sandbox: a
+project's tests may do anything that the agent's user may.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from mesh.agent import Permanent, ToolError
 
 ID = re.compile(r"w-[0-9a-f]{16}")
 MOST_BYTES = 64_000
-"""Of a file that is read or written."""
+"""Largest size of a file that is read or written."""
 PROTECTED = ("tests",)
-"""Folders that nobody changes: what should be, stands there."""
+"""Folders that are never changed: they define what should be."""
 _KEY = "Idempotency-Key"
 
 
 class Workspace:
-    """One scratch clone. Raises ToolError for an id that leads to none."""
+    """A scratch clone. Raises ToolError for an unknown id."""
 
     def __init__(self, workspace: str) -> None:
         if ID.fullmatch(workspace) is None:
@@ -43,7 +43,7 @@ class Workspace:
 
     @classmethod
     def made(cls, project: str, key: str) -> "Workspace":
-        """Return the clone of a project that this key stands for, made if it is not there.
+        """Return the clone of a project that this key stands for, made if it does not exist.
 
         Raises ToolError for a project that does not exist.
         """
@@ -60,7 +60,7 @@ class Workspace:
         return cls(workspace)
 
     def file(self, path: str) -> Path:
-        """Return a file's place in the clone. Raises ToolError for one that is outside of it, or in .git."""
+        """Return a file's place in the clone. Raises ToolError for one outside it, or in .git."""
         named = PurePosixPath(path)
         found = (self.folder / named).resolve()  # follows links, too
         if named.is_absolute() or ".." in named.parts or not found.is_relative_to(self.folder):
@@ -70,7 +70,7 @@ class Workspace:
         return found
 
     def text(self, path: str) -> str:
-        """Return a file's text. Raises ToolError if there is none, or it is too large or no text."""
+        """Return a file's text. Raises ToolError if there is none, or it is too large or not text."""
         file = self.file(path)
         if not file.is_file():
             raise ToolError(f"There is no file {path!r}. There are: {', '.join(self.files())}.")
@@ -97,7 +97,7 @@ class Workspace:
         return next((commit for commit, *keys in commits if key in keys), None)
 
     def edit(self, path: str, old: str, new: str, key: str) -> str:
-        """Replace a text that stands once in a file, and commit it under a key; return the commit.
+        """Replace a text that occurs once in a file, and commit it under a key; return the commit.
 
         Raises ToolError if nothing can be replaced there.
         """
@@ -116,7 +116,7 @@ class Workspace:
         return self._committed(f"Change {path}", key)
 
     def undo(self, commit: str, key: str) -> str:
-        """Take back an edit, the newest one; return the commit that does. Raises ToolError for any other."""
+        """Revert the newest edit; return the commit that does. Raises ToolError for any other edit."""
         self._clean()
         newest = git(self.folder, "log", "-1", f"--format=%(trailers:key={_KEY})")
         if commit != self.head or not newest.strip():
@@ -141,7 +141,7 @@ class Workspace:
 # --- the real test runner --------------------------------------------------------------------------
 
 LIMIT_S = 30.0
-"""How long one run may take; then it is ended, with all that it started."""
+"""How long one run may take (s); then it is ended, with everything that it started."""
 _SAID_CHARS = 4_000
 _WHERE = re.compile(r"^(?P<path>[\w./-]+\.py):(?P<line>\d+): (?:in \S+|(?P<error>\w+))", re.MULTILINE)
 _ERROR = re.compile(
@@ -153,7 +153,7 @@ _COUNTED = re.compile(r"(?P<number>\d+) (?P<what>passed|failed|errors?)")
 
 
 def run_pytest(folder: Path) -> dict[str, Any]:
-    """Run all tests under a folder; return if they passed, and if not, which failed, why and where.
+    """Run all tests under a folder; return whether they passed, and if not, which failed, why and where.
 
     Raises Permanent where pytest is not installed.
     """
@@ -183,14 +183,14 @@ def run_pytest(folder: Path) -> dict[str, Any]:
         try:
             said, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # what it started is of its session, too
+            os.killpg(process.pid, signal.SIGKILL)  # what it started is in its session, too
             said, _ = process.communicate()
-            return _told(said, passed=False) | {"error": "Timeout", "why": f"no end within {LIMIT_S:g} s"}
-    return _told(said, passed=process.returncode == 0)
+            return _parsed(said, passed=False) | {"error": "Timeout", "why": f"no end within {LIMIT_S:g} s"}
+    return _parsed(said, passed=process.returncode == 0)
 
 
-def _told(said: str, *, passed: bool) -> dict[str, Any]:
-    """Return what pytest printed, in parts: a model need not read the rest."""
+def _parsed(said: str, *, passed: bool) -> dict[str, Any]:
+    """Return pytest's output in parts: a model need not read the rest."""
     counts = {each["what"].rstrip("s"): int(each["number"]) for each in _COUNTED.finditer(said)}
     told: dict[str, Any] = {"passed": passed, "counts": counts, "said": said[-_SAID_CHARS:]}
     if passed:

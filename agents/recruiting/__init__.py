@@ -21,7 +21,7 @@ Euros = Annotated[int, Field(gt=0, description="Whole euros a year.")]
 OfferId = Annotated[str, Field(pattern=r"^o-\d{3}$", description="Like o-001.")]
 
 PERSON, PAY = "pii", "salary"
-"""Labels: who somebody is; what somebody earns or asks for."""
+"""Labels: a person's identity; what a person earns or asks for."""
 
 LABELS = {
     "text": (PERSON, PAY),

@@ -1,8 +1,8 @@
-"""compliance: reviews offers and rejections, and hands back what it finds something against.
+"""compliance: reviews offers and rejections, and hands back those with a fault.
 
 Accepts the intents `review_offer` (with the fact `offer_id`) and `review_rejection` (with `candidate_id`,
-`vacancy_id` and `reasons`). It sees pay, and never who somebody is. What came to it with `no_return` it does
-not hand back: it settles that, or gives it to a person.
+`vacancy_id` and `reasons`). It sees pay, and never a person's identity. Work that came with `no_return` is
+not handed back: it settles that, or gives it to a person.
 """
 
 import re
@@ -107,11 +107,11 @@ def check_offer(offer_id: OfferId) -> dict[str, Any]:
     if ground is not None:
         return found | {"verdict": "discriminating", "finding": f"{ground[0]!r} is about {ground[1]}"}
     if not band["low"] <= offer["euros"] <= band["high"]:
-        said = f"Outside the band of {money(band['low'])} to {money(band['high'])}."
-        return found | {"verdict": "outside_band", "finding": said}
+        finding = f"Outside the band of {money(band['low'])} to {money(band['high'])}."
+        return found | {"verdict": "outside_band", "finding": finding}
     if least is not None and offer["euros"] < least:
-        said = "Nobody in the same work is paid so little."
-        return found | {"verdict": "unequal", "finding": said, "at_least": least}
+        finding = "Nobody in the same work is paid so little."
+        return found | {"verdict": "unequal", "finding": finding, "at_least": least}
     return found | {"verdict": "clear", "finding": "Within the band, and equal pay for equal work."}
 
 

@@ -1,11 +1,11 @@
 """intake: reads what applicants write, finds or creates their record, and gives the work on.
 
 Accepts anything. Gives applications to screening, new dates to scheduling and offers after an interview to
-offer. Screening and compliance never learn who applies: facts that identify a person carry the label
-`pii`, and the pay that they ask for `salary`. The labels hold for every giver, and no model can change them.
+offer. Screening and compliance never learn who applies: facts that identify a person carry the label `pii`,
+and the pay that they ask for `salary`. The labels hold for every giver, and no model can change them.
 
-What the tools return of a person is personal data (`pii`), and what a person asks for is `salary`. Both are
-for the facts of a handoff, labelled, and never for its summary.
+What the tools return about a person is personal data (`pii`), and what a person asks for is `salary`. Both
+belong into the facts of a handoff, labelled, and never into its summary.
 """
 
 import sqlite3
@@ -35,13 +35,13 @@ def _listed(said: Any) -> Any:
     return [each.strip() for each in said.replace(" and ", ",").split(",") if each.strip()]
 
 
-def _bare(said: Any) -> Any:
+def _digits(said: Any) -> Any:
     """Return `62,000 EUR` as `62000`."""
     return "".join(each for each in said if each.isdigit()) if isinstance(said, str) else said
 
 
 Skills = Annotated[list[str], BeforeValidator(_listed)]
-Written = Annotated[Euros, BeforeValidator(_bare)]
+Written = Annotated[Euros, BeforeValidator(_digits)]
 Years = Annotated[int, Field(ge=0, le=60)]
 Phone = Annotated[str, BeforeValidator(str.strip), Field(pattern=r"^[\d +()-]{6,24}$")]
 Day = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="Like 1990-12-31.")]
@@ -124,10 +124,13 @@ def note_details(
                 if value is not None:
                     db.execute(f"UPDATE candidates SET {column} = ? WHERE id = ?", (value, candidate_id))
             known = {row["skill"] for row in db.execute("SELECT skill FROM skills")}
-            said = [skill.lower() for skill in skills or ()]
-            for skill in known.intersection(said):
+            given = [skill.lower() for skill in skills or ()]
+            for skill in known.intersection(given):
                 db.execute("INSERT OR IGNORE INTO candidate_skills VALUES (?, ?)", (candidate_id, skill))
-            return {"candidate_id": candidate_id, "not_kept": [skill for skill in said if skill not in known]}
+            return {
+                "candidate_id": candidate_id,
+                "not_kept": [skill for skill in given if skill not in known],
+            }
 
         return once(db, idempotency_key, "note_details", note)
 

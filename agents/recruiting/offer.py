@@ -26,7 +26,7 @@ from mesh.agent import NOT_DONE, tool
 from mesh.model import WORK, ClaudeAgent
 
 LIMIT_EUR = 100_000
-"""A year. What is more is decided and sent by people."""
+"""Per year. Larger offers are decided and sent by people."""
 
 
 @tool
@@ -96,7 +96,7 @@ def draft_offer(
 
 
 def _what_became_of(idempotency_key: str) -> Any:
-    """Return what sending came to, for a turn that died in the middle of it."""
+    """Return the result of sending, for a turn that died in the middle of it."""
     with connected() as db:
         return done(db, idempotency_key) or NOT_DONE
 

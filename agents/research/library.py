@@ -1,10 +1,10 @@
 """The library: how a document is read, and the corpus with its index.
 
 No model reads: a sentence is about its words, without the smallest, with one word for each idea. Its values
-are its numbers and names. So two sentences agree if they are about the same and give equal values.
+are its numbers and names. So two sentences agree if they are about the same thing and give equal values.
 
-The index is SQLite FTS5 in memory, built by a process when it first searches. `corpus.jsonl` is indexed in
-some milliseconds, so that no file has to be kept, shared or brought up to date.
+The index is SQLite FTS5 in memory, built by a process on its first search. Indexing `corpus.jsonl` takes some
+milliseconds, so no file has to be kept, shared or updated.
 """
 
 import re
@@ -22,7 +22,7 @@ from mesh.agent import Permanent
 ABOUT_THE_SAME = 0.6
 """The share of topics that two statements have in common if they are about the same."""
 SEVERAL = 3
-"""A subject with documents is named by so many titles; fewer share words by chance."""
+"""A subject with documents is named by this many titles; fewer share words by chance."""
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])")
 _WORD = re.compile(r"[A-Za-z][\w'-]*|\d[\d.,]*\d|\d")
@@ -69,7 +69,7 @@ _SAME = {
 
 
 class Statement(NamedTuple):
-    """A sentence, what it is about, and what it says of it."""
+    """A sentence, what it is about, and its values."""
 
     text: str
     about: frozenset[str]
@@ -101,11 +101,11 @@ def likeness(one: Statement, other: Statement) -> float:
     return len(one.about & other.about) / (min(len(one.about), len(other.about)) or 1)
 
 
-def answers(question: str, said: Statement) -> bool:
+def answers(question: str, given: Statement) -> bool:
     """Return True if a statement answers the question: a name to `who`, a number to `how` and `when`."""
     asked = set(question.lower().split())
-    return not (asked & {"who", "whose"} and _has_number(said)) and not (
-        asked & {"how", "when"} and not _has_number(said)
+    return not (asked & {"who", "whose"} and _has_number(given)) and not (
+        asked & {"how", "when"} and not _has_number(given)
     )
 
 
@@ -114,8 +114,8 @@ def same_kind(one: Statement, other: Statement) -> bool:
     return not one.values or _has_number(one) == _has_number(other)
 
 
-def _has_number(said: Statement) -> bool:
-    return any(each[0].isdigit() for each in said.values)
+def _has_number(given: Statement) -> bool:
+    return any(each[0].isdigit() for each in given.values)
 
 
 def nearest(asked: Statement, text: str, subject: str) -> Statement | None:
@@ -125,9 +125,9 @@ def nearest(asked: Statement, text: str, subject: str) -> Statement | None:
     return best if best is not None and likeness(asked, best) >= ABOUT_THE_SAME else None
 
 
-def subject_of(said: str, titles: Sequence[str]) -> str:
-    """Return whom a text is about: the most of its words in a row that several titles have; empty if none."""
-    row = re.sub(r"[^\w' -]", " ", said).split()
+def subject_of(text: str, titles: Sequence[str]) -> str:
+    """Return the subject of a text: the longest run of its words that several titles have; empty if none."""
+    row = re.sub(r"[^\w' -]", " ", text).split()
     lower = [title.lower() for title in titles]
     runs = (" ".join(row[begin:end]) for end in range(len(row) + 1) for begin in range(end - 1))
     known = [run for run in runs if sum(run.lower() in title for title in lower) >= SEVERAL]
@@ -141,13 +141,13 @@ ENGINE = "fts5"
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One document: a few sentences that somebody published in a year."""
+    """One document: a few sentences, published in a year."""
 
     id: str
     title: str
     source: str
     kind: str
-    """`correction` for a notice by which a source takes back what it said."""
+    """`correction` for a notice in which a source corrects itself."""
     year: int
     text: str
 
@@ -177,7 +177,7 @@ class Index:
         self._db.executemany("INSERT INTO found VALUES (?, ?)", rows)
 
     def matches(self, question: str, limit: int) -> list[Document]:
-        """Return the documents that have most of the question's rare words, the best first."""
+        """Return the documents with the most of the question's rare words, best first."""
         asked = " OR ".join(f'"{word}"' for word in dict.fromkeys(words(question)))
         if not asked:
             return []

@@ -1,8 +1,8 @@
 """lead: the root, and its workers searcher, fact-checker and summariser.
 
-The lead accepts a question about the Corran Isles in the request's text. A planner says which steps answer
-it, a synthesizer writes the answer. `uncited` judges what the summariser condensed: it cites documents, and
-just those that were found. None of the workers has a tool that changes anything.
+The lead accepts a question about the Corran Isles in the request's text. A planner decides which steps answer
+it, a synthesizer writes the answer. `uncited` checks that the summariser's text cites documents, and only
+documents that were found. None of the workers has a tool that changes anything.
 """
 
 import re
@@ -18,7 +18,7 @@ _CITED = re.compile(r"\bd-\d{4}\b")
 
 
 def uncited(turn: Turn, results: Mapping[str, Result]) -> Iterable[Flaw]:
-    """Return each summary's mistakes in citing: no document at all, or documents that nobody found."""
+    """Return each summary's mistakes in citing: no document at all, or documents that were not found."""
     for name, result in results.items():
         find = results.get(name.replace("sum-up", "find"))
         if not name.startswith("sum-up") or not result.delivered or find is None or not find.delivered:
@@ -50,7 +50,7 @@ searcher = ClaudeAgent(
     model=ROUTING,
     script=HERE / "rules.toml",
 )
-"""Finds the documents that answer a question, all of them, whatever they say.
+"""Finds all documents that answer a question, whatever they say.
 
 Accepts the intent `search` with the fact `question`. Delivers the fact `found`.
 """
@@ -63,9 +63,9 @@ fact_checker = ClaudeAgent(
     model=WORK,
     script=HERE / "rules.toml",
 )
-"""Holds what was found against every source, and says where they disagree.
+"""Compares what was found with every source, and reports where they disagree.
 
-Accepts the intent `check`, and uses the result of a search. Where sources disagree it is a lead itself: it
+Accepts the intent `check`, and uses the result of a search. Where sources disagree it leads tasks itself: it
 has the searcher look a second time, a level deeper. Delivers the facts `verdict`, `holds` and `values`.
 """
 

@@ -3,7 +3,7 @@
 What the agents of this fleet share: its records, the shape of a customer's id, and one tool.
 
 Amounts are texts with a currency, days ISO 8601 dates. Unknown ids and addresses are a `ToolError`. If the
-house rules forbid what was asked, the result says so: it was asked for properly, and the answer is no.
+house rules forbid what was asked, the result tells so: the question was valid, and the answer is no.
 """
 
 from typing import Annotated, Any

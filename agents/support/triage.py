@@ -1,6 +1,6 @@
 """triage: takes every request first, finds out who writes and what they want, and gives it on.
 
-Accepts anything. Gives work to billing and technical, and keeps from technical who the customer is: what
+Accepts anything. Gives work to billing and technical, and hides the customer's identity from technical: what
 identifies a person carries the label `pii`, from every giver, and no model can change that.
 """
 
@@ -45,7 +45,7 @@ def search_help(question: str) -> dict[str, Any]:
 
 HERE = Path(__file__).parent
 LABELS = {"text": ("pii",), "customer_name": ("pii",), "email": ("pii",), "phone": ("pii",)}
-"""A customer's own words may name any person, so that they are personal data as a whole."""
+"""A customer's own words may name any person, so they are personal data as a whole."""
 
 agent = ClaudeAgent(
     "triage",

@@ -1,7 +1,7 @@
 """All that an agent's file imports: `from mesh.agent import Turn, agent, tool`.
 
 Modules that begin with `_` are the runtime, which takes turns off the inbox and runs that file's code. Leads
-that models drive are defined in `mesh.model`, and loaded only where they are asked for.
+driven by models are defined in `mesh.model` and loaded only when they are asked for.
 """
 
 from importlib import import_module
@@ -87,7 +87,7 @@ _HOMES = (
     "mesh.agent.turn",
     "mesh.model",
 )
-"""In the order in which they are looked through: the last ones load the bus, and what models need."""
+"""In search order: the last ones load the bus and what models need."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The attempts at one round of a turn: which of them came back, and if a later one has begun."""
+"""The attempts at one round of a turn: which of them came back, and whether a later one has begun."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,9 @@ from mesh.bus.stores import StepStore, StepTaken
 from mesh.errors import BusError
 
 LEAVE_S = 2.0
-"""How long a server that does not answer may keep an agent from leaving."""
+"""How long a server that does not answer may delay an agent that is leaving."""
 CRASHES = 5
-"""More attempts than were given back: the turn kills each process that runs it."""
+"""So many attempts that began and were never given back: the turn kills each process that runs it."""
 _MOST = 1_000
 
 
@@ -31,16 +31,16 @@ class Attempts:
         """The number of this attempt; the first one is not counted."""
 
     async def is_crash_loop(self) -> bool:
-        """Count this attempt in; return True if so many before it never came back. Raises BusError."""
+        """Count this attempt; return True if too many before it never came back. Raises BusError."""
         begun = self._own = await self._write_next("a")
         return begun - await self._count("b") >= CRASHES
 
     async def is_overtaken(self) -> bool:
         """Return True if a later attempt has begun. Raises BusError."""
-        return await self._stands("a", self._own + 1)
+        return await self._exists("a", self._own + 1)
 
     async def given_back(self) -> None:
-        """Note that this attempt ended in good order, if the bus lets us while we leave."""
+        """Record that this attempt ended in good order, if the bus still answers while we leave."""
         with contextlib.suppress(BusError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._write_next("b")
@@ -51,13 +51,13 @@ class Attempts:
             with contextlib.suppress(StepTaken):
                 await self._store.put(self._request, self._turn, f"{self._round}-{kind}{k}", b"{}")
                 return k
-        raise AssertionError("numbers do not end")
+        raise AssertionError("the numbers are endless")
 
     async def _count(self, kind: str) -> int:
         for k in range(_MOST):
-            if not await self._stands(kind, k):
+            if not await self._exists(kind, k):
                 return k
         return _MOST
 
-    async def _stands(self, kind: str, k: int) -> bool:
+    async def _exists(self, kind: str, k: int) -> bool:
         return await self._store.get(self._request, self._turn, f"{self._round}-{kind}{k}") is not None

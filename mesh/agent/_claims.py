@@ -6,11 +6,11 @@ itself as `task.opened` into the winner's own inbox. Notices can be lost. So a c
 stored again; the guard recognises it and repeats its answer.
 
 An offer that this agent may not have goes back, for another agent. One that is taken or over is acknowledged.
-An offer that nobody claimed comes once more, to each agent alone, in the agent's own inbox. There it keeps a
-slot from other work for a second at most, then comes again later. It never goes to others.
+An offer that no agent claimed comes once more, to each agent alone, in the agent's own inbox. There it
+occupies a slot for a second at most, then comes again later. It never goes to another agent.
 While the request is frozen, the claim waits for its verdict, and its claimant holds the offer. If the claim
-is refused after the thaw, the offer goes back. Only the guard knows for how long the clock of a claim stood.
-So an offer ends at its deadline, or when the guard says so.
+is refused after the thaw, the offer goes back. Only the guard knows how long the clock of a claim was
+stopped. So an offer ends at its deadline, or when the guard reports its end.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from protocol.wire.subjects import intent_inbox
 _log = get_logger(__name__)
 
 AGAIN_S = 1.0
-"""Pause before an offer that was given back comes again, and before a claim without an answer is first stored
+"""Pause before an offer that was given back comes again, and before an unanswered claim is first stored
 again."""
 SILENT_MOST_S = 30.0
-"""The longest pause before an offer of this agent's alone comes again whose claim no guard has answered."""
+"""The longest pause before an offer to this agent alone comes again when no guard has answered its claim."""
 BUSY = "busy"
-"""What a guard says while the agent has another task of the same lead: it may claim again."""
+"""The guard's answer while the agent has another task of the same lead: it may claim again."""
 FROZEN = "move.deferred"
-"""What a guard says while the request is frozen: the claim is decided at the thaw."""
+"""The guard's answer while the request is frozen: the claim is decided at the thaw."""
 REFUSED = frozenset({"move.refused", "decided"})
-"""What a guard says of a claim that leaves the offer to others. Anything else: nobody needs it any more."""
+"""Answers that leave the offer to other agents. After any other answer the offer is no longer needed."""
 
 Store = Callable[[str, Proposal], Awaitable[None]]
 
@@ -53,20 +53,20 @@ class Claims:
     Args:
         store: stores a proposal for a request.
         is_busy: returns True while this instance can take no more work.
-        heartbeat_s: returns how often an offer in hand is held on to.
+        heartbeat_s: returns the interval at which the lease of an offer in hand is extended.
     """
 
     def __init__(self, store: Store, is_busy: Callable[[], bool], heartbeat_s: Callable[[], float]) -> None:
         self._store, self._is_busy, self._heartbeat_s = store, is_busy, heartbeat_s
-        self._words: dict[str, asyncio.Future[str]] = {}
-        """By offer: the guard's answer to our claim."""
+        self._answers: dict[str, asyncio.Future[str]] = {}
+        """The guard's answer to our claim, by offer."""
         self._digests: dict[str, str] = {}
-        """By the digest of a claim: its offer. A rejected claim is known by nothing else."""
+        """Offer by digest of the claim: a rejection names nothing but the digest."""
         self._refused: dict[str, int] = {}
         """Offers that this agent may not have, with when they end (UTC µs)."""
 
     async def on_offer(self, message: Message) -> None:
-        """Claim an offer, and hold it until the guard has said who has it. Raises Malformed."""
+        """Claim an offer, and hold it until the guard reports who has it. Raises Malformed."""
         event = codec.decode_event(message.data)
         place = subjects.parse_evt(message.subject)
         if not isinstance(event, TaskOffered) or place != (event.to, event.request):
@@ -76,7 +76,7 @@ class Claims:
         self._refused = {each: until for each, until in self._refused.items() if until > now}
         if now >= _ends_at(event) or (is_ours_alone and offer in self._refused):
             message.ack()
-        elif offer in self._refused or offer in self._words or self._is_busy():
+        elif offer in self._refused or offer in self._answers or self._is_busy():
             message.nak(spread(AGAIN_S))
         else:
             await self._claim(message, event, alone=is_ours_alone)
@@ -90,34 +90,34 @@ class Claims:
         heart = asyncio.create_task(self._hold(message))
         try:
             async with asyncio.timeout(left_s):
-                said = await self._word(event.request, claim)
-                while said == FROZEN and not alone:
+                answer = await self._ask_guard(event.request, claim)
+                while answer == FROZEN and not alone:
                     await asyncio.sleep(AGAIN_S)
-                    said = await self._word(event.request, claim)
+                    answer = await self._ask_guard(event.request, claim)
         except TimeoutError:
-            said = "" if alone else "unclaimed"
+            answer = "" if alone else "unclaimed"
         except asyncio.CancelledError:
             message.nak()  # draining: another instance, or another agent, takes it
             raise
         finally:
             heart.cancel()
             del self._digests[digest]
-        if said in REFUSED:
+        if answer in REFUSED:
             self._refused[offer] = ends_at
-        if said == BUSY:
+        if answer == BUSY:
             message.nak(spread(AGAIN_S))
-        elif not said:
+        elif not answer:
             message.nak(spread(min(AGAIN_S * message.delivered, SILENT_MOST_S)))
-        elif said in REFUSED and not alone:
+        elif answer in REFUSED and not alone:
             message.nak()
         else:
             message.ack()
-        _log.info("offer_settled", request=event.request, task=event.name, offer=offer, word=said)
+        _log.info("offer_settled", request=event.request, task=event.name, offer=offer, word=answer)
 
-    async def _word(self, request: str, claim: OfferClaimed) -> str:
-        """Store a claim until the guard says what came of it, each time after a longer wait."""
+    async def _ask_guard(self, request: str, claim: OfferClaimed) -> str:
+        """Store a claim until the guard answers it, waiting longer each time; return the answer."""
         word: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._words[claim.turn] = word
+        self._answers[claim.turn] = word
         try:
             for again_s in itertools.accumulate(itertools.repeat(AGAIN_S), lambda waited, _: 2 * waited):
                 await self._store(request, claim)
@@ -126,8 +126,8 @@ class Claims:
                 if word.done():
                     return word.result()
         finally:
-            del self._words[claim.turn]
-        raise AssertionError("waits do not end")
+            del self._answers[claim.turn]
+        raise AssertionError("the waits are endless")
 
     async def _hold(self, message: Message) -> None:
         while True:
@@ -135,21 +135,21 @@ class Claims:
             message.in_progress()
 
     def on_notice(self, notice: Notice) -> None:
-        """Take a guard's answer about an offer in hand. It is a hint, which others can forge, and gives
-        nobody a task."""
+        """Take a guard's answer about an offer in hand. It is only a hint, which others can forge: no agent
+        gets a task by it."""
         if notice.ended is not None:
-            self._say(notice.ended.turn, notice.ended.why)
+            self._set_answer(notice.ended.turn, notice.ended.why)
         elif notice.error is not None:
-            self._say(self._digests.get(notice.digest, ""), "move.refused")
+            self._set_answer(self._digests.get(notice.digest, ""), "move.refused")
 
-    def _say(self, offer: str, why: str) -> None:
-        word = self._words.get(offer)
+    def _set_answer(self, offer: str, why: str) -> None:
+        word = self._answers.get(offer)
         if word is not None and not word.done():
             word.set_result(why)
 
 
 def _ends_at(event: TaskOffered) -> int:
-    """Return when (UTC µs) nobody can have an offer any more, however long its request is frozen."""
+    """Return the time (UTC µs) after which no agent can get an offer, however long its request is frozen."""
     return max(event.claim_by, event.offer.handoff.constraints.deadline or 0)
 
 
@@ -160,11 +160,11 @@ class OfferPullers:
     """Pulls from the inbox of each intent that `follow` names, until `drain` or `close`.
 
     All agents that list an intent share its inbox; each offer in it is delivered to one of them at a time.
-    A consumer that is new begins with the oldest offer that the log has; one whose `claim_by` has passed is
-    only acknowledged.
+    A new consumer begins with the oldest offer in the log. An offer whose `claim_by` has passed is only
+    acknowledged.
 
     Args:
-        on_offer: takes each offer, as `Puller` has it.
+        on_offer: handles each offer, as in `Puller`.
         slots: limit of offers of one intent requested or in hand.
         expires_s: returns how long a pull lasts; less than the consumers' ack wait.
     """
@@ -175,16 +175,16 @@ class OfferPullers:
         self._slots = slots
         self._expires_s = expires_s
         self._pullers: dict[str, Puller] = {}
-        """By the inbox's name."""
+        """By name of the inbox."""
         self._left: list[Puller] = []
-        """Those that pull no more, and may have offers in hand."""
+        """Stopped pullers, which may still have offers in hand."""
         self._changing = asyncio.Lock()
         self._stopped = False
 
     async def follow(self, intents: Iterable[str]) -> None:
-        """Begin to pull offers of the intents that are new here, and end pulling of all that are not named.
+        """Begin to pull offers of the intents that are new, and stop pulling those that are not named.
 
-        What is in hand goes on. Idempotent. A bus that is away is waited for.
+        Offers in hand are finished. Idempotent. Waits for a bus that is away.
         """
         wanted = dict.fromkeys(map(intent_inbox, intents))
         async with self._changing:

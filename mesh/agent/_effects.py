@@ -1,18 +1,18 @@
-"""Effects: what changes the world happens once in a turn, whatever its rounds do, or a person is asked.
+"""Effects: a change of the world happens once in a turn, whatever its rounds do, or a person is asked.
 
-    approve    somebody's yes, where the tool waits for one; the turn is suspended until they give it
+    approve    if the tool needs an approval, the turn is suspended until it is given
     intend     the intent is recorded, under a key that is the same in every round
-    look       no later round has fenced this one, and no other instance has the turn
+    check      no later round has fenced this one, and no other instance has the turn
     call       the tool runs
-    record     what came of it
+    record     its result or its refusal
 
-An intent without a result is a doubt: the process died in between, or the call broke. What the tool declares
-says what is done about it. It runs again, it is asked about, or a person settles it.
+An intent without a result is a doubt: the process died in between, or the call broke. The tool declares what
+is done then. It runs again, it is asked what happened, or a person settles it.
 
-A yes is bound to its effect by the ask's digest: the effect's key. The key derives from the turn, the tool,
-the arguments, the facts that a tool reads of the turn, and the number of equal calls before. Other arguments
-are another effect, which nobody has approved. The guard names the digest that a reply answers
-(`RoundOutcome.asked`).
+An approval is bound to its effect by the ask's digest, which is the effect's key. The key derives from the
+turn, the tool, the arguments, the facts that the tool reads of the turn, and the number of equal calls
+before. Other arguments make another effect, which has no approval. The guard names the digest that a reply
+answers (`RoundOutcome.asked`).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from mesh.agent._steps import (
     as_json,
     digest_of,
     giving,
-    plain,
+    to_json,
     value_of,
 )
 from mesh.agent.errors import ApprovalNeeded, EffectUnknown, Fenced, InDoubt, TurnError, effect_broke
@@ -48,13 +48,13 @@ from protocol.wire.moves import Ask
 from protocol.wire.records import DONE, FENCE, Reads, Record, Refused
 
 ALL_FACTS = ""
-"""Among the facts that a tool read: all of them."""
+"""Stands for all facts, among the facts that a tool read."""
 SHOWN_CHARS = 4_000
-"""Of an effect's arguments, in the question that asks for its approval."""
+"""How much of an effect's arguments the question for its approval shows."""
 
 
-def _anyway() -> None:
-    """Allow an effect."""
+def _allow_any() -> None:
+    """Allow any effect."""
 
 
 async def _nothing() -> Record | None:
@@ -62,7 +62,7 @@ async def _nothing() -> Record | None:
     return None
 
 
-async def bring_about(
+async def run_effect(
     journal: Journal,
     call: Call,
     key: str,
@@ -70,22 +70,23 @@ async def bring_about(
     *,
     given: Given = NOTHING_GIVEN,
     again: Produce | None,
-    allow: Callable[[], None] = _anyway,
+    allow: Callable[[], None] = _allow_any,
     outcome: Callable[[], Awaitable[Record | None]] = _nothing,
 ) -> Any:
-    """Return an effect's value, with its intent recorded before it is tried.
+    """Run an effect and return its value. Its intent is recorded before it is tried.
 
     Args:
         key: the effect's own, the same in every round.
         given: what the tool is called with.
-        again: called for an intent without a result: it runs the effect again, or reconciles. None: the
+        again: called for an intent without a result: runs the effect again, or reconciles. None: the
             effect is in doubt, and a person has to settle it.
-        allow: called before the effect is begun for the first time. It raises a `Recorded` no, which is
-            the outcome then, or a TurnError that stops the round.
-        outcome: called before that. What it returns is what came of the effect, and nothing is done.
+        allow: called before the effect is begun for the first time. It raises a `Recorded` refusal, which
+            becomes the outcome, or a TurnError that stops the round.
+        outcome: called before that. A record that it returns is the effect's outcome, and nothing is done.
 
-    An attempt that raises anything but a `Recorded` no leaves its intent without a result and ends the
-    round. No code goes on as if the attempt had not happened. Raises InDoubt, and the TurnError that it is.
+    An attempt that raises anything but a `Recorded` refusal leaves its intent without a result and ends the
+    round. No code continues as if the attempt had not happened. Raises InDoubt, or the TurnError that ended
+    the round.
     """
     nth = await journal.begin()
     before = journal.earlier.effect(key)
@@ -93,7 +94,7 @@ async def bring_about(
         return journal.recall(*before, nth)
     place = await journal.take(call)
     if place.record is not None:
-        return journal.come_to(place.name, place.record, nth)
+        return journal.reach(place.name, place.record, nth)
     journal.effects_running += 1
     try:
         doubtful = before if place.intent is None else (place.name, place.intent)
@@ -105,7 +106,7 @@ async def bring_about(
         await _intend(journal, call, given, key, place, nth)
         try:
             record = await journal.produced(call, attempt, given, key=key)
-        except Exception as broken:  # like a crash: nobody knows how far it came
+        except Exception as broken:  # like a crash: how far it came is unknown
             error = effect_broke(call[1], broken)
             if again is None:
                 error = InDoubt(place.name, call[1], key, error)
@@ -128,7 +129,7 @@ def _settling(
     produce: Produce,
     again: Produce | None,
 ) -> Produce:
-    """Return the attempt that settles an intent without a result. Raises InDoubt where only a person can."""
+    """Return the attempt that settles an intent without a result. Raises InDoubt if only a person can."""
     settled = journal.earlier.settled(doubtful[0])
     if settled is None and place.intent is not None and before is not None:
         word = journal.earlier.settled(before[0])
@@ -137,23 +138,23 @@ def _settling(
         return giving(settled.reply) if settled.settled == "done" else produce
     if again is None:
         raise journal.stop(InDoubt(doubtful[0], call[1], key))
-    return _to_an_end(call[1], again)
+    return _another_attempt(call[1], again)
 
 
 async def _intend(journal: Journal, call: Call, given: Given, key: str, place: Place, nth: int) -> None:
-    """Record the intent unless it stands, and look if this round may still do it. Raises Fenced, Superseded.
+    """Record the intent, then check that this round may still act. Raises Fenced, Superseded.
 
-    The intent is stored. If it was stored before a later round's fence, that round reads it; if after, the
-    fence is on one of the places that were free beneath it.
+    If the intent was stored before a later round's fence, that round reads it. If it was stored after, the
+    fence occupies one of the places that were free below it.
     """
     began = time.monotonic()
     if place.intent is None:
         await journal.write(place.name, journal.steps.record("intent", call, given, key=key), nth)
         failpoint("effect.intended")
     journal.with_effect = True
-    for free in journal.places.free_beneath(place.n):
-        standing = await journal.steps.get(free)
-        if standing is not None and standing.kind == FENCE:
+    for free in journal.places.free_below(place.n):
+        stored = await journal.steps.get(free)
+        if stored is not None and stored.kind == FENCE:
             raise journal.stop(Fenced(f"a later round has fenced this one at step {free}"))
     await journal.require_held(began)
 
@@ -161,7 +162,7 @@ async def _intend(journal: Journal, call: Call, given: Given, key: str, place: P
 def _refused(
     journal: Journal, call: Call, given: Given, key: str, allow: Callable[[], None]
 ) -> Record | None:
-    """Return the recorded no to an effect that may not begin; None for one that may."""
+    """Return the recorded refusal of an effect that may not begin; None if it may."""
     try:
         allow()
     except Recorded as no:
@@ -171,8 +172,8 @@ def _refused(
     return None
 
 
-def _to_an_end(action: str, again: Produce) -> Produce:
-    """Return another attempt at an effect. A no before it began is no outcome of the effect."""
+def _another_attempt(action: str, again: Produce) -> Produce:
+    """Wrap another attempt at an effect: a refusal before it began is not the effect's outcome."""
 
     async def attempt() -> Any:
         try:
@@ -186,10 +187,10 @@ def _to_an_end(action: str, again: Produce) -> Produce:
 
 
 def another_try(journal: Journal, tool: Tool, key: str, run: Produce, *, lease_s: float) -> Produce | None:
-    """Return what settles an effect after a crash in the middle of it; None: only a person can.
+    """Return what settles an effect after a crash in the middle of it; None if only a person can.
 
     Args:
-        lease_s: for so long the instance that began it may still be at it.
+        lease_s: how long the instance that began it may still be at it.
     """
     if tool.effect == "once":
         return None
@@ -198,12 +199,12 @@ def another_try(journal: Journal, tool: Tool, key: str, run: Produce, *, lease_s
         reconciles = tool.effect == "reconcilable"
         if reconciles:
             await asyncio.sleep(lease_s)
-        if tool.is_under_way(key):  # side by side, two would both look for the key and find nothing
+        if tool.is_under_way(key):  # two at once would both find no key
             raise EffectUnknown(f"{tool.name} is still under way")
         if reconciles:
             found = await tool.ask(key)
             if found is not NOT_DONE:
-                return plain(found)
+                return to_json(found)
             await journal.require_held()
         return await run()
 
@@ -214,7 +215,7 @@ def another_try(journal: Journal, tool: Tool, key: str, run: Produce, *, lease_s
 
 
 def fact_digest(facts: Iterable[Fact], key: str = ALL_FACTS) -> str:
-    """Return the digest of a fact's value, or of all facts (`ALL_FACTS`); empty for one that is not there."""
+    """Return the digest of a fact's value, or of all facts (`ALL_FACTS`); empty if there is no such fact."""
     if key == ALL_FACTS:
         return digest_of({fact.key: fact.value for fact in facts})
     return next((digest_of(fact.value) for fact in facts if fact.key == key), "")
@@ -223,11 +224,11 @@ def fact_digest(facts: Iterable[Fact], key: str = ALL_FACTS) -> str:
 def key_by_facts(earlier: Earlier, call_key: str, facts: Collection[Fact]) -> str:
     """Return the key of an effect whose tool takes the turn.
 
-    It is the key of the same call in an earlier round, unless a fact that the tool read then is another now.
-    What is to be read the first time nobody knows: then all facts count.
+    It is the key of the same call in an earlier round, unless a fact that the tool read then has changed.
+    What a first run will read is unknown, so all facts count.
 
     Args:
-        call_key: the call's, whatever the tool reads.
+        call_key: the key of the call itself, independent of facts.
     """
     for record in reversed(earlier.same_calls(call_key)):
         assert record.reads is not None
@@ -274,14 +275,14 @@ async def outcome_before(
 def require_approval(
     work: Assignment, request: str, tool: Tool, arguments: Mapping[str, Any], key: str
 ) -> None:
-    """Return if the newest word on this call is yes, or if it needs none.
+    """Return if the newest answer on this call is yes, or if it needs none.
 
     Args:
         work: the round in which the tool is called.
-        key: the call's, under which it was asked for.
+        key: the call's, under which the approval was asked for.
 
-    Raises ApprovalNeeded if nobody was asked yet. Raises Recorded, the effect's outcome, for any other reply
-    than `true`, if none came in time, and if the guard refused the question.
+    Raises ApprovalNeeded if the question was not asked yet. Raises Recorded, the effect's outcome, for any
+    reply but `true`, if none came in time, and if the guard refused the question.
     """
     to = submitter_of(request) if tool.approve == "client" else HUMAN
     for ended in reversed(work.past):

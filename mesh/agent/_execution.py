@@ -1,6 +1,6 @@
 """One round as the runtime runs it: its tool and model calls, its report, and the proposal that ends it.
 
-The journal decides if a call runs at all. Here stands what running means for each kind of call.
+The journal decides if a call runs at all. This module defines what running means for each kind of call.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ import msgspec
 from mesh.agent._ahead import EndWatch
 from mesh.agent._effects import (
     another_try,
-    bring_about,
     fact_digest,
     key_by_facts,
     outcome_before,
     require_approval,
+    run_effect,
 )
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
-from mesh.agent._steps import Given, Recorded, RoundKey, digest_of, given, giving, plain, prompt_of, text_of
+from mesh.agent._steps import Given, Recorded, RoundKey, digest_of, given, giving, prompt_of, text_of, to_json
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
 from mesh.agent.errors import (
@@ -71,16 +71,16 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
-"""Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""
+"""Limit of a result shown to a model; the rest of a step's room is for what is recorded beside it."""
 MOST_KEPT_S = 5.0
-"""Kept of a round's time, at most a tenth of it, to report that the round has waited in vain."""
+"""Reserved of a round's time, at most a tenth of it, to report that the round waited in vain."""
 
 
 KeepPrompt = Callable[[str, bytes], Awaitable[None]]
 
 
 async def unkept(digest: str, body: bytes) -> None:
-    """Keep no prompt: for rounds that no log names."""
+    """Keep no prompt: for rounds that are in no log."""
 
 
 class Execution:
@@ -91,7 +91,7 @@ class Execution:
         live: shows the client the round's work.
         send: stores a proposal that does not end the round.
         keep_prompt: stores the fixed part of a prompt, by its digest, before it is first sent.
-        store: of artifacts; None for the one that the fleet names.
+        store: the store of artifacts; None for the one that the fleet names.
         open_at: when the turn was open for certain (monotonic seconds).
     """
 
@@ -117,13 +117,13 @@ class Execution:
         self.live = live
         self._keep_prompt = keep_prompt
         self.prices = price_list(work.prices)
-        """Prices of models' tokens, by model."""
+        """Prices of tokens, by model."""
         self.actions = set(work.reported.actions)
         self.effects = set(work.reported.effects)
         self.ended = EndWatch(is_over, open_at=open_at)
         self._store = store
         self.for_tools: Callable[[Execution, dict[str, str]], object] | None = None
-        """Makes the turn for a tool that takes it, and puts into a dict what the tool reads of facts."""
+        """Makes the turn for a tool that takes it, and records in a dict which facts the tool reads."""
         self._usage = work.reported.usage
         self._code = {"prompt": prompt_version, "version": version, "build": build}
         self._ordinals: dict[tuple[str, str], int] = {}
@@ -136,17 +136,17 @@ class Execution:
         """Names of the tools that may be called; None if there is no limit."""
 
     async def require_open(self) -> None:
-        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs.
+        """Raise Superseded if a guard ended this turn. Called before each call that counts or costs.
 
-        The loop with a model begins the look ahead: with the step before the call. A round that begins needs
-        none, as its event has just said it (`EndWatch`).
+        A model's loop begins the probe ahead, with the step before the call. A round that has just begun
+        needs none, since its event shows that the turn is open (`EndWatch`).
         """
-        await self.journal.settled()  # before the look, which may not be old when the call is made
+        await self.journal.settled()  # before the probe, which has to be fresh at the call
         if await self.ended.is_over():
             raise self.journal.stop(Superseded("the turn was ended"))
 
     def close(self) -> None:
-        """Give up what was begun ahead. Idempotent."""
+        """Cancel what was begun ahead. Idempotent."""
         self.ended.close()
         self.journal.close()
 
@@ -156,14 +156,14 @@ class Execution:
         """Return a tool's result, recorded or new. Raises as `Turn.call` does.
 
         Args:
-            for_model: True if a model reads the outcome, and rests its next words on it: nothing else is done
-                with it before the next step, so that it is had ahead of its record. So a reading tool
-                that broke, a result that is too large and a forbidden tool are recorded as ToolRefused, too.
-                Every round gets the same error.
+            for_model: True if a model reads the outcome and nothing else uses it before the next step, so
+                that it is available ahead of its record. A reading tool that broke, a result that is too
+                large and a forbidden tool are then recorded as ToolRefused, too. Every round gets the same
+                error.
         """
-        told = self.forbids(tool)
-        if told and not for_model:
-            raise ActionNotAllowed(told)
+        forbidden = self.forbids(tool)
+        if forbidden and not for_model:
+            raise ActionNotAllowed(forbidden)
         facts, takes = self.work.handoff.facts, tool.injected
         values = {fact.key: fact.value for fact in facts}
         arguments = takes.with_facts(tool.name, tool.fn, arguments, values, for_model=for_model)
@@ -175,27 +175,27 @@ class Execution:
             await self.journal.load()
             shown = shown._replace(reads=Reads(call=key, facts=dict[str, str]()))
             key = key_by_facts(self.journal.earlier, key, facts)
-        if not told:
+        if not forbidden:
             self.actions.add(tool.name)
-            if tool.effect is not None and self.work.topology != "handoff":  # elsewhere no turn is read-only
+            if tool.effect is not None and self.work.topology != "handoff":  # only these have read-only turns
                 self.effects.add(tool.name)
 
         def allow() -> None:
-            if told:
-                raise Recorded(ActionNotAllowed.code, told, begun=False)
+            if forbidden:
+                raise Recorded(ActionNotAllowed.code, forbidden, begun=False)
             if tool.approve is not None:
                 require_approval(self.work, self.request, tool, arguments, key)
 
         call = ("call" if tool.effect is None else "effect", tool.name, digest)
         caught: list[Exception] = []
-        run = partial(self._run, tool, arguments, key, told, for_model, caught, shown.reads)
+        run = partial(self._run, tool, arguments, key, forbidden, for_model, caught, shown.reads)
         try:
             if tool.effect is None:
                 return await self.journal.step(call, run, given=shown, refusals=for_model, ahead=for_model)
             await self.require_open()
-            again = None if told else self.another_try(tool, key, run)
-            outcome = partial(outcome_before, self.journal, self.work, call, shown, key, told)
-            return await bring_about(
+            again = None if forbidden else self.another_try(tool, key, run)
+            outcome = partial(outcome_before, self.journal, self.work, call, shown, key, forbidden)
+            return await run_effect(
                 self.journal, call, key, run, given=shown, again=again, allow=allow, outcome=outcome
             )
         except Recorded as no:
@@ -213,7 +213,7 @@ class Execution:
         return ""
 
     def _key(self, tool: str, digest: str) -> str:
-        """Return the key under which this call's effect happens once, in any round.
+        """Return the key under which this call's effect happens once, in whatever round.
 
         The ordinal tells calls with equal arguments apart; the round is no part of the key.
         """
@@ -226,7 +226,7 @@ class Execution:
         tool: Tool,
         arguments: Mapping[str, Any],
         key: str,
-        told: str,
+        forbidden: str,
         for_model: bool,
         caught: list[Exception],
         reads: Reads | None,
@@ -234,14 +234,14 @@ class Execution:
         """Run a tool. Its refusal is recorded as an outcome, and so is what a reading tool raises.
 
         Args:
-            told: why it may not be called; empty if it may.
-            caught: gets the exception of a reading tool that is raised on once it is recorded.
-            reads: gets what an effect's tool reads of facts.
+            forbidden: why it may not be called; empty if it may.
+            caught: gets the exception of a reading tool, to be raised on once it is recorded.
+            reads: gets the facts that an effect's tool reads.
         """
-        if told:
-            raise Recorded(ActionNotAllowed.code, told, begun=False)
+        if forbidden:
+            raise Recorded(ActionNotAllowed.code, forbidden, begun=False)
         reads_for_model = for_model and tool.effect is None
-        if tool.effect is None:  # a recorded result needs no look
+        if tool.effect is None:  # a recorded result needs no probe
             await self.require_open()
             if tool.approve is not None:
                 try:
@@ -253,7 +253,7 @@ class Execution:
                 turn = None
                 if tool.injected.turn and self.for_tools is not None:
                     turn = self.for_tools(self, {} if reads is None else reads.facts)
-                value = plain(await self.run_of(tool)(arguments, idempotency_key=key, turn=turn))
+                value = to_json(await self.run_of(tool)(arguments, idempotency_key=key, turn=turn))
         except ToolError as no:
             raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
         except Exception as broken:
@@ -261,23 +261,23 @@ class Execution:
                 raise
             if isinstance(broken, MeshError) or not for_model:
                 caught.append(broken)
-                said = text_of(broken, otherwise=raised(tool.name, broken), is_secret=bool(tool.secret))
-                raise Recorded(RAISED, said, raised=broken) from broken
+                text = text_of(broken, otherwise=raised(tool.name, broken), is_secret=bool(tool.secret))
+                raise Recorded(RAISED, text, raised=broken) from broken
             _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
             raise Recorded("tool.broke", f"{tool.name} broke: {type(broken).__name__}") from broken
         if reads_for_model and (size := len(msgspec.json.encode(value))) > MAX_RESULT_BYTES:
-            told = f"{tool.name} returned {size} bytes; at most {MAX_RESULT_BYTES} can be told"
-            raise Recorded("tool.too_large", f"{told}. Ask for less.")
+            text = f"{tool.name} returned {size} bytes; at most {MAX_RESULT_BYTES} can be told"
+            raise Recorded("tool.too_large", f"{text}. Ask for less.")
         if for_model:
-            self.ended.look_ahead()  # the model is asked as soon as this is stored
+            self.ended.probe_ahead()  # the model is asked as soon as this is stored
         return value
 
     def run_of(self, tool: Tool) -> Callable[..., Awaitable[Any]]:
-        """Return what runs a tool, once everything before that is checked. A replay runs nothing."""
+        """Return the function that runs a tool, once all checks have passed. A replay runs nothing."""
         return tool.run
 
     def another_try(self, tool: Tool, key: str, run: Produce) -> Produce | None:
-        """Return what settles an effect whose result is not recorded; None: only a person can."""
+        """Return what settles an effect whose result is not recorded; None if only a person can."""
         return another_try(self.journal, tool, key, run, lease_s=self.fleet.lease_s)
 
     # --- models -----------------------------------------------------------------------------------
@@ -294,20 +294,20 @@ class Execution:
         ahead: bool = False,
         parts: tuple[Any, Any, Any] | None = None,
     ) -> tuple[T, bool]:
-        """Return a model's reply to `prompt`, and True if this round is the one that pays for it.
+        """Return a model's reply to `prompt`, and True if this round pays for it.
 
         The prompt is recorded by its digest, the reply as JSON.
 
         Args:
             cost: returns the cost of a reply. It is recorded with the reply, so that a process that dies
                 afterwards takes nothing of the bill with it.
-            began: of a conversation's first call: its beginning, for `journal.begun`.
+            began: for a conversation's first call: its beginning, for `journal.begun`.
             ahead: as for `Journal.step`.
-            parts: of the prompt: what is fixed, the turn as text, and what was said so far. The step names
-                their digests, and the fixed part is stored.
+            parts: of the prompt: the fixed part, the turn as text, and the transcript so far. The step
+                names their digests, and the fixed part is stored.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
-        Raises Throttled when the round's time does not last until the model may be asked.
+        Raises Throttled if the round's time ends before the model may be asked.
         """
         paid = True
         shown, fixed = (None, b"") if parts is None else prompt_of(*parts)
@@ -321,7 +321,7 @@ class Execution:
                     await self._keep_prompt(shown.fixed, fixed)
                 try:
                     with self.live.doing("model", name):
-                        return plain(await produce())
+                        return to_json(await produce())
                 except Throttled as throttled:
                     await self._wait_out(throttled)
 
@@ -331,41 +331,41 @@ class Execution:
 
         priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
         call = ("model", name, digest_of(prompt))
-        kept = None if began is None else plain(began)
+        kept = None if began is None else to_json(began)
         value = await self.journal.step(
             call, ask, cost=priced, on_reuse=reused, began=kept, given=Given(prompt=shown), ahead=ahead
         )
         return msgspec.convert(value, kind), paid
 
     async def _wait_out(self, throttled: Throttled) -> None:
-        """Wait until a model may be asked again. Raises `throttled` if the round's time ends before."""
+        """Wait until a model may be asked again. Raises `throttled` if the round's time ends first."""
         pause_s, left_s = throttled.after_s or 0.0, self._patient_until - time.monotonic()
         if pause_s >= left_s:
-            told = f"{throttled}; the round may take {self.work.timeout_s:g} s"
-            told += ", and they are used up" if left_s <= 0 else f", and {left_s:.0f} s of it are left"
-            throttled.args = (told,)
+            text = f"{throttled}; the round may take {self.work.timeout_s:g} s"
+            text += ", and they are used up" if left_s <= 0 else f", and {left_s:.0f} s of it are left"
+            throttled.args = (text,)
             raise throttled
         await asyncio.sleep(pause_s)
 
     def knows(self, name: str, prompt: Any) -> bool:
-        """Return True if a reply to this prompt is recorded; asked after `journal.begun`."""
+        """Return True if a reply to this prompt is recorded. Call it after `journal.begun`."""
         return self.journal.holds(("model", name, digest_of(prompt)))
 
     def _require_budget(self) -> None:
-        """Raise BudgetExhausted if nothing is left of something that the grant limits."""
+        """Raise BudgetExhausted if any limit of the grant is used up."""
         granted, left, spent = self.work.handoff.constraints.budget, self.budget_left, self._spent
         gone = [
             name for name in left.__struct_fields__ if (rest := getattr(left, name)) is not None and rest <= 0
         ]
         if gone:
-            said = (f"{getattr(spent, name)} of {getattr(granted, name)} {name}" for name in gone)
-            raise self.journal.stop(BudgetExhausted(f"spent {', '.join(said)}"))
+            used = (f"{getattr(spent, name)} of {getattr(granted, name)} {name}" for name in gone)
+            raise self.journal.stop(BudgetExhausted(f"spent {', '.join(used)}"))
 
     # --- artifacts --------------------------------------------------------------------------------
 
     @cached_property
     def store(self) -> "ArtifactStore":
-        """The store of artifacts. Raises ArtifactError for one that cannot be opened here."""
+        """The store of artifacts. Raises ArtifactError if it cannot be opened here."""
         if self._store is not None:
             return self._store
         from mesh.artifacts.store import store_at
@@ -374,44 +374,44 @@ class Execution:
         return store_at(store_in(load_settings().artifacts or self.fleet.artifacts, Path.cwd()))
 
     async def save(self, name: str, data: "Data", *, media_type: str, labels: Sequence[str]) -> Artifact:
-        """Save an artifact as a step. Once it is recorded, this round does not look at its data again."""
+        """Save an artifact as a step. Once it is recorded, this round does not read its data again."""
 
         async def put() -> Any:
             await self.require_open()
-            return plain(await self.store.save(name, data, media_type=media_type, labels=labels))
+            return to_json(await self.store.save(name, data, media_type=media_type, labels=labels))
 
         call = ("save", name, digest_of([media_type, *labels, self._stretch]))
         return msgspec.convert(await self.journal.step(call, put), Artifact)
 
     # --- notes ------------------------------------------------------------------------------------
 
-    async def note(self, kind: str, value: Any, said: str = "") -> Any:
-        """Record a value that no tool gives, and return it; the same when this round runs again."""
+    async def note(self, kind: str, value: Any, about: str = "") -> Any:
+        """Record a value that comes from no tool, and return it; the same when this round runs again."""
 
-        return await self.journal.step((kind, "", digest_of([said, self._stretch])), giving(value))
+        return await self.journal.step((kind, "", digest_of([about, self._stretch])), giving(value))
 
     @property
     def _stretch(self) -> int:
-        """The number of what only this round knows, such as its time: an earlier round's is not this one's.
+        """Number of the rounds before this one, for values that belong to one round, such as its time.
 
-        Rounds that asked for an approval do not count, for the yes must find the very call that asked.
+        Rounds that asked for an approval do not count: the yes must find the very call that asked.
         """
         return self.work.round - sum(bool(past.asked) for past in self.work.past)
 
     async def first(self, kind: str, value: Any, *, name: str) -> Any:
-        """Record a value the first time; return the recorded one in every later round, whatever is said."""
+        """Record a value the first time; every later round gets the recorded value, whatever it passes."""
 
-        return await self.journal.step((kind, name, ""), giving(plain(value)))
+        return await self.journal.step((kind, name, ""), giving(to_json(value)))
 
     # --- the report -------------------------------------------------------------------------------
 
     def spend(self, more: Usage) -> None:
-        """Account for a cost that no step records."""
+        """Account for a cost that is in no step."""
         self._usage = budget.plus(self._usage, more)
 
     @property
     def _spent(self) -> Usage:
-        """The turn's cost, up to where its code is now, with what its tasks have cost or still may."""
+        """The turn's cost up to where its code is now, including what its tasks cost or still may."""
         own = budget.plus(self._usage, self.journal.tally.spent)
         return budget.plus(own, self.work.committed)
 
@@ -421,7 +421,7 @@ class Execution:
 
     @property
     def report(self) -> Report:
-        """This turn's work in all its rounds, as it goes to the guard with the proposal."""
+        """This turn's work in all its rounds, as the guard gets it with the proposal."""
         tally, before = self.journal.tally, self.work.reported
         digest = before.digest
         if tally.steps:
@@ -438,19 +438,19 @@ class Execution:
     # --- the end ----------------------------------------------------------------------------------
 
     def moved(self, move: Move, handler: object = None) -> MoveProposed:
-        """Return the proposal of a move, as `handler` returned it. Raises NotAMove for what is none."""
+        """Return the proposal of a move, as `handler` returned it. Raises NotAMove for any other value."""
         if not isinstance(move, Move):
             raise NotAMove(move, handler)
         return MoveProposed(turn=self.work.turn, round=self.work.round, move=move, report=self.report)
 
     def failed(self, failure: Failure) -> ReportFailure:
-        """Return the proposal of a round that failed."""
+        """Return the proposal of a failed round."""
         return ReportFailure(turn=self.work.turn, round=self.work.round, error=failure, report=self.report)
 
     def crashed(self) -> ReportFailure:
-        """Return the proposal of a round that ended its process again and again."""
-        told = "the turn ended its process again and again"
-        return self.failed(Failure(code="crash_loop", message=told, permanent=True))
+        """Return the proposal of a turn that ended its process again and again."""
+        message = "the turn ended its process again and again"
+        return self.failed(Failure(code="crash_loop", message=message, permanent=True))
 
     def stopped(self, error: Exception) -> Proposal:
         """Return the proposal of a round that an error ended: an ask, a doubt, or a failure."""

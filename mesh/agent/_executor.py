@@ -1,9 +1,9 @@
 """Executes rounds: one delivery of one round, from its lease to its stored proposal.
 
-One order holds: the inbox event is acknowledged only after the proposal is stored. If the process dies in
-between, the event comes again, and the guard recognises the second proposal. While the code runs, each third
-of the lease brings a heartbeat, so that a lost one costs nothing. The executor also looks up the end of the
-turn, since a note of it may be lost. The code runs in its delivery's own task.
+The inbox event is acknowledged only after the proposal is stored. If the process dies in between, the event
+comes again, and the guard recognises the second proposal. While the code runs, a heartbeat is sent every
+third of the lease, so one may be lost without harm. The executor also looks up the end of the turn, since a
+note of it may be lost. The code runs in the task of its delivery.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from mesh.agent import _telemetry as telling
+from mesh.agent import _telemetry
 from mesh.agent._attempts import Attempts
 from mesh.agent._claims import Claims
 from mesh.agent._execution import Execution
@@ -59,14 +59,14 @@ _log = get_logger(__name__)
 
 VERSION_AGAIN_S = 1.0
 FRESH_S = 1.0
-"""A delivery this young is not asked about: a notice of its end has come, or is on its way."""
+"""A delivery younger than this (s) needs no lookup: a notice of its end has come, or is on its way."""
 
 
 class Executor:
     """Executes the rounds of one instance of an agent.
 
     Args:
-        around: the fleet as it is now.
+        around: the fleet as this agent sees it.
     """
 
     def __init__(self, bus: Bus, agent: Agent, instance: str, around: FleetWatcher) -> None:
@@ -88,7 +88,7 @@ class Executor:
         """Run one round and store its proposal; acknowledge only then.
 
         Args:
-            trace: the event's `traceparent`, passed on where this process does not trace.
+            trace: the event's `traceparent`, passed on if this process does not trace.
         """
         failpoint("turn.taken")
         heart = _Heart(message, self._heartbeats, partial(self.running.on_heartbeat, key))
@@ -107,23 +107,23 @@ class Executor:
                     return
                 begun = await self._was_begun(message, key)
             round_ = self._round(key, work, attempts, live, fresh=not begun, open_at=open_at)
-            if begun and await self._is_anothers(round_):
+            if begun and await self._is_foreign(round_):
                 message.nak(spread(VERSION_AGAIN_S))
                 return
             is_crash_loop = begun and await attempts.is_crash_loop()
             proposal = round_.crashed() if is_crash_loop else await self._propose(round_)
             if proposal is not None:
                 failpoint("turn.journaled")
-                proposal, body = sound(proposal)
-                live.ended(proposal)  # before the proposal: nothing that follows from it comes earlier
-                with telling.proposal_span(key, proposal, self._around.fleet):
+                proposal, body = encode_or_fail(proposal)
+                live.ended(proposal)  # before the proposal, and so before all that follows from it
+                with _telemetry.proposal_span(key, proposal, self._around.fleet):
                     await self._propose_to(key.request, proposal, body, trace)
-                telling.proposed(key, self._agent.version, proposal, time.perf_counter() - started)
+                _telemetry.proposed(key, self._agent.version, proposal, time.perf_counter() - started)
                 failpoint("turn.proposed")
             message.ack()
         except Fenced as late:
-            # Another instance has the turn, and the lease: neither acknowledge it nor give it back. But the
-            # process lives: it was no crash.
+            # Another instance has the turn and the lease: neither acknowledge nor give back. But this process
+            # is alive, so it was no crash.
             if begun:
                 await attempts.given_back()
             _log.warning("turn_fenced", detail=str(late))
@@ -139,16 +139,16 @@ class Executor:
             self.presence.busy_s += time.perf_counter() - started
 
     async def _store(self, request: str, proposal: Proposal) -> None:
-        """Have a proposal that ends no round decided or stored."""
+        """Get a proposal that ends no round decided or stored."""
         await self._propose_to(request, proposal, codec.encode(proposal))
 
     async def _propose_to(self, request: str, proposal: Proposal, body: bytes, trace: str = "") -> None:
         """Return once the verdict on a proposal is in the log, or the proposal in its queue. Raises Denied.
 
         Args:
-            trace: the `traceparent` of the event; passed on if it is one, and nothing is traced here.
+            trace: the event's `traceparent`; passed on if it is valid and this process does not trace.
         """
-        headers = tracing.headers(otherwise=tracing.sound(trace)) or None
+        headers = tracing.headers(otherwise=tracing.well_formed(trace)) or None
         if self._around.fleet.lane and await self._lane.is_decided(request, body, headers):
             return
         await store(self._bus, self._agent.name, request, proposal, body, headers)
@@ -159,43 +159,44 @@ class Executor:
     # --- may it run -------------------------------------------------------------------------------
 
     def _is_new(self, message: Message, key: RoundKey) -> bool:
-        """Return True if nobody can have ended this round or worked on it: the usual case, which asks nobody.
+        """Return True if no process can have ended or begun this round: the usual case, found without a
+        request.
 
-        Its event was delivered for the first time, stored just now, and since this connection stands. (The
+        Its event was delivered for the first time and stored just now, since this connection was made. (The
         server's count of deliveries is not enough: a killed server forgets the latest.)
         """
         fresh_since_s = max(self._bus.since_s, time.time() - FRESH_S)
         is_fresh = message.delivered == 1 and message.stored_us / 1e6 > fresh_since_s
-        return is_fresh and key.turn not in self.running.called_over
+        return is_fresh and key.turn not in self.running.noted_ends
 
     async def _is_over(self, message: Message, key: RoundKey) -> bool:
-        """Return True if a guard ended the turn. Of a young delivery only a notice makes it worth asking."""
+        """Return True if a guard ended the turn. A young delivery is looked up only on a notice."""
         is_young = message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S
-        if is_young and key.turn not in self.running.called_over:
+        if is_young and key.turn not in self.running.noted_ends:
             return False
         return await self._was_ended(key)
 
     async def _was_ended(self, key: RoundKey) -> bool:
-        """Return True if a guard ended a turn, by the message that only guards can write."""
+        """Return True if a guard ended a turn, according to the message that only guards can write."""
         subject = subjects.end(key.agent, key.request, key.turn)
         return await self._bus.retry_unavailable(lambda: get(self._bus, "ENDS", subject)) is not None
 
     async def _was_begun(self, message: Message, key: RoundKey) -> bool:
-        """Return True if anybody may have worked on this round before.
+        """Return True if another process may have worked on this round before.
 
         Acknowledged messages of a killed server come again as if for the first time.
         """
         if message.delivered > 1:
             return True
-        # Steps that run side by side are stored in any order: the first place may still be free.
+        # Concurrent steps are stored in any order: the first place may still be free.
         places = (f"{key.round}-{n}" for n in range(WINDOW))
         found = await asyncio.gather(*(self._steps.get(key.request, key.journal_id, name) for name in places))
         return any(body is not None for body in found)
 
-    async def _is_anothers(self, round_: Execution) -> bool:
+    async def _is_foreign(self, round_: Execution) -> bool:
         """Return True if this round should go back to an instance of the version that began it.
 
-        After the grace this one goes on with it, and replays what the other recorded.
+        After the grace period this instance continues it, and replays what the other recorded.
         """
         await round_.journal.load()
         began = round_.journal.version
@@ -247,15 +248,15 @@ class Executor:
         )
 
     async def _propose(self, round_: Execution) -> Proposal | None:
-        """Return the request of the agent's code; None if the turn was ended while it ran. Raises Fenced."""
-        if round_.journal.owes:
+        """Return the proposal of the agent's code; None if the turn was ended while it ran. Raises Fenced."""
+        if round_.journal.has_unreported:
             await round_.journal.load()  # the turn's cost is known before its code asks
         round_.live.began(self._beginnings)
         with contextlib.closing(round_), self.running.holding(round_.key) as running:
             try:
-                return round_.moved(await self._to_its_end(round_), self._agent.handler)
+                return round_.moved(await self._run_to_end(round_), self._agent.handler)
             except asyncio.CancelledError:
-                if running.over:
+                if running.stopped:
                     _log.info("turn_superseded")
                     return None
                 if running.task.cancelling():
@@ -263,12 +264,12 @@ class Executor:
                 failure = Failure(code="bug", message="the handler cancelled itself")
                 return self._ended(round_.failed(failure), None)
             except Exception as raised:
-                error = round_.journal.broken or raised  # the first counts, whatever the code made of it
+                error = round_.journal.broken or raised  # the first error counts, even if the code caught it
                 if isinstance(error, Fenced):
                     raise error from None
                 return None if isinstance(error, Superseded) else self._ended(round_.stopped(error), error)
 
-    async def _to_its_end(self, round_: Execution) -> Move:
+    async def _run_to_end(self, round_: Execution) -> Move:
         """Run the agent's code, and wait for the effects that it left running. Raises its errors."""
         try:
             move = await self._agent(Turn(round_))
@@ -280,7 +281,7 @@ class Executor:
         return move
 
     def _ended(self, proposal: Proposal, error: Exception | None) -> Proposal:
-        """Count and log a round that came to no move of its code's."""
+        """Count and log a round that ended without a move of its code."""
         if isinstance(proposal, ReportFailure):
             code = proposal.error.code
             self.presence.failed += 1
@@ -293,26 +294,26 @@ class Executor:
 
 
 def open_since(message: Message) -> float:
-    """Return when a turn was open for certain: as the event that gives its round was stored (monotonic s).
+    """Return when a turn was known to be open: when its round's event was stored (monotonic seconds).
 
-    Never, for an event from the future: the server's clock is ahead of ours.
+    Returns -inf if the event is dated in the future (the server's clock is ahead).
     """
     age_s = time.time() - message.stored_us / 1e6
     return time.monotonic() - age_s if age_s >= 0 else -math.inf
 
 
 class _Heart:
-    """Extends the lease of a delivery at each heartbeat, and calls `look`, until it is stopped."""
+    """Extends the lease of a delivery at each heartbeat, and calls `probe`, until it is stopped."""
 
-    __slots__ = ("_alarm", "_heartbeats", "_look", "_message")
+    __slots__ = ("_alarm", "_heartbeats", "_message", "_probe")
 
-    def __init__(self, message: Message, heartbeats: Alarms, look: Callable[[], None]) -> None:
-        self._message, self._heartbeats, self._look = message, heartbeats, look
+    def __init__(self, message: Message, heartbeats: Alarms, probe: Callable[[], None]) -> None:
+        self._message, self._heartbeats, self._probe = message, heartbeats, probe
         self._alarm = heartbeats.set(self._beat)
 
     def _beat(self) -> None:
         self._message.in_progress()
-        self._look()
+        self._probe()
         self._alarm = self._heartbeats.set(self._beat)
 
     def stop(self) -> None:
@@ -324,49 +325,49 @@ class _Heart:
 STORE_AGAIN_S = 1.0
 NOT_STORED = Kind("proposal_not_stored", "proposal_stored", "proposals are not stored: {}")
 MESSAGE_CHARS = 512
-MAX_OUTLINE_BYTES = 64 << 10
-"""More than that the outline of a move never has; it is its report that is too large then."""
-_UNSOUND = (MeshError, *codec.UNWRITABLE)
+MAX_SUMMARY_BYTES = 64 << 10
+"""Limit of a summarized move. No move's summary is larger, so beyond that the report is too large."""
+_UNREADABLE = (MeshError, *codec.UNWRITABLE)
 """Errors of encoding a handler's move, and of reading it as the guard will."""
 
 
-def sound(proposal: Proposal) -> tuple[Proposal, bytes]:
-    """Return the proposal and its bytes; if no guard could read it, the failure that names the mistake."""
+def encode_or_fail(proposal: Proposal) -> tuple[Proposal, bytes]:
+    """Return a proposal and its bytes; if no guard could read it, the failure that names the mistake."""
     try:
         body = codec.encode_whole(proposal)
         codec.parse_proposal(body)
-    except _UNSOUND as error:
+    except _UNREADABLE as error:
         reason = str(error) if isinstance(error, Malformed) else type(error).__name__
         _log.error("proposal_unsound", turn=proposal.turn, reason=reason)
         failure = Failure(code="bug", message=f"the handler's move cannot be read: {reason}"[:MESSAGE_CHARS])
         failed = ReportFailure(
-            turn=proposal.turn, round=proposal.round, error=failure, report=_readable(proposal.report)
+            turn=proposal.turn, round=proposal.round, error=failure, report=_readable_report(proposal.report)
         )
         return failed, codec.encode(failed)
     return proposal, body
 
 
-def _readable(report: Report) -> Report:
+def _readable_report(report: Report) -> Report:
     """Return the report if it can be read by itself, else an empty one."""
     try:
         alone = ReportFailure(turn=TurnId("turn"), round=0, error=Failure(code="bug"), report=report)
         codec.parse_proposal(codec.encode(alone))
-    except _UNSOUND:
+    except _UNREADABLE:
         return Report()
     return report
 
 
-def _outlined(proposal: Proposal, body: bytes) -> bytes:
-    """Return what stands in for a proposal which the bus cannot hold: the outline of its move, to be refused.
+def _summarized(proposal: Proposal, body: bytes) -> bytes:
+    """Return what replaces a proposal that is too large for the bus: its move summarized, to be refused.
 
-    Where that cannot be held either, or there is no move, it is the turn's failure.
+    If even that is too large, or there is no move, return a failure of the turn.
     """
-    if isinstance(proposal, MoveProposed) and len(body) > MAX_OUTLINE_BYTES:
-        outlined = codec.encode(replace(proposal, move=proposal.move.summarize(), oversized=len(body)))
-        if len(outlined) <= MAX_OUTLINE_BYTES:
-            return outlined
-    told = "too large for the bus; pass large things on as artifacts"
-    failure = Failure(code="proposal_too_large", message=told, permanent=True)
+    if isinstance(proposal, MoveProposed) and len(body) > MAX_SUMMARY_BYTES:
+        summarized = codec.encode(replace(proposal, move=proposal.move.summarize(), oversized=len(body)))
+        if len(summarized) <= MAX_SUMMARY_BYTES:
+            return summarized
+    text = "too large for the bus; pass large things on as artifacts"
+    failure = Failure(code="proposal_too_large", message=text, permanent=True)
     spent = Report(usage=proposal.report.usage)  # the rest may be what is too large
     failed = ReportFailure(turn=proposal.turn, round=proposal.round, error=failure, report=spent)
     return codec.encode(failed)
@@ -375,7 +376,7 @@ def _outlined(proposal: Proposal, body: bytes) -> bytes:
 async def store(
     bus: Bus, agent: str, request: str, proposal: Proposal, body: bytes, headers: Mapping[str, str] | None
 ) -> None:
-    """Store a proposal, for as long as it takes: the guard knows a second one for the first.
+    """Store a proposal, however long it takes: the guard recognises it if it is stored twice.
 
     Args:
         body: the proposal's bytes.
@@ -387,12 +388,12 @@ async def store(
         try:
             await bus.retry_unavailable(partial(bus.publish_durable, subject, body, headers))
         except TooLarge:
-            body = _outlined(proposal, body)
+            body = _summarized(proposal, body)
         except ApiError as error:
             if error.err_code != ApiCode.MESSAGE_EXCEEDS_MAXIMUM:
                 bus.conditions.raise_(NOT_STORED, error.code, held=subject, err_code=error.err_code)
                 await asyncio.sleep(STORE_AGAIN_S)
             else:
-                body = _outlined(proposal, body)
+                body = _summarized(proposal, body)
         else:
             return

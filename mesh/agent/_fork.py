@@ -1,8 +1,9 @@
-"""A fork's turn: calls that its agent made in the request before are answered by what came of them then.
+"""A fork's turn: calls that its agent made in the original request are answered from the record of that
+request.
 
-The agent reads its own journals of that request, and no other's: they lie in its own stream. An answer is
-recorded in this turn's journal like one that was made now, so whatever dies, the turn goes on as any other.
-The n-th of equal calls gets the n-th record, counted over all rounds of this turn.
+The agent reads only its own journals of that request, which are in its own stream. An answer is recorded in
+this turn's journal like a new one, so whatever dies, the turn continues like any other. The n-th of equal
+calls gets the n-th record, counted over all rounds of this turn.
 """
 
 import asyncio
@@ -20,17 +21,17 @@ from protocol.wire.records import Reads, Record, Refused, place_of
 NOT_RECORDED: Final = "fork.not_recorded"
 EFFECTS_REFUSED: Final = "fork.effects_refused"
 _ANSWERED: Final = frozenset({"call", "model", "now", "random"})
-"""Kinds of steps, beside effects, that the record answers."""
+"""Kinds of steps, besides effects, that the record answers."""
 
 
 class RecordBefore:
-    """What one agent recorded in the request that a fork goes on from."""
+    """What one agent recorded in the request that was forked."""
 
     def __init__(self, store: StepStore, agent: str, fork: ForkedFrom) -> None:
         self._store, self._agent, self._fork = store, agent, fork
         self._steps: defaultdict[Call, list[Record]] = defaultdict(list)
         self._effects: defaultdict[Call, dict[str, Record]] = defaultdict(dict)
-        """By key, in the order in which they began: results; of an effect without one, its intent."""
+        """By key, in the order of their beginning: results, or the intent of an effect without one."""
         self._loading: asyncio.Task[None] | None = None
 
     async def step(self, call: Call, nth: int) -> Record | None:
@@ -42,10 +43,10 @@ class RecordBefore:
         return known[nth] if nth < len(known) else None
 
     async def effect(self, call: Call, nth: int, reads_the_same: Callable[[Reads], bool]) -> Record | Refused:
-        """Return the record of the n-th equal effect, or why it has no answer. Raises BusError.
+        """Return the record of the n-th equal effect, or the reason why it has no answer. Raises BusError.
 
         Args:
-            reads_the_same: returns True if the facts that an effect read then are the same now. Else it is
+            reads_the_same: returns True if the facts that an effect read then are unchanged. Otherwise it is
                 another effect.
         """
         await self._load()
@@ -89,6 +90,6 @@ class RecordBefore:
 
 
 def record_before(store: StepStore, agent: str, work: Assignment) -> RecordBefore | None:
-    """Return the record that answers a turn's calls; None where nothing does."""
+    """Return the record that answers a turn's calls; None if there is none."""
     fork = work.forked_from
     return None if fork is None or fork.effects != "recorded" else RecordBefore(store, agent, fork)

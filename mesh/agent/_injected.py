@@ -1,6 +1,6 @@
 """Parameters of tools that the runtime fills in: facts of the turn, and the turn itself.
 
-No model sees them or says them, so that no text can make a tool act for somebody else.
+No model sees or sets them, so no text can make a tool act for another person.
 """
 
 import inspect
@@ -13,20 +13,20 @@ from mesh.agent.values import FromFact
 
 
 class GivenToTools:
-    """A base of `Turn`: a parameter annotated so gets the turn."""
+    """Base of `Turn`: a parameter with this annotation gets the turn."""
 
 
 class Injected(NamedTuple):
     """The parameters of a function that the runtime fills in."""
 
     facts: Mapping[str, str]
-    """Those that facts give, with the facts' keys."""
+    """Parameters filled from facts, with the keys of the facts."""
     turn: str
-    """The one that gets the turn; empty if there is none."""
+    """The parameter that gets the turn; empty if there is none."""
 
     @classmethod
     def of_function(cls, function: Callable[..., Any]) -> "Injected":
-        """Find them. Raises TypeError for two that want the turn."""
+        """Find them in a signature. Raises TypeError if two parameters want the turn."""
         hints = get_type_hints(function, include_extras=True)
         hints.pop("return", None)
         facts = {
@@ -54,17 +54,17 @@ class Injected(NamedTuple):
         *,
         for_model: bool,
     ) -> Mapping[str, Any]:
-        """Return the arguments with those that facts give, and without the turn, which is none.
+        """Return the arguments including those filled from facts, without the turn, which is not an argument.
 
         Args:
             facts: of the turn, by key.
-            for_model: True if a model gave the arguments: it may give none of these.
+            for_model: True if a model gave the arguments: it may set none of these.
 
         Raises ToolArgumentsInvalid.
         """
-        if for_model and (said := sorted(self.names & given.keys())):
-            raise ToolArgumentsInvalid(tool, tuple(f"{name}: not an argument of yours" for name in said))
-        if self.turn in given:  # code may say it, for its type checker
+        if for_model and (extra := sorted(self.names & given.keys())):
+            raise ToolArgumentsInvalid(tool, tuple(f"{name}: not an argument of yours" for name in extra))
+        if self.turn in given:  # code may pass it, for its type checker
             given = {name: value for name, value in given.items() if name != self.turn}
         if not self.facts:
             return given

@@ -1,14 +1,14 @@
 """One instance of an agent: the card that it shows, the pings that it answers, the fleet that it knows, and
 the rounds that it runs.
 
-The card is a running agent's own word; no verdict rests on it. An agent answers NATS micro
-(`$SRV.PING|INFO|STATS`) in the shapes of NATS's service API (ADR-32, `io.nats.micro.v1.*`), so that `nats
-micro ls` shows it. Guards ask the same way if anybody serves it: where no instance listens, the server says
-so at once.
+The card is a running agent's description of itself; no verdict depends on it. An agent answers NATS micro
+(`$SRV.PING|INFO|STATS`) in the shapes of NATS's service API (ADR-32, `io.nats.micro.v1.*`), so `nats micro
+ls` shows it. Guards use the same requests to see if an agent is served: where no instance listens, the server
+reports that at once.
 
-An agent reads the fleet when it starts and again when the broker says that it changed. So a new agent can be
-handed to without a restart. A wake-up can be lost: everything is also read now and then, and whenever the
-connection is back.
+An agent reads the fleet when it starts and again when the broker announces a change. So a new agent can get
+work without a restart. An announcement can be lost: everything is also read now and then, and after each
+reconnection.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _log = get_logger(__name__)
 
 
 def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "") -> Card:
-    """Return the card of an agent with these tools: its own, unpacked."""
+    """Return the card of an agent with these tools, including those of opened boxes."""
     return Card(
         name=agent.name,
         version=agent.version,
@@ -68,7 +68,7 @@ async def publish_card(bus: Bus, shown: Card) -> None:
 
 
 class Presence:
-    """One instance's answers. The executor counts `handled` and `failed`."""
+    """The answers of one instance. The executor counts `handled` and `failed`."""
 
     def __init__(self, bus: Bus, agent: Agent, instance: str) -> None:
         self._bus = bus
@@ -94,7 +94,7 @@ class Presence:
 
     def answer(self, verb: str) -> dict[str, Any]:
         """Return the answer to `ping`, `info` or `stats`."""
-        said: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "type": f"io.nats.micro.v1.{verb}_response",
             "name": self._agent.name,
             "id": self._instance,
@@ -102,10 +102,10 @@ class Presence:
             "metadata": {"role": "agent", "agent-version": self._agent.version},
         }
         if verb == "ping":
-            return said
+            return answer
         endpoint = {"name": "inbox", "subject": subjects.inbox(self._agent.name), "queue_group": ""}
         if verb == "info":
-            return said | {
+            return answer | {
                 "description": self._agent.description,
                 "endpoints": [endpoint | {"metadata": {}}],
             }
@@ -117,11 +117,11 @@ class Presence:
             "average_processing_time": int(self.busy_s * 1e9 / self.handled) if self.handled else 0,
         }
         started = self._started.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return said | {"started": started, "endpoints": [endpoint | statistics]}
+        return answer | {"started": started, "endpoints": [endpoint | statistics]}
 
 
 def semantic(version: str) -> str:
-    """Return `version` as the service API demands it, MAJOR.MINOR.PATCH: missing parts are 0."""
+    """Return `version` as the service API demands it, MAJOR.MINOR.PATCH. Missing parts are 0."""
     parts = version.split(".")
     if len(parts) <= 3 and all(part.isdigit() for part in parts):
         return ".".join([*parts, "0", "0"][:3])
@@ -132,59 +132,59 @@ def semantic(version: str) -> str:
 
 REFRESH_S = 30.0
 AGAIN_S = 1.0
-"""Between two looks, however often somebody writes a card."""
+"""Pause between two reads of the fleet (s), however often cards change."""
 DESCRIPTION_CHARS = 500
-"""Of an agent's own words; the rest is not shown."""
+"""Limit of an agent's own description; the rest is not shown."""
 OWN_WORDS = "says of itself, unchecked: "
-"""Stands before an agent's own words, wherever they are shown: models are told who vouches for what."""
+"""Prefix of an agent's own description, wherever it is shown: a model has to see who vouches for it."""
 
 
 class FleetWatcher:
     """The mesh as one agent sees it.
 
     Args:
-        name: the agent's.
+        name: name of the agent.
     """
 
     def __init__(self, bus: Bus, name: AgentName) -> None:
         self._bus = bus
         self._name = name
         self.fleet = Fleet(name="", entry=name)
-        """As it is now; an agent that the fleet file does not describe is described by its card."""
+        """The fleet as it is now; an agent without a description in the fleet file has that of its card."""
         self._silent: list[AgentName] = []
-        """Agents that this one may hand to and the fleet file does not describe."""
+        """Agents that this one may hand work to and that have no description in the fleet file."""
         self._changed = asyncio.Event()
-        self.on_look: Callable[[], Awaitable[None]] | None = None
-        """Awaited after each later look: what follows from the fleet is brought up to it."""
+        self.on_refresh: Callable[[], Awaitable[None]] | None = None
+        """Awaited after each later read: brings up to date what depends on the fleet."""
 
     async def start(self) -> None:
-        """Read everything; wait until there is a fleet, and for a bus that is away. Raises Denied."""
+        """Read everything. Waits until there is a fleet, and for a bus that is away. Raises Denied."""
         self._bus.on_back(self._changed.set)
         for subject in AGENT_WAKE_UPS:
             try:
                 await self._bus.retry_unavailable(partial(self._bus.subscribe, subject, self._on_message))
-            except Denied:  # a server whose accounts were written by an older version
+            except Denied:  # the server's accounts were written by an older version
                 hint = "run `mesh setup`, and reload the server"
                 _log.warning("changes_not_heard", subject=subject, hint=hint)
-        found = await self._bus.retry_unavailable(self._look)
+        found = await self._bus.retry_unavailable(self._refresh)
         while not found:
             await asyncio.sleep(AGAIN_S)
-            found = await self._bus.retry_unavailable(self._look)
+            found = await self._bus.retry_unavailable(self._refresh)
         self._bus.conditions.clear(NO_FLEET)
 
     async def keep_current(self) -> None:
-        """Take over what changes, until cancelled."""
+        """Take over changes until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_S):
                     await self._changed.wait()
             self._changed.clear()
             try:
-                await self._look()
-                if self.on_look is not None:
-                    await self.on_look()
+                await self._refresh()
+                if self.on_refresh is not None:
+                    await self.on_refresh()
             except BusError as error:
-                if not isinstance(error, PASSING):  # the connection says what passes by itself
+                if not isinstance(error, PASSING):  # the connection reports what passes by itself
                     _log.warning("surroundings_not_read", code=error.code, detail=str(error))
                 self._changed.set()
             await asyncio.sleep(AGAIN_S)
@@ -194,8 +194,9 @@ class FleetWatcher:
         if changed == "fleet" or changed.removeprefix("card.") in self._silent:
             self._changed.set()
 
-    async def _look(self) -> bool:
-        """Read the fleet and the cards of its silent agents. False if there is no fleet; the last one holds.
+    async def _refresh(self) -> bool:
+        """Read the fleet, and the cards of agents without a description. Return False if there is no fleet;
+        then the last one stays in use.
 
         Raises BusError.
         """
@@ -221,17 +222,17 @@ class FleetWatcher:
             and name != self._name
             and (own is None or own.to is None or name in own.to)
         ]
-        words = await asyncio.gather(*map(self._own_words, self._silent))
+        own_texts = await asyncio.gather(*map(self._own_description, self._silent))
         described = {
-            name: replace(fleet.agents[name], description=f"{OWN_WORDS}{said}")
-            for name, said in zip(self._silent, words, strict=True)
-            if said
+            name: replace(fleet.agents[name], description=f"{OWN_WORDS}{text}")
+            for name, text in zip(self._silent, own_texts, strict=True)
+            if text
         }
         self.fleet = replace(fleet, agents={**fleet.agents, **described}) if described else fleet
         return True
 
-    async def _own_words(self, name: AgentName) -> str:
-        """Return an agent's description of itself; a card that cannot be read says nothing."""
+    async def _own_description(self, name: AgentName) -> str:
+        """Return an agent's description of itself; empty if its card cannot be read."""
         found = await get(self._bus, "CARDS", subjects.card(name))
         card = None if found is None else codec.readable(found.data, Card)
         return "" if card is None else " ".join(card.description[:DESCRIPTION_CHARS].split())
@@ -244,18 +245,18 @@ _REMEMBERED = 1_000
 
 @dataclass(slots=True)
 class Running:
-    """A round whose code runs, in the task of its delivery."""
+    """A round whose code is running, in the task of its delivery."""
 
     task: asyncio.Task[Any]
-    over: bool = False
-    """True if it was stopped, because a guard ended the turn or a newer round of it began."""
-    looks: set[asyncio.Task[None]] = field(default_factory=set)
-    """Looks that are under way: whether a guard ended the turn."""
+    stopped: bool = False
+    """True if it was stopped: a guard ended the turn, or a newer round of it began."""
+    probes: set[asyncio.Task[None]] = field(default_factory=set)
+    """Running probes for the turn's end."""
 
     def stop(self) -> None:
-        """Cancel the code. A thread of it goes on to its end; its result is thrown away."""
-        if not self.over:
-            self.over = True
+        """Cancel the code. A thread of it runs to its end, and its result is discarded."""
+        if not self.stopped:
+            self.stopped = True
             self.task.cancel()
 
 
@@ -263,8 +264,8 @@ class RunningRounds:
     """The rounds of this process, by turn and round.
 
     Args:
-        was_ended: returns True if a guard ended a turn, by the message that only guards can write.
-        on_notice: gets each notice, too.
+        was_ended: returns True if a guard ended a turn, according to the message that only guards can write.
+        on_notice: also gets each notice.
     """
 
     def __init__(
@@ -274,12 +275,12 @@ class RunningRounds:
     ) -> None:
         self._was_ended, self._on_notice = was_ended, on_notice
         self.rounds: dict[RoundKey, Running] = {}
-        self.called_over: dict[str, None] = {}
-        """Turns that a note called over while no round of theirs ran here, the newest last."""
+        self.noted_ends: dict[str, None] = {}
+        """Turns that a note reported as ended while no round of theirs ran here, newest last."""
 
     @contextlib.contextmanager
     def holding(self, key: RoundKey) -> Iterator[Running]:
-        """Hold this task's round in this block; an older one of its turn, whose time ran out, is stopped."""
+        """Hold this task's round within the block, and stop an older round of its turn: its time is up."""
         if key.round:
             for other, earlier in self.rounds.items():
                 if other.turn == key.turn and other.round < key.round:
@@ -292,13 +293,13 @@ class RunningRounds:
         finally:
             if self.rounds.get(key) is running:
                 del self.rounds[key]
-            if running.over:
-                task.uncancel()  # only the code was to end
+            if running.stopped:
+                task.uncancel()  # only the code had to end
 
     def on_note(self, message: Incoming) -> None:
-        """Look up a turn that a note calls over: a note is a hint, which others can forge."""
+        """Look up a turn that a note reports as ended: a note is only a hint, which others can forge."""
         notice = codec.readable(message.data, Notice) if message.data else None
-        if notice is None:  # a wake-up mostly: the event itself comes, too
+        if notice is None:  # usually a wake-up, and the event itself comes too
             return
         self._on_notice(notice)
         if notice.error is not None:
@@ -310,37 +311,37 @@ class RunningRounds:
             for key in held:
                 self._look_up(key, self.rounds[key])
             if not held:
-                self.called_over[notice.ended.turn] = None
-                if len(self.called_over) > _REMEMBERED:
-                    del self.called_over[next(iter(self.called_over))]
+                self.noted_ends[notice.ended.turn] = None
+                if len(self.noted_ends) > _REMEMBERED:
+                    del self.noted_ends[next(iter(self.noted_ends))]
 
     def on_heartbeat(self, key: RoundKey) -> None:
-        """Look up a turn that nobody calls over: a note is lost with its connection, or comes too early."""
+        """Look up the turn's end in case no note came: notes are lost on reconnecting, or come too early."""
         running = self.rounds.get(key)
-        if running is not None and not running.looks:
+        if running is not None and not running.probes:
             self._look_up(key, running)
 
     def _look_up(self, key: RoundKey, running: Running) -> None:
-        look = asyncio.create_task(self._stop_if_over(key, running))
-        running.looks.add(look)
-        look.add_done_callback(running.looks.discard)
+        probe = asyncio.create_task(self._stop_if_over(key, running))
+        running.probes.add(probe)
+        probe.add_done_callback(running.probes.discard)
 
     async def _stop_if_over(self, key: RoundKey, running: Running) -> None:
         try:
-            over = await self._was_ended(key)
+            is_over = await self._was_ended(key)
         except BusError as error:
             _log.warning("end_not_looked_up", request=key.request, code=error.code, detail=str(error))
             return
-        if over and self.rounds.get(key) is running:
+        if is_over and self.rounds.get(key) is running:
             running.stop()
 
 
 LOST_S = 60.0
-"""How long after its grace a round that never came back here is remembered."""
+"""How long after its grace period a round that never came back here is remembered (s)."""
 
 
 class ForeignRounds:
-    """Rounds that another version began; mostly their own version takes them.
+    """Rounds that another version began. Usually an instance of that version takes them.
 
     Args:
         grace_s: how long each is left to that version.
@@ -350,13 +351,13 @@ class ForeignRounds:
     def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_s, self._clock = grace_s, clock
         self._first: dict[RoundKey, float] = {}
-        """When this instance saw each for the first time."""
+        """When this instance first saw each round (monotonic seconds)."""
 
     def __len__(self) -> int:
         return len(self._first)
 
     def leaves(self, key: RoundKey) -> bool:
-        """Return True if a round is left to its own version: for the grace from when it first came here."""
+        """Return True while a round is left to its own version: for the grace period after it first came."""
         now = self._clock()
         kept_s = self._grace_s + LOST_S
         self._first = {each: at for each, at in self._first.items() if now - at < kept_s}

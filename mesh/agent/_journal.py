@@ -1,10 +1,10 @@
 """The journal: what a turn did, step by step, so that a turn delivered again repeats nothing.
 
-A step is recorded before its value is used; a loop with a model may read it meanwhile, and no more. Places
-are given out in the order of the calls. When the same round runs again, each step returns its record: another
-order is a `JournalMismatch`, never a guess. A *later* round takes over the successful steps of earlier ones
+A step is recorded before its value is used; only a model's loop may read the value meanwhile. Places are
+assigned in the order of the calls. When the same round runs again, each step returns its record. Any other
+order is a `JournalMismatch`, never a guess. A *later* round reuses the successful steps of earlier ones
 wherever it makes an equal call. Before its first own step it closes each earlier round with a fence, which
-stops an instance that still runs one. Only then it reads the steps of that round.
+stops any instance that still runs it. Only then does it read the steps of that round.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.records import DONE, FENCE, MOST_ARGUMENTS_BYTES, Record, Refused, place_of
 
 MAX_STEP_BYTES = 512 * 1024
-_ROUNDS_AT_ONCE = 8  # earlier ones, which are read
+_ROUNDS_AT_ONCE = 8  # earlier rounds that are read at once
 
 Produce = Callable[[], Awaitable[Any]]
 
@@ -56,7 +56,7 @@ async def never() -> bool:
 
 
 class Place(NamedTuple):
-    """Where a step is, and what stands there already."""
+    """Where a step is, and what is already stored there."""
 
     n: int
     name: str
@@ -75,72 +75,74 @@ class Places:
         self._highest = -1
         """The highest place at which a step is stored."""
         self._free: set[int] = set()
-        """Places that were taken and hold nothing: their steps run, or broke."""
+        """Places that were taken and hold no step: theirs are running, or broke."""
         self._running = 0
         self._moved = asyncio.Condition()
         self._order = asyncio.Lock()
 
     def fill(self, stored: dict[str, Record]) -> None:
-        """Take in what earlier deliveries of the round recorded, by name."""
+        """Load what earlier deliveries of the round recorded, by name."""
         self.stored = stored
         self._highest = max(map(place_of, stored), default=-1)
 
-    def stands(self, name: str) -> None:
-        """Take note of a step that was stored just now."""
+    def note_stored(self, name: str) -> None:
+        """Note that a step was stored just now."""
         self._free.discard(place_of(name))
         self._highest = max(self._highest, place_of(name))
 
     def holds(self, call: Call) -> bool:
-        """Return True if an equal step is recorded that the code has not come to again."""
+        """Return True if an equal step is recorded that the code has not reached again."""
         ahead = (record for name, record in self.stored.items() if place_of(name) >= self._next)
         return any((record.kind, record.name, record.digest) == call for record in ahead)
 
     @property
     def has_more(self) -> bool:
-        """True if a step is recorded that the code has not come to again."""
+        """True if a step is recorded that the code has not reached again."""
         return any(place_of(name) >= self._next for name in self.stored)
 
-    def require_effects_come_to(self) -> None:
-        """Raise JournalMismatch where an effect is recorded that the code did not come to again."""
+    def require_effects_reached(self) -> None:
+        """Raise JournalMismatch if an effect is recorded that the code did not reach again."""
         for name, record in self.stored.items():
             if record.kind == "intent" and place_of(name) >= self._next:
                 raise JournalMismatch(name, f"effect {record.name}", "nothing more", with_effect=True)
 
-    def free_beneath(self, n: int) -> list[str]:
-        """Return the names of the places below `n` that were taken and hold nothing."""
+    def free_below(self, n: int) -> list[str]:
+        """Return the names of the places below `n` that were taken and hold no step."""
         return [f"{self._round}-{free}" for free in sorted(self._free) if free < n]
 
     async def take(self, call: Call, *, with_effect: bool) -> Place:
-        """Return the next place, in the order of the calls. Where nothing stands, a step runs until `ended`.
+        """Return the next place, in the order of the calls. If it holds nothing, a step runs there until
+        `ended`.
 
-        So many places may be free beneath a stored one that reading does not take the gap for the end.
+        The number of free places below a stored one is limited, so that reading never takes a gap for the
+        end.
 
         Args:
-            with_effect: True if the turn's journal has an effect: then a mismatch ends more than one try.
+            with_effect: True if the turn's journal has an effect: a mismatch then ends all retries.
 
         Raises JournalMismatch, JournalFull, Fenced.
         """
         async with self._order, self._moved:
             await self._moved.wait_for(lambda: self._next - self._highest <= WINDOW or not self._running)
             if self._next - self._highest > WINDOW:
-                raise JournalFull(f"{WINDOW} steps in a row broke: nothing came of them")
+                raise JournalFull(f"{WINDOW} steps in a row broke and have no result")
             place = self._placed(call, with_effect)
             if place.record is None:
                 self._running += 1
             return place
 
-    def goes_on(self) -> None:
-        """Take note that a step is under way beyond its run: until `ended` is called once more for it."""
+    def keep_open(self) -> None:
+        """Note that a step is not finished when its run ends: `ended` is called once more for it."""
         self._running += 1
 
     async def ended(self) -> None:
-        """Note that a step which ran at its place has ended, in any way."""
+        """Note that a step which ran at its place has ended, in whatever way."""
         self._running -= 1
         async with self._moved:
             self._moved.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds; it is looked at whenever a step ends."""
+        """Wait until a condition holds. It is checked whenever a step ends."""
         async with self._moved:
             await self._moved.wait_for(condition)
 
@@ -171,12 +173,12 @@ class Journal:
     """The journal of one round, with those of the rounds before it.
 
     Args:
-        nonce: this instance's and this delivery's own.
-        fresh: the first delivery of a first round: there is nothing to read yet.
-        past: how earlier rounds ended; a settled effect is in it.
-        lease_s: after how long without a sign of life another instance may have the turn.
-        is_overtaken, is_over: return True if another instance does; if a guard ended the turn.
-        before: of a fork: what answers its calls.
+        nonce: unique to this instance and this delivery.
+        fresh: True for the first delivery of a first round: there is nothing to read yet.
+        past: how earlier rounds ended, including settled effects.
+        lease_s: how long without a sign of life until another instance may have the turn.
+        is_overtaken, is_over: return True if another instance has the turn; if a guard ended it.
+        before: for a fork: what answers its calls.
     """
 
     def __init__(
@@ -202,9 +204,9 @@ class Journal:
         self.places = Places(key.round)
         self.earlier = Earlier(past, key.round)
         self._began: deque[Any] = deque()
-        """Beginnings of the conversations of earlier deliveries and rounds, in their order."""
+        """Beginnings of conversations, from earlier deliveries and rounds, in order."""
         self._kept: dict[str, list[Named]] = defaultdict(list)
-        """Notes of the runtime's own, by kind: those that are read without knowing what they say."""
+        """The runtime's own notes, by kind: steps that are read without knowing their content."""
         self._is_loaded = fresh and key.round == 0
         self._loading: asyncio.Task[None] | None = None
         self._closed = False
@@ -217,17 +219,17 @@ class Journal:
         self.with_effect = False
         """True if any round journaled an effect."""
         self.broken: TurnError | None = None
-        """The error that ended this journal; every later step raises it again, whatever the code caught."""
+        """The error that ended this journal. Every later step raises it again, even if the code caught it."""
 
     # --- reading ----------------------------------------------------------------------------------
 
     @property
-    def owes(self) -> bool:
-        """True if an earlier round ended without its holder's report."""
+    def has_unreported(self) -> bool:
+        """True if an earlier round ended without a report."""
         return bool(self.earlier.unreported)
 
     async def load(self) -> None:
-        """Read what earlier deliveries and rounds recorded; close those rounds. Idempotent.
+        """Read what earlier deliveries and rounds recorded, and close those rounds. Idempotent.
 
         Raises BusError.
         """
@@ -275,23 +277,23 @@ class Journal:
         return None if first is None else first.version
 
     def holds(self, call: Call) -> bool:
-        """Return True if an equal step is recorded that the code has not come to; asked after `begun`."""
+        """Return True if an equal step is recorded that the code has not reached. Call it after `begun`."""
         return self.earlier.holds(call) or self.places.holds(call)
 
     def kept(self, kind: str) -> Sequence[Named]:
-        """Return the steps of a kind as they stood when this journal was loaded, earlier rounds first."""
+        """Return the steps of a kind that existed when this journal was loaded, earlier rounds first."""
         return self._kept[kind]
 
     async def begun(self) -> tuple[Any, ...]:
-        """Return the beginnings of conversations with a model that the code has not come to again, in order.
+        """Return the beginnings of conversations with a model that the code has not reached again, in order.
 
         Each is recorded with the first reply. Raises as `step`.
         """
         await self.begin()
         return tuple(self._began)
 
-    def take_up(self, began: Any) -> None:
-        """Take note that the code has come to the conversation that began with this."""
+    def mark_reached(self, began: Any) -> None:
+        """Note that the code has reached the conversation with this beginning."""
         self._began.remove(began)
 
     # --- the end ----------------------------------------------------------------------------------
@@ -299,7 +301,8 @@ class Journal:
     async def require_held(self, since: float = -math.inf) -> None:
         """Raise Fenced or Superseded if this round was taken over, or its turn ended, since (monotonic s).
 
-        Within half a lease there is no look: who finds an intent without a result waits for a lease first.
+        Within half a lease nothing is read: an instance that finds an intent without a result waits for a
+        lease first.
         """
         while time.monotonic() - since > self._lease_s / 2:
             since = time.monotonic()
@@ -309,22 +312,22 @@ class Journal:
                 raise self.stop(Superseded("the turn was ended while this instance was held up"))
 
     async def _is_closed(self) -> bool:
-        """Return True if a later round has fenced this one, or another instance has written in it since."""
+        """Return True if a later round has fenced this one, or another instance has written to it."""
         found, known = await self.steps.read(self._round), self.places.stored
-        strange = (each for name, each in found.items() if each.nonce != self._nonce and name not in known)
-        return any(strange) or any(each.kind == FENCE for each in found.values())
+        foreign = (each for name, each in found.items() if each.nonce != self._nonce and name not in known)
+        return any(foreign) or any(each.kind == FENCE for each in found.values())
 
     def stop(self, error: TurnError) -> TurnError:
-        """End this journal with an error, and return it. The first one stays, unless a fence comes later."""
+        """End this journal with an error, and return it. The first is kept, unless a fence comes later."""
         if self.broken is None or isinstance(error, Fenced):
             self.broken = error
         return error
 
     async def finish(self) -> None:
-        """Let nothing more begin, and wait for the effects that have: no move may overtake them.
+        """Allow no more steps, and wait for running effects: no move may overtake them.
 
-        Raises the error that broke the journal, and JournalMismatch where an effect is journaled in this
-        round to which its code did not come again.
+        Raises the error that broke the journal. Raises JournalMismatch if an effect is journaled in this
+        round that its code did not reach again.
         """
         self._closed = True
         await self.settled()
@@ -332,7 +335,7 @@ class Journal:
             await self.places.until(lambda: self.effects_running == 0)
         if self.broken is not None:
             raise self.broken
-        self.places.require_effects_come_to()
+        self.places.require_effects_reached()
 
     # --- one step ---------------------------------------------------------------------------------
 
@@ -354,13 +357,13 @@ class Journal:
 
         Args:
             cost: returns the cost of a fresh value. It is recorded too, and counts again when this round runs
-                again. In a later round it does not: the report held it.
-            on_reuse: called when the value is an earlier round's: it was reported then.
+                again, but not in a later round: the report of the earlier one had it.
+            on_reuse: called when the value comes from an earlier round, which has reported it.
             began: recorded with a fresh value, for `begun`.
             given: what a tool is called with.
-            refusals: True if an earlier round's refusal is taken over like a value; else it is tried anew.
-            ahead: True for a caller that only computes with the value until its next step, or `settled`. It
-                has the value while its record is on its way.
+            refusals: True to reuse an earlier round's refusal like a value; else the call is tried again.
+            ahead: True if the caller only computes with the value until its next step, or until `settled`.
+                It gets the value while its record is being stored.
         """
         nth = await self.begin()
         reused = self.earlier.take(call, refusals=refusals)
@@ -370,7 +373,7 @@ class Journal:
             return self.recall(*reused, nth)
         place = await self.take(call)
         if place.record is not None:
-            return self.come_to(place.name, place.record, nth)
+            return self.reach(place.name, place.record, nth)
         try:
             answered = None if self.before is None else await self.before.step(call, self.nth_of(call))
             if answered is None:
@@ -381,7 +384,7 @@ class Journal:
                     on_reuse()
             failpoint("step.ran")
             if ahead:
-                self.places.goes_on()
+                self.places.keep_open()
                 self._writes.begin(self._written(place.name, record, nth))
             else:
                 await self.write(place.name, record, nth)
@@ -390,7 +393,7 @@ class Journal:
         return value_of(record)
 
     async def begin(self) -> int:
-        """Begin a call, and return which one it is in this round. Raises what ended the journal."""
+        """Begin a call, and return its ordinal in this round. Raises the error that ended the journal."""
         await self.settled()
         await self.load()
         if self.broken is not None:
@@ -400,19 +403,19 @@ class Journal:
         return next(self._called)
 
     async def take(self, call: Call) -> Place:
-        """Take this round's next place for a call. A step that runs there ends with `places.ended`."""
+        """Take this round's next place for a call. A step that runs there has to call `places.ended`."""
         try:
             return await self.places.take(call, with_effect=self.with_effect)
         except TurnError as error:
             raise self.stop(error) from None
 
-    def come_to(self, name: str, record: Record, nth: int) -> Any:
-        """Return the value of a step of this round that its code comes to again."""
-        self.tally.come_to(record)
+    def reach(self, name: str, record: Record, nth: int) -> Any:
+        """Return the value of a step of this round that its code reaches again."""
+        self.tally.reach(record)
         return self.recall(name, record, nth)
 
     def recall(self, name: str, record: Record, nth: int) -> Any:
-        """Count a step that was read and is not done again; return its value."""
+        """Count a step that was read and is not run again; return its value."""
         self.tally.count(name, record, nth)
         replayed(name, record)
         return value_of(record)
@@ -448,20 +451,20 @@ class Journal:
         return self.steps.record(call[0], call, given, key=key, value=value, usage=usage, began=began)
 
     def refused(self, call: Call, given: Given, no: Recorded, *, key: str = "") -> Record:
-        """Return the record of a no, or of an exception."""
+        """Return the record of a refusal, or of an exception."""
         kind = "" if no.raised is None else type_of(no.raised)
         refused = Refused(code=no.reason, message=str(no), type=kind)
         return self.steps.record(call[0], call, given, key=key, error=refused)
 
     async def write(self, name: str, record: Record, nth: int) -> Record:
-        """Store a step of this round, and return it. Raises Fenced when somebody else has it."""
+        """Store a step of this round, and return it. Raises Fenced if another instance has stored it."""
         body = msgspec.json.encode(record)
         if len(body) > MAX_STEP_BYTES + MOST_ARGUMENTS_BYTES:
             raise self.stop(JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}"))
         if not await self.steps.put(name, body):
             raise self.stop(Fenced(f"another instance wrote step {name}"))
         self.progressed_at = time.monotonic()
-        self.places.stands(name)
+        self.places.note_stored(name)
         self.tally.spend(record)
         if record.kind != "intent":
             failpoint("step.recorded")
@@ -475,9 +478,9 @@ class Journal:
             await self.places.ended()
 
     async def settled(self) -> None:
-        """Wait until the steps whose values were had ahead are stored. Raises what prevents it, each time."""
+        """Wait until steps whose values were used ahead are stored. Raises what prevents it, on each call."""
         await self._writes.settled()
 
     def close(self) -> None:
-        """Give up storing what was had ahead. Idempotent."""
+        """Cancel the writes of values that were used ahead. Idempotent."""
         self._writes.close()

@@ -1,6 +1,6 @@
-"""The moves: what a turn's code returns. Each is a value, and nothing happens before the code returns it.
+"""The moves, which a turn's code returns. Each is a value, and nothing happens before it is returned.
 
-Which of them there are depends on the request's topology (`turn.topology`); the guard refuses any other.
+A request's topology (`turn.topology`) fixes which moves there are; the guard refuses any other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Moves:
     client: AgentName
     """Name of the request's submitter."""
     facts: Mapping[str, Any]
-    """Facts by key, values only; `handoff.facts` has the labels too."""
+    """Facts by key, values only; `handoff.facts` also has the labels."""
 
     # --- topology `handoff` -----------------------------------------------------------------------
 
@@ -54,11 +54,11 @@ class Moves:
         Args:
             summary: one line: what is wanted and why.
             facts: only new ones; values as in `complete`. The facts that were handed to this turn are carried
-                on by themselves.
-            drop: keys of facts not to carry on.
+                on without being named.
+            drop: keys of facts that are not carried on.
             constraints: only where they narrow this turn's own.
-            return_to: whom a hand-back goes to, if on the path; by default to this agent.
-            no_return: nobody from there on gives the work back to this agent or beneath.
+            return_to: the agent that a hand-back goes to, if it is on the path; by default this agent.
+            no_return: no later agent may give the work back to this agent or to one before it.
         """
         return Transfer(
             to_agent=AgentName(to),
@@ -81,7 +81,7 @@ class Moves:
         artifacts: Sequence[Artifact] = (),
         drop: Sequence[str] = (),
     ) -> Move:
-        """Give the work back along the path, with what was found out."""
+        """Give the work back along the path, with what was found."""
         return HandBack(
             summary=line(reason),
             to_agent=None if to is None else AgentName(to),
@@ -107,20 +107,21 @@ class Moves:
         fallback: bool = False,
         constraints: Constraints | None = None,
     ) -> Task:
-        """Return a task for `delegate`. It is no move by itself.
+        """Return a task for `delegate`. By itself it is not a move.
 
         Args:
             name: unique in this turn, at most 128 characters; its result is `turn.results[name]`.
             summary: one line: what is wanted and why.
-            to: the agent that does it. None: the guard picks one that takes the `intent`; in a swarm it is
-                offered to all that do.
+            to: the agent that does it. None: the guard picks an agent that takes the `intent`; in a swarm the
+                task is offered to all of these.
             facts: only new ones; values as in `complete`.
             carry: keys of facts and names of artifacts that this turn was given and the task gets, too; None:
                 all of them.
-            uses: earlier tasks of this turn whose results it is given.
-            revises: the earlier task of this turn that it does again; bring the feedback as a fact.
-            fallback: True if the guard may give it, once, to another capable agent when it fails.
-            constraints: only where they narrow this turn's own. Without a budget it gets an equal share.
+            uses: earlier tasks of this turn whose results the task is given.
+            revises: the earlier task of this turn that this one does again; give the feedback as a fact.
+            fallback: True if the guard may give the task, once, to another capable agent when it fails.
+            constraints: only where they narrow this turn's own. Without a budget the task gets an equal
+                share.
         """
         return Task(
             name=name,
@@ -147,11 +148,12 @@ class Moves:
         """Open tasks and suspend the turn until their join; the code runs again with `turn.results`.
 
         Args:
-            tasks: from `turn.task`. None: wait for those that are open.
-            join: `all`: no task is open. `any`: the first success that this turn was not told yet. A number:
-                so many of them. In any case the turn runs again once no task is open.
-            within_s: seconds after which it runs again with what there is; `turn.waiting` names the rest.
-            cancel: open tasks of this turn that are called off.
+            tasks: from `turn.task`. None: wait for the open ones.
+            join: `all`: no task is open. `any`: the first success that this turn has not seen yet. A number:
+                that many successes. In any case the turn runs again once no task is open.
+            within_s: seconds after which it runs again with the results so far; `turn.waiting` names the open
+                tasks.
+            cancel: open tasks of this turn to cancel.
         """
         return Delegate(tasks=tuple(tasks), join=join, within_s=within_s, cancel=tuple(cancel))
 
@@ -163,11 +165,11 @@ class Moves:
         artifacts: Sequence[Artifact] = (),
         cancel_open: bool = False,
     ) -> Move:
-        """End this task with its result: what the lead finds in its `turn.results`.
+        """End this task with its result, which the lead finds in its `turn.results`.
 
         Args:
-            summary: one line: what came out. It is read without labels; what needs them is a fact.
-            cancel_open: call off the tasks that this turn itself has still open.
+            summary: one line: the result. Every reader sees it; put what needs labels into a fact.
+            cancel_open: cancel the tasks that this turn itself still has open.
         """
         return Deliver(
             summary=line(summary),
@@ -188,27 +190,27 @@ class Moves:
     ) -> Move:
         """Ask the client (or `human`) and suspend the turn; the code runs again with `turn.reply`.
 
-        Raises SchemaUnusable for a schema by which no reply could be judged.
+        Raises SchemaUnusable for a schema that no reply can be checked against.
         """
         check_schema(schema)
         asked = AgentName(of) if of is not None else self.client
         return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
 
     def complete(self, answer: Any, *, cancel_open: bool = False, remember: Remembered = None) -> Move:
-        """Answer the request: a JSON value, mostly a string, or a pydantic object, a dataclass, a struct.
+        """Answer the request: a JSON value (usually a string), a pydantic object, a dataclass or a msgspec
+        struct.
 
         Args:
-            cancel_open: call off the tasks that are still open; without it, an answer waits for them.
+            cancel_open: cancel the tasks that are still open; without it, an answer waits for them.
             remember: what later requests of the same conversation begin with: new facts as for `transfer`,
-                or keys of facts of this turn (`remember={"order": 7}`, `remember=["order"]`). A request
-                without a conversation leaves nothing.
+                or keys of facts of this turn (`remember={"order": 7}`, `remember=["order"]`). Without a
+                conversation nothing is remembered.
 
-        Raises TypeError for an answer that is no such object, UnknownFact for a key that this turn was not
-        handed.
+        Raises TypeError for any other answer, and UnknownFact for a key that this turn was not given.
         """
         facts, keys = remembered_of(remember)
         for key in keys:
-            self.facts[key]  # raises UnknownFact, with the keys that there are
+            self.facts[key]  # raises UnknownFact, with the known keys
         return Complete(
             answer=jsonable(answer, "answer"), cancel_open=cancel_open, remember=facts, remember_keys=keys
         )
@@ -218,14 +220,15 @@ class Moves:
         return Escalate(summary=line(reason), facts=facts_of(facts))
 
     def fail(self, reason: str, code: str = FAILED) -> Move:
-        """Give the request up; of a task, the task alone: its lead is told.
+        """Give the request up. In a task, give up the task alone: its lead gets the failure.
 
         Args:
-            code: your own, by which a lead or a client tells why: `a-z 0-9 _ .`, 64 characters at most.
+            code: your own, for leads and clients to tell failures apart: `a-z 0-9 _ .`, 64 characters at
+                most.
         """
         return Fail(reason=reason, code=code)
 
 
 def line(text: str) -> str:
-    """Return a text as one line."""
+    """Return a text as a single line."""
     return " ".join(text.split())

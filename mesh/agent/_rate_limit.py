@@ -1,14 +1,14 @@
-"""A process's pace in asking a model: its limits in the fleet file, and what the vendor's refusals teach it.
+"""How fast a process asks a model: the fleet file's limits, and what the vendor's refusals teach it.
 
-Processes share nothing here, so that none can slow another down. The vendor alone counts the requests of all
-of them, and says when there are too many: that is the feedback. The process then asks nothing until the
-vendor's pause is over, halves how many of its requests may be under way, and wins them back one by one.
+Processes share nothing here, so none can slow another down. The vendor alone counts the requests of all of
+them, and its refusals are the feedback. After a refusal the process asks nothing until the vendor's pause is
+over, halves the number of its concurrent requests, and wins them back one by one.
 
-Additive increase and multiplicative decrease is the control that is efficient and fair without a word
-between those who share: Chiu and Jain, Analysis of the Increase and Decrease Algorithms for Congestion
-Avoidance, 1989. Details are TCP's. What is halved is what was under way, and a window of answers adds one
-(RFC 5681). The refusals of one burst are one congestion event (RFC 6582). A window that is not used up does
-not grow (RFC 7661).
+Additive increase and multiplicative decrease is efficient and fair without any communication between the
+processes: Chiu and Jain, Analysis of the Increase and Decrease Algorithms for Congestion Avoidance, 1989.
+Details follow TCP. The window is halved from the requests under way, and a window of answers adds one (RFC
+5681). The refusals of one burst are one congestion event (RFC 6582). A window that is not used up does not
+grow (RFC 7661).
 """
 
 import asyncio
@@ -28,20 +28,20 @@ _log = get_logger(__name__)
 
 MINUTE_S = 60.0
 FIRST_PAUSE_S = 1.0
-"""The pause where a vendor names none, and the spread of one that it names. Refusals in a row double it."""
+"""The pause if a vendor names none, and the spread of a pause that it names. Refusals in a row double it."""
 LONGEST_PAUSE_S = 30.0
 LONGEST_ASKED_S = 3600.0
-"""No pause is taken for longer: a slip in one header must not silence a process for the rest of its life."""
+"""The longest pause that is accepted: a wrong header must not silence a process for ever."""
 _MOST_DOUBLED = 16
-"""Doubling more often changes nothing, and a number has an end."""
+"""Doubling more often changes nothing, and keeps the number finite."""
 _NO_LIMITS = ModelLimits()
 
 Permit = NewType("Permit", int)
-"""A request's leave to be made: how many congestion events had been when it began."""
+"""Permission for one request: the number of congestion events when it began."""
 
 
 class HeldBack(Exception):
-    """There is no room for another request now. `after_s`: when there may be."""
+    """There is no room for another request now. `after_s`: when there may be room."""
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class RateLimiter:
         self._freed = asyncio.Event()
         self._running = 0
         self._begun: deque[float] = deque()
-        """When requests began that still count (monotonic seconds)."""
+        """Start times of the requests that still count (monotonic seconds)."""
         self._not_before = -math.inf
         """The end of the vendor's pause (monotonic seconds)."""
         self._events = 0
@@ -71,29 +71,29 @@ class RateLimiter:
         self._refused = 0
         """Congestion events since the vendor last took a request."""
         self._window: int | None = None
-        """Requests that may be under way after a refusal; None while nothing is to be won back."""
+        """Requests that may be under way after a refusal; None when all have been won back."""
         self._won = 0
-        """Answers towards the next place in the window."""
+        """Answers counted towards the next place in the window."""
 
     def configure(self, limits: ModelLimits) -> None:
-        """Take over other limits."""
+        """Replace the limits."""
         self._limits = limits
         self._freed.set()
 
     @property
     def concurrency(self) -> int | None:
-        """How many requests may be under way now; None for no limit."""
+        """How many requests may be under way now; None if unlimited."""
         return min(
             (each for each in (self._limits.concurrency, self._window) if each is not None), default=None
         )
 
     @asynccontextmanager
     async def room(self, within_s: float) -> AsyncIterator[Permit]:
-        """Wait until a request may be made, and count it for as long as the block runs.
+        """Wait until a request may be made, and count it while the block runs.
 
         Raises HeldBack while the vendor's pause lasts, and when there is no room within `within_s`.
         """
-        self._require_no_pause()  # before the gate: nobody waits behind others to hear it
+        self._require_no_pause()  # before the gate: no request queues only to learn of it
         try:
             async with asyncio.timeout(within_s), self._gate:
                 await self._free()
@@ -111,10 +111,10 @@ class RateLimiter:
         """Slow down: the vendor refused this request, which is still under way. Return the pause in seconds.
 
         Args:
-            pause_s: as the vendor said; None where it named no pause, or not in a number.
+            pause_s: the vendor's pause; None if it named none, or not as a number.
         """
-        pause_s = sound_pause(pause_s)
-        if permit == self._events:  # the others of a burst tell nothing new
+        pause_s = bounded_pause(pause_s)
+        if permit == self._events:  # other refusals of a burst are no new event
             self._events += 1
             self._refused += 1
             self._window, self._won = max(1, self._running // 2), 0
@@ -132,9 +132,9 @@ class RateLimiter:
         return self._not_before - now
 
     def answered(self, permit: Permit) -> None:
-        """Win back a little: the vendor took this request, which is still under way."""
+        """Win back a little: the vendor accepted this request, which is still under way."""
         if permit != self._events:
-            return  # it began before the latest refusal, and tells nothing of what is possible now
+            return  # it began before the latest refusal, so it shows nothing about now
         self._refused = 0
         if self._window is None or self._running < self._window:
             return
@@ -153,7 +153,7 @@ class RateLimiter:
             raise HeldBack(f"the vendor of {self._model} asked for a pause", held_s)
 
     async def _free(self) -> None:
-        """Wait for a place in the minute, and for one among the requests under way. Raises HeldBack."""
+        """Wait for a place in the minute, and for one of the concurrent requests. Raises HeldBack."""
         while True:
             self._require_no_pause()
             concurrency, wait_s = self.concurrency, self._until_a_place_s()
@@ -167,7 +167,7 @@ class RateLimiter:
                 pass
 
     def _until_a_place_s(self) -> float:
-        """Return how long it is until another request may begin; 0 or less: now."""
+        """Return how long until another request may begin (s); 0 or less means now."""
         per_minute, now = self._limits.per_minute, self._clock()
         while self._begun and self._begun[0] <= now - MINUTE_S:
             self._begun.popleft()
@@ -176,8 +176,8 @@ class RateLimiter:
         return self._begun[-per_minute] + MINUTE_S - now
 
 
-def sound_pause(pause_s: float | None) -> float | None:
-    """Return a vendor's pause within 0 to LONGEST_ASKED_S; None where it is no number."""
+def bounded_pause(pause_s: float | None) -> float | None:
+    """Return a vendor's pause, cut to 0 to LONGEST_ASKED_S; None if it is not a number."""
     if pause_s is None or not math.isfinite(pause_s):
         return None
     return min(max(0.0, pause_s), LONGEST_ASKED_S)
@@ -187,7 +187,7 @@ _limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, RateLimiter]] 
 
 
 def limiter_of(model: str) -> RateLimiter:
-    """Return this process's limiter of a model. There is one for each event loop, and a process has one
+    """Return this process's limiter of a model. There is one per event loop, and a process has one event
     loop."""
     known = _limiters.setdefault(asyncio.get_running_loop(), {})
     if model not in known:
@@ -196,7 +196,7 @@ def limiter_of(model: str) -> RateLimiter:
 
 
 def configure(limits: Mapping[str, ModelLimits]) -> None:
-    """Take over the fleet's limits, by model."""
+    """Apply the fleet's limits, by model."""
     known = _limiters.setdefault(asyncio.get_running_loop(), {})
     for model in {*known, *limits}:
         limiter_of(model).configure(limits.get(model, _NO_LIMITS))

@@ -1,9 +1,9 @@
 """Replies to asks, checked against the JSON Schema that the asking agent gave.
 
-The guard does not check replies. Their sender does, so that a wrong one is refused where somebody can still
-mend it. A schema is an agent's text: nothing that it refers to is ever fetched. A schema whose work nobody
-can foresee is judged in a process of its own, which may take so much of the processor and no more. What comes
-to no verdict lets no reply through. Its bound is work, not time, so a busy machine refuses no good reply.
+The guard does not check replies. Their sender does, so a wrong reply is refused where it can still be
+corrected. A schema is an agent's text: nothing that it refers to is ever fetched. A schema whose work cannot
+be foreseen is judged in a separate process with a limit on processor time. If that reaches no verdict, the
+reply is not sent. The limit is on work, not on elapsed time, so a busy machine refuses no good reply.
 """
 
 import sys
@@ -16,13 +16,13 @@ from mesh.errors import MeshError
 from protocol.wire import codec
 
 CPU_S = 5
-"""Processor time that judging by a schema may take (whole s), Python's own start included."""
+"""Processor time that judging by a schema may take (whole s), including Python's start."""
 WITHIN_S = 600.0
-"""Time that it may take if it gets next to nothing of the processor, so that none waits for ever."""
+"""Elapsed time that it may take if it gets almost no processor time, so that no reply waits for ever."""
 MEMORY_BYTES = 1 << 30
-"""Address space of the process that judges."""
+"""Address space of the judging process."""
 MAX_SCHEMA_BYTES = 16 * 1024
-"""Of a schema that an agent of this project asks by."""
+"""Limit of a schema that an agent of this project may ask with."""
 _PLAIN_BYTES = 4096
 _UNBOUNDED = frozenset(
     {
@@ -30,9 +30,9 @@ _UNBOUNDED = frozenset(
         *("unevaluatedItems", "unevaluatedProperties"),
     }
 )
-"""Keywords that make a small schema endless work: patterns backtrack, references multiply, what is evaluated
-is evaluated again at each level, and each item is compared with each. ECMA 262's patterns allow what no
-engine matches in linear time, so that these are bounded by their work and not by their form."""
+"""Keywords that make endless work of a small schema. Patterns backtrack, references multiply, what is
+evaluated is evaluated again at each level, and each item is compared with each. ECMA 262's patterns allow
+what no engine matches in linear time. So these are limited by their work and not by their form."""
 _SHOWN_CHARS = 300
 
 
@@ -41,17 +41,17 @@ class ReplyInvalid(MeshError, code="client.reply_invalid"):
 
 
 class ReplyUnjudged(ReplyInvalid, code="client.reply_unjudged"):
-    """Judging a reply came to no verdict: it takes too much work, or no process could do it."""
+    """Judging a reply reached no verdict: it takes too much work, or no process could do it."""
 
 
 class SchemaUnusable(MeshError, code="client.schema_unusable"):
-    """The question's schema is no JSON Schema, or refers to something that is not in it."""
+    """The question's schema is not a JSON Schema, or refers to something outside itself."""
 
 
 def check_reply(schema: Mapping[str, Any] | None, value: Any, *, within_s: float = WITHIN_S) -> None:
-    """Return if `value` (any JSON value) fits `schema` (2020-12 unless it says another); None fits all.
+    """Return if `value` (any JSON value) fits `schema` (2020-12 unless it names another); None fits all.
 
-    It may take `within_s`: a coroutine calls it in a thread.
+    It may take up to `within_s`: from a coroutine, call it in a thread.
 
     Raises ReplyInvalid, naming the place and the mistake, ReplyUnjudged, and SchemaUnusable.
     """
@@ -60,24 +60,24 @@ def check_reply(schema: Mapping[str, Any] | None, value: Any, *, within_s: float
     if _is_plain(schema):
         _judge(schema, value)
     else:
-        _judge_apart(schema, value, within_s)
+        _judge_in_process(schema, value, within_s)
 
 
 def check_schema(schema: Mapping[str, Any] | None) -> None:
-    """Return if a schema itself is sound and small enough; no reply is looked at.
+    """Return if a schema itself is valid and small enough; no reply is checked.
 
-    Raises SchemaUnusable where an agent asks, before anybody is asked.
+    Raises SchemaUnusable when an agent asks, before the question is sent.
     """
     if schema is None:
         return
     size = _size(schema)
     if size > MAX_SCHEMA_BYTES:
         raise SchemaUnusable(f"it has {size} bytes of at most {MAX_SCHEMA_BYTES}")
-    _validator_of(schema)  # which runs none of its patterns and follows none of its references
+    _validator_for(schema)  # which runs none of its patterns and follows none of its references
 
 
 def _size(schema: Any) -> int:
-    """Return the bytes of a schema's JSON; 0 for no JSON, which judging refuses at once."""
+    """Return the size of a schema's JSON in bytes; 0 if it is not JSON, which judging refuses at once."""
     try:
         return len(msgspec.json.encode(schema))
     except codec.UNWRITABLE:
@@ -103,7 +103,7 @@ def _is_plain(schema: Any) -> bool:
 # --- judging --------------------------------------------------------------------------------------
 
 
-def _validator_of(schema: Any) -> Any:
+def _validator_for(schema: Any) -> Any:
     """Return the class that validates by a schema. Raises SchemaUnusable."""
     # Slow to import, and most replies have no schema.
     from jsonschema import FormatChecker, exceptions  # type: ignore[import-untyped]  # it ships none
@@ -113,8 +113,8 @@ def _validator_of(schema: Any) -> Any:
         kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema, format_checker=FormatChecker(("regex",)))
     except exceptions.SchemaError as wrong:
-        told = f"not a JSON Schema: at {wrong.json_path}: {_short(wrong.message)}"
-        raise SchemaUnusable(told) from wrong
+        text = f"not a JSON Schema: at {wrong.json_path}: {_short(wrong.message)}"
+        raise SchemaUnusable(text) from wrong
     except Exception as wrong:
         raise SchemaUnusable(f"it cannot be used: {type(wrong).__name__}") from wrong
     return kind
@@ -125,21 +125,19 @@ def _judge(schema: Any, value: Any) -> None:
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    kind = _validator_of(schema)
+    kind = _validator_for(schema)
     try:
         wrong = exceptions.best_match(kind(schema, registry=Registry()).iter_errors(value))
     except Unresolvable as unusable:
         raise SchemaUnusable(f"it refers to what is not in it: {_short(str(unusable))}") from unusable
-    except (
-        Exception
-    ) as unjudged:  # any other error that a stranger's reference or a deep value can bring about
+    except Exception as unjudged:  # any other error that a foreign reference or a deep value can cause
         raise _unjudged(f"judging it ends in {type(unjudged).__name__}") from unjudged
     if wrong is not None:
         raise ReplyInvalid(f"at {wrong.json_path}: {_short(wrong.message)}")
 
 
 def _unjudged(why: str) -> ReplyUnjudged:
-    return ReplyUnjudged(f"{why}; nobody knows if the reply fits its question, so nothing was sent")
+    return ReplyUnjudged(f"{why}; it is unknown if the reply fits its question, so nothing was sent")
 
 
 def _short(text: str) -> str:
@@ -150,7 +148,7 @@ def _short(text: str) -> str:
 # --- in a process of its own ----------------------------------------------------------------------
 
 
-def _judge_apart(schema: Any, value: Any, within_s: float) -> None:
+def _judge_in_process(schema: Any, value: Any, within_s: float) -> None:
     import signal
     import subprocess
 
@@ -166,7 +164,7 @@ def _judge_apart(schema: Any, value: Any, within_s: float) -> None:
         )
         if ended.returncode == -signal.SIGXCPU:
             raise _unjudged(f"judging it takes more than {CPU_S} s of the processor")
-        code, told = msgspec.json.decode(ended.stdout, type=tuple[str, str])
+        code, text = msgspec.json.decode(ended.stdout, type=tuple[str, str])
     except subprocess.TimeoutExpired:
         raise _unjudged(f"judging it takes longer than {within_s:g} s") from None
     except msgspec.MsgspecError:
@@ -174,7 +172,7 @@ def _judge_apart(schema: Any, value: Any, within_s: float) -> None:
     except (OSError, TypeError, ValueError, RecursionError) as wrong:
         raise _unjudged(f"no process can judge it: {type(wrong).__name__}") from wrong
     if code:
-        raise next(kind for kind in (ReplyInvalid, ReplyUnjudged, SchemaUnusable) if kind.code == code)(told)
+        raise next(kind for kind in (ReplyInvalid, ReplyUnjudged, SchemaUnusable) if kind.code == code)(text)
 
 
 def _main() -> None:
@@ -183,15 +181,15 @@ def _main() -> None:
 
     cpu_s = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the signal that ends it would write one
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump when the signal ends it
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     schema, value = msgspec.json.decode(sys.stdin.buffer.read())
-    said = ("", "")
+    result = ("", "")
     try:
         _judge(schema, value)
     except MeshError as no:
-        said = (no.code, str(no))
-    sys.stdout.buffer.write(msgspec.json.encode(said))
+        result = (no.code, str(no))
+    sys.stdout.buffer.write(msgspec.json.encode(result))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Code that goes on over its rounds: it awaits the outcome of a move, as if its process lived on.
+"""Code that continues over several rounds: it awaits the outcome of a move as if its process lived on.
 
 No process does. Each round runs the code from the top. A move of an earlier round is not made again: its
 outcome is returned at once, and the journal answers each step before it. The first move without an outcome is
-what this round returns. So the code must reach the same moves again, by what it is given and by the journal.
+returned by this round. So the code must reach the same moves again, given the same inputs and the journal.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ from protocol.wire.moves import Ask, Delegate, Escalate, Move
 
 
 class MovesChanged(Permanent, code="course.changed"):
-    """The code comes to another move than the one that an earlier round made at this point."""
+    """The code makes another move than an earlier round made at this point."""
 
 
 class Returned(BaseException):
-    """This round ends with a move. No code may take it for an error."""
+    """Ends this round with a move. No code may catch it as an error."""
 
     def __init__(self, move: Move) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Returned(BaseException):
 
 
 class MoveOutcomes:
-    """The outcomes of a turn's moves, in the order in which its code comes to them.
+    """The outcomes of a turn's moves, in the order in which its code reaches them.
 
     Args:
         past: how the turn's rounds ended.
@@ -36,7 +36,7 @@ class MoveOutcomes:
         self._outcomes = deque(answers(past))
 
     async def make(self, move: Move) -> RoundOutcome:
-        """Return a move's outcome; if it has none yet, this round ends here, with the move.
+        """Return a move's outcome. If it has none yet, end this round with the move.
 
         Raises MovesChanged.
         """
@@ -63,7 +63,7 @@ def answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
 
 
 def can_be_of(past: RoundOutcome, move: Move) -> bool:
-    """Return True if this can be the outcome of that move, and not of one that the code made by itself."""
+    """Return True if this can be the outcome of that move, rather than of one that the code returned."""
     match past.how:
         case "replied" | "expired":
             return isinstance(move, Ask)

@@ -9,13 +9,13 @@ import time
 import traceback
 from typing import Self
 
-from mesh.agent import _telemetry as telling
+from mesh.agent import _telemetry
 from mesh.agent._attempts import LEAVE_S
 from mesh.agent._claims import OfferPullers
 from mesh.agent._executor import Executor
 from mesh.agent._instance import FleetWatcher, card_of, publish_card
 from mesh.agent._steps import key_of
-from mesh.agent.definition import Agent, prepared, put_away, unpacked_in_time
+from mesh.agent.definition import Agent, close_toolboxes, prepared, unpacked_in_time
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller, spread
 from mesh.bus.stores import store_dead_letter
@@ -32,11 +32,11 @@ _log = get_logger(__name__)
 
 LATER_S = 5.0
 UNKNOWN_S = 3600.0
-"""How long an event of a newer version waits for a newer instance; a roll-out takes less."""
+"""How long an event of a newer version waits for a newer instance (s). A roll-out takes less."""
 
 
 class Runtime:
-    """One instance of an agent. `run` until cancelled; `drain` first to leave nothing half-done."""
+    """One instance of an agent. `run` it until cancelled; `drain` it first to leave nothing half-done."""
 
     def __init__(self, bus: Bus, agent: Agent, *, model: str = "") -> None:
         self._bus = bus
@@ -59,12 +59,12 @@ class Runtime:
     async def run(self) -> None:
         """Announce the agent, then take turns until cancelled (or until drained while it was still starting).
 
-        A bus that goes away meanwhile is waited for. Raises Denied for wrong credentials, ToolsUnusable.
+        Waits for a bus that goes away meanwhile. Raises Denied for wrong credentials, ToolsUnusable.
         """
         bus, agent = self._bus, self._agent
         on_note = self._executor.running.on_note
-        tracing.look()
-        await self._around.start()  # what a turn may do is in the fleet; without it none begins
+        tracing.probe()
+        await self._around.start()  # a turn's permissions are in the fleet: no turn begins without it
         await bus.retry_unavailable(lambda: bus.subscribe(subjects.notes_to(agent.name), on_note))
         tools = await unpacked_in_time(agent.tools, bus.conditions)
         card = card_of(agent, tools, self.instance, self._model)
@@ -85,18 +85,18 @@ class Runtime:
         if self._leaving:
             return
         await self._follow_offers()
-        self._around.on_look = self._follow_offers
+        self._around.on_refresh = self._follow_offers
         _log.info("agent_ready", agent=agent.name, version=agent.version, instance=self.instance)
         with Watchdog():
             await self._around.keep_current()
 
     async def _follow_offers(self) -> None:
-        """Pull the offers that the fleet lets this agent take: none, in a mesh without swarms."""
+        """Pull the offers that the fleet lets this agent take. In a mesh without swarms there are none."""
         if not self._leaving:
             await self._offers.follow(offers_to(self._around.fleet, self._agent.name))
 
     async def drain(self, grace_s: float) -> None:
-        """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""
+        """Take no more turns. Finish those that run, and give back those that take longer than `grace_s`."""
         self._leaving = True
         if self._puller is None:
             return
@@ -106,8 +106,8 @@ class Runtime:
         await self._offers.close()
         await self._puller.close()
         with contextlib.suppress(BusError):
-            await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
-        await put_away(self._agent.tools)
+            await self._bus.flush(LEAVE_S)  # send what was given back before the connection closes
+        await close_toolboxes(self._agent.tools)
         _log.info("agent_drained", agent=self._agent.name, handled=self._executor.presence.handled)
 
     # --- one delivery -----------------------------------------------------------------------------
@@ -121,24 +121,24 @@ class Runtime:
             if is_mine and isinstance(event, TaskOffered):
                 await self._executor.claims.on_offer(message)
                 return
-            if not is_mine or work is None or not _has_a_place(work):
+            if not is_mine or work is None or not _fits_subject(work):
                 raise Malformed(f"{type_of(event)} gives this agent nothing to work on")
         except UnknownEvent as error:
             _log.error("event_unknown", code=error.code, subject=message.subject)
             if time.time() - message.stored_us / 1e6 < UNKNOWN_S:
                 message.nak(spread(LATER_S))  # a newer instance of this agent may know it
             else:
-                await self._bury(message, error)
+                await self._dead_letter(message, error)
             return
         except Malformed as error:
-            await self._bury(message, error)
+            await self._dead_letter(message, error)
             return
         key = key_of(self._agent.name, event.request, work)
-        bind(  # in this delivery's own task
+        bind(  # in the task of this delivery
             request=key.request, turn=key.turn, round=key.round, seq=message.stream_seq, agent=key.agent
         )
-        trace = tracing.sound(message.header(tracing.HEADER)) or tracing.sound(event.trace)
-        with telling.round_span(key, message, version=self._agent.version, depth=work.depth, trace=trace):
+        trace = tracing.well_formed(message.header(tracing.HEADER)) or tracing.well_formed(event.trace)
+        with _telemetry.round_span(key, message, version=self._agent.version, depth=work.depth, trace=trace):
             await self._executor.execute(message, key, work, trace)
 
     async def _on_offer(self, message: Message) -> None:
@@ -148,10 +148,10 @@ class Runtime:
             _log.error("event_unknown", code=error.code, subject=message.subject)
             message.nak(spread(LATER_S))  # another agent may know it
         except Malformed as error:
-            await self._bury(message, error)
+            await self._dead_letter(message, error)
 
-    async def _bury(self, message: Message, error: MeshError) -> None:
-        """Keep an unreadable message in this agent's own dead-letter list, and acknowledge it."""
+    async def _dead_letter(self, message: Message, error: MeshError) -> None:
+        """Keep an unreadable message in this agent's dead-letter list, and acknowledge it."""
         kept = await store_dead_letter(
             self._bus,
             subjects.dead(self._agent.name),
@@ -169,19 +169,19 @@ class Runtime:
         message.term(error.code)
 
 
-def _has_a_place(work: Assignment) -> bool:
-    """Return True if a turn's id, and that of its journal, can stand in a subject."""
+def _fits_subject(work: Assignment) -> bool:
+    """Return True if the ids of a turn and of its journal can be part of a subject."""
     return is_token(work.turn) and is_token(work.journal_id)
 
 
 # --- a loop that is blocked -----------------------------------------------------------------------
 
 BLOCKED_S = 1.0
-"""Half of the heartbeat's period: there is still time to notice before a lease is lost."""
+"""Half of the heartbeat's period: early enough to be noticed before a lease is lost."""
 
 
 class Watchdog:
-    """`with Watchdog():` inside a running loop. Logs `loop_blocked` once for each time it is blocked."""
+    """`with Watchdog():` in a running loop. Logs `loop_blocked` each time the loop is blocked."""
 
     def __init__(self, blocked_s: float = BLOCKED_S) -> None:
         self._blocked_s = blocked_s

@@ -1,4 +1,4 @@
-"""The steps of a turn: what names them, their values, where they are stored, and what they add up to.
+"""The steps of a turn: their names, their values, where they are stored, and what they add up to.
 
 A step is written once and never changed. Its name begins with its round. A later round fences an earlier one:
 it takes the next free place, and every free place below it. So a process that still runs the earlier round
@@ -39,9 +39,9 @@ from protocol.wire.records import (
 )
 
 Call = tuple[str, str, str]
-"""(kind, name, digest of the arguments): two steps are equal if these are."""
+"""(kind, name, digest of the arguments). Two steps are equal if these are equal."""
 Named = tuple[str, Record]
-"""A step's name and its record."""
+"""The name of a step, and its record."""
 
 
 class RoundKey(NamedTuple):
@@ -52,7 +52,7 @@ class RoundKey(NamedTuple):
     turn: str
     round: int
     journal: str = ""
-    """The turn in whose journal this one goes on; empty for its own."""
+    """The turn whose journal this turn continues; empty for its own."""
 
     @property
     def journal_id(self) -> str:
@@ -65,16 +65,17 @@ def key_of(agent: str, request: str, work: Assignment) -> RoundKey:
     return RoundKey(agent, request, work.turn, work.round, work.journal_id)
 
 
-_TEXT_CHARS = 2_000  # of an exception's text, in a step
+_TEXT_CHARS = 2_000  # limit of an exception's text in a step
 
 # --- values ---------------------------------------------------------------------------------------
 
 
 class Recorded(Exception):
-    """A no that is an outcome: it is journaled, and said again when the step is replayed.
+    """A refusal that is an outcome: it is journaled, and raised again when the step is replayed.
 
     Args:
-        begun: True if it is the tool's own no. If nothing was run, it says nothing of an earlier attempt.
+        begun: True if the tool itself refused. If nothing was run, the refusal says nothing about an earlier
+            attempt.
         raised: the exception of a reading tool, which its code may catch.
     """
 
@@ -86,7 +87,7 @@ class Recorded(Exception):
 
 
 def value_of(record: Record) -> Any:
-    """Return what a step came to. Raises Recorded where that was a no, or an exception."""
+    """Return the value of a step. Raises Recorded if the step is a refusal or an exception."""
     if (error := record.error) is not None:
         raised = raised_again(error.type, error.message) if error.code == RAISED else None
         raise Recorded(error.code, error.message, raised=raised)
@@ -94,20 +95,20 @@ def value_of(record: Record) -> Any:
 
 
 def raised_again(kind: str, message: str) -> Exception:
-    """Return an exception like a recorded one: of its type, where that is loaded, with the recorded text."""
+    """Return an exception like a recorded one: of its type, if that is loaded, with the recorded text."""
     module, _, name = kind.rpartition(".")
     found = getattr(sys.modules.get(module or "builtins"), name, None)
     if isinstance(found, type) and issubclass(found, Exception):
-        with contextlib.suppress(TypeError):  # it is made of more than a text
+        with contextlib.suppress(TypeError):  # its constructor needs more than a text
             return found.__new__(found, message)
     return RuntimeError(message)
 
 
 def text_of(error: Exception, *, otherwise: str, is_secret: bool) -> str:
-    """Return the text by which an exception is made again, or what stands in for it.
+    """Return the text from which an exception can be made again, or a substitute for it.
 
     Args:
-        is_secret: True if the text may tell what the tool keeps out.
+        is_secret: True if the text may reveal what the tool hides.
     """
     text = ""
     with contextlib.suppress(Exception):  # an author's `__str__` may raise, too
@@ -122,7 +123,7 @@ def type_of(error: Exception) -> str:
 
 
 class Given(NamedTuple):
-    """What a tool or a model is called with, as its step records it."""
+    """What a tool or a model is called with, as recorded in its step."""
 
     arguments: msgspec.Raw | None = None
     secret: tuple[str, ...] = ()
@@ -138,7 +139,7 @@ def given(arguments: Mapping[str, Any], secret: Iterable[str] = ()) -> Given:
     """Return arguments as a step records them.
 
     Args:
-        secret: names of those that are kept out.
+        secret: names of those that are left out.
     """
     kept_out = tuple(name for name in secret if name in arguments)
     shown = {name: value for name, value in arguments.items() if name not in kept_out}
@@ -163,7 +164,7 @@ def _argument(value: Any) -> Any:
 
 
 def giving(value: Any) -> Callable[[], Awaitable[Any]]:
-    """Return what produces a value that is there already."""
+    """Return a producer of a value that is already known."""
 
     async def give() -> Any:
         return value
@@ -172,7 +173,7 @@ def giving(value: Any) -> Callable[[], Awaitable[Any]]:
 
 
 def as_json(value: Any) -> Any:
-    """Return an object that JSON does not know as JSON. Raises TypeError for one that is no value."""
+    """Return an object that JSON does not know in JSON form. Raises TypeError if it has none."""
     dump = getattr(value, "model_dump", None)  # a pydantic model
     if dump is not None:
         return dump(mode="json")
@@ -181,8 +182,8 @@ def as_json(value: Any) -> Any:
     return str(value)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON makes it: as it will be read from the journal. Raises NotFinite."""
+def to_json(value: Any) -> Any:
+    """Return a value as JSON represents it, and as the journal will return it. Raises NotFinite."""
     body = msgspec.json.encode(value, enc_hook=as_json)
     if b"null" in body:
         require_finite(msgspec.to_builtins(value, str_keys=True, enc_hook=as_json), "result")
@@ -190,14 +191,14 @@ def plain(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """Return SHA-256 (hex) of a value's canonical JSON."""
+    """Return the SHA-256 (hex) of a value's canonical JSON."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic", enc_hook=str)).hexdigest()
 
 
 # --- where they are stored ------------------------------------------------------------------------
 
 WINDOW = 16
-"""Steps read at once, and the most that may run at once: a gap longer than this ends a round's journal."""
+"""Steps read at once, and the most that may run at once. A longer gap ends a round's journal."""
 MAX_STEPS = 1_000
 
 
@@ -210,7 +211,7 @@ class StoredSteps:
         self._nonce, self._version = nonce, version
 
     def record(self, kind: str, call: Call, given: Given = NOTHING_GIVEN, **known: Any) -> Record:
-        """Return a step of ours, as of now."""
+        """Return a new step of this instance, dated now."""
         return Record(
             kind=kind,
             name=call[1],
@@ -229,7 +230,7 @@ class StoredSteps:
     async def read(self, round_: int, first: int = 0) -> dict[str, Record]:
         """Return a round's steps by name, from place `first` on. Raises BusError."""
         found: dict[str, Record] = {}
-        n, end = first, first + WINDOW  # behind the last step, so many places have to be free
+        n, end = first, first + WINDOW  # so many places after the last step have to be free
         while n < min(end, MAX_STEPS + WINDOW):
             names = [f"{round_}-{at}{tail}" for at in range(n, end) for tail in ("", DONE)]
             records = await asyncio.gather(*map(self.get, names))
@@ -238,13 +239,13 @@ class StoredSteps:
         return found
 
     async def close(self, round_: int) -> dict[str, Record]:
-        """Fence an earlier round, and return the steps that it had come to by then. Raises BusError.
+        """Fence an earlier round, and return the steps that it had reached by then. Raises BusError.
 
-        The fence stands before the last read, so nothing is missed. An effect whose intent comes later never
-        begins, because its writer first looks at the free places below it.
+        The fence is stored before the last read, so nothing is missed. An effect whose intent comes later
+        never begins, because its writer first checks the free places below it.
         """
         found = await self.read(round_)
-        while not _is_closed(found):
+        while not _is_fenced(found):
             end = max(map(place_of, found), default=-1) + 1
             free = [n for n in range(end) if f"{round_}-{n}" not in found]
             for n in (*free, end):
@@ -258,8 +259,8 @@ class StoredSteps:
         try:
             await self._store.put(self._request, self._turn, name, body)
         except StepTaken:
-            standing = await self.get(name)
-            return standing is not None and standing.nonce == self._nonce
+            stored = await self.get(name)
+            return stored is not None and stored.nonce == self._nonce
         return True
 
     async def get(self, name: str) -> Record | None:
@@ -268,7 +269,7 @@ class StoredSteps:
         return None if body is None else decode_record(body)
 
 
-def _is_closed(found: dict[str, Record]) -> bool:
+def _is_fenced(found: dict[str, Record]) -> bool:
     """Return True if a round's last place is a fence, and no place below it is free."""
     places = {place_of(name) for name in found}
     last = max(places, default=-1)
@@ -280,22 +281,22 @@ def _is_closed(found: dict[str, Record]) -> bool:
 
 
 class Earlier:
-    """The rounds before one.
+    """The rounds before the current one.
 
     Args:
-        past: how they ended; a settled effect is in it.
-        round_: the number of the round that looks back.
+        past: how they ended, including settled effects.
+        round_: the number of the current round.
     """
 
     def __init__(self, past: Iterable[RoundOutcome], round_: int) -> None:
         self._past, self._round = tuple(past), round_
         self._steps: dict[Call, deque[Named]] = defaultdict(deque)
         self._effects: dict[str, Named] = {}
-        """By key: the result, or the newest intent of one that has none."""
+        """By key: the result, or the newest intent without one."""
 
     @property
     def unreported(self) -> list[int]:
-        """The rounds since the turn's last report: those that only the clock ended."""
+        """The rounds since the turn's last report, which only the clock ended."""
         ended = {past.round: past for past in self._past}
         found: list[int] = []
         for round_ in reversed(range(self._round)):
@@ -308,8 +309,8 @@ class Earlier:
     def keep(self, name: str, record: Record) -> None:
         """Keep a step for an equal call.
 
-        An effect is known by its key, which tells calls with equal arguments apart. Its result counts for
-        more than its intent, and a later intent for more than an earlier one.
+        An effect is known by its key, which tells calls with equal arguments apart. Its result takes
+        precedence over its intent, and a later intent over an earlier one.
         """
         if record.key:
             known = self._effects.get(record.key)
@@ -319,14 +320,14 @@ class Earlier:
             self._steps[record.kind, record.name, record.digest].append((name, record))
 
     def holds(self, call: Call) -> bool:
-        """Return True if an equal step waits to be taken."""
+        """Return True if an equal step is still to be taken."""
         return bool(self._steps.get(call))
 
     def take(self, call: Call, *, refusals: bool) -> Named | None:
-        """Return the next equal step, and keep it no longer; None if there is none.
+        """Return the next equal step, and forget it; None if there is none.
 
         Args:
-            refusals: True if a refusal will do, too.
+            refusals: True to accept a refusal, too.
         """
         kept = self._steps.get(call, ())
         for at, (name, record) in enumerate(kept):
@@ -336,38 +337,38 @@ class Earlier:
         return None
 
     def effect(self, key: str) -> Named | None:
-        """Return the result of an effect, or the intent of one without; None if no round came to it."""
+        """Return the result of an effect, or its intent if it has none; None if no round reached it."""
         return self._effects.get(key)
 
     def same_calls(self, key: str) -> list[Record]:
-        """Return the effects of a call whose tool takes the turn, in order, by the call's own key."""
+        """Return the effects of a call whose tool takes the turn, in order, by the key of the call itself."""
         found = (record for _, record in self._effects.values())
         return [record for record in found if record.reads is not None and record.reads.call == key]
 
     def settled(self, name: str) -> RoundOutcome | None:
-        """Return a person's word on the doubtful effect at a step; None if nobody gave it."""
+        """Return how a person settled the doubtful effect at a step; None if it is not settled."""
         return next((past for past in self._past if past.how == "settled" and past.step == name), None)
 
 
 class Tally:
-    """The sum of a round's steps, as a report needs it, and what earlier rounds owe to a report."""
+    """The sum of a round's steps, for a report, including what earlier rounds did not report."""
 
     def __init__(self) -> None:
         self.spent: Usage = NOTHING
-        """Cost of earlier rounds that nobody reported, and of this one up to where its code is now.
+        """Unreported cost of earlier rounds, and the cost of this one up to where its code is now.
 
         It is the same at the same place whenever this round runs again.
         """
         self.paid: Usage = NOTHING
-        """The same, with recorded steps of this round that its code has not come to (yet)."""
+        """The same, plus the recorded steps of this round that its code has not reached (yet)."""
         self.owed_actions: frozenset[str] = frozenset()
-        """Tools that those rounds called, and earlier deliveries of this one."""
+        """Tools called in those rounds, and in earlier deliveries of this one."""
         self._lines: dict[int, str] = {}
-        """Lines of the digest, by the order of the calls: side by side, steps end in any order."""
+        """Lines of the digest, by ordinal of the call: concurrent steps end in any order."""
 
     @property
     def steps(self) -> int:
-        """How many steps this round has, recorded or reused."""
+        """Number of steps of this round, recorded or reused."""
         return len(self._lines)
 
     @property
@@ -376,24 +377,24 @@ class Tally:
         return hashlib.sha256("".join(self._lines[nth] for nth in sorted(self._lines)).encode()).hexdigest()
 
     def find(self, records: Iterable[Record], *, earlier: bool) -> None:
-        """Take in recorded steps: of this round, or of an earlier one that nobody reported."""
+        """Add recorded steps: of this round, or of an earlier one that was not reported."""
         for record in records:
             if earlier:
-                self.come_to(record)
+                self.reach(record)
             self.paid = plus(self.paid, record.usage or NOTHING)
             if record.kind in ("call", "effect", "intent"):
                 self.owed_actions |= {record.name}
 
-    def come_to(self, record: Record) -> None:
-        """Count the cost of a step of this round that was found, and that its code comes to again."""
+    def reach(self, record: Record) -> None:
+        """Count the cost of a recorded step of this round that its code reaches again."""
         if record.usage is not None:
             self.spent = plus(self.spent, record.usage)
 
     def spend(self, record: Record) -> None:
-        """Count the cost of a fresh step."""
+        """Count the cost of a new step."""
         if record.usage is not None:
             self.spent, self.paid = plus(self.spent, record.usage), plus(self.paid, record.usage)
 
     def count(self, name: str, record: Record, nth: int) -> None:
-        """Count a step, which is the `nth` call of the round."""
+        """Count a step; `nth` is the ordinal of its call in the round."""
         self._lines[nth] = f"{name.removesuffix(DONE)}\x1f{record.called}\x1f{record.digest}\x1e"

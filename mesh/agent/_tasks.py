@@ -1,7 +1,7 @@
 """A round in a tree of tasks: the results of its tasks, kept for later rounds, and its posts to the board.
 
-A lead's round is told only of the tasks that ended since the last one. The journal keeps what each round
-was told, so that every later round, of whatever instance, has it all. A round that is not a lead's
+The event of a lead's round holds only the tasks that ended since the last round. The journal keeps what each
+round was given, so every later round of any instance has all of it. A round of an agent that leads no tasks
 records nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent._journal import MAX_STEP_BYTES, Journal
-from mesh.agent._steps import digest_of, giving, plain
+from mesh.agent._steps import digest_of, giving, to_json
 from mesh.agent.errors import PostUnusable
 from mesh.service.failpoints import failpoint
 from protocol.wire import codec
@@ -24,33 +24,33 @@ from protocol.wire.ids import AgentName
 from protocol.wire.moves import Delegate, Move
 
 _KIND = "results"
-"""Of the record that keeps what a round was told."""
+"""Kind of the record that keeps what a round was given."""
 
 _PART_BYTES = MAX_STEP_BYTES // 2
 
 Send = Callable[[Proposal], Awaitable[None]]
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one round was told of its tasks, which of them were open, and the board as it was then."""
+class TaskNews(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one round learned of its tasks: results, the board, and which tasks were open."""
 
     results: tuple[TaskResult, ...] = ()
     board: tuple[Posted, ...] = ()
     waiting: tuple[str, ...] = ()
 
-    def plus(self, more: "Told") -> "Told":
-        return Told(self.results + more.results, self.board + more.board, self.waiting + more.waiting)
+    def plus(self, more: "TaskNews") -> "TaskNews":
+        return TaskNews(self.results + more.results, self.board + more.board, self.waiting + more.waiting)
 
-    def parts(self) -> Iterator["Told"]:
-        """Yield it in parts that a step has room for; mostly it is one."""
+    def parts(self) -> Iterator["TaskNews"]:
+        """Yield it in parts that fit into a step; usually there is one."""
         size, taken = len(msgspec.json.encode((self.board, self.waiting))), 0
         for at, result in enumerate(self.results):
             more = len(msgspec.json.encode(result))
             if at > taken and size + more > _PART_BYTES:
-                yield Told(self.results[taken:at], *((self.board, self.waiting) if not taken else ()))
+                yield TaskNews(self.results[taken:at], *((self.board, self.waiting) if not taken else ()))
                 size, taken = 0, at
             size += more
-        yield Told(self.results[taken:], *((self.board, self.waiting) if not taken else ()))
+        yield TaskNews(self.results[taken:], *((self.board, self.waiting) if not taken else ()))
 
 
 def by_agent(board: Iterable[Posted]) -> dict[AgentName, dict[str, Any]]:
@@ -62,7 +62,7 @@ def by_agent(board: Iterable[Posted]) -> dict[AgentName, dict[str, Any]]:
 
 
 async def nowhere(proposal: Proposal) -> None:
-    """Store nothing: for rounds that nobody judges."""
+    """Store nothing: for rounds that are not judged."""
 
 
 class Tasks:
@@ -74,10 +74,10 @@ class Tasks:
 
     def __init__(self, work: Assignment, journal: Journal, send: Send) -> None:
         self._work, self._journal, self._send = work, journal, send
-        self._now = Told(work.results, work.board, work.waiting)
+        self._now = TaskNews(work.results, work.board, work.waiting)
         self._posts = itertools.count()
-        self.told: Mapping[int, Told] = {work.round: self._now}
-        """By round: what it was told."""
+        self.news: Mapping[int, TaskNews] = {work.round: self._now}
+        """What each round learned, by round."""
 
     @property
     def _is_resumed(self) -> bool:
@@ -87,22 +87,22 @@ class Tasks:
     @property
     def results(self) -> tuple[TaskResult, ...]:
         """All results so far, in order."""
-        known = {each.name: each for told in self.told.values() for each in told.results}
+        known = {each.name: each for news in self.news.values() for each in news.results}
         return tuple(known.values())
 
     async def catch_up(self) -> None:
-        """Record what this round is told, and read what earlier ones were: before its code runs."""
+        """Record what this round learned, and read what earlier ones did. Call it before the code runs."""
         if not self._is_resumed:
             return
-        if self._now != Told():
+        if self._now != TaskNews():
             await self._record()
         else:
             await self._journal.load()
-        told: dict[int, Told] = {}
+        news: dict[int, TaskNews] = {}
         for name, record in self._journal.kept(_KIND):
             round_ = int(name.partition("-")[0])
-            told[round_] = told.get(round_, Told()).plus(msgspec.convert(record.value, Told))
-        self.told = dict(sorted({**told, self._work.round: self._now}.items()))
+            news[round_] = news.get(round_, TaskNews()).plus(msgspec.convert(record.value, TaskNews))
+        self.news = dict(sorted({**news, self._work.round: self._now}.items()))
 
     async def pass_on(self, move: Move) -> None:
         """Record the results that a task was given to use, before those of its own tasks replace them."""
@@ -111,7 +111,7 @@ class Tasks:
 
     async def _record(self) -> None:
         for part in self._now.parts():
-            await self._journal.step((_KIND, "", digest_of(part)), giving(plain(part)))
+            await self._journal.step((_KIND, "", digest_of(part)), giving(to_json(part)))
 
     async def post(self, facts: tuple[Fact, ...], require_open: Callable[[], Awaitable[None]]) -> None:
         """Put facts on the board, once. Raises PostUnusable.

@@ -1,4 +1,4 @@
-"""Threads for functions that are not async: one for each call, and not more than so many at once."""
+"""Threads for functions that are not async: one for each call, up to a limit."""
 
 import asyncio
 import contextvars
@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 MOST = 32
-"""Calls of one function that run at once in an event loop; the next one waits for one of them to end."""
+"""Calls of one function that run at once in an event loop; the next call waits for one of them to end."""
 
 _Ended = asyncio.Future[tuple[Any, BaseException | None]]
 
@@ -19,7 +19,7 @@ class NoThread(Exception):
 
 
 class Threads:
-    """The threads of one function that is not async: one for each call, which no other function takes up.
+    """The threads of one function that is not async: one for each call, and no other function uses them.
 
     A thread cannot be stopped. In a shared pool, such as that of `asyncio.to_thread`, a few calls that never
     return would in the end leave no thread for anything else. They are daemons: a process that leaves does
@@ -30,18 +30,18 @@ class Threads:
         self._most = most
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         self.under_way: set[str] = set()
-        """Names of the calls whose threads have not ended, even if nobody waits for them."""
+        """Names of calls whose threads have not ended, even if nothing waits for them."""
 
     async def begin(
         self, call: Callable[[], Any], *, name: str = "", within_s: float | None = None
     ) -> Awaitable[Any]:
         """Begin a call in a thread of its own, in this context; return an awaitable of its result.
 
-        If nobody awaits it any more, the thread goes on.
+        The thread goes on even if its result is no longer awaited.
 
         Args:
             name: the call's, for `under_way`.
-            within_s: how long a thread may be waited for; None for as long as it takes.
+            within_s: how long to wait for a free thread; None for as long as it takes.
 
         Raises NoThread.
         """
@@ -54,20 +54,20 @@ class Threads:
             raise NoThread(f"{self._most} calls are under way, and none of them ends") from None
         ended: _Ended = loop.create_future()
 
-        def tell(value: Any, error: BaseException | None) -> None:
+        def set_result(value: Any, error: BaseException | None) -> None:
             free.release()
-            if not ended.done():  # nobody waits any more
+            if not ended.done():  # nothing waits any more
                 ended.set_result((value, error))
 
         def work() -> None:
             value, error = None, None
             try:
                 value = context.run(call)
-            except BaseException as raised:  # the awaiter of the result gets it
+            except BaseException as raised:  # raised to the awaiter of the result
                 error = raised
             self.under_way.discard(name)
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(tell, value, error)
+                loop.call_soon_threadsafe(set_result, value, error)
 
         self.under_way.add(name)
         try:

@@ -1,8 +1,8 @@
 """An agent: a plain async function from a turn to a move, with its tools and its card.
 
-Some tools are known only once somebody was asked, such as those of an MCP server. Among an agent's tools a
-`Toolbox` stands for them. It is opened before the agent takes turns, so that its card and its model's prompts
-name the same tools; and closed as the agent leaves.
+Some tools are known only at run time, such as those of an MCP server. Among an agent's tools a `Toolbox`
+stands for them. It is opened before the agent takes turns, so that its card and its model's prompts name the
+same tools, and closed when the agent leaves.
 """
 
 import asyncio
@@ -34,32 +34,32 @@ _log = get_logger(__name__)
 
 VERSION_GRACE_S = 30.0
 AGAIN_S = 5.0
-"""Between two tries to open a box of tools."""
+"""Pause between two attempts to open a toolbox (s)."""
 DOWN = Kind("tools_missing", "tools_found", "the tools of {} are not there", lasts=True)
 
 
 @runtime_checkable
 class Toolbox(Protocol):
-    """Where tools come from."""
+    """A source of tools that are known only at run time."""
 
     name: str
 
     async def tools(self) -> tuple[Tool, ...]:
-        """Return the tools; the same as long as the process lives. Raises Retry, Permanent."""
+        """Return the tools, the same as long as the process lives. Raises Retry, Permanent."""
         ...
 
     async def close(self) -> None:
-        """Give back what was opened. Idempotent; whatever is used later opens it again."""
+        """Release what was opened. Idempotent; a later use opens it again."""
         ...
 
 
 class AgentNotFound(MeshError, code="agent.not_found"):
-    """`MODULE:NAME` leads to no agent."""
+    """`MODULE:NAME` names no agent."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A handler and its card. Call it with a turn to run the handler over what the turn's tasks came to."""
+    """A handler and its card. Call it with a turn to run the handler with the results of the turn's tasks."""
 
     name: str
     handler: "Handler"
@@ -67,21 +67,21 @@ class Agent:
     description: str = ""
     prompt_version: str = ""
     model: str = ""
-    """Id of the model that it is pinned to; empty for an agent without one."""
+    """Id of the model that it always uses; empty if it names none."""
     own_model: bool = False
-    """True for a model of one's own that costs nothing: it needs no key, and replies by itself."""
+    """True for a custom model that costs nothing: it needs no key, and replies by itself."""
     script: Path | None = None
-    """Rules that stand in for that model where there is no key."""
+    """Rules that replace the model where there is no key."""
     tools: "tuple[Tool | Toolbox, ...]" = ()
     concurrency: int = 8
     """Turns that one process works on at once."""
     version_grace_s: float = VERSION_GRACE_S
-    """How long a turn that another version began is left to an instance of that version."""
+    """How long a turn that another version began is left to an instance of that version (s)."""
     prepare: "Callable[[], Awaitable[None]] | None" = None
-    """Awaited before a process takes its first turn: loads what would hold up that turn, and all others."""
+    """Awaited before a process takes its first turn: loads what would delay that turn, and all others."""
 
     async def __call__(self, turn: "Turn") -> "Move":
-        from mesh.agent._rounds import Returned  # a definition alone loads nothing of a turn
+        from mesh.agent._rounds import Returned  # a definition alone does not load the runtime
 
         tasks = turn.execution.tasks
         await tasks.catch_up()
@@ -106,12 +106,12 @@ def agent(
     """Make an async function an agent.
 
     Args:
-        name: as in the fleet file; the function's own name by default, or its module's where the
-            function is called `agent`.
-        version, prompt_version: for the card; a turn that is journaled is bound to `version`.
+        name: as in the fleet file; by default the function's own name, or its module's if the function is
+            called `agent`.
+        version, prompt_version: for the card; a journaled turn is bound to `version`.
         concurrency: turns that one process works on at once.
         version_grace_s: how long a turn that another version began is left to an instance of that version;
-            then this one goes on with it, and replays what the other recorded.
+            then this one continues it, and replays what the other recorded.
 
     Raises ValueError for a name that cannot be one.
     """
@@ -137,7 +137,7 @@ def _first_line(doc: str | None) -> str:
 
 
 def default_name(handler: Any) -> str:
-    """Return the name of an agent that names none."""
+    """Return the name of an agent that has no explicit one."""
     own = str(getattr(handler, "__name__", "agent"))
     chosen = handler.__module__.rpartition(".")[2] if own == "agent" else own
     return chosen.replace("_", "-")
@@ -150,9 +150,9 @@ def checked_name(name: str) -> str:
 
 
 def load(reference: str) -> Agent:
-    """Return the agent at `MODULE:NAME`, or `MODULE` for one called `agent`; a function will do.
+    """Return the agent at `MODULE:NAME`, or `MODULE` if it is called `agent`; a function is accepted, too.
 
-    The working directory is searched first, as Python itself does for a script. Raises AgentNotFound.
+    The working directory is searched first, as Python does for a script. Raises AgentNotFound.
     """
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
@@ -165,7 +165,7 @@ def load(reference: str) -> Agent:
     found = getattr(module, attribute or "agent", None)
     if isinstance(found, Agent):
         return found
-    if found is None or found is agent:  # a module that makes agents has mostly imported the decorator
+    if found is None or found is agent:  # a module that defines agents usually imports the decorator
         has = "" if found is agent else f" has no {attribute or 'agent'!r};"
         raise AgentNotFound(f"{module_name}{has or ':'} {_agents_in(module_name, vars(module))}")
     if callable(found):
@@ -179,32 +179,32 @@ def _agents_in(module_name: str, names: Mapping[str, object]) -> str:
     return f"say which agent, MODULE:NAME: {', '.join(found)}" if found else "there is no agent in it"
 
 
-_key_will_do: ContextVar[bool] = ContextVar("key_will_do", default=False)
+_key_suffices: ContextVar[bool] = ContextVar("key_suffices", default=False)
 
 
 @contextmanager
-def key_will_do() -> Iterator[None]:
-    """Let a vendor's key in the environment be enough, in this block, to ask the real models, for money.
+def key_suffices() -> Iterator[None]:
+    """Within this block, let a vendor's key in the environment suffice to ask real models, which costs money.
 
-    It stands here for agents without a model: to serve one loads nothing of `mesh.model`.
+    It is defined here because serving an agent without a model loads nothing of `mesh.model`.
     """
-    token = _key_will_do.set(True)
+    token = _key_suffices.set(True)
     try:
         yield
     finally:
-        _key_will_do.reset(token)
+        _key_suffices.reset(token)
 
 
-def a_key_will_do() -> bool:
-    """Return True inside of `key_will_do`."""
-    return _key_will_do.get()
+def does_key_suffice() -> bool:
+    """Return True inside `key_suffices`."""
+    return _key_suffices.get()
 
 
 # --- boxes of tools -------------------------------------------------------------------------------
 
 
 async def unpacked(tools: Iterable[Tool | Toolbox]) -> tuple[Tool, ...]:
-    """Return the tools, those of boxes too. Raises ToolsUnusable, and what a box raises."""
+    """Return the tools, including those of toolboxes. Raises ToolsUnusable, and what a toolbox raises."""
     found: dict[str, Tool] = {}
     for each in tools:
         for tool in (each,) if isinstance(each, Tool) else await each.tools():
@@ -217,7 +217,7 @@ async def unpacked(tools: Iterable[Tool | Toolbox]) -> tuple[Tool, ...]:
 
 
 async def unpacked_in_time(tools: Iterable[Tool | Toolbox], conditions: Conditions) -> tuple[Tool, ...]:
-    """Return the tools as `unpacked` does, and wait for boxes that cannot be opened yet."""
+    """Return the tools as `unpacked` does, waiting for toolboxes that cannot be opened yet."""
     boxes = tuple(tools)
     for box in boxes:
         if isinstance(box, Tool):
@@ -234,17 +234,17 @@ async def unpacked_in_time(tools: Iterable[Tool | Toolbox], conditions: Conditio
     return await unpacked(boxes)
 
 
-async def put_away(tools: Iterable[Tool | Toolbox]) -> None:
-    """Close every box."""
+async def close_toolboxes(tools: Iterable[Tool | Toolbox]) -> None:
+    """Close every toolbox."""
     for each in tools:
         if not isinstance(each, Tool):
             await each.close()
 
 
 async def prepared(agent: Agent) -> None:
-    """Let an agent load what its turns need. If that fails, the first turn reports it in its own way.
+    """Let an agent load what its turns need. If that fails, the first turn reports the error itself.
 
-    Raises ToolsUnusable: with these tools no turn could do anything.
+    Raises ToolsUnusable if no turn could do anything with these tools.
     """
     if agent.prepare is None:
         return

@@ -1,15 +1,15 @@
 """Tools: functions of an agent that a model can call and that leave a trace.
 
-A tool's signature is its contract: the JSON schema that a model reads and the check that its arguments
-pass come from the same annotations. What a tool does to the world is declared, never guessed.
+A tool's signature is its contract: the JSON schema that a model reads and the check of its arguments come
+from the same annotations. What a tool does to the world is declared, never guessed.
 
     @tool                        reads only; may run again at will
     @tool(effect="idempotent")   changes the world once for each key, however often it runs
-    @tool(effect="reconcilable") changes the world, and can be asked later if it did
-    @tool(effect="once")         changes the world, and nobody can tell if it did
+    @tool(effect="reconcilable") changes the world, and can later be asked whether it did
+    @tool(effect="once")         changes the world, and cannot be asked whether it did
 
-A tool may wait for a yes before it is called: `approve="human"` or `approve="client"`, and `needs_approval`
-says with which arguments.
+A tool may wait for an approval before it is called: `approve="human"` or `approve="client"`. `needs_approval`
+decides for which arguments.
 
 pydantic is imported when a schema is first needed, not when an agent's module is.
 """
@@ -59,12 +59,12 @@ Effect = Literal["idempotent", "reconcilable", "once"]
 """How a tool changes the world; None for one that only reads."""
 
 Approver = Literal["human", "client"]
-"""Who says yes to a call before it is made: people, or the request's submitter."""
+"""Who approves a call before it is made: people, or the request's submitter."""
 
 KEY = "idempotency_key"
-"""The parameter that the runtime fills in. No model sees it.
+"""The parameter that the runtime fills in. Models never see it.
 
-It needs a default for type checkers, which else expect it of each `turn.call`."""
+Give it a default, or type checkers will expect it in each `turn.call`."""
 
 NAME_SYNTAX = "1 to 64 of a-z A-Z 0-9 _ -"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -80,10 +80,10 @@ NOT_DONE = NotDone()
 
 @dataclass(frozen=True)
 class Tool(Generic[P, R, C]):
-    """A function with what a model and the journal need to know of it. Calling it calls the function.
+    """A function with what a model and the journal need to know about it. Calling it calls the function.
 
     Type checkers know its parameters and its result: `turn.call(add, a=1, c="2")` is a mistake before
-    anything runs. `R` is the result, `C` what calling it returns: of an async function, a coroutine.
+    anything runs. `R` is the result, `C` what calling it returns: for an async function, a coroutine.
     """
 
     name: str
@@ -91,23 +91,23 @@ class Tool(Generic[P, R, C]):
     effect: Effect | None
     fn: Callable[P, C]
     reconcile: Callable[[str], Any] | None = None
-    """Of a reconcilable effect: returns what the one with this key did; `NOT_DONE` if it did not happen."""
+    """For a reconcilable effect: returns the result of the one with this key; `NOT_DONE` if there is none."""
     approve: Approver | None = None
-    """Who has to say yes before it is called; None: nobody."""
+    """Who has to approve a call before it is made; None: no approval is needed."""
     needs_approval: Callable[[Mapping[str, Any]], bool] | None = None
-    """Returns True for arguments with which it waits for that yes; None: it waits whatever they are."""
+    """Returns True for arguments that need the approval; None: all do."""
     approve_within_s: float | None = None
-    """After how long no word is a no; None: as long as the request's deadline lets it."""
+    """After how long a missing answer counts as a no (s); None: as long as the request's deadline allows."""
     timeout_s: float | None = None
-    """How long one call may take; None: as long as the round."""
+    """How long one call may take (s); None: as long as the round."""
     secret: tuple[str, ...] = ()
-    """Names of arguments that no record and no question for an approval shows."""
+    """Names of arguments that are in no record and in no question for an approval."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.fn(*args, **kwargs)
 
     def named(self, given: tuple[Any, ...], by_name: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments by name. Raises ToolArgumentsInvalid for places that fit no parameter."""
+        """Return a call's arguments by name. Raises ToolArgumentsInvalid for surplus positions."""
         if not given:
             return by_name
         try:
@@ -121,7 +121,7 @@ class Tool(Generic[P, R, C]):
 
     @cached_property
     def injected(self) -> Injected:
-        """Its parameters that the runtime fills in, besides the key."""
+        """The parameters that the runtime fills in, besides the key."""
         return Injected.of_function(self.fn)
 
     @cached_property
@@ -144,13 +144,13 @@ class Tool(Generic[P, R, C]):
     ) -> Any:
         """Check the arguments, run the function (in a thread unless it is async), return its result.
 
-        Its time begins as it does: a thread may be waited for as long again.
+        The time limit starts with the function; waiting for a thread may take as long again.
 
         Args:
-            turn: as a tool sees it, for one that takes it.
+            turn: as a tool sees it; for a tool that takes it.
 
         Raises ToolArgumentsInvalid, ToolBusy, ToolTimedOut, EffectUnknown for an effect that took too long,
-        and the function's own errors. A thread cannot be stopped: nobody waits for its later work.
+        and the function's own errors. A thread cannot be stopped; what it does later is not waited for.
         """
         given = self.check(arguments)
         if self.takes_key:
@@ -175,12 +175,12 @@ class Tool(Generic[P, R, C]):
                     return await value if inspect.isawaitable(value) else value
         except TimeoutError:
             if not limit.expired():
-                raise  # a time limit of the tool's own
+                raise  # the tool's own time limit
         why = f"{self.name} gave no answer within {self.timeout_s:g} s"
         raise ToolTimedOut(why) if self.effect is None else EffectUnknown(why)
 
     def result(self, value: Any) -> Any:
-        """Return a recorded result as the tool's annotation has it. Raises ResultUnusable."""
+        """Return a recorded result with the type of the tool's annotation. Raises ResultUnusable."""
         if self._returns is None:
             return value
         try:
@@ -190,7 +190,7 @@ class Tool(Generic[P, R, C]):
 
     @cached_property
     def _returns(self) -> Any:
-        """The type that results are read back as; None for what JSON has, and for what nobody can look up."""
+        """The type that results are read back as; None for JSON types and unresolvable annotations."""
         try:
             kind = get_type_hints(self.fn, include_extras=True).get("return")
         except (NameError, TypeError, AttributeError):
@@ -198,11 +198,11 @@ class Tool(Generic[P, R, C]):
         return None if _is_json(kind) else kind
 
     def is_under_way(self, key: str) -> bool:
-        """Return True if a thread of this process is still at the effect with this key."""
+        """Return True if a thread of this process is still working on the effect with this key."""
         return key in self._threads.under_way
 
     async def ask(self, key: str) -> Any:
-        """Return what became of the effect with this key, by the tool's own `reconcile`."""
+        """Return what became of the effect with this key, according to the tool's `reconcile`."""
         assert self.reconcile is not None
         is_async = inspect.iscoroutinefunction(self.reconcile)
         asked = self.reconcile(key) if is_async else await self._asking.begin(partial(self.reconcile, key))
@@ -216,7 +216,7 @@ class Tool(Generic[P, R, C]):
 
     @cached_property
     def _asking(self) -> Threads:
-        """The threads of `reconcile`: effects that do not end are what it is asked about."""
+        """The threads of `reconcile`, which is asked about effects that do not end."""
         return Threads()
 
     @cached_property
@@ -224,10 +224,10 @@ class Tool(Generic[P, R, C]):
         return self._form(hidden={self.injected.turn})
 
     def _form(self, hidden: Container[str] = ()) -> "type[BaseModel]":
-        """Return the arguments but the hidden ones, as a pydantic model.
+        """Return the arguments except the hidden ones, as a pydantic model.
 
-        Its fields have neutral names and the parameters' as aliases, so that a parameter may be called
-        `schema` or `copy` without hiding something of pydantic's.
+        Its fields have neutral names and the parameters' as aliases, so a parameter may be called `schema` or
+        `copy` without hiding an attribute of pydantic's.
         """
         from pydantic import ConfigDict, Field, create_model
         from pydantic.fields import FieldInfo
@@ -251,7 +251,7 @@ _JSON = frozenset({str, int, float, bool, type(None), None, Any, object, dict, l
 
 
 def _is_json(kind: Any) -> bool:
-    """Return True if values of a type are in JSON what they were before."""
+    """Return True if values of a type are the same after a round trip through JSON."""
     if kind in _JSON or is_typeddict(kind):
         return True
     origin, given = get_origin(kind), get_args(kind)
@@ -273,35 +273,35 @@ def _contained(name: str) -> Iterator[None]:
     except asyncio.CancelledError as lost:
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise  # it is the call that is cancelled
+            raise  # the call itself is cancelled
         raise RuntimeError(f"{name} waited for what was cancelled") from lost
 
 
 def is_tool_name(text: str) -> bool:
-    """Return True if a model can be offered a tool of this name (`NAME_SYNTAX`)."""
+    """Return True if a tool of this name can be offered to a model (`NAME_SYNTAX`)."""
     return _NAME.fullmatch(text) is not None
 
 
 def untitled(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a pydantic schema without the titles that it makes up: a model pays for every word."""
+    """Return a pydantic schema without its generated titles: a model pays for every word."""
 
-    def bare(node: Any) -> Any:
+    def strip(node: Any) -> Any:
         if isinstance(node, list):
-            return [bare(each) for each in node]
+            return [strip(each) for each in node]
         if not isinstance(node, dict):
             return node
         kept = {key: value for key, value in node.items() if key != "title" or not isinstance(value, str)}
-        for named in ("properties", "$defs"):  # beneath these, `title` is somebody's own name
+        for named in ("properties", "$defs"):  # below these, `title` is a name of the author's
             if isinstance(kept.get(named), dict):
-                kept[named] = {key: bare(value) for key, value in kept[named].items()}
-        return {key: value if key in ("properties", "$defs") else bare(value) for key, value in kept.items()}
+                kept[named] = {key: strip(value) for key, value in kept[named].items()}
+        return {key: value if key in ("properties", "$defs") else strip(value) for key, value in kept.items()}
 
-    result: dict[str, Any] = bare(schema)
+    result: dict[str, Any] = strip(schema)
     return result
 
 
 class _Making(Protocol):
-    """Makes a function a tool; a type checker tells an async one."""
+    """Makes a function a tool; type checkers tell an async function apart."""
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Tool[P, R, Coroutine[Any, Any, R]]: ...
@@ -350,22 +350,23 @@ def tool(
     """Make a function a tool. Every parameter must be annotated; the docstring is for the model.
 
     Args:
-        effect: how it changes the world; None if it only reads. An idempotent one may have a parameter
+        effect: how it changes the world; None if it only reads. An idempotent tool may have a parameter
             `idempotency_key: str = ""`, which the runtime fills in: the same key, the same effect.
         reconcile: for a reconcilable effect: a function from the idempotency key to the result, or to
-            `NOT_DONE`. It is asked when a process died between an effect's beginning and its end.
-        approve: who has to say yes before it is called: `human` or `client`. The turn is suspended until they
-            do. The yes is for these arguments alone, and counts as an ask.
-        needs_approval: returns True for arguments, by name, that need that yes (of a `human`, if `approve`
-            names nobody). An error of its own is the code's: nothing is called.
-        approve_within_s: after how long no word is a no; as long as the request's deadline lets it if None.
-        timeout_s: how long one call may take. A tool that only reads is then told to have failed; of an
-            effect nobody knows what came of it, as after a crash.
-        secret: names of arguments that no record shows, such as a card's number.
+            `NOT_DONE`. It is called when a process died between an effect's beginning and its end.
+        approve: who has to approve a call before it is made: `human` or `client`. The turn is suspended until
+            they do. The approval covers only these arguments, and counts as an ask.
+        needs_approval: returns True for arguments, by name, that need that approval (of a `human`, if
+            `approve` is not given). If it raises, that is an error of the code: nothing is called.
+        approve_within_s: after how long a missing answer counts as a no (s); None: as long as the request's
+            deadline allows.
+        timeout_s: how long one call may take (s). A tool that only reads then counts as failed. The outcome
+            of an effect is then unknown, as after a crash.
+        secret: names of arguments that are in no record, such as a card's number.
         name, description: the function's name and docstring by default. A name is 1 to 64 of
             `a-z A-Z 0-9 _ -`.
 
-    Raises TypeError for a function that no model could call.
+    Raises TypeError for a function that a model could not call.
     """
 
     def make(function: Callable[..., Any]) -> Tool:

@@ -1,7 +1,7 @@
 """A turn as its code sees it: its facts, earlier refusals, tools and moves.
 
 A `Turn` is one *round* of a turn. After a refusal, a retry, a reply or a join, the same code runs again from
-the top with a new one. Its `refusals`, `failures`, `reply` or `results` say what happened.
+the top with a new `Turn`. Its `refusals`, `failures`, `reply` or `results` tell what happened.
 """
 
 import os
@@ -54,7 +54,7 @@ class Turn(Moves, GivenToTools):
         work = execution.work
         self.execution = execution
         """The round as the runtime runs it. An agent's code does not need it."""
-        execution.for_tools = ToolTurn  # the class: a round that is over is freed at once
+        execution.for_tools = ToolTurn  # the class, so that a finished round is freed at once
         self.request = execution.request
         """The request's id."""
         self.client = submitter_of(self.request)
@@ -63,18 +63,18 @@ class Turn(Moves, GivenToTools):
         self.round = work.round
         """0 the first time this turn's code runs."""
         self.handoff: Handoff = work.handoff
-        """The whole of what was handed over."""
+        """All that was handed over."""
         self.agent: AgentName = work.handoff.to_agent
         self.facts: Mapping[str, Any] = MappingProxyType(
             KnownFacts((fact.key, fact.value) for fact in work.handoff.facts)
         )
-        """Facts by key, values only; `handoff.facts` has the labels too."""
+        """Facts by key, values only; `handoff.facts` also has the labels."""
         self.path: tuple[AgentName, ...] = work.path
-        """Holders from the entry agent to this one."""
+        """The agents that held the work, from the entry agent to this one."""
         self.depth = work.depth
         """Agent-to-agent hops so far."""
         self.withheld: tuple[str, ...] = () if work.withheld is None else work.withheld.labels
-        """Labels of what this agent may not see and is carried past it."""
+        """Labels of facts and artifacts that this agent may not see and that travel on without it."""
         self.past: tuple[RoundOutcome, ...] = work.past
         """How the rounds before this one ended."""
         self.has_human = execution.fleet.human
@@ -84,28 +84,28 @@ class Turn(Moves, GivenToTools):
         self.read_only = work.handoff.constraints.read_only
         """True if no tool with an effect may be called."""
         self.topology = work.topology
-        """`handoff`, `supervised` or `swarm`: which moves there are."""
+        """`handoff`, `supervised` or `swarm`: it fixes which moves there are."""
         self.task_name = work.task
         """The name of the task that this turn does; empty for a root turn."""
         self.waiting: tuple[str, ...] = work.waiting
-        """Names of this turn's tasks that are still open."""
+        """Names of this turn's open tasks."""
 
     @cached_property
     def results(self) -> Mapping[str, Result]:
-        """All results so far, by task name: first what this task was given to use, then its own tasks'."""
+        """All results so far, by task name: those that this task was given to use, then its own tasks'."""
         return MappingProxyType(Results(self.execution.tasks.results))
 
     @property
     def board(self) -> Mapping[AgentName, Mapping[str, Any]]:
-        """The board of a swarm as this round was opened: by agent, the newest value of each key."""
+        """The board of a swarm when this round was opened: by agent, the newest value of each key."""
         return MappingProxyType(by_agent(self.execution.work.board))
 
     @property
     def peers(self) -> Mapping[str, AgentEntry]:
-        """Agents that this one may hand to, by name."""
+        """Agents that this one may hand work to, by name."""
         agents = self.execution.fleet.agents
         own = agents.get(self.agent)
-        allowed = () if own is None else own.to  # an agent that has left the fleet may do nothing there
+        allowed = () if own is None else own.to  # an agent that has left the fleet may do nothing
         return {
             name: entry
             for name, entry in agents.items()
@@ -123,12 +123,12 @@ class Turn(Moves, GivenToTools):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Why earlier rounds of this turn broke, in order."""
+        """Why earlier rounds of this turn failed, in order."""
         return tuple(past.failure for past in self.past if past.failure is not None)
 
     @property
     def reply(self) -> Any:
-        """The reply to the newest `turn.ask`; None if there was none or it expired (`expired` tells)."""
+        """The reply to the newest `turn.ask`; None if there was none or it expired (see `expired`)."""
         return None if self._answered is None else self._answered.reply
 
     @property
@@ -138,16 +138,16 @@ class Turn(Moves, GivenToTools):
 
     @property
     def _answered(self) -> RoundOutcome | None:
-        """The newest ask's end. Approvals are not the code's business: their calls find them."""
+        """The end of the newest ask. Approvals are left out: their calls find them."""
         ends = (past for past in reversed(self.past) if past.how in ("replied", "expired"))
         return next((past for past in ends if not past.asked), None)
 
     @property
     def budget_left(self) -> Budget:
-        """The rest that this turn may still spend; None in what has no limit, below 0 where more was spent.
+        """What this turn may still spend; None for what has no limit, below 0 if more was spent.
 
-        It counts the cost of the rounds before this one, and of this one's model calls up to where the code
-        is; of a lead also what its tasks have cost, and what the open ones have reserved. So it is the same
+        It counts the cost of earlier rounds, and of this round's model calls up to where its code is. For a
+        lead it also counts what its tasks have cost, and what the open ones have reserved. So it is the same
         at the same place whenever this round runs again.
         """
         return self.execution.budget_left
@@ -155,23 +155,23 @@ class Turn(Moves, GivenToTools):
     def fact(self, key: str, kind: type[T]) -> T:
         """Return a fact as an object of `kind`: a pydantic model, or any type that pydantic reads.
 
-        Raises FactUnusable if there is no such fact, or it does not fit: a person gets the turn.
+        Raises FactUnusable if there is no such fact, or it does not fit: then a person gets the turn.
         """
         return fact_as(self.handoff.facts, key, kind, withheld=self.withheld)
 
     # --- doing ------------------------------------------------------------------------------------
 
     async def call(self, tool: Tool[P, R, Any], /, *args: P.args, **arguments: P.kwargs) -> R:
-        """Run a tool and return its result, of its own type; a step that was recorded is not run again.
+        """Run a tool and return its result, with the tool's own type; a recorded step is not run again.
 
-        The journal keeps the result as JSON. What JSON has no type for (an object, a date, a decimal) is read
-        back from it, the first time as well as later.
+        The journal keeps the result as JSON. What has no JSON type (an object, a date, a decimal) is
+        converted back from it, the first time as well as later.
 
         Raises ActionNotAllowed before anything is run, and ToolArgumentsInvalid for arguments that do not
-        fit. Raises ToolRefused if the tool says no, or an approval was not given. Raises Superseded if the
+        fit. Raises ToolRefused if the tool refuses, or if an approval was not given. Raises Superseded if the
         turn was ended meanwhile, ApprovalNeeded to suspend it, and any other error of the tool. The code must
         not catch an error that stops the round (`mesh.agent.errors`), such as that of a broken effect, or
-        ResultUnusable for a result that is not what the tool's annotation says.
+        ResultUnusable for a result that does not have the type of the tool's annotation.
         """
         value = await self.execution.call(tool, tool.named(args, arguments), for_model=False)
         result: R = tool.result(value)
@@ -186,25 +186,25 @@ class Turn(Moves, GivenToTools):
         *,
         cost: Callable[[T], Usage] | None = None,
     ) -> tuple[T, bool]:
-        """Return a model's reply to `prompt`, and True if this round is the one that pays for it.
+        """Return a model's reply to `prompt`, and True if this round pays for it.
 
-        The prompt is recorded by its digest, the reply as JSON; with it its cost, as `cost` returns it.
+        The prompt is recorded by its digest, the reply as JSON together with its cost, as `cost` returns it.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
         """
         return await self.execution.model(name, prompt, produce, kind, cost=cost)
 
     async def make(self, move: Move) -> RoundOutcome:
-        """Make a move, and return its outcome: code goes on behind it, in one row over many rounds.
+        """Make a move, and return its outcome. The code continues after it, in one flow over several rounds.
 
             reply = (await turn.make(turn.ask("Which seat?"))).reply
 
         If the move has no outcome yet, this round ends here with it, as if the code had returned it. Later
-        rounds run the code from the top, and get the outcome at once. So the code has to come to the same
-        moves in the same order; steps before them are in the journal. An outcome says `how` it came: an ask
+        rounds run the code from the top, and get the outcome at once. So the code has to reach the same moves
+        in the same order; steps before them are in the journal. An outcome's `how` tells how it ended: an ask
         is `replied` or `expired`, any move may be `refused` (with its `refusal`), tasks are `joined`.
 
-        Raises MovesChanged where an earlier round made another kind of move at this point.
+        Raises MovesChanged if an earlier round made another kind of move at this point.
         """
         return await self._outcomes.make(move)
 
@@ -213,19 +213,19 @@ class Turn(Moves, GivenToTools):
         return MoveOutcomes(self.past)
 
     async def post(self, facts: Facts) -> None:
-        """Put facts on the board of a swarm, for every turn that opens or resumes; this round goes on.
+        """Put facts on the board of a swarm, for every turn that opens or resumes; this round continues.
 
-        It is done once, however often this code runs. A key that this agent posted before is replaced.
-        Raises PostUnusable where there is no board, and for facts that nobody could read.
+        It happens once, however often this code runs. A key that this agent posted before is replaced.
+        Raises PostUnusable if there is no board, or for facts that cannot be read.
         """
         await self.execution.tasks.post(facts_of(facts), self.execution.require_open)
 
     async def say(self, text: str) -> None:
         """Show a line to the request's client while this round works: a sentence, or how far it is.
 
-        It is a live note: lost if nobody listens, in no log, and labels do not withhold it. After a crash it
+        It is a live note: lost if no client listens, in no log, and not withheld by labels. After a crash it
         is not shown again before steps that are recorded; a later round, which runs from the top, shows it
-        again. A tool that takes the turn may say something, too.
+        again. A tool that takes the turn may use it, too.
         """
         journal = self.execution.journal
         await journal.load()
@@ -234,7 +234,7 @@ class Turn(Moves, GivenToTools):
 
     async def remark(self, text: str) -> None:
         """Put a line into the journal, for people who read it later."""
-        await self.execution.note("remark", text, said=text)
+        await self.execution.note("remark", text, about=text)
 
     async def now(self) -> int:
         """Return the time (UTC µs); the same when this round runs again."""
@@ -247,15 +247,16 @@ class Turn(Moves, GivenToTools):
     async def save(
         self, name: str, data: "Data", *, media_type: str = "", labels: Sequence[str] = ()
     ) -> Artifact:
-        """Save what is too large for a handoff, and return the reference to hand on (`artifacts=[…]`).
+        """Save what is too large for a handoff, and return a reference to hand on (`artifacts=[…]`).
 
-        It is a step: when this round runs again, the reference is the recorded one, and `data` is not read. A
-        later round saves anew; equal bytes are one object.
+        It is a step: when this round runs again, it returns the recorded reference and does not read `data`.
+        A later round saves again; equal bytes are one object.
 
         Args:
-            name: by which the next ones ask for it.
-            data: bytes, a `Path`, or an async iterator of bytes, for what should not be in memory at once.
-            labels: what an agent must be cleared for to be shown the reference.
+            name: name by which later agents ask for it.
+            data: bytes, a `Path`, or an async iterator of bytes for data that should not be in memory at
+                once.
+            labels: what an agent must be cleared for to see the reference.
 
         Raises ArtifactError: ArtifactDenied, StoreUnreachable, StoreUnusable.
         """
@@ -265,8 +266,8 @@ class Turn(Moves, GivenToTools):
         """Return an artifact's bytes; not recorded, since the digest pins them.
 
         Args:
-            artifact: one that was handed over or returned, or the name of one that was handed over.
-            max_bytes: how many may be taken into memory; 64 MiB by default. More go to a file: `load_to`.
+            artifact: an artifact that was handed over or returned, or the name of one that was handed over.
+            max_bytes: how many bytes may be read into memory; 64 MiB by default. For more, use `load_to`.
 
         Raises FactUnusable for a name that was not handed over, and ArtifactError: ArtifactMissing,
         ArtifactDigestMismatch, ArtifactForeign, ArtifactTooLarge, ArtifactDenied, StoreUnreachable,
@@ -276,7 +277,7 @@ class Turn(Moves, GivenToTools):
         return await self.execution.store.load(self._artifact(artifact), **limit)
 
     async def load_to(self, artifact: Artifact | str, path: str | os.PathLike[str]) -> Path:
-        """Write an artifact's bytes to a file, which appears once they are checked; return its path.
+        """Write an artifact's bytes to a file, which appears once they are verified; return its path.
 
         Raises as `load`, and OSError for a path that cannot be written.
         """
@@ -292,7 +293,7 @@ class Turn(Moves, GivenToTools):
         return handed[which]
 
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
-        """Account for a cost that no step records: one of a model call by other means than `turn.model`."""
+        """Account for a cost that is in no step: that of a model call by other means than `turn.model`."""
         self.execution.spend(Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls))
 
 
@@ -300,19 +301,20 @@ class Turn(Moves, GivenToTools):
 
 
 class ToolTurn(Turn):
-    """The round as a tool sees it that takes the turn (`turn: Turn`). It reads; a tool is one step by itself.
+    """The round as seen by a tool that takes the turn (`turn: Turn`). It only reads: a tool is itself one
+    step.
 
-    `reads` has what it read of facts: by key a digest, empty for a fact that is not there.
+    `reads` holds the facts that it read: a digest by key, empty for a fact that does not exist.
     """
 
     def __init__(self, execution: Execution, reads: dict[str, str]) -> None:
         super().__init__(execution)
-        self._note = partial(_note, reads, self._whole)  # no method: it would refer to this in a circle
+        self._note = partial(_note, reads, self._whole)  # not a method, which would make a reference cycle
         self.facts = _ReadFacts(self.facts, self._note)
 
     @property
     def handoff(self) -> Handoff:
-        """The whole of what was handed over: who looks at it reads all facts."""
+        """All that was handed over; reading it counts as reading all facts."""
         self._note(ALL_FACTS)
         return self._whole
 
@@ -338,7 +340,7 @@ def _note(reads: dict[str, str], handoff: Handoff, key: str) -> None:
 
 
 class _ReadFacts(Mapping[str, Any]):
-    """Facts by key that tell which of them were read."""
+    """Facts by key that record which of them were read."""
 
     def __init__(self, facts: Mapping[str, Any], note: Callable[[str], None]) -> None:
         self._facts, self._note = facts, note

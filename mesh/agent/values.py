@@ -1,7 +1,7 @@
 """Python values as JSON: an author's objects become facts; facts and results are read back as objects.
 
-pydantic objects, dataclasses and msgspec structs become JSON objects; a date, a decimal or an enum becomes
-what JSON has. pydantic is imported when a value is first read as a type.
+pydantic objects, dataclasses and msgspec structs become JSON objects. Dates, decimals and enums become JSON
+strings or numbers. pydantic is imported when a value is first read as a type.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Facts = Mapping[str, Any] | Iterable[Fact] | None
-"""Facts as authors give them: by key, or with their labels."""
+"""Facts as authors give them: by key, or as `Fact` with labels."""
 
 Remembered = Mapping[str, Any] | Iterable[Fact | str] | None
-"""What a conversation is to remember: facts as above, or keys of facts that the turn was handed."""
+"""What a conversation remembers: facts as above, or keys of facts that the turn was given."""
 
 _KEPT = 256
 _MOST_MISTAKES = 5
@@ -40,7 +40,7 @@ _AS_IT_IS = frozenset({str, int, bool, type(None)})
 class FromFact(NamedTuple):
     """Marks a parameter that takes the value of a fact: `customer: Annotated[str, FromFact("customer_id")]`.
 
-    No model sees it or says it. The value counts as an argument: in what is recorded, in a question for an
+    Models neither see nor set it. Its value counts as an argument: in what is recorded, in a question for an
     approval, and in an effect's key.
     """
 
@@ -48,14 +48,14 @@ class FromFact(NamedTuple):
 
 
 class KnownFacts(dict[str, Any]):
-    """Facts by key; a key that is not among them is answered with those that are."""
+    """Facts by key; the error for an unknown key names the known ones."""
 
     def __missing__(self, key: str) -> Any:
         raise UnknownFact(key, self)
 
 
 class Unfit(Exception):
-    """A value is not of the type that it is read as.
+    """A value does not have the type that it is read as.
 
     Args:
         mistakes: each as `where: what`, without the value.
@@ -67,13 +67,13 @@ class Unfit(Exception):
 
 
 class NotFinite(ValueError):
-    """A value has NaN or infinity in it, which JSON cannot hold; the text says where."""
+    """A value contains NaN or infinity, which JSON cannot hold; the text says where."""
 
 
 def jsonable(value: Any, where: str) -> Any:
     """Return an author's value as JSON values; `where` names it in an error.
 
-    Raises TypeError for an object that is none, and NotFinite.
+    Raises TypeError for an object that has no JSON form, and NotFinite.
     """
     if type(value) in _AS_IT_IS:
         return value
@@ -97,7 +97,7 @@ def _dumped(value: Any) -> Any:
 
 
 def facts_of(given: Facts) -> tuple[Fact, ...]:
-    """Return facts as a handoff holds them. Raises as `jsonable` for a value that is not JSON."""
+    """Return facts as a handoff holds them. Raises as `jsonable` for a value that has no JSON form."""
     if given is None:
         return ()
     if isinstance(given, Mapping):
@@ -111,7 +111,7 @@ def facts_of(given: Facts) -> tuple[Fact, ...]:
 
 
 def remembered_of(given: Remembered) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
-    """Return new facts and the keys of known ones. Raises TypeError as `facts_of`, and for a mere text."""
+    """Return new facts, and the keys of known ones. Raises TypeError as `facts_of`, and for a string."""
     if isinstance(given, str):
         raise TypeError(f"remember is a mapping or a list: say [{given!r}]")
     if given is None or isinstance(given, Mapping):
@@ -122,7 +122,7 @@ def remembered_of(given: Remembered) -> tuple[tuple[Fact, ...], tuple[str, ...]]
 
 
 def read_as(kind: type[T], value: Any) -> T:
-    """Return a JSON value as an object of `kind`, as msgspec reads its structs and pydantic the rest.
+    """Return a JSON value as an object of `kind`: msgspec reads structs, pydantic all other types.
 
     Raises Unfit.
     """
@@ -151,19 +151,19 @@ def _adapter(kind: Any) -> "TypeAdapter[Any]":
 
 
 def mistakes_in(wrong: "ValidationError") -> tuple[str, ...]:
-    """Return each mistake as `where: what`, without the value: a model knows what it said."""
+    """Return each mistake as `where: what`, without the value: a model knows what it wrote."""
     found = wrong.errors(include_url=False, include_context=False, include_input=False)
     return few([f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found])
 
 
 def few(mistakes: Sequence[str]) -> tuple[str, ...]:
-    """Return the first mistakes, each cut, and how many more there are: a model pays for every word."""
+    """Return the first mistakes, each shortened, and how many more there are: a model pays for every word."""
     more = len(mistakes) - _MOST_MISTAKES
     return (*map(short, mistakes[:_MOST_MISTAKES]), *([f"and {more} more"] if more > 0 else []))
 
 
 def short(text: str, chars: int = _SHOWN_CHARS) -> str:
-    """Return a stranger's text as one printable line of bounded length."""
+    """Return a foreign text as one printable line of bounded length."""
     line = one_line(text[: chars * 4])
     return line if len(line) <= chars and len(text) <= chars * 4 else f"{line[:chars]}…"
 
@@ -173,14 +173,14 @@ def short(text: str, chars: int = _SHOWN_CHARS) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One task's end. A failure is an error with a code, never a sentence that a model made of it."""
+    """How a task ended. A failure is an error with a code, never a sentence that a model wrote about it."""
 
     name: str
     status: TaskStatus
     agent: AgentName
-    """Who had it last."""
+    """The agent that had it last."""
     told: TaskResult
-    """The whole, as the guard told it."""
+    """All of it, as the guard reported it."""
 
     @property
     def delivered(self) -> bool:
@@ -194,7 +194,7 @@ class Result:
 
     @property
     def summary(self) -> str:
-        """One line: what came out."""
+        """One line: what the worker found."""
         return self.told.summary
 
     @property
@@ -208,12 +208,12 @@ class Result:
 
     @property
     def withheld(self) -> tuple[str, ...]:
-        """Labels of what this agent may not see of it."""
+        """Labels of the parts that this agent may not see."""
         return () if self.told.withheld is None else self.told.withheld.labels
 
     @property
     def cost(self) -> Usage:
-        """Of the task and all below it."""
+        """Cost of the task and of all tasks below it."""
         return self.told.cost
 
     @property
@@ -230,7 +230,7 @@ class Result:
 
 
 class Results(dict[str, Result]):
-    """Results by task; a name that is not among them is answered with those that are."""
+    """Results by task; the error for an unknown name lists the known ones."""
 
     def __init__(self, told: Iterable[TaskResult]) -> None:
         super().__init__((each.name, Result(each.name, each.status, each.agent, each)) for each in told)

@@ -1,6 +1,6 @@
-"""The command line: noun, then verb; one file a noun.
+"""The command line: noun, then verb; one file per noun.
 
-A command's file is imported when the command is asked for, so that no noun pays for another.
+A command's file is imported when the command is called, so no noun pays for another.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from mesh.cli.output import say
 
 
 class CommandPlace(NamedTuple):
-    """Where a command is, and its line in the list of all: so that listing them imports none."""
+    """Where a command is, and its line in the list of all commands, so that listing them imports none."""
 
     module: str
     name: str
@@ -90,7 +90,7 @@ COMMANDS = {
         "backup", "restore", "Make the mesh of a backup on a server with an empty store."
     ),
     "requeue": CommandPlace(
-        "backup", "requeue", "Deliver open turns again that are in no queue, and arm timers that lack."
+        "backup", "requeue", "Deliver open turns again that are in no queue, and arm missing timers."
     ),
     "cost": CommandPlace(
         "audit",
@@ -138,12 +138,12 @@ class Commands(ReportingGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as wrong:  # click knows only of commands that are imported
+        except click.NoSuchCommand as wrong:  # click knows only imported commands
             raise click.NoSuchCommand(wrong.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
 
-def _say_version(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
-    """Print the version, and of what it was built (`mesh.settings` is too much to load for that)."""
+def _print_version(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+    """Print the version, and what it was built from (`mesh.settings` is too much to load for that)."""
     if is_wanted:
         version = importlib.import_module("importlib.metadata").version  # slow to import
         build = " ".join(os.environ.get("MESH_BUILD", "").split())
@@ -163,7 +163,7 @@ app.params.append(
         is_flag=True,
         is_eager=True,
         expose_value=False,
-        callback=_say_version,
+        callback=_print_version,
         help="Show the version and exit.",
     )
 )

@@ -11,7 +11,7 @@ import msgspec
 
 from mesh import ops
 from mesh.agent._runtime import Runtime
-from mesh.agent.definition import Agent, key_will_do, load
+from mesh.agent.definition import Agent, key_suffices, load
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import (
     A_PATH,
@@ -29,7 +29,7 @@ from mesh.service.printable import counted
 from mesh.settings import FILE_NAME
 from protocol.wire.ids import NAME_RULE, is_name
 
-if TYPE_CHECKING:  # not for an agent that runs: pydantic, and what a whole mesh takes
+if TYPE_CHECKING:  # a running agent needs neither pydantic nor what a whole mesh takes
     from mesh.fleet.file import FleetFile
 
 app = click.Group(help="Agents: run one, add one, see who is there, show a prompt.")
@@ -50,7 +50,7 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
         raise UsageWrong(
             f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
         )
-    with key_will_do():
+    with key_suffices():
         if agent.model or agent.prompt_version:  # an agent without a model loads nothing of models
             from mesh.model.choice import driven_by
 
@@ -92,9 +92,9 @@ async def add(
     else:
         lines.append(f"next: reload the server with {out / ACCOUNTS}, twice, then `mesh setup`, then run it:")
         lines.append(f"  MESH_CREDENTIALS={key} mesh agent run {section['module'] or 'MODULE:NAME'}")
-    told = [{"action": change.action, "what": change.what} for change in changes]
+    done = [{"action": change.action, "what": change.what} for change in changes]
     report(
-        {"agent": name, "file": str(file), "key": str(key), "applied": apply_now, "changes": told},
+        {"agent": name, "file": str(file), "key": str(key), "applied": apply_now, "changes": done},
         "\n".join(lines),
         as_json=as_json,
         lines=True,
@@ -104,7 +104,7 @@ async def add(
 def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "FleetFile":
     """Add an agent at the end of a fleet file, make its key, and return the fleet.
 
-    The rest of the file stays as it is, comments too. Raises UsageWrong, FleetFileError.
+    The rest of the file stays as it is, including comments. Raises UsageWrong, FleetFileError.
     """
     from mesh.fleet.file import FleetFileError, parse_fleet
     from mesh.fleet.setup import prepare
@@ -248,7 +248,7 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> Agent:
 
 
 def _prompt_lines(found: "ops.prompt.ShownPrompt", request: str) -> list[str]:
-    """Return a prompt line by line: the head, then what the vendor gets, in its order."""
+    """Return a prompt line by line: the head, then what the vendor gets, in the vendor's order."""
     sent = found.sent
     work = found.work
     versions = f"prompt version {found.prompt_version or found.agent.prompt_version or '?'}"

@@ -1,7 +1,7 @@
 """Facts, artifacts, budgets and times as people write them on a command line; the options of a submit.
 
 A time is `2026-11-21T02:00Z`, or a span: `90s`, `10m`, `2h`, `1d`. A fact is `key=text`, or `key:=json` for
-anything that is not text.
+anything but text.
 """
 
 import functools
@@ -22,7 +22,7 @@ from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.prices import LARGEST_AMOUNT
 
 _NANO = 9
-"""Decimal places of a dollar that can be counted: a nano-dollar is the smallest amount."""
+"""Decimal places of a dollar that are counted: a nano-dollar is the smallest amount."""
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
@@ -40,9 +40,9 @@ def parse_artifacts(given: Sequence[str]) -> tuple[Artifact, ...]:
 
 
 def parse_budget(given: Sequence[str]) -> Budget | None:
-    """Return a budget from `dollars=0.50`, `tokens=20000`, `model_calls=10`; None if nothing is said.
+    """Return a budget from `dollars=0.50`, `tokens=20000`, `model_calls=10`; None if none is given.
 
-    Raises UsageWrong, also for more decimal places of a dollar than can be counted.
+    Raises UsageWrong, also for more decimal places of a dollar than are counted.
     """
 
     amounts: dict[str, int] = {}
@@ -108,7 +108,7 @@ def server_time(written: str) -> str:
 
 
 def microseconds_at(written: str) -> int:
-    """Return a time as events have it: UTC µs. Raises UsageWrong."""
+    """Return a time as events hold it, in UTC µs. Raises UsageWrong."""
     return int(_moment(written).timestamp() * 1e6)
 
 
@@ -128,7 +128,7 @@ def seconds_in(written: str) -> float:
 
 
 def numbers_in(written: str) -> Callable[[int], bool]:
-    """Return what tells whether a number is one of `3,5-7`, or of `all`. Raises UsageWrong."""
+    """Return a function that checks if a number is one of `3,5-7`, or of `all`. Raises UsageWrong."""
     if written == "all":
         return lambda number: True
     spans = [_NUMBERS.fullmatch(part) for part in written.split(",") if part]
@@ -194,7 +194,7 @@ _submit_options = together(
 
 
 def with_submit(command: Command) -> Command:
-    """Give a command the options of a submit, handed to it as one `wanted`.
+    """Give a command the options of a submit, which it gets as one `wanted`.
 
     A mistake in one of them is wrong usage, before anything is sent.
     """
@@ -208,7 +208,7 @@ def with_submit(command: Command) -> Command:
 
 
 def _submit(options: dict[str, Any]) -> Submit:
-    """Take the options of a submit out of `options` and return it."""
+    """Remove the options of a submit from `options` and return it."""
 
     constraints = Constraints(
         deadline=options.pop("deadline"),

@@ -68,7 +68,7 @@ async def attach(
     came = list[Replayed]()
     printed: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if as_json:
-        printed = contextlib.redirect_stdout(sys.stderr)  # what the code prints is no JSON
+        printed = contextlib.redirect_stdout(sys.stderr)  # what the code prints is not JSON
     with printed:
         agent = load(code)
         for recorded in rounds_in(ops.log.decoded(bodies), bodies, turn):
@@ -77,7 +77,7 @@ async def attach(
             )
             came.append(each)
             if not as_json:
-                _tell(each)
+                _print(each)
     if as_json:
         emit(
             [each._asdict() | {"difference": each.difference and each.difference._asdict()} for each in came]
@@ -89,7 +89,7 @@ async def attach(
 
 
 async def recorded_request(where: Where, source: str | Path) -> tuple[Recording, list[bytes]]:
-    """Return what a source holds of its one request. Raises UsageWrong for several."""
+    """Return what a source holds of its only request. Raises UsageWrong for several."""
     if isinstance(source, Path):
         path = file_at(source)
         return _in_file(path)
@@ -115,7 +115,7 @@ def _as_program_reads(each: Replayed) -> dict[str, Any]:
     return each._asdict() | {"difference": difference}
 
 
-def _tell(each: Replayed) -> None:
+def _print(each: Replayed) -> None:
     of = f"{each.request}  event {'none' if each.n is None else each.n}  {each.agent} round {each.round}"
     if each.result == "not replayable":
         note(f"{of} is not replayable: {each.why}")

@@ -46,13 +46,13 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
     It begins with what an open request waits for now.
 
     Without an id it explains the newest request that is stuck: it waits for a person, its client, a thaw, or
-    an agent that nobody serves. If none is, it explains the newest one that was refused or that failed.
+    an agent that is not served. If none is, it explains the newest one that was refused or that failed.
     """
     stuck = None
     if source is None:
         async with await where.connect(*PEOPLE) as bus:
-            if (stands := await ops.roster.mesh_freeze(bus)).frozen:
-                note(stands.notice)
+            if (freeze := await ops.roster.mesh_freeze(bus)).frozen:
+                note(freeze.notice)
             stuck = await ops.requests.newest_stuck(bus, index_folder(Path.cwd()))
         if stuck is None:
             if as_json:
@@ -65,16 +65,16 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
     if as_json:
         emit(found)
         return
-    told = stuck or timeline(happened)
-    if stuck is None and told.waiting and not isinstance(source, Path):
-        with suppress(MeshError):  # the rest is told without it
+    shown = stuck or timeline(happened)
+    if stuck is None and shown.waiting and not isinstance(source, Path):
+        with suppress(MeshError):  # the rest is shown without it
             async with await where.connect(*PEOPLE) as bus:
-                told = await ops.roster.with_served(bus, told)
+                shown = await ops.roster.with_served(bus, shown)
     with paged():
         if stuck is not None:
             read_lines(heading(stuck), *ending(stuck))
         else:
-            read_lines(*awaited(told))
+            read_lines(*awaited(shown))
         read_lines(*ops.explain.sentences(found))
 
 

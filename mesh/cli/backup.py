@@ -12,7 +12,7 @@ from mesh.service.printable import counted
 
 _folder = click.argument("folder", type=A_PATH, metavar="FOLDER", help="The folder of the backup.")
 _EACH_S = 2.0
-"""How often progress is told."""
+"""How often progress is reported (s)."""
 
 
 @click.command()
@@ -28,7 +28,7 @@ async def backup(where: Where, *, folder: Path, as_json: bool) -> None:
     """
     async with await where.connect("admin") as bus:
         made = await ops.backup.backup(bus, folder, _Progress().tell)
-    said = f"{counted(made.messages, 'message')}, {_size(made.bytes)}: the log up to event {made.through}"
+    copied = f"{counted(made.messages, 'message')}, {_size(made.bytes)}: the log up to event {made.through}"
     report(
         {
             "folder": str(folder),
@@ -38,7 +38,7 @@ async def backup(where: Where, *, folder: Path, as_json: bool) -> None:
             "messages": made.messages,
             "bytes": made.bytes,
         },
-        f"{folder} holds {said}, stored {made.at or 'never'}",
+        f"{folder} holds {copied}, stored {made.at or 'never'}",
         as_json=as_json,
     )
 
@@ -61,10 +61,10 @@ async def restore(where: Where, *, folder: Path, replicas: int | None, as_json: 
         made = await ops.restore.restore(bus, folder, replicas=replicas, progress=_Progress().tell)
     for request, why in made.unreadable.items() if not as_json else ():
         say(f"{request} cannot be read: {why}")
-    said = f"{counted(made.open, 'open request')}, {counted(made.turns, 'turn')} delivered again"
+    summary = f"{counted(made.open, 'open request')}, {counted(made.turns, 'turn')} delivered again"
     report(
         made,
-        f"{made.mesh} is as it was at event {made.through} ({made.at or 'empty'}): {said}",
+        f"{made.mesh} is as it was at event {made.through} ({made.at or 'empty'}): {summary}",
         as_json=as_json,
     )
 
@@ -73,10 +73,10 @@ async def restore(where: Where, *, folder: Path, replicas: int | None, as_json: 
 @click.option("--dry-run", is_flag=True, help="Only list what is in no queue.")
 @framed
 async def requeue(where: Where, *, dry_run: bool, as_json: bool) -> None:
-    """Deliver open turns again that are in no queue, and arm timers that lack.
+    """Deliver open turns again that are in no queue, and arm missing timers.
 
-    That is so where a store was copied while its server ran: the queues may be ahead of the log. It reads the
-    whole log. Services may run meanwhile. It takes the admin's credentials.
+    This happens if a store was copied while its server ran: the queues may then be ahead of the log. It reads
+    the whole log. Services may run meanwhile. It takes the admin's credentials.
     """
     async with await where.connect("admin") as bus:
         done = await ops.requeue.requeue(bus, dry_run=dry_run)
@@ -85,21 +85,21 @@ async def requeue(where: Where, *, dry_run: bool, as_json: bool) -> None:
     for queue in done.queues if not as_json else ():
         row(queue, "its messages are given to guards again")
     will = "would be" if dry_run else "are"
-    said = f"{counted(len(done.turns), 'open turn')} {will} delivered again"
+    summary = f"{counted(len(done.turns), 'open turn')} {will} delivered again"
     timers = f"{counted(done.timers, 'timer')} {will} armed"
-    report(done, f"{said}, {timers}; {counted(done.open, 'request')} open", as_json=as_json)
+    report(done, f"{summary}, {timers}; {counted(done.open, 'request')} open", as_json=as_json)
 
 
 class _Progress:
-    """Tells how far each stream is: now and then, and never where it is done at once."""
+    """Reports how far each stream is: now and then, and never if it is done at once."""
 
     def __init__(self) -> None:
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
     def tell(self, stream: str, done: int, most: int) -> None:
         now = time.monotonic()
-        if now - self._told_s >= _EACH_S:
-            self._told_s = now
+        if now - self._reported_s >= _EACH_S:
+            self._reported_s = now
             note(f"{stream}: {done} of {most}")
 
 

@@ -1,4 +1,4 @@
-"""`mesh chat`: a conversation with the fleet at the terminal, a message a line."""
+"""`mesh chat`: a conversation with the fleet at the terminal, one line per message."""
 
 import asyncio
 import os
@@ -28,15 +28,15 @@ from protocol.wire.records import LiveNote
 
 T = TypeVar("T")
 
-_LAST_WORDS_S = 6.0
-"""How long the last live notes may take after the end."""
+_LAST_NOTES_S = 6.0
+"""How long the last live notes may take after the end (s)."""
 _CANCEL_S = 10.0
-"""How long a cancelled message may take to end."""
+"""How long a cancelled message may take to end (s)."""
 _PROMPT = "> "
 
 
 class _Interrupted(Exception):
-    """Somebody pressed Ctrl-C."""
+    """Ctrl-C was pressed."""
 
 
 @click.command()
@@ -60,8 +60,8 @@ async def chat(where: Where, *, to: str | None, conversation: str | None, policy
 
 
 async def _show_earlier(where: Where, conversation: str) -> None:
-    """Show what was said before in a conversation, as far as facts hold it."""
-    from mesh.model.transcript import exchanges_in  # it loads what models need
+    """Show the earlier exchanges of a conversation, as far as its facts hold them."""
+    from mesh.model.transcript import exchanges_in  # loads what models need
 
     async with await where.connect("client", "operator") as bus:
         try:
@@ -72,15 +72,15 @@ async def _show_earlier(where: Where, conversation: str) -> None:
     if elsewhere:
         note("earlier exchanges lie in the store of artifacts: mesh memory show tells where")
     for exchange in exchanges:
-        for said in exchange.said:
-            say(f"{said.by}: {said.text}", lines=True)
+        for each in exchange.said:
+            say(f"{each.by}: {each.text}", lines=True)
 
 
 class Conversation:
-    """A chat: it reads a line, submits it, shows what comes of it, and reads the next.
+    """A chat: it reads a line, submits it, shows the result, and reads the next line.
 
     Args:
-        to: who gets the first message; None for the fleet's entry agent.
+        to: the agent that gets the first message; None for the fleet's entry agent.
     """
 
     def __init__(self, client: Client, conversation: str, policy: str, to: str | None) -> None:
@@ -116,7 +116,7 @@ class Conversation:
             self._waiting.cancel()
 
     async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` comes to. Raises _Interrupted if somebody presses Ctrl-C meanwhile."""
+        """Return the result of `work`. Raises _Interrupted if Ctrl-C is pressed meanwhile."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
         self._waiting = task
         try:
@@ -130,7 +130,7 @@ class Conversation:
             self._waiting = None
 
     async def _message(self, text: str) -> None:
-        """Submit a message and show its end; cancel it on Ctrl-C, and where the input ends."""
+        """Submit a message and show its end; cancel it on Ctrl-C, and if the input ends."""
         request, view = self._client.new_id(), View()
         wanted = Submit(
             text=text,
@@ -158,7 +158,7 @@ class Conversation:
             self._to, self._answered = outcome.agent, True
 
     async def _ended(self, request: RequestId, wanted: Submit, view: "View") -> Outcome:
-        """Return how a message ended, with its replies given at the terminal."""
+        """Return how a message ended, with replies typed at the terminal."""
 
         async def reply(question: Question) -> Any:
             async with self._asking:
@@ -170,14 +170,14 @@ class Conversation:
             try:
                 await self._client.submit_whole(wanted, request=request)
                 outcome = await self._client.wait(request, on_question=reply)
-                await asyncio.wait({showing}, timeout=_LAST_WORDS_S)
+                await asyncio.wait({showing}, timeout=_LAST_NOTES_S)
                 return outcome
             finally:
                 showing.cancel()
                 await asyncio.gather(showing, return_exceptions=True)
 
     async def _cancelled(self, request: RequestId) -> None:
-        """Cancel a message, and say what became of it."""
+        """Cancel a message, and report what became of it."""
         await self._client.cancel(request, "cancelled in the chat")
         try:
             outcome = await self._client.wait(request, timeout_s=_CANCEL_S)
@@ -194,8 +194,8 @@ class View:
         self._is_live = sys.stdout.isatty() and sys.stderr.isatty()
         self._speaker = ""
         """The agent in the middle of a line."""
-        self._said: list[str] = []
-        """What it has said in its newest reply."""
+        self._reply_text: list[str] = []
+        """The text of its newest reply so far."""
 
     async def show(self, feed: Following) -> None:
         """Show live notes until the feed ends."""
@@ -203,25 +203,25 @@ class View:
             if isinstance(item, AgentNote) and self._is_live:
                 self._note(item.agent, item.note)
 
-    def _note(self, agent: str, heard: LiveNote) -> None:
-        if heard.kind == "text":
-            if heard.again:
+    def _note(self, agent: str, live: LiveNote) -> None:
+        if live.kind == "text":
+            if live.again:
                 self.end_line(" (begins again)")
-                self._said.clear()
-            if not heard.text:
+                self._reply_text.clear()
+            if not live.text:
                 return
             if self._speaker != agent:
                 self.end_line()
-                self._said.clear()
+                self._reply_text.clear()
                 self._speaker = agent
                 remark(f"{one_line(agent)}: ", end="")
-            self._said.append(heard.text)
-            remark(heard.text, lines=True, end="")
-        elif heard.kind == "step" and heard.state == "called":
+            self._reply_text.append(live.text)
+            remark(live.text, lines=True, end="")
+        elif live.kind == "step" and live.state == "called":
             self.end_line()
-            self._said.clear()
-            if heard.what == "tool":
-                remark(f"   {one_line(agent)}: [{one_line(heard.name)}]")
+            self._reply_text.clear()
+            if live.what == "tool":
+                remark(f"   {one_line(agent)}: [{one_line(live.name)}]")
 
     def end_line(self, tail: str = "") -> None:
         """End the line that an agent is in the middle of."""
@@ -230,14 +230,14 @@ class View:
             remark(tail)
 
     def conclude(self, outcome: Outcome) -> None:
-        """Show the answer, unless it was just shown as it came; or why there is none."""
+        """Show the answer, unless it was just streamed; or why there is none."""
         streamed = bool(self._speaker)
         self.end_line()
         if outcome.status != "completed":
             note(f"{outcome.status}: {one_line(outcome.reason)}")
             return
         answer = as_text(outcome.answer)
-        if not streamed or "".join(self._said).strip() != answer.strip():
+        if not streamed or "".join(self._reply_text).strip() != answer.strip():
             say(f"{outcome.agent or 'a person'}: {answer}", lines=True)
 
 

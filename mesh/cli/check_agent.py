@@ -1,4 +1,4 @@
-"""`mesh check-agent`: an agent in any language, held against the protocol."""
+"""`mesh check-agent`: an agent in any language, checked against the protocol."""
 
 import tempfile
 from contextlib import aclosing

@@ -25,7 +25,7 @@ from mesh.ops.words import Teller, ending, story
 from mesh.service.printable import counted
 
 WITHIN_S = 60.0
-"""How long a sample request may take; one that has not come to rest by then is unfinished."""
+"""How long a sample request may take (s); one that has not come to rest by then is unfinished."""
 NOT_COVERED = "not covered by the rules (needs a model)"
 
 
@@ -84,8 +84,10 @@ async def _demo(
                     say(f"{counted(len(rest), 'more request')}, a line each:")
                 await stage.play(rest, stage.line)
             if as_json:
-                told = [ops.rehearsal.as_program_reads(each) for each in stage.played]
-                emit_built({"mode": model, "requests": told, "summary": ops.rehearsal.summary(stage.played)})
+                results = [ops.rehearsal.as_program_reads(each) for each in stage.played]
+                emit_built(
+                    {"mode": model, "requests": results, "summary": ops.rehearsal.summary(stage.played)}
+                )
             else:
                 _sum_up(stage.played, model, words)
             await _what_next(mesh, stage.played, fleet, keep)
@@ -96,7 +98,7 @@ async def _demo(
 async def _what_next(
     mesh: LocalFleet, played: "Sequence[ops.rehearsal.Played]", fleet: str, keep: Path | None
 ) -> None:
-    """Name commands for a store that stays; at a terminal, serve its page until Ctrl-C."""
+    """Name commands for a store that is kept; at a terminal, serve its page until Ctrl-C."""
     if keep is None:
         note("mesh demo --keep DIR keeps all of it")
         return
@@ -116,7 +118,7 @@ async def _what_next(
 
 @contextlib.contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """Yield the folder for everything: the one to keep, or one that is thrown away. Raises UsageWrong."""
+    """Yield the folder for everything: the one to keep, or a temporary one. Raises UsageWrong."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
             yield Path(temporary)
@@ -140,7 +142,7 @@ def _introduce_demo(mesh: LocalFleet, words: str, count: int, keep: Path | None)
 
 
 class _Stage:
-    """Plays samples on a running mesh, and tells what comes of them."""
+    """Plays samples on a running mesh, and shows the results."""
 
     def __init__(self, mesh: LocalFleet, model: str, *, quiet: bool) -> None:
         self._mesh, self._model, self._quiet = mesh, model, quiet
@@ -155,7 +157,7 @@ class _Stage:
         show: "Callable[[ops.rehearsal.Played], None]",
         on_more: "ops.rehearsal.OnMore" = lambda bodies: None,
     ) -> None:
-        """Play samples, a few at a time, and show what came of each in their order."""
+        """Play samples, a few at a time, and show each result in their order."""
         file = self._mesh.file
         async with await self._first(file.clients) as sending, await self._first(file.viewers) as reading:
             playing = ops.rehearsal.play(
@@ -167,13 +169,13 @@ class _Stage:
                     show(each)
 
     async def tell(self, sample: "ops.rehearsal.Sample") -> None:
-        """Play one sample and tell its story as it happens, with what a person decides in the end."""
+        """Play one sample and show its story as it happens, with a person's decision at its end."""
         show_lines(Line((f"■ {sample.story}", "bold")), Line((f"  {sample.text}", "italic")))
-        teller, told = Teller(), None
+        teller, view = Teller(), None
 
         def on_more(bodies: Sequence[bytes]) -> None:
-            nonlocal told
-            told, lines = teller.more(ops.log.decoded(bodies))
+            nonlocal view
+            view, lines = teller.more(ops.log.decoded(bodies))
             show_lines(*lines)
 
         await self.play([sample], lambda played: None, on_more)
@@ -187,13 +189,13 @@ class _Stage:
                 await self._first(file.viewers) as reading,
             ):
                 await ops.rehearsal.decide(deciding, reading, last.told.request, decision, on_more)
-        if told is not None:
-            show_lines(*ending(told))
+        if view is not None:
+            show_lines(*ending(view))
         _complain(last, self._model)
         say("")
 
     def show(self, played: "ops.rehearsal.Played") -> None:
-        """Tell a whole request, after it has come to rest."""
+        """Show a whole request, after it has come to rest."""
         words, style = _verdict(played, self._model)
         sample = played.sample
         title = Line((f"■ {sample.id_hint} ", "bold"), (f"({sample.kind}) ", "dim"), (words, style))
@@ -205,7 +207,7 @@ class _Stage:
         say("")
 
     def line(self, played: "ops.rehearsal.Played") -> None:
-        """Tell a request in a line."""
+        """Show a request in one line."""
         words, style = _verdict(played, self._model)
         refused = f", refused by {', '.join(played.refused)}" if played.refused else ""
         came = f"{played.outcome}: {' → '.join(played.path)}{refused}" if words == AS_EXPECTED else words
@@ -218,7 +220,7 @@ AS_EXPECTED = "as expected"
 
 
 def _verdict(played: "ops.rehearsal.Played", model: str) -> tuple[str, str]:
-    """Return in words what came of a request, with its style."""
+    """Describe the result of a request, with its style."""
     if played.verdict == "right":
         return AS_EXPECTED, "green"
     if played.verdict == "wrong" and played.sample.kind != ops.rehearsal.RULED and model == "scripted":

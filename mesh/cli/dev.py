@@ -1,6 +1,6 @@
 """`mesh dev`, a whole mesh on this machine, and `mesh ui`, the page in a browser; each until Ctrl-C.
 
-While `mesh dev` runs, `.mesh/dev.json` tells other commands in the same folder where bus and keys are.
+While `mesh dev` runs, `.mesh/dev.json` shows other commands in the same folder where the bus and keys are.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ model_option = click.option(
 
 
 async def drivers(mesh: LocalFleet, model: str, rules: str) -> str:
-    """Return in words what drives the agents, and which of them have nothing to go by.
+    """Describe what drives the agents, and which of them have nothing to go by.
 
     Args:
         rules: where the rules are, in words.
@@ -89,7 +89,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: s
     try:
         named, search = find_fleet(fleet)
     except FleetFileError:
-        for mistake in mistakes_under(Path.cwd()):  # the fleet file's mistakes hide no others
+        for mistake in mistakes_under(Path.cwd()):  # mistakes in the fleet file hide no others
             note(mistake)
         raise
     file = with_client(named)
@@ -109,7 +109,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: s
                 agent_environment=models,
                 search=search,
                 on_trouble=note,
-                on_ready=_say_ready,
+                on_ready=_print_ready,
             )
             say(f"{file.name}: each message is on the disk before it is acknowledged")
             terminal = ServiceTerminal(mesh, Path.cwd())
@@ -117,14 +117,14 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: s
             announcement = _Announcement(mesh)
             async with asyncio.TaskGroup() as tasks:
                 watching = _reload(mesh, fleet, search, announcement, started)
-                tasks.create_task(watching)  # before anything is read, so that no save is missed
+                tasks.create_task(watching)  # before reading anything, so that no save is missed
                 async with mesh, page_of(mesh) as page:
                     words = await drivers(mesh, model, "rules")
                     with announcement.made(page):
                         _introduce_dev(mesh, words, page)
                         started.set()
                         await terminal.run()
-    except (Leave, asyncio.CancelledError):  # a signal is how this ends when all is well
+    except (Leave, asyncio.CancelledError):  # a signal is the normal end
         say("stopped; the log is kept")
         raise Leave(Exit.DONE) from None
 
@@ -163,7 +163,7 @@ async def _reload(
     announcement: "_Announcement",
     started: asyncio.Event,
 ) -> None:
-    """Take up changed files of the project, once the mesh has started."""
+    """Apply changed files of the project, once the mesh has started."""
 
     def tell(line: str) -> None:
         note(line)
@@ -179,7 +179,7 @@ async def _reload(
 
 
 class _Announcement:
-    """Tells other commands in this folder of the mesh while it runs."""
+    """Announces the mesh to other commands in this folder while it runs."""
 
     def __init__(self, mesh: LocalFleet) -> None:
         self._mesh, self._page = mesh, ""
@@ -228,7 +228,7 @@ or with anything that speaks NATS (no credentials needed here; the id is <client
 Ctrl-C stops everything"""
 
 
-def _say_ready(service: ServiceProcess | EmbeddedServer) -> None:
+def _print_ready(service: ServiceProcess | EmbeddedServer) -> None:
     say(f"  {service.identity:<12} process {service.pid}, log {near(service.log)}")
 
 
@@ -248,7 +248,7 @@ def _introduce_dev(mesh: LocalFleet, words: str, page: str) -> None:
 
 # --- what its services write -------------------------------------------------------------------------
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _COLOURS = ("cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta")
 _STYLES = {"warning": "yellow", "error": "red", "critical": "bold red", "place": "bold", "frame": "dim"}
 
@@ -267,12 +267,12 @@ class ServiceTerminal:
         self._server_began = log.stat().st_size if log.exists() else 0
 
     async def run(self) -> None:
-        """Show everything as it comes, until this is cancelled."""
+        """Show everything as it comes, until cancelled."""
         while True:
-            self._look()
-            await asyncio.sleep(_LOOK_S)
+            self._show_new()
+            await asyncio.sleep(_POLL_S)
 
-    def _look(self) -> None:
+    def _show_new(self) -> None:
         server = self._mesh.server
         if server.identity not in self._outputs:
             self._outputs[server.identity] = Output(server.log, self._home, self._server_began)

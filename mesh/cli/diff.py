@@ -48,7 +48,7 @@ async def diff(where: Where, *, a: Side, b: Side, texts: bool, as_json: bool) ->
 
     Exit status 0 if they are the same, 1 if they differ, 2 if one of them cannot be read.
     """
-    one, other = await _told(where, a), await _told(where, b)
+    one, other = await _timeline(where, a), await _timeline(where, b)
     found = ops.diff.compared(one, other, texts=texts, through=(a[1], b[1]))
     if as_json:
         emit(found)
@@ -59,8 +59,8 @@ async def diff(where: Where, *, a: Side, b: Side, texts: bool, as_json: bool) ->
         raise Leave(Exit.FAILED)
 
 
-async def _told(where: Where, side: Side) -> Timeline:
-    """Return the story of one side. Raises UsageWrong for one that cannot be read, and BusError."""
+async def _timeline(where: Where, side: Side) -> Timeline:
+    """Return the timeline of one side. Raises UsageWrong if it cannot be read, and BusError."""
     name, through = side
     try:
         bodies = await one_of(where, await _source(where, name))
@@ -118,7 +118,7 @@ def _value(value: object) -> str:
 
 
 def _mark(row: CoursePair) -> str:
-    """Return what `sdiff` shows between two lines."""
+    """Return the sign that `sdiff` shows between two lines."""
     if row.a is None or row.b is None:
         return "<" if row.b is None else ">"
     return "|" if row.differs else ""

@@ -1,4 +1,4 @@
-"""`mesh doubt …`: effects of which nobody knows if they happened."""
+"""`mesh doubt …`: effects that may or may not have happened."""
 
 import contextlib
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ async def settle(
             value = read_json(result)
     async with await where.connect("operator") as bus:
         called = ""
-        with contextlib.suppress(MeshError):  # settling says what is wrong
+        with contextlib.suppress(MeshError):  # settling reports what is wrong
             waits = (await ops.queue.waiting_at(bus, request, at_event)).waiting
             called = f": {short(waits.called, 200)}" if waits.what == "doubt" else ""
         event = await ops.queue.settle(bus, request, by=by, done=done, result=value, n=at_event)

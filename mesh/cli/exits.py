@@ -1,7 +1,7 @@
-"""Exit statuses: one for each way a command ends, and errors as one clear line, never a traceback.
+"""Exit statuses: one for each way a command ends; and errors as one clear line, never a traceback.
 
-The statuses are API: scripts branch on them. This file alone decides which error means which status. It goes
-by the errors' stable codes, so that it need not import what raises them.
+The statuses are API: scripts branch on them. Only this file decides which error means which status. It uses
+the errors' stable codes, so that it need not import what raises them.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class Exit(IntEnum):
     """The request failed, or a check found something."""
     USAGE = 2
     REFUSED = 3
-    """By the guard."""
+    """Refused by the guard."""
     UNREACHABLE = 4
     TIMED_OUT = 5
     NOTHING_JUDGED = 5
@@ -69,7 +69,7 @@ _STATUS = {
 }
 
 _ENDS = {"completed": Exit.DONE, "refused": Exit.REFUSED}
-"""By a request's end; every other one is a failure."""
+"""By a request's end; every other end is a failure."""
 
 
 def status_of(code: str) -> Exit:
@@ -85,7 +85,7 @@ def leave(status: str) -> None:
 
 
 class ReportingGroup(click.Group):
-    """The root of all commands: what they raise on purpose becomes a line on standard error."""
+    """The root of all commands: errors that they raise on purpose become a line on standard error."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -104,7 +104,7 @@ class ReportingGroup(click.Group):
 
 
 def mesh_errors(error: BaseException) -> Iterator[MeshError]:
-    """Yield the errors of this project's own in `error`, also out of groups of tasks."""
+    """Yield this project's own errors in `error`, including those in groups of tasks."""
     if isinstance(error, MeshError):
         yield error
     elif isinstance(error, BaseExceptionGroup):

@@ -22,7 +22,7 @@ def _clauses(context: click.Context, option: click.Parameter, typed: str | None)
 
 
 def where_option(help: str = HELP) -> Option:
-    """Return the option `--where`; its command gets a `Filter` as `wanted`, None where it is not there."""
+    """Return the option `--where`; its command gets a `Filter` as `wanted`, or None without it."""
     return click.option("--where", "wanted", metavar="WHERE", callback=_filter, help=help)
 
 
@@ -43,8 +43,8 @@ def with_filters(command: Command) -> Command:
     )
     @functools.wraps(command)
     def run(clauses: "list[Clause] | None", **options: Any) -> Any:
-        said = {name: options.pop(name) for name in names}
-        short = [ops.where.Clause(name, value) for name, value in said.items() if value is not None]
+        given = {name: options.pop(name) for name in names}
+        short = [ops.where.Clause(name, value) for name, value in given.items() if value is not None]
         return command(wanted=ops.where.filter_from([*(clauses or ()), *short]), **options)
 
     return run

@@ -40,19 +40,19 @@ async def thaw(where: Where, *, reason: str, by: str, as_json: bool) -> None:
 
 async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json: bool) -> None:
     async with await where.connect("operator") as bus:
-        before = stands = await ops.roster.mesh_freeze(bus)
+        before = current = await ops.roster.mesh_freeze(bus)
         if before.frozen is not frozen:
-            stands = await ops.control.set_mesh_freeze(bus, frozen, by=by, reason=reason)
+            current = await ops.control.set_mesh_freeze(bus, frozen, by=by, reason=reason)
     if before.frozen is frozen:
         note(f"nothing to do: it is {f'frozen already, {before.in_words}' if frozen else 'not frozen'}")
         if not as_json:
             return
     words = (
-        f"the mesh is frozen {stands.in_words}"
+        f"the mesh is frozen {current.in_words}"
         if frozen
         else f"the mesh goes on; it was frozen {before.in_words}"
     )
-    report(stands, words, as_json=as_json)
+    report(current, words, as_json=as_json)
 
 
 # --- setup ----------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ async def setup(
         note("nothing was changed")
         raise Leave(Exit.FAILED)
     changes = [] if out is None else _write(fleet, out, dry_run)
-    _tell(changes, as_json)
+    _list_changes(changes, as_json)
     if is_alone:
         note("no bus is named, so nothing was applied")
     else:
@@ -98,7 +98,7 @@ async def setup(
         if applied is not None:
             url, done = applied
             changes += done
-            _tell(done, as_json)
+            _list_changes(done, as_json)
             if not done and not as_json:
                 say(f"the bus at {url} is up to date with {fleet.name}")
     if as_json:
@@ -106,7 +106,7 @@ async def setup(
         emit({"dry_run": dry_run, "bus": url, "changes": made, "held": [each._asdict() for each in held]})
 
 
-def _tell(changes: list[Change], as_json: bool) -> None:
+def _list_changes(changes: list[Change], as_json: bool) -> None:
     for change in changes if not as_json else ():
         say(f"{change.action} {change.what}")
         for line in change.detail:
@@ -135,7 +135,7 @@ async def _held_by_leavers(where: Where, fleet: FleetFile, out: Path | None) -> 
 
 
 def _write(fleet: FleetFile, out: Path, dry_run: bool) -> list[Change]:
-    """Write the keys that lack and the server's accounts; return what was written, or would be."""
+    """Write missing keys and the server's accounts; return what was written, or would be."""
 
     seeds = [seed_file(out / KEYS, name) for name in names(fleet.fleet) if name not in fleet.given_keys]
     missing = [seed for seed in seeds if not seed.exists()]
@@ -154,7 +154,6 @@ async def _apply(
     where: Where, fleet: FleetFile, out: Path | None, dry_run: bool, by: str
 ) -> tuple[str, list[Change]] | None:
     """Return the bus and what was applied to it, or would be; None if it cannot be reached after --out."""
-
     access = _admin(where, out)
     try:
         bus = await access.connect()
@@ -172,7 +171,7 @@ async def _apply(
 
 
 def _admin(where: Where, out: Path | None) -> Access:
-    """Return how to get on the bus as the admin, whose key may be the one that was just written."""
+    """Return how to reach the bus as the admin, whose key may be the one that was just written."""
 
     try:
         return where.access("admin")
@@ -228,14 +227,14 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
 
 
 def _as_run_at(url: str, fleet: FleetFile) -> FleetFile:
-    """Return a fleet as the `mesh dev` of this folder runs it, if the bus is its own."""
+    """Return a fleet as the `mesh dev` of this folder runs it, if that is the bus."""
 
     dev = running_dev(Path.cwd())
     return with_client(fleet, runs=dev.clients) if dev is not None and dev.url == url else fleet
 
 
 def _fleet(named: Path | None) -> FleetFile | None:
-    """Return the fleet to compare with: of the file that was named, else of the one here, if there is one."""
+    """Return the fleet to compare with: of the named file, else of the one here, if there is one."""
 
     if named is None and not Path(FILE_NAME).is_file():
         return None

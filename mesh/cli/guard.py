@@ -32,7 +32,7 @@ def run(where: Where, *, identity: str | None, grace: float, health: str | None)
 
 
 class _GuardWithGauges(Guard):
-    """A guard that shows the state of the mesh, too, while it has partition 0 and anybody measures."""
+    """A guard that also shows the state of the mesh, while it has partition 0 and metrics are kept."""
 
     def __init__(self, bus: Bus, identity: str) -> None:
         super().__init__(bus, identity=identity)

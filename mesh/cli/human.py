@@ -95,7 +95,7 @@ def _wanted(found: "ops.queue.WaitingAt") -> Iterator[str]:
 
 
 def _choices(waiting: "ops.queue.Waiting", n: int | None) -> list[str]:
-    """Return the commands by which a person can decide this, with the event's number unless it is None."""
+    """Return the commands that decide this, with the event's number unless it is None."""
     request, event = waiting.request, ops.queue.event_option(n)
     if waiting.what == "ask":
         schema = waiting.schema
@@ -214,12 +214,12 @@ async def _reply(
     check: Callable[[Any, Any], None],
     reason: str = "",
 ) -> None:
-    """Send a reply once `check` lets it pass, and print what came of it."""
+    """Send a reply once `check` accepts it, and print the result."""
 
     async def connect_as(client: str) -> Bus | None:
         own = where.default_name(client)
         if own is where:
-            return None  # something says already who is asking
+            return None  # another setting already names the credentials
         try:
             return await own.connect()
         except NoCredentials:
@@ -250,7 +250,7 @@ def _check_reply(text: str | None, schema: Any, given: Any) -> None:
     """Raise ReplyInvalid for a reply that the question does not allow.
 
     Args:
-        text: the reply as it was typed, if it was not read as JSON: the error says if JSON would be allowed.
+        text: the reply as typed, if it was not read as JSON: the error then tells if JSON would be allowed.
     """
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 

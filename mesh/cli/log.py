@@ -141,16 +141,16 @@ async def export(
     if out is not None and as_json:
         emit({"file": str(out), "events": events, "steps": steps})
     elif out is not None:
-        told = f" and {counted(steps, 'step')}" if with_steps else ""
-        note(f"{counted(events, 'event')}{told} in {out} (a new file has mode 600)")
+        steps_too = f" and {counted(steps, 'step')}" if with_steps else ""
+        note(f"{counted(events, 'event')}{steps_too} in {out} (a new file has mode 600)")
 
 
 @contextlib.contextmanager
 def whole_file(path: Path | None) -> Iterator[BinaryIO]:
-    """Yield a file that is whole in the end or as it was, or standard output.
+    """Yield a file that in the end is complete or unchanged, or standard output.
 
-    Its owner alone can read it (mode 600): it holds what clients wrote. If anything goes wrong the old file
-    stays: it may be the only copy of a log that has aged out. Devices and pipes are written to in place.
+    Only its owner can read it (mode 600): it holds what clients wrote. On any error the old file is kept: it
+    may be the only copy of a log that has aged out. Devices and pipes are written to in place.
 
     Raises UsageWrong if nothing can be written.
     """
@@ -246,7 +246,7 @@ def _anchors_as_json(found: "Anchored", checked: "AnchorCheck | None") -> dict[s
 
 
 def _anchors_in_words(found: "Anchored", checked: "AnchorCheck", requests: int) -> str:
-    """Say for how many requests guards vouch, and who signed."""
+    """Describe for how many requests guards vouch, and who signed."""
     if found.newest_at is None:
         return "no anchor: nothing vouches for the last event of a request"
     left = f"; {counted(checked.gone, 'anchored request')} not in there" if checked.gone else ""
@@ -261,7 +261,7 @@ def _anchors_in_words(found: "Anchored", checked: "AnchorCheck", requests: int) 
 async def write_anchors(where: Where, *, out: Path | None, as_json: bool) -> None:
     """Write what guards signed of the log, one anchor a line.
 
-    Keep it where nobody who runs the mesh can alter it. Later `mesh log verify --anchors FILE` compares the
+    Keep it out of reach of those who run the mesh. Later `mesh log verify --anchors FILE` compares the
     log with it, and names an event that was altered or cut off meanwhile.
     """
     count = 0

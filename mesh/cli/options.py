@@ -40,9 +40,9 @@ Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 """An option or an argument, as click declares it on a command."""
 READERS = ("viewer", "operator", "admin")
-"""Roles that may read the log, the least mighty first."""
+"""Roles that may read the log, the least powerful first."""
 PEOPLE = ("operator", "viewer", "admin")
-"""The same, the role first that can also decide."""
+"""The same, beginning with the role that can also decide."""
 
 
 def together(*options: Option) -> Option:
@@ -55,20 +55,20 @@ def _login(context: click.Context, option: click.Parameter, by: str) -> str:
 
 
 class Prefix(str):
-    """The beginning of a request's id, for which `framed` gives the command the whole id."""
+    """The beginning of a request's id, which `framed` replaces by the whole id."""
 
     __slots__ = ()
 
 
 def _whole_or_prefix(context: click.Context, argument: click.Parameter, typed: Any) -> Any:
-    """Return an id or several as they were typed, the beginning of one as a `Prefix`. Raises UsageWrong."""
+    """Return one or several ids as typed, and the beginning of one as a `Prefix`. Raises UsageWrong."""
     if typed is None or isinstance(typed, tuple):
         return typed and tuple(map(id_or_prefix, typed))
     return id_or_prefix(typed)
 
 
 def id_or_prefix(typed: str) -> str:
-    """Return an id as it is, the beginning of one as a `Prefix`. Raises UsageWrong for any other text."""
+    """Return an id unchanged, the beginning of one as a `Prefix`. Raises UsageWrong for any other text."""
     return Prefix(typed) if ops.log.is_prefix(typed) else ops.log.checked_id(typed)
 
 
@@ -101,7 +101,7 @@ source_argument = source_argument_for("A request's id, its beginning, or a file 
 
 
 def _output_option(*forms: str, help: str = "The output format.") -> Option:
-    """Return the option of how a command's result is written; the first form is the usual one."""
+    """Return the option for the format of a command's result; the first form is the default."""
     return together(
         click.option(
             "-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True, help=help
@@ -185,7 +185,7 @@ def framed(command: Command) -> Command:
                 run_quietly(work)
         except Exception as error:
             where = arguments.get("where")
-            wrong = where and _of_a_wrong_key(next(mesh_errors(error), None), where)
+            wrong = where and _wrong_key_error(next(mesh_errors(error), None), where)
             if wrong is None:
                 raise
             raise wrong from error
@@ -194,7 +194,7 @@ def framed(command: Command) -> Command:
 
 
 def _work(command: Command, arguments: dict[str, Any]) -> Coroutine[Any, Any, None] | None:
-    """Return a command's coroutine, if it is one; with whole ids for those of which it has the beginning."""
+    """Return a command's coroutine, if it is one, with whole ids in place of prefixes."""
     several = [value if isinstance(value, tuple) else (value,) for value in arguments.values()]
     if any(isinstance(each, Prefix) for value in several for each in value):
         return _with_whole_ids(command, arguments)
@@ -203,7 +203,7 @@ def _work(command: Command, arguments: dict[str, Any]) -> Coroutine[Any, Any, No
 
 
 async def _with_whole_ids(command: Command, arguments: dict[str, Any]) -> None:
-    """Run a command with the ids whose beginnings it was given. Raises NotFound, UsageWrong."""
+    """Run a command with whole ids in place of their beginnings. Raises NotFound, UsageWrong."""
     async with await arguments["where"].named(None).connect(*READERS) as bus:
         for name, value in arguments.items():
             if isinstance(value, tuple):
@@ -239,9 +239,9 @@ class Where:
         return self if named else self.named(name)
 
     def access(self, *roles: str) -> Access:
-        """Return how to get on the bus as one of `roles`, the best first.
+        """Return how to reach the bus as one of `roles`, the best first.
 
-        Raises NoCredentials; of these DevStopped, if a `mesh dev` that has stopped would have had them.
+        Raises NoCredentials; in particular DevStopped, if a stopped `mesh dev` would have had them.
         """
         access = find_access(roles, self.flags)
         self.asked.append((access.name, roles))
@@ -264,17 +264,17 @@ class Where:
 
 
 def _where_of(options: dict[str, Any]) -> Where:
-    """Take the options of the bus out of `options`, and return them."""
+    """Remove the options of the bus from `options`, and return them."""
 
     files = TlsFiles(options.pop("tls_ca"), options.pop("tls_cert"), options.pop("tls_key"))
     return Where(Flags(options.pop("url"), options.pop("context"), options.pop("as_"), files))
 
 
 async def agreed(question: str, to_go_on: str) -> bool:
-    """Ask at the terminal. Raises UsageWrong where there is none.
+    """Ask at the terminal. Raises UsageWrong if there is none.
 
     Args:
-        to_go_on: what `--yes` is said for.
+        to_go_on: what `--yes` would mean.
     """
 
     if not sys.stdin.isatty():
@@ -285,9 +285,9 @@ async def agreed(question: str, to_go_on: str) -> bool:
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command's coroutine. The runtime's own log is silent unless MESH_LOG_LEVEL says otherwise.
+    """Run a command's coroutine. The runtime's own log is silent unless MESH_LOG_LEVEL is set.
 
-    Telemetry is loaded only where a variable of OpenTelemetry's is set.
+    Telemetry is loaded only if a variable of OpenTelemetry's is set.
     """
 
     with closing(work), ExitStack() as stack:
@@ -333,8 +333,8 @@ def decided(event: AnyEvent, words: str, *, as_json: bool) -> None:
 # --- a key of the wrong role ----------------------------------------------------------------------
 
 
-def _of_a_wrong_key(error: MeshError | None, where: Where) -> UsageWrong | None:
-    """Return the error to report for a refusal of the bus; None unless a key of another role is wanted."""
+def _wrong_key_error(error: MeshError | None, where: Where) -> UsageWrong | None:
+    """Return the error to report for a refusal of the bus; None unless another role's key is needed."""
     if error is None or error.code != "bus.denied":
         return None
     wrong = (wrong_key(name, roles, error) for name, roles in reversed(where.asked))
@@ -342,10 +342,10 @@ def _of_a_wrong_key(error: MeshError | None, where: Where) -> UsageWrong | None:
 
 
 def wrong_key(name: str, wanted: Sequence[str], denied: MeshError | None = None) -> UsageWrong | None:
-    """Return the error of a command whose key has none of the roles that it takes; None if it has one.
+    """Return the error of a command whose key has none of the roles that it needs; None if it has one.
 
     Args:
-        denied: the refusal of the bus, told where nothing here says which role the name has.
+        denied: the refusal of the bus, reported if nothing here shows which role the name has.
     """
     own = _role_of(name)
     if own in wanted:
@@ -375,7 +375,7 @@ def _role_of(name: str) -> str | None:
 
 
 def file_at(path: Path) -> Path:
-    """Return the path of a file that is there. Raises UsageWrong."""
+    """Return the path of an existing file. Raises UsageWrong."""
     if not path.is_file():
         raise UsageWrong(f"{str(path)!r} is neither a request's id nor a file")
     return path
@@ -401,9 +401,9 @@ async def _stored_bodies(where: Where, request: str) -> list[bytes]:
 
 
 async def one_of(where: Where, source: str | Path) -> list[bytes]:
-    """Return the stored events of the one request in a source, from its first on.
+    """Return the stored events of the only request in a source, from its first on.
 
-    Raises as `bodies_of`, UsageWrong also for several requests, and Impossible where an event is missing.
+    Raises as `bodies_of`, UsageWrong also for several requests, and Impossible if an event is missing.
     """
     if not isinstance(source, Path):
         async with await where.connect(*READERS) as bus:
@@ -426,6 +426,6 @@ def remark_passed_over(steps: Collection[str]) -> None:
 
 
 def remark_unreadable(requests: list[str]) -> None:
-    """Remark on requests that could not be looked into."""
+    """Remark on requests that could not be read."""
     for request in requests:
         note(f"{request} is left out: it cannot be read; look with mesh log verify {request}")

@@ -1,11 +1,11 @@
 """What commands print: results on standard output, everything else on standard error.
 
-On a terminal a table fits its width. It has one line a row, ages for times, prefixes for ids, long text cut
-with `…`, and no columns that lack room. Elsewhere a row is one tab-separated line, and nothing is wrapped or
-cut: ids are whole, times are UTC ISO-8601. Colour appears on a terminal only.
+On a terminal a table fits its width. It has one line per row, ages for times, prefixes for ids, long text cut
+with `…`, and no columns for which there is no room. Elsewhere a row is one tab-separated line, and nothing is
+wrapped or cut: ids are whole, times are UTC ISO-8601. Colour appears only on a terminal.
 
-Every command writes through this file. Strangers wrote much of what is shown, so every text is made
-`printable` here; JSON and stored bytes keep their value, and on a terminal escape what could steer it.
+Every command writes through this file. Much of what is shown was written by strangers, so every text is made
+`printable` here. JSON and stored bytes keep their value, and on a terminal escape what could steer it.
 """
 
 import contextlib
@@ -35,26 +35,26 @@ def say(text: str, *, lines: bool = False) -> None:
     """Print a line of the result.
 
     Args:
-        lines: the text has several lines; else a line feed in it is written out, so that no stranger's text
-            can look like a line of ours.
+        lines: True if the text has several lines; else a line feed in it is written out, so that no foreign
+            text can look like a line of ours.
     """
     _write(sys.stdout, printable(text, lines=lines) + "\n")
 
 
 def remark(text: str, *, lines: bool = False, end: str = "\n") -> None:
-    """Print a line beside the result; `end` is empty where something follows on it."""
+    """Print a line beside the result; `end` is empty if something follows on it."""
     _write(sys.stderr, printable(text, lines=lines) + end)
 
 
 def note(text: str) -> None:
-    """Print a remark of the command's own, as one line."""
+    """Print a remark of the command itself, as one line."""
     remark(f"mesh: {text}")
 
 
 def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
-    except UnicodeEncodeError:  # a terminal whose encoding lacks a character
+    except UnicodeEncodeError:  # the terminal's encoding lacks a character
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
@@ -66,7 +66,7 @@ def emit(value: Any) -> None:
 
 
 def emit_built(value: Any) -> None:
-    """Print as JSON what is made for programs already: plain values, and stored JSON as it is."""
+    """Print as JSON what is already made for programs: plain values, and stored JSON unchanged."""
     import msgspec
 
     encoded = msgspec.json.encode(value)
@@ -76,7 +76,7 @@ def emit_built(value: Any) -> None:
 
 
 def report(value: Any, text: str, *, as_json: bool, lines: bool = False) -> None:
-    """Print what one command did: the value for programs, the text for people."""
+    """Print the result of a command: the value for programs, the text for people."""
     if as_json:
         emit(value)
     else:
@@ -84,7 +84,7 @@ def report(value: Any, text: str, *, as_json: bool, lines: bool = False) -> None
 
 
 def emit_bytes(body: bytes) -> None:
-    """Print a line of JSON exactly as it is stored; on a terminal, escaped where it would steer it."""
+    """Print a line of JSON exactly as it is stored; on a terminal, escaped where it could steer it."""
     if sys.stdout.isatty():
         _write(sys.stdout, printable_json(body.decode(errors="backslashreplace")) + "\n")
         return
@@ -114,7 +114,7 @@ def raw_out() -> Iterator[BinaryIO]:
 
 
 def show_lines(*lines: Line) -> None:
-    """Print lines, on a terminal with their styles; elsewhere they are plain text and never wrapped."""
+    """Print lines, on a terminal with their styles; elsewhere as plain text that is never wrapped."""
     if not sys.stdout.isatty():
         for line in lines:
             say(line.plain, lines=True)
@@ -147,7 +147,7 @@ _HANG = 2
 
 
 class _Page(StringIO):
-    """A command's output, kept until it is known if the terminal has room for it."""
+    """A command's output, kept until it is known whether the terminal has room for it."""
 
     def __init__(self, terminal: TextIO) -> None:
         super().__init__()
@@ -163,9 +163,9 @@ class _Page(StringIO):
 
 @contextlib.contextmanager
 def paged() -> Iterator[None]:
-    """Show what the block prints in a pager, as git does, if the terminal has fewer lines than that.
+    """Show what the block prints in a pager, as git does, if the terminal has too few lines for it.
 
-    PAGER names the pager; an empty one, or one that is missing, is none. Elsewhere all is written as it is.
+    PAGER names the pager; if it is empty or missing, there is none. Elsewhere everything is written directly.
     """
     terminal = sys.stdout
     if not terminal.isatty():
@@ -186,7 +186,7 @@ def paged() -> Iterator[None]:
 
 
 def read_lines(*lines: Line | str) -> None:
-    """Print lines for reading: on a terminal, words are wrapped at 80 columns at most, each line apart."""
+    """Print lines for reading: on a terminal, words are wrapped at 80 columns, each line separately."""
     if not sys.stdout.isatty():
         show_lines(*(Line(line) if isinstance(line, str) else line for line in lines))
         return
@@ -211,20 +211,20 @@ DIGITS = 12
 
 
 class At(int):
-    """A cell that is a time, UTC µs: on a terminal how long ago it was."""
+    """A cell that is a time (UTC µs): on a terminal how long ago it was."""
 
     __slots__ = ()
 
 
 class Id(str):
-    """A cell that is a request's id: on a terminal a prefix, which every command takes for the id."""
+    """A cell that is a request's id: on a terminal a prefix, which every command accepts for the id."""
 
     __slots__ = ()
 
 
 _GAP = 2
 _LEAST_TEXT = 12
-"""Columns of a terminal that a text is cut to at most, while a column can still be left out."""
+"""A text is not cut to fewer columns than this, as long as another column can be left out."""
 _LEAST_ULID = 12
 """Characters of a ULID in a prefix: the ten of its milliseconds, and ten bits of its entropy."""
 _AGES = ((1, "s"), (60, "m"), (3600, "h"), (86_400, "d"))
@@ -237,7 +237,7 @@ def listing(
     as_json: bool,
     spare: Sequence[str] = (),
 ) -> None:
-    """Print what was found: as JSON, or as a table with a cell by each column's function."""
+    """Print what was found: as JSON, or as a table whose cells each column's function returns."""
     if as_json:
         emit(found)
     else:
@@ -249,7 +249,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Se
     """Print rows under their columns.
 
     Args:
-        spare: columns that a narrow terminal does without, the first to go first.
+        spare: columns that a narrow terminal leaves out, in that order.
     """
     if not sys.stdout.isatty():
         for row in (columns, *rows):
@@ -279,9 +279,9 @@ def _fitting(texts: Mapping[str, list[str]], whole: set[str], spare: Sequence[st
     """Return the width of each column that a terminal has room for, in order.
 
     Args:
-        texts: each column's, its name among them.
+        texts: each column's texts, including its name.
         whole: columns that are not cut.
-        spare: columns to leave out, the first first, where the others could not have `_LEAST_TEXT` each.
+        spare: columns to leave out, in this order, if the others would get less than `_LEAST_TEXT` each.
     """
     from rich.cells import cell_len
 
@@ -310,7 +310,7 @@ def _as_column(cells: Sequence[object]) -> list[str]:
 
 
 def _prefix(request: str, others: Iterable[str]) -> str:
-    """Return the shortest prefix of an id that no other id beside it has."""
+    """Return the shortest prefix of an id that no other id in the table has."""
     submitter, _, tail = request.rpartition("_")
     for length in range(_LEAST_ULID, len(tail)):
         prefix = f"{submitter}_{tail[:length]}"
@@ -327,7 +327,7 @@ def age(at_us: int) -> str:
 
 
 def row(*cells: object) -> None:
-    """Print one line of what goes on: on a terminal as wide as it at most, elsewhere whole."""
+    """Print one line of an ongoing listing: on a terminal at most as wide as it, elsewhere in full."""
     if not sys.stdout.isatty():
         say("  ".join(map(_plain, cells)), lines=True)
         return

@@ -1,4 +1,4 @@
-"""`mesh replay`: what live code makes of a log."""
+"""`mesh replay`: run the live code over a log."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CODE_OPTIONS = ("since", "allow", "limit", "live_model", "yes", "junit")
 _QUIET_S = 5.0
-"""How long it says nothing of its progress."""
+"""How long it reports no progress (s)."""
 
 
 def with_code_options(command: Command) -> Command:
@@ -105,7 +105,7 @@ async def replay(
     """Judge a log again and compare the verdicts.
 
     With --policy or --fleet, print one line for each request that would have gone another way: its first
-    verdict that would have been another. What agents would have done then nobody knows. Exit status 1 on
+    verdict that would have differed. What agents would have done then is unknown. Exit status 1 on
     any difference.
 
     With --agent, run the code on this disk again in the rounds that the log has of these agents. Calls are
@@ -153,7 +153,7 @@ def _report(results: Sequence[Rejudged], *, as_json: bool) -> None:
         emit([_as_program_reads(result) for result in results])
     else:
         for result in results:
-            _tell(result)
+            _print(result)
         events = sum(result.events for result in results)
         differing = sum(not result.same for result in results)
         judged = f"{counted(len(results), 'request')}, {counted(events, 'event')} judged again"
@@ -163,13 +163,13 @@ def _report(results: Sequence[Rejudged], *, as_json: bool) -> None:
 
 
 def _progress() -> Callable[[int], None]:
-    """Return what remarks now and then how many events were worked on."""
-    told = time.monotonic()
+    """Return a function that remarks now and then how many events were processed."""
+    reported = time.monotonic()
 
     def remark_on(events: int) -> None:
-        nonlocal told
-        if time.monotonic() > told + _QUIET_S:
-            told = time.monotonic()
+        nonlocal reported
+        if time.monotonic() > reported + _QUIET_S:
+            reported = time.monotonic()
             note(f"{counted(events, 'event')} so far")
 
     return remark_on
@@ -177,7 +177,7 @@ def _progress() -> Callable[[int], None]:
 
 @contextlib.asynccontextmanager
 async def _file_of(where: Where, source: str | Path | None) -> AsyncIterator[Path]:
-    """Give a file of the events of a source: itself, or one that has what the bus has of it, for a while."""
+    """Yield a file with the events of a source: the file itself, or a temporary one from the bus."""
     if isinstance(source, Path):
         yield file_at(source)
         return
@@ -190,7 +190,7 @@ async def _file_of(where: Where, source: str | Path | None) -> AsyncIterator[Pat
         yield file
 
 
-def _tell(result: Rejudged) -> None:
+def _print(result: Rejudged) -> None:
     for difference in result.differences:
         say(f"{result.request} event {difference.n} ({difference.type}) does not come out as recorded:")
         say(f"  recorded:  {as_json_text(difference.recorded)}")

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _NOT_REPLAYABLE = "not replayable"
 _LIVE_LIMIT_S = 120.0
 """How long a round may be silent whose model is asked."""
-_TOLD_EACH = 10_000
+_REPORTED_EACH = 10_000
 """Rounds between two remarks on how far it is."""
 
 
 def pairs_of(what: str, given: Iterable[str]) -> dict[str, str]:
-    """Return `NAME=VALUE`s by name. Raises UsageWrong."""
+    """Return `NAME=VALUE` pairs by name. Raises UsageWrong."""
     found: dict[str, str] = {}
     for each in given:
         name, _, value = each.partition("=")
@@ -77,7 +77,7 @@ async def replay_code(
     junit: Path | None,
     as_json: bool,
 ) -> None:
-    """Replay agents' code over a source, and tell what came of it."""
+    """Replay agents' code over a source, and print the outcome."""
     if (source is None) != everything:
         raise UsageWrong("either a request or a file, or --all")
     code = pairs_of("code", agents)
@@ -108,7 +108,7 @@ async def replay_code(
     if as_json:
         emit(as_program_reads(tally))
     else:
-        _tell(tally)
+        _print(tally)
     if tally.different:
         raise Leave(Exit.FAILED)
     if not tally.judged:
@@ -163,7 +163,7 @@ def _ids(wanted: "Filter", requests: Requests) -> list[str]:
 
 
 def artifacts() -> str:
-    """Return the store of artifacts that is named, or the folder of this project; empty if there is none."""
+    """Return the named store of artifacts, or the folder of this project; empty if there is none."""
     named = load_settings().artifacts
     if not named and not (Path.cwd() / ARTIFACTS).is_dir():
         return ""
@@ -171,21 +171,21 @@ def artifacts() -> str:
 
 
 class _Progress:
-    """Remarks on how far a long replay is."""
+    """Remarks on the progress of a long replay."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._reported = 0
 
     def __call__(self, rounds: int) -> None:
-        if rounds - self._told >= _TOLD_EACH:
-            self._told = rounds
+        if rounds - self._reported >= _REPORTED_EACH:
+            self._reported = rounds
             note(f"{counted(rounds, 'round')} so far")
 
 
 # --- for people -----------------------------------------------------------------------------------------
 
 
-def _tell(tally: RoundTally) -> None:
+def _print(tally: RoundTally) -> None:
     with paged():
         shown = [
             kind for kind in ("same", *KINDS, _NOT_REPLAYABLE) if any(k == kind for _, k in tally.rounds)
@@ -252,7 +252,7 @@ def _fields(each: Replayed) -> dict[str, Any]:
 
 
 def write_junit(path: Path, tally: RoundTally) -> None:
-    """Write a report as CI servers read it: a suite for each agent, a case for each round."""
+    """Write a report in the form that CI servers read: a suite per agent, a case per round."""
     suites = ElementTree.Element("testsuites")
     by_agent: dict[str, ElementTree.Element] = {}
 
@@ -267,8 +267,8 @@ def write_junit(path: Path, tally: RoundTally) -> None:
         case(agent, request, n)
     for each in tally.different:
         assert each.difference is not None
-        said = {"message": printable(line_of(each)), "type": each.difference.kind}
-        failure = ElementTree.SubElement(case(each.agent, each.request, each.n), "failure", said)
+        attributes = {"message": printable(line_of(each)), "type": each.difference.kind}
+        failure = ElementTree.SubElement(case(each.agent, each.request, each.n), "failure", attributes)
         failure.text = printable(each.difference.diff, lines=True)
     for each in (*tally.left_out, *tally.unreadable):
         ElementTree.SubElement(case(each.agent, each.request, each.n), "skipped", message=printable(each.why))

@@ -96,12 +96,12 @@ async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json
     The list comes from an index of the log that is kept between runs.
     """
 
-    def look(index: "RequestIndex") -> "tuple[list[Listed], bool]":
+    def read(index: "RequestIndex") -> "tuple[list[Listed], bool]":
         return index.page(wanted, limit=limit, by_change=True), index.is_whole
 
     async with await where.connect(*READERS) as bus:
         found, is_whole = await ops.requests.from_index(
-            bus, look, folder=index_folder(Path.cwd()), whole=whole, on_work=remark_indexing
+            bus, read, folder=index_folder(Path.cwd()), whole=whole, on_work=remark_indexing
         )
         await _remark_freeze(bus)
     listing(
@@ -125,9 +125,9 @@ async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json
 
 
 async def _remark_freeze(bus: Bus) -> None:
-    stands = await ops.log.patiently(bus, lambda: ops.roster.mesh_freeze(bus))
-    if stands.frozen:
-        note(f"{stands.notice}")
+    freeze = await ops.log.patiently(bus, lambda: ops.roster.mesh_freeze(bus))
+    if freeze.frozen:
+        note(f"{freeze.notice}")
 
 
 @app.command("show")
@@ -169,32 +169,32 @@ async def show(
         remark_passed_over(found.passed_over)
         if steps and not journals and isinstance(source, Path):
             note("this file holds no steps; export with --with-steps to have them")
-    told = timeline(happened, journals)
+    view = timeline(happened, journals)
     if not isinstance(source, Path):
-        with suppress(MeshError):  # the rest is told without it
+        with suppress(MeshError):  # the rest is shown without it
             async with await where.connect(*READERS) as bus:
-                told = await ops.requests.with_forks(bus, told, index_folder(Path.cwd()))
-    is_now = told.status == "open" and at is None and not isinstance(source, Path)
+                view = await ops.requests.with_forks(bus, view, index_folder(Path.cwd()))
+    is_now = view.status == "open" and at is None and not isinstance(source, Path)
     if is_now:
-        with suppress(MeshError):  # the rest is told without it
+        with suppress(MeshError):  # the rest is shown without it
             async with await where.connect(*PEOPLE) as bus:
                 await _remark_freeze(bus)
-                told = await ops.roster.with_served(bus, told)
+                view = await ops.roster.with_served(bus, view)
     match form:
         case "json":
-            emit_built(ops.log.documented(told, bodies))
+            emit_built(ops.log.documented(view, bodies))
         case "html":
             from mesh.ui.story import as_html
 
-            emit_raw(as_html(told, happened, bodies).encode())
+            emit_raw(as_html(view, happened, bodies).encode())
         case "mermaid":
             from mesh.ui.drawing.scene import mermaid, scene
 
-            emit_raw(mermaid(scene(told)).encode())
+            emit_raw(mermaid(scene(view)).encode())
         case _:
             with paged():
                 now = time.time_ns() // 1000 if is_now else 0
-                read_lines(*story(told, steps=steps, now=now, fold=not (unfold or steps)))
+                read_lines(*story(view, steps=steps, now=now, fold=not (unfold or steps)))
 
 
 @app.command("calls")
@@ -232,7 +232,7 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
 
     if follow and as_json:
         raise UsageWrong("one of --follow and --json: mesh request show --json has the steps, too")
-    teller, shown, told = Teller(), 0, None
+    teller, shown, view = Teller(), 0, None
 
     def draw(step: JournaledStep) -> None:
         if words := step_in_words(step.record):
@@ -245,15 +245,15 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
                 for body in bodies[shown:]:
                     emit_bytes(body)
                 shown = len(bodies)
-            told, lines = teller.more(ops.log.decoded(bodies))
+            view, lines = teller.more(ops.log.decoded(bodies))
             if not as_json:
                 show_lines(*lines)
-    assert told is not None
+    assert view is not None
     if not as_json:
-        show_lines(*ending(told))
+        show_lines(*ending(view))
     if steps is not None:
         remark_passed_over(steps.passed_over)
-    leave(told.status)
+    leave(view.status)
 
 
 @app.command("cancel")
@@ -358,7 +358,7 @@ async def rerun(
 
 
 def _warn(request: str, effects: "Sequence[ops.rerun.Effect]") -> None:
-    """List what a rerun does to the world a second time."""
+    """List the effects that a rerun may repeat."""
     note(_NEW_KEYS)
     if not effects:
         note(f"the journals of {request} have no effect")

@@ -72,7 +72,7 @@ def _conclude(outcome: Outcome, *, as_json: bool) -> None:
 
 
 def _at_terminal() -> OnQuestion | None:
-    """Return what puts a question at the terminal; None if there is none."""
+    """Return a function that asks questions at the terminal; None if there is none."""
     if sys.stdin is None or not sys.stdin.isatty():
         return None
     typed = Typed(sys.stdin.fileno())
@@ -88,7 +88,7 @@ def _at_terminal() -> OnQuestion | None:
 
 
 def _show_bug(error: Exception, file: Path) -> None:
-    """Print a traceback from the reader's own file on: what is above it is ours."""
+    """Print a traceback from the reader's own file on: the frames above it are ours."""
     home = str(file.resolve().parent) + os.sep
     own, trace = error.__traceback__, error.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(home):

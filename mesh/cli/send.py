@@ -23,7 +23,7 @@ from protocol.wire.ids import RequestId
 
 _SUMMARY_CHARS = 160
 _LAST_LINES_S = 6.0
-"""How long the last lines may take: what ends a request is what its submitter hears of first."""
+"""How long the last lines may take (s): a submitter learns of a request's end first."""
 
 
 @click.command()
@@ -78,17 +78,17 @@ def _left_alone(request: str, stored: bool) -> str:
 
 @asynccontextmanager
 async def _followed(where: Where, client: Client, request: RequestId, wanted: bool) -> AsyncIterator[None]:
-    """Show what happens while the block runs: everything if `wanted`, else what holds the request up.
+    """Show what happens while the block runs: everything if `wanted`, else only what delays the request.
 
     A viewer's key, if there is one, shows the log too.
     """
     if not wanted:
-        telling = asyncio.create_task(tell_trouble(client, request, lambda: _viewer(where, client)))
+        reporting = asyncio.create_task(tell_trouble(client, request, lambda: _viewer(where, client)))
         try:
             yield
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
         return
     async with AsyncExitStack() as stack:
         viewer = await _viewer(where, client)
@@ -107,9 +107,9 @@ async def _followed(where: Where, client: Client, request: RequestId, wanted: bo
 
 
 async def _what_now(where: Where, client: Client, request: RequestId) -> str:
-    """Return what a request waits for, as these credentials, or a viewer's beside them, show it.
+    """Return what a request waits for, according to these credentials, or a viewer's beside them.
 
-    A client hears nothing of an escalation, nor of a reply that was given elsewhere: only the log has it.
+    A client gets no event of an escalation, nor of a reply that was given elsewhere: only the log has it.
     """
     waits = ""
     with contextlib.suppress(MeshError, TimeoutError):
@@ -120,11 +120,11 @@ async def _what_now(where: Where, client: Client, request: RequestId) -> str:
         viewer = await _viewer(where, client)
         if viewer is not None:
             async with viewer:
-                waits = await _somebody(viewer, request, where, client.name)
+                waits = await _waits_for(viewer, request, where, client.name)
     return waits or f"it goes on: mesh request show {request}"
 
 
-async def _somebody(viewer: Bus, request: str, where: Where, own: str) -> str:
+async def _waits_for(viewer: Bus, request: str, where: Where, own: str) -> str:
     """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
@@ -134,17 +134,17 @@ async def _somebody(viewer: Bus, request: str, where: Where, own: str) -> str:
         if waits.asked == own:
             n = waits.n if len(waiting) > 1 else None
             return asked_in_a_line(where, request, waits.summary, waits.schema, n)
-        told = {"escalation": "a person has it", "ask": "a person was asked"}.get(
+        who = {"escalation": "a person has it", "ask": "a person was asked"}.get(
             waits.what, "a person has to say what became of an effect"
         )
         wanted = short(f"{waits.person or waits.reason}: {waits.summary}", _SUMMARY_CHARS)
         why = f" ({wanted})" if waits.what == "escalation" else ""
-        return f"{told}{why}; it goes on when they have decided: mesh request show {request}"
+        return f"{who}{why}; it goes on when they have decided: mesh request show {request}"
     return ""
 
 
 async def _viewer(where: Where, client: Client) -> Bus | None:
-    """Return a viewer's connection; None where there are no other credentials than the client's."""
+    """Return a viewer's connection; None without other credentials than the client's."""
     try:
         bus = await where.named(None).connect("viewer")
     except MeshError:
@@ -159,7 +159,7 @@ async def _viewer(where: Where, client: Client) -> Bus | None:
 
 
 def conclude(outcome: Outcome) -> None:
-    """Say how a request ended, and end the command with the status for it."""
+    """Print how a request ended, and end the command with its status."""
     if outcome.status == "completed":
         say(as_text(outcome.answer), lines=True)
     else:
@@ -168,7 +168,7 @@ def conclude(outcome: Outcome) -> None:
 
 
 def _ended(status: str, reason: str) -> str:
-    """Return how and why a request ended; no reason says the status again."""
+    """Return how and why a request ended; without a reason only the status."""
     word = status if status in ("failed", "expired") else f"was {status}"
     if reason.startswith(f"{status} "):
         return f"was {reason}"  # cancelled by …

@@ -1,4 +1,4 @@
-"""`mesh stats`: what there is to count of requests."""
+"""`mesh stats`: counts of requests."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -58,10 +58,10 @@ async def ui(
         rebuild=rebuild,
     )
 
-    told = ""
-    if options.token is None and options.is_loopback:  # elsewhere it is not printed for all who pass by
+    query = ""
+    if options.token is None and options.is_loopback:  # elsewhere it is not printed where others could see it
         options = options._replace(**secret()._asdict())
-        told = f"/?token={options.token}"
+        query = f"/?token={options.token}"
 
     def access(name: str) -> Access | None:
         if name == "admin" and admin_key is not None:
@@ -74,7 +74,7 @@ async def ui(
     reader = where.access(*(PEOPLE if allow_write else READERS))
     keys = Keys(reader, access, reader.name if allow_write else None)
     async with ended_by_signals(), serving(keys, options) as address:
-        say(f"the page is at {address}{told}")
+        say(f"the page is at {address}{query}")
         note("Ctrl-C ends it" if allow_write else "it only shows: --allow-write lets it act. Ctrl-C ends it")
         await asyncio.Event().wait()
 
@@ -93,19 +93,19 @@ def _token(path: Path | None) -> str | None:
 
 
 def _closed(path: Path) -> str:
-    """Let the owner of a file alone read it; return what came of it."""
+    """Let only the owner of a file read it; return what was done."""
     try:
         path.chmod(0o600)
-    except OSError as wrong:  # a secret that was mounted, for example
+    except OSError as wrong:  # such as a mounted secret
         return f"its mode cannot be changed to 600: {wrong.strerror}"
     return "it has mode 600 now"
 
 
 @contextlib.asynccontextmanager
 async def page_of(mesh: LocalFleet) -> AsyncIterator[str]:
-    """Serve the page of a mesh while the block runs; give its address, empty without the extra `ui`.
+    """Serve the page of a mesh while the block runs; yield its address, empty without the extra `ui`.
 
-    It acts with an operator's key. Other users of this machine reach the port, too, and have no token.
+    It acts with an operator's key. Other users of this machine can reach the port, too, but have no token.
     """
 
     people = (*mesh.file.operators, *mesh.file.viewers)

@@ -1,7 +1,7 @@
 """A waiting request on the terminal: what happens to it, and the questions that its submitter answers.
 
-It sees everything if it follows its request, else what holds the request up. A question of an agent to the
-client is put at the terminal, or told with the command that replies to it.
+It sees everything if it follows its request, else only what delays it. An agent's question to the client is
+asked at the terminal, or shown with the command that replies to it.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from protocol.wire.records import LiveNote
 
 
 class Shown:
-    """Writes a followed request on standard error: the story's lines, what turns do, what models say.
+    """Writes a followed request on standard error: the story's lines, what turns do, what models write.
 
-    On a terminal a model's words appear as they come; elsewhere a line a reply.
+    On a terminal a model's words appear as they come; elsewhere one line per reply.
 
     Args:
-        told: the log's own lines are shown, and tell what became of each move.
+        told: True if the log's own lines are shown, which report what became of each move.
     """
 
     def __init__(self, *, told: bool) -> None:
@@ -44,14 +44,14 @@ class Shown:
         self._speaker = ""
         """The agent in the middle of a line."""
         self._line: list[str] = []
-        """That line, where it is written as a whole."""
+        """That line, if it is written as a whole."""
         self._next: dict[tuple[str, str, int], int] = {}
-        """The number that the next note of an agent's round has, if none is lost."""
+        """The number of the next note of an agent's round, if none is lost."""
         self._journaled: set[tuple[str, int]] = set()
-        """Rounds whose beginning was told by their journal."""
+        """Rounds whose beginning was shown from their journal."""
 
     async def until_the_end(self, feed: Following) -> None:
-        """Show everything that comes. Raises what following raises."""
+        """Show everything that comes. Raises the errors of following."""
         try:
             async for item in feed:
                 match item:
@@ -62,8 +62,8 @@ class Shown:
                             remark(line.plain)
                     case JournalStep(agent=agent, round=round_, step=step):
                         self._journaled.add((agent, round_))
-                        if step.kind != "intent":  # its note was heard already
-                            self._say(agent, step_in_words(step))
+                        if step.kind != "intent":  # its note was shown already
+                            self._print(agent, step_in_words(step))
                     case AgentNote(agent=agent, note=note):
                         self._mark_gap(agent, note)
                         self._note(short(agent, FOLLOWED_CHARS), note)
@@ -88,7 +88,7 @@ class Shown:
                 words = f"[stopped: {note.failed}]"
             case "ended", _, _ if not self._told:
                 words = f"proposes {note.move} {note.to}".rstrip()
-        self._say(agent, short(words, FOLLOWED_CHARS))
+        self._print(agent, short(words, FOLLOWED_CHARS))
 
     def _mark_gap(self, agent: str, note: LiveNote) -> None:
         """Show that notes were lost before this one; a round that runs again counts from 0."""
@@ -100,13 +100,13 @@ class Shown:
             self._end_line()
             remark(f"{INDENT}…")
 
-    def _say(self, agent: str, words: str) -> None:
+    def _print(self, agent: str, words: str) -> None:
         self._end_line()
         if words:
             remark(f"{INDENT}{agent}: {words}")
 
     def _speak(self, agent: str, text: str) -> None:
-        """Write a piece of what a model says, on its line."""
+        """Write a piece of a model's text, on its line."""
         if self._speaker != agent:
             self._end_line()
             self._speaker = agent
@@ -130,7 +130,7 @@ class Shown:
 # --- what holds it up --------------------------------------------------------------------------------
 
 UNDISTURBED_S = 0.25
-"""A request that ends within this time is not looked at."""
+"""A request that ends within this time (s) is not examined."""
 _TROUBLE_CHARS = 400
 
 
@@ -140,11 +140,11 @@ async def tell_trouble(
     """Write a line on standard error for each trouble of a request, until it ends or this is cancelled.
 
     Args:
-        find_viewer: returns a connection that may read the log. Without one, only rounds that stopped are
-            known, by the live notes to the client.
+        find_viewer: returns a connection that may read the log. Without it, only rounds that stopped are
+            known, from the live notes to the client.
     """
     await asyncio.sleep(UNDISTURBED_S)
-    with contextlib.suppress(MeshError):  # waiting for the answer goes on without this
+    with contextlib.suppress(MeshError):  # waiting for the answer continues without this
         async with contextlib.AsyncExitStack() as stack:
             viewer = await find_viewer()
             if viewer is not None:
@@ -156,8 +156,8 @@ async def tell_trouble(
                     case LogEvent(event=event):
                         if words := trouble.in_words(event):
                             note(short(words, _TROUBLE_CHARS))
-                    case AgentNote(agent=agent, note=heard) if viewer is None and heard.failed:
-                        note(short(f"{agent}'s turn broke: {heard.failed}", _TROUBLE_CHARS))
+                    case AgentNote(agent=agent, note=live) if viewer is None and live.failed:
+                        note(short(f"{agent}'s turn broke: {live.failed}", _TROUBLE_CHARS))
 
 
 # --- what an agent asks the client -----------------------------------------------------------------
@@ -167,7 +167,7 @@ _READ_BYTES = 4_096
 
 
 class QuestionPrompts:
-    """The questions of agents to the client: put at a terminal, one by one; elsewhere told."""
+    """Agents' questions to the client: asked one by one at a terminal; elsewhere only shown."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -175,19 +175,19 @@ class QuestionPrompts:
         self._typed = Typed(sys.stdin.fileno()) if at_terminal else None
         self._turn = asyncio.Lock()
         """Held while a question is at the terminal."""
-        self._over = False
-        """True if the question that was put last is over without a reply from here."""
+        self._ended_elsewhere = False
+        """True if the last question ended without a reply from here."""
         self._open = set[int]()
-        """Questions that wait for a reply, by the number of the event that asked."""
+        """Questions that wait for a reply, by number of the event that asked."""
 
     async def put(self, question: Question) -> Any:
         """Return the reply. Without one this waits for ever: a reply may be given elsewhere."""
         self._open.add(question.n)
         try:
             async with self._turn:
-                if self._over:
+                if self._ended_elsewhere:
                     note("what was asked before has had its reply elsewhere, or its time was up")
-                    self._over = False
+                    self._ended_elsewhere = False
                 if self._typed is None:
                     remark(f"mesh: {question.request} asks: {question.question}", lines=True)
                 else:
@@ -195,14 +195,14 @@ class QuestionPrompts:
                         return await self._put_now(question, self._typed)
                     except EOFError:
                         self._typed = (
-                            None  # the input was ended: there is no reply to the next question either
+                            None  # the input has ended, so there is no reply to the next question either
                         )
                 several = question.n if len(self._open) > 1 else None
                 note(_how_to_reply(self._where, question.request, question.schema, several))
             try:
                 await asyncio.get_running_loop().create_future()
             except asyncio.CancelledError:
-                self._over = True
+                self._ended_elsewhere = True
                 raise
         finally:
             self._open.discard(question.n)
@@ -211,7 +211,7 @@ class QuestionPrompts:
         try:
             return await ask_at_terminal(question, typed)
         except asyncio.CancelledError:
-            self._over = True
+            self._ended_elsewhere = True
             raise
 
 
@@ -219,7 +219,7 @@ def _how_to_reply(where: Where, request: str, schema: Any, n: int | None = None)
     """Return how to reply to a question from another command, with the same options as this one.
 
     Args:
-        n: the number of the event that asked, where others wait beside it.
+        n: number of the event that asked, if other questions wait beside it.
     """
     flags = where.flags
     flags_given = (("--url", flags.url), ("--context", flags.context), ("--as", flags.name))
@@ -240,12 +240,12 @@ class Lines(Protocol):
 
 
 async def ask_at_terminal(question: Question, typed: Lines, *, by: str = "") -> Any:
-    """Put an agent's question at the terminal, until the reply is as the question wants it.
+    """Ask an agent's question at the terminal, until the reply fits the question.
 
-    Where it wants true or false, yes and no will do.
+    If it wants true or false, yes and no are accepted.
 
     Args:
-        by: who asks, where that is to be shown.
+        by: who asks, if that is to be shown.
 
     Raises EOFError at the end of the input.
     """
@@ -275,14 +275,14 @@ async def ask_at_terminal(question: Question, typed: Lines, *, by: str = "") -> 
 
 
 def asked_in_a_line(where: Where, request: str, question: str, schema: Any, n: int | None = None) -> str:
-    """Return what a client is asked and how it replies, as one line."""
+    """Return a question to the client and how to reply to it, as one line."""
     return f"you are asked: {short(question, _SUMMARY_CHARS)}; {_how_to_reply(where, request, schema, n)}"
 
 
 class Typed:
-    """Lines that are typed at a terminal. Waiting for one can be cancelled; a thread's reading could not be.
+    """Lines typed at a terminal. Waiting for one can be cancelled, unlike a thread's reading.
 
-    Most terminals hand over a line at a time. One that does not may hand over a piece, or several lines.
+    Most terminals hand over one line at a time. Some may hand over a piece of one, or several.
     """
 
     def __init__(self, terminal: int) -> None:
@@ -293,9 +293,9 @@ class Typed:
     async def line(self) -> str:
         """Return the next line, without its end.
 
-        Raises EOFError when the terminal is gone or its input was ended; what has no end of line is not
-        said then. When cancelled, what was typed so far is dropped: it is no reply to another question,
-        and no command for the shell.
+        Raises EOFError if the terminal is gone or its input has ended; text without a line end is then
+        ignored. When cancelled, what was typed so far is dropped: it is neither a reply to another question
+        nor a command for the shell.
         """
         try:
             while b"\n" not in self._left:
@@ -311,7 +311,7 @@ class Typed:
         return line.decode(errors="replace").removesuffix("\r")
 
     async def _part(self) -> bytes:
-        """Return what comes next; nothing at the end."""
+        """Return the next bytes; empty at the end."""
         loop = asyncio.get_running_loop()
         came: asyncio.Future[bytes] = loop.create_future()
 

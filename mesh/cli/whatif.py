@@ -24,7 +24,7 @@ class Tried(NamedTuple):
 
 
 def tried_from(policies: Sequence[Path], fleet: Path | None) -> list[Tried]:
-    """Return what these files say is to be otherwise. Raises UsageWrong, FleetFileError."""
+    """Return the changes that these files describe. Raises UsageWrong, FleetFileError."""
     tried = [Tried(str(path), Other({"*": policy_at(path)})) for path in policies]
     if fleet is not None:
         from mesh.fleet.file import load_fleet
@@ -35,7 +35,7 @@ def tried_from(policies: Sequence[Path], fleet: Path | None) -> list[Tried]:
 
 
 def tell(tried: Sequence[Tried], came: Sequence[tuple[Summary, list[Divergence]]], *, as_json: bool) -> None:
-    """Print what came of each thing that was tried. Ends with status 1 if anything differs."""
+    """Print the outcome of each change that was tried. Ends with status 1 if anything differs."""
     named = list(zip((each.name for each in tried), came, strict=True))
     if as_json:
         emit([{"tried": name, "summary": summary, "found": found} for name, (summary, found) in named])

@@ -64,7 +64,7 @@ class Client:
     """One client's connection. Made by `Client.connect`; `async with` closes it."""
 
     def __init__(self, bus: Bus, name: str) -> None:
-        tracing.look()
+        tracing.probe()
         self._bus = bus
         self.name = AgentName(name)
         self._wakes: dict[str, set[asyncio.Event]] = {}

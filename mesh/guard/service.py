@@ -119,7 +119,7 @@ class Guard:
             await self._lane.close()
 
     async def _run(self) -> None:
-        tracing.look()
+        tracing.probe()
         await self._context.start()
         await self._bus.retry_unavailable(lambda: check_form(self._bus))
         await self.assignment.start(self._context.fleet.partitions)

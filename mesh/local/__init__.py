@@ -1,1 +1,1 @@
-"""A whole mesh on this machine: a server of our own, guards and agents as child processes."""
+"""A whole mesh on this machine: its own server, guards and agents as child processes."""

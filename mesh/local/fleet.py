@@ -1,8 +1,8 @@
-"""A whole mesh on this machine: bus, guards and agents, each a process, and all gone at the end.
+"""A whole mesh on this machine: bus, guards and agents, each a process, all ended together.
 
-What runs here runs as it would anywhere: the same commands, the same credentials, the same permissions.
-Nothing is known to be up because time has passed; a guard is ready when it waits for work at the bus,
-an agent when it answers there.
+What runs here runs as it would anywhere: with the same commands, credentials and permissions. Nothing is
+taken to be up because time has passed: a guard is ready when it waits for work at the bus, an agent when it
+answers there.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from mesh.errors import BusError, MeshError, OldForm
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import EmbeddedServer, Lifecycle
-from mesh.local.service import COMMAND, LaunchFailed, ServiceProcess, exit_words, near, next_try
+from mesh.local.service import COMMAND, LaunchFailed, ServiceProcess, describe_exit, near, next_try
 from mesh.model.vendors import secrets
 from mesh.settings import load_settings
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _GRACE_S = 5.0
 _READY_S = 60.0
-"""How long services may take to be ready."""
+"""How long services may take to be ready (s)."""
 _NOT_INHERITED = (
     "MESH_NAME",
     "MESH_CREDENTIALS",
@@ -42,7 +42,7 @@ _NOT_INHERITED = (
     "MESH_HEALTH",
     *TLS_VARIABLES,
 )
-"""Settings of a single process: processes cannot share a name, or a port for probes."""
+"""Settings of a single process: several processes cannot share a name, or a port for probes."""
 
 
 def store_of(directory: Path) -> Path:
@@ -54,20 +54,20 @@ class LocalFleet(Lifecycle):
     """`async with LocalFleet(file, directory) as mesh:` then `await mesh.connect_as("app")`.
 
     Args:
-        file: the fleet. Agents without a `module` are left to others (`unserved`).
+        file: the fleet. Agents without a `module` are run elsewhere (`unserved`).
         directory: keys, store and logs; a second start finds them again.
-        guards: how many guard processes.
-        sync_always: fsync each message. Without it the store counts as thrown away at the end.
-        port: of the server; 0 lets the system choose.
-        anonymous: the client that connections without credentials are.
-        instances: how many processes of each agent; `billing-1`, `billing-2` if several.
-        commands: by name, `guard` or an agent's, how their processes begin instead of with `COMMAND`.
+        guards: number of guard processes.
+        sync_always: fsync each message. Without it the store is discarded at the end.
+        port: the server's; 0 lets the system choose.
+        anonymous: the client that connections without credentials act as.
+        instances: number of processes of each agent; `billing-1`, `billing-2` if several.
+        commands: by name, `guard` or an agent's: how their processes begin, instead of with `COMMAND`.
         restart_s: pauses before a service that died is started again; with none it stays dead.
         environment: added to the environment of every service.
-        agent_environment: the same for agents alone; None takes a variable away.
+        agent_environment: the same for agents alone; None removes a variable.
         search: directories in which services look for agents' modules.
         on_trouble: called with one line whenever a service dies or cannot be started again.
-        on_ready: called for the server and for each service when it is ready, while everything starts.
+        on_ready: called for the server and for each service once it is ready, during the start.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LocalFleet(Lifecycle):
         self.services: dict[str, ServiceProcess] = {}
         """By identity: `guard-1`, `billing`."""
         self.died = asyncio.Event()
-        """Set when a service ended that nobody asked to."""
+        """Set when a service ended without being asked to."""
         self._guards = guards
         self._instances = instances
         self._commands = dict(commands or {})
@@ -121,7 +121,7 @@ class LocalFleet(Lifecycle):
 
     @property
     def unserved(self) -> tuple[str, ...]:
-        """Agents that others run: the fleet file names no module of them."""
+        """Agents that are run elsewhere: the fleet file names no module for them."""
         return tuple(name for name, section in self.file.agents.items() if section.module is None)
 
     @property
@@ -130,13 +130,13 @@ class LocalFleet(Lifecycle):
 
     @property
     def artifacts(self) -> str:
-        """The store of artifacts: what the environment or the fleet file names, else a folder here."""
+        """The store of artifacts: from the environment or the fleet file, else a folder here."""
         named = load_settings().artifacts or self.file.artifacts.store
         return named or str(self.directory / "artifacts")
 
     @property
     def keys(self) -> Path:
-        """Directory of everybody's seeds."""
+        """Directory of all members' seeds."""
         return self.directory / KEYS
 
     async def connect_as(self, name: str) -> Bus:
@@ -169,7 +169,7 @@ class LocalFleet(Lifecycle):
             self._keepers[each.identity] = asyncio.create_task(self._keep(each))
 
     def _add_agent(self, name: str) -> list[ServiceProcess]:
-        """Add an agent's processes, not started yet; none for one that others run."""
+        """Add an agent's processes, not started yet; none if it is run elsewhere."""
         module = self.file.agents[name].module
         numbers = range(1, self._instances + 1) if module is not None else ()
         identities = [name if self._instances == 1 else f"{name}-{number}" for number in numbers]
@@ -218,7 +218,7 @@ class LocalFleet(Lifecycle):
                             status = await each.ended()
                             text = f"{each.identity} ended with {status} as it started"
                             raise LaunchFailed(f"{text}\n{each.tail()}")
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise LaunchFailed(f"not everything was ready within {_READY_S:g} s: {self.logs}") from None
 
@@ -247,15 +247,15 @@ class LocalFleet(Lifecycle):
     # --- watching ---------------------------------------------------------------------------------
 
     async def _keep(self, each: ServiceProcess | EmbeddedServer) -> None:
-        """Say it when a process dies, and start it again if that was asked for.
+        """Report when a process dies, and start it again if that was asked for.
 
         A server gets its port and store again, and its connections wait for that. A process that cannot be
-        started at all, for want of room say, is tried again like one that ends at once.
+        started at all, such as for lack of memory, is tried again like one that ends at once.
         """
         tries = 0
         while True:
             started, pid = time.monotonic(), each.pid
-            why = exit_words(await each.ended())
+            why = describe_exit(await each.ended())
             if self._stopping:
                 return
             self.died.set()
@@ -270,7 +270,7 @@ class LocalFleet(Lifecycle):
                     await each.start()
                     runs = True
                 except (OSError, subprocess.SubprocessError, MeshError) as failed:
-                    why = str(failed).partition("\n")[0]  # a server's last lines follow
+                    why = str(failed).partition("\n")[0]  # without the server's last lines
                     self._on_trouble(f"{each.identity} cannot be started, and is tried again: {why}")
                     ran_s = 0.0
             self._on_trouble(f"{each.identity} runs again as process {each.pid}")
@@ -278,9 +278,9 @@ class LocalFleet(Lifecycle):
     # --- changing ---------------------------------------------------------------------------------
 
     async def renew(self, service: ServiceProcess) -> bool:
-        """Start a service's process anew, and end the old one once the new one takes work.
+        """Start a new process of a service, and end the old one once the new one takes work.
 
-        Returns False if the new one ended instead: then the old one goes on.
+        Returns False if the new process ended instead: then the old one continues.
         """
         fresh = service.another()
         await fresh.start()
@@ -289,7 +289,7 @@ class LocalFleet(Lifecycle):
                 if not fresh.running:
                     await fresh.ended()
                     return False
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         except BaseException:
             await fresh.stop(0.0)
             raise
@@ -298,9 +298,9 @@ class LocalFleet(Lifecycle):
         return True
 
     async def adopt(self, file: FleetFile) -> list[Change]:
-        """Go by another fleet file: members join and leave, and everybody hears of it.
+        """Change to another fleet file: members join and leave, and all of them learn of it.
 
-        Returns what changed on the bus. Raises as `prepare` and `apply`, ServerFailed, LaunchFailed.
+        Returns the changes on the bus. Raises as `prepare` and `apply`, ServerFailed, LaunchFailed.
         """
         self.prepared = prepare(file, self.directory, anonymous=self._anonymous)
         await self.server.reload(self.prepared.accounts)
@@ -332,12 +332,12 @@ class LocalFleet(Lifecycle):
     # --- ending -----------------------------------------------------------------------------------
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:
-        """End agents, then guards, then the server; each has `grace_s` to finish what it holds."""
+        """End agents, then guards, then the server; each has `grace_s` to finish its work."""
         self._stopping = True
         for keeper in self._keepers.values():
             keeper.cancel()
         await asyncio.gather(*self._keepers.values(), return_exceptions=True)
-        grace_s = grace_s if self.server.running else 0.0  # without a bus there is nothing left to finish
+        grace_s = grace_s if self.server.running else 0.0  # without a bus nothing can be finished
         for guards in (False, True):
             ending = [each for each in self.services.values() if (each.name == GUARD) is guards]
             await asyncio.gather(*(service.stop(grace_s) for service in ending))

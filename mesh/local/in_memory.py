@@ -1,7 +1,7 @@
-"""Agents' own code, the real decider and the real journal in one process: no bus, no server, nothing kept.
+"""Agents' own code, the real decider and the real journal in one process: no bus, no server, no storage.
 
-`mesh run` takes a request through it in real time (`mesh/local/run.py`), the test kit at once.
-Rounds run one after the other, tasks of a tree too.
+`mesh run` takes a request through it in real time (`mesh/local/run.py`), the test kit without any waiting.
+Rounds run one after the other, even those of a tree of tasks.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from mesh.agent._execution import Execution, KeepPrompt, unkept
-from mesh.agent._executor import sound
+from mesh.agent._executor import encode_or_fail
 from mesh.agent._fork import record_before
 from mesh.agent._journal import Journal, never
 from mesh.agent._steps import key_of
@@ -43,7 +43,7 @@ MOST_ROUNDS = 500
 
 
 class MemorySteps:
-    """One agent's steps. `written` counts what was stored."""
+    """One agent's steps. `written` counts the stored ones."""
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, str, str], bytes] = {}
@@ -62,20 +62,20 @@ class MemorySteps:
 
 
 class _TemporaryFolder(Folder):
-    """A folder that is made at the first look, and gone with its last user."""
+    """A folder that is made on first use, and removed with its last user."""
 
     def __init__(self) -> None:
         """Make nothing yet: few tests save anything."""
 
     @cached_property
-    def root(self) -> Path:  # type: ignore[override]  # a folder is told its root
+    def root(self) -> Path:  # type: ignore[override]  # a folder is given its root
         made = tempfile.mkdtemp(prefix="mesh-artifacts-")
         weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
         return Path(made)
 
 
 class TemporaryStore(ArtifactStore):
-    """The store of a mesh, in a temporary folder that goes with it."""
+    """The artifact store of a mesh, in a temporary folder that is removed with it."""
 
     def __init__(self) -> None:
         super().__init__(_TemporaryFolder())
@@ -97,8 +97,8 @@ def turn_of(
     """Return a round as an agent gets it, read from its bytes, with a journal in memory.
 
     Args:
-        version: the agent's.
-        execution: makes what runs the round.
+        version: version of the agent.
+        execution: builds what runs the round.
     """
     work = msgspec.json.decode(codec.encode(work), type=Assignment)
     key = key_of(work.handoff.to_agent, request, work)
@@ -126,13 +126,13 @@ def turn_of(
 
 
 class InMemoryFleet:
-    """One request on its way through agents' own code. Time passes at once, and nobody replies to questions.
+    """One request on its way through agents' own code. Time passes at once, and questions get no reply.
 
     Args:
-        guard: the guard; events that are in it already are part of the way.
-        agents: the code by name.
-        keep_going: what code raises, `Retry` and its like aside, fails its turn as on the bus; by default it
-            is raised from here.
+        guard: the guard; events that it already has are part of the way.
+        agents: their code, by name.
+        keep_going: True if an error in an agent's code fails its turn, as on the bus; by default it is raised
+            from here. `Retry` and the like always fail the turn.
     """
 
     def __init__(
@@ -142,22 +142,22 @@ class InMemoryFleet:
         self.turns: list[Turn] = []
         """Every round that an agent's code ran."""
         self.broke: list[str] = []
-        """Codes of what agents' code raised."""
+        """Codes of the errors that agents' code raised."""
         self.approvals: list[Ask] = []
-        """What somebody was asked to say yes to."""
+        """The approvals that were asked for."""
         self.store = TemporaryStore()
         """Where the agents save artifacts."""
         self._claimed: set[tuple[str, str]] = set()
-        """Offers with the agents that claimed them."""
+        """Offers, each with the agent that claimed it."""
         self.journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
-        """What each agent journaled."""
+        """The journal of each agent."""
         self.prompts: dict[str, bytes] = {}
         """The fixed parts of prompts, by their digest."""
 
     async def walk(self) -> None:
-        """Follow the request until it ends, or until it waits for somebody who is not here.
+        """Follow the request until it ends, or until it waits for a person or a client.
 
-        Raises NotDecided when it comes to no end, and an agent's error that is none of `mesh.agent.errors`,
+        Raises NotDecided if it reaches no end, and an agent's error that is not one of `mesh.agent.errors`,
         with its traceback, unless it keeps going.
         """
         for _ in range(MOST_ROUNDS):
@@ -174,25 +174,25 @@ class InMemoryFleet:
             elif held.due_at is not None:
                 await self.wait_until(held.due_at)
             else:
-                return  # an effect in doubt: nobody settles it here
+                return  # an effect in doubt, which cannot be settled here
         raise NotDecided(f"no end after {MOST_ROUNDS} rounds")
 
     async def reply_to(self, held: TurnState) -> bool:
-        """Answer what a turn asks; return False if nobody does."""
+        """Answer a turn's question; return False if there is no answer."""
         return False
 
     async def work_on(self, held: TurnState) -> None:
-        """Run a turn's newest round, and let the guard decide what it proposes."""
+        """Run a turn's newest round, and let the guard decide its proposal."""
         self.guard.propose(await self.run_round(held))
 
     async def wait_until(self, at: int) -> None:
-        """Let time pass until a moment (UTC µs), at which something is due."""
+        """Let time pass until a moment (UTC µs) at which something falls due."""
         self.guard.wait(max(0.0, (at - self.guard.now) / 1e6))
 
     async def _claims(self) -> bool:
-        """Let an agent that lists an offer's intent claim it, one that claimed few; False if nobody does.
+        """Let an agent that lists an offer's intent and has few claims claim it; return False if none can.
 
-        Where offers are left that nobody may have, and no turn works, their time passes.
+        If only offers are left that no agent may have, and no turn works, their time passes.
         """
         ledger, entries = self.guard.ledger, self.guard.fleet.agents
         offers = [task for task in ledger.offers.values() if task.state == "offered"]
@@ -210,9 +210,9 @@ class InMemoryFleet:
         return False
 
     def _next(self) -> TurnState | None:
-        """Return the turn that goes on: one that works, else one that was asked, else the first that is due.
+        """Return the turn that continues: a working one, else one that asks, else the first that falls due.
 
-        Turns of tasks work in the order in which they were opened; None where people have the request.
+        Turns of tasks work in the order in which they were opened. None if people have the request.
         """
         held = [turn for turn in self.guard.ledger.open.values() if turn.agent != HUMAN]
         for state in ("working", "suspended"):
@@ -223,7 +223,7 @@ class InMemoryFleet:
         return min(due or held, key=lambda turn: turn.due_at or 0, default=None)
 
     async def run_round(self, held: TurnState) -> Proposal:
-        """Run an agent's code for a turn's newest round; return what it proposes."""
+        """Run an agent's code for a turn's newest round; return its proposal."""
         agent, steps = self._agents[held.agent], self.journals[held.agent]
 
         async def send(proposal: Proposal) -> None:
@@ -248,11 +248,11 @@ class InMemoryFleet:
             move = await agent(turn)
             await execution.journal.finish()
             moved = execution.moved(move, agent.handler)
-            proposal, _ = sound(moved)
+            proposal, _ = encode_or_fail(moved)
             if proposal is not moved and not self._keep_going:
-                codec.parse_proposal(codec.encode(moved))  # raises what is wrong with it
+                codec.parse_proposal(codec.encode(moved))  # raises an error if it cannot be read
         except ModelUnavailable:
-            raise  # it is the caller that lacks something
+            raise  # the caller left something out
         except Exception as raised:
             error = execution.journal.broken or raised
             if not isinstance(error, TurnError) and not self._keep_going:
@@ -260,7 +260,7 @@ class InMemoryFleet:
                     raise
                 raise error from raised
             proposal = execution.stopped(error)
-            if isinstance(error, ApprovalNeeded):  # code may have wrapped it in an error of its own
+            if isinstance(error, ApprovalNeeded):  # code may have wrapped it in its own error
                 self.approvals.append(error.ask)
         if isinstance(proposal, ReportFailure):
             self.broke.append(proposal.error.code)

@@ -5,8 +5,8 @@
     verdict = guard.move(transfer)                                        # when
     assert verdict.refusal.rule == "cycle"                                # then
 
-Time stands still until `wait`. This guard, too, appends by itself what falls due: retries,
-escalations, expiries. `InMemoryGuard.given` takes up a log where it ended.
+Time stands still until `wait`. Like a real guard it appends what falls due: retries, escalations, expiries.
+`InMemoryGuard.given` continues a log where it ended.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -59,19 +59,19 @@ from protocol.wire.moves import Move
 T = TypeVar("T")
 
 START_US = 1_800_000_000_000_000
-"""When every guard in memory begins (UTC µs)."""
+"""When every in-memory guard begins (UTC µs)."""
 _MOST_EVENT_BYTES = (1 << 20) - 2048
-"""What the log of a server takes under the configuration that ships, headers left out."""
+"""What a server's log accepts under the default configuration, without headers."""
 _MOST_AT_ONCE = 50
-"""Events that one command may bring about: with more, consequences come to no end."""
+"""Limit of events from one command: beyond it, consequences never end."""
 
 
 class NotDecided(AssertionError):
     """A message became no event: it came too late, or a guard rejects it."""
 
 
-def _heard(parse: Callable[[bytes], T], body: bytes) -> T:
-    """Return a message as it is read from its bytes. Raises NotDecided for what would be a dead letter."""
+def _parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+    """Return a message as read from its bytes. Raises NotDecided for one that would become a dead letter."""
     try:
         return parse(body)
     except Malformed as error:
@@ -79,7 +79,7 @@ def _heard(parse: Callable[[bytes], T], body: bytes) -> T:
 
 
 class Conversations:
-    """What conversations remember, by the rules that a real guard keeps: shared by the guards of one test.
+    """What conversations remember, by the rules of a real guard; shared by the guards of one test.
 
     memory = Conversations()
     first = InMemoryGuard(fleet, memory=memory)
@@ -92,11 +92,11 @@ class Conversations:
 
     def facts(self, client: str, conversation: str) -> dict[str, Any]:
         """Return what a conversation remembers, by key, however old it is."""
-        standing = current_records(self._entries.get((client, conversation), ()), 0, 0.0)
-        return {record.key: record.fact.value for record in standing}
+        current = current_records(self._entries.get((client, conversation), ()), 0, 0.0)
+        return {record.key: record.fact.value for record in current}
 
     def forget(self, client: str, conversation: str) -> None:
-        """Forget all of a conversation."""
+        """Forget everything in a conversation."""
         self._entries.pop((client, conversation), None)
 
     def recall(self, client: str, conversation: str | None, now: int, max_age_s: float) -> tuple[Fact, ...]:
@@ -106,7 +106,7 @@ class Conversations:
         return recalled(self._entries.get((client, conversation), ()), now, max_age_s)
 
     def answered(self, answer: RequestCompleted, kept: FactsWithheld) -> None:
-        """Take in an answer, and what was withheld from the client before it."""
+        """Record an answer, and what was withheld from the client before it."""
         self._answers += 1
         if answer.conversation is not None:
             known = self._entries.setdefault((answer.to, answer.conversation), [])
@@ -118,17 +118,17 @@ class InMemoryGuard:
 
     Args:
         fleet: the members, as guards know them.
-        policies: by name; the submit says which one it wants.
-        prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
-        number: tells the requests of one test apart.
-        request: the id of the request; one made of `number` by default.
-        client: who submits; by default the fleet's first client.
-        now: when it begins, UTC µs.
-        breakers: by agent; those that fail from here on are counted, too. `BreakerEntry(state="open")` is one
-            that was opened by hand.
-        memory: what conversations remember. Guards that share one are those of one mesh.
-        served: returns True if anybody runs an agent. It is asked before time passes, and after.
-        on_event: is given each event once it is stored.
+        policies: by name; the submit names the one it wants.
+        prices: of models, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
+        number: distinguishes the requests of one test.
+        request: the id of the request; by default made from `number`.
+        client: the submitter; by default the fleet's first client.
+        now: when it begins (UTC µs).
+        breakers: by agent; later failures are counted, too. `BreakerEntry(state="open")` is one that was
+            opened by hand.
+        memory: what conversations remember. Guards that share it belong to one mesh.
+        served: returns True if an agent is being run. It is asked before and after time passes.
+        on_event: called with each event once it is stored.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class InMemoryGuard:
         self.bodies: list[bytes] = []
         self.breakers = dict(breakers or {})
         self.takers: set[str] = set()
-        """Agents that take what lies in their inboxes, for a task that fails because nobody claimed it."""
+        """Agents that take what is in their inboxes, for a task that fails because it was never claimed."""
         self.memory = memory or Conversations()
         self._frozen_at: int | None = None
         self._freezes: tuple[Span, ...] = ()
@@ -167,12 +167,12 @@ class InMemoryGuard:
         self._served, self._on_event = served, on_event
         self._events_before = 0
         self._seen: dict[str, tuple[bool, int]] = {}
-        self._said = 0
-        self._look()
+        self._controls = 0
+        self._note_served()
 
     @classmethod
     def given(cls, bodies: Iterable[bytes], fleet: Fleet) -> "InMemoryGuard":
-        """Return a guard that goes on where a log of one request ended. Raises as `codec.decode_event`."""
+        """Return a guard that continues a log of one request. Raises as `codec.decode_event`."""
         guard = cls(fleet)
         for body in bodies:
             event = codec.decode_event(body)
@@ -182,7 +182,7 @@ class InMemoryGuard:
         if guard.events:
             guard.request, guard.now = guard.events[-1].request, guard.events[-1].at
             guard._seen.clear()
-            guard._look()
+            guard._note_served()
         if guard.ledger.client is not None:
             guard.client = guard.ledger.client
         return guard
@@ -206,49 +206,49 @@ class InMemoryGuard:
 
     @property
     def holder(self) -> TurnState:
-        """Whose turn it is. Raises NotDecided when it is nobody's."""
+        """The turn that has the work. Raises NotDecided if the request has no holder."""
         turn = self.ledger.holder
         if turn is None:
             raise NotDecided(f"nobody holds the request: it is {self.ledger.status}")
         return turn
 
-    # --- what may be said -------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------
 
     def submit(self, text: str, *, facts: Facts = None, **rest: Any) -> AnyEvent:
-        """The client submits; `rest` are further fields of a submit. Returns the event that decided it.
+        """Submit as the client; `rest` are further fields of a submit. Returns the event that decided it.
 
         Args:
-            facts: by key, or with their labels, as `Client.submit` takes them.
+            facts: by key, or as `Fact` with labels, as in `Client.submit`.
         """
         return self.submit_whole(Submit(text=text, facts=facts_of(facts), **rest))
 
     def submit_whole(self, wanted: Submit) -> AnyEvent:
-        """Submit what is said already; returns the event that decided it."""
+        """Submit a complete `Submit`; return the event that decided it."""
         body = codec.encode(wanted)
-        what, digest = _heard(codec.parse_submit, body), codec.body_digest(body)
+        what, digest = _parsed(codec.parse_submit, body), codec.body_digest(body)
         cause = Cause(submit_id(self.request))
         role: SenderRole = "operator" if self.client in self.fleet.operators else "client"
         return self._event(self.process(Command(self.request, self.client, what, cause, role, digest)))
 
     def move(self, move: Move, report: Report | None = None) -> AnyEvent:
-        """The holder asks for a move. Returns the verdict."""
+        """Propose a move as the holder. Returns the verdict."""
         turn = self.holder
         return self.propose(
             MoveProposed(turn=turn.id, round=turn.round, move=move, report=report or Report())
         )
 
     def fail(self, code: str = "bug", *, permanent: bool = False) -> AnyEvent:
-        """The holder's turn breaks."""
+        """Let the holder's turn fail."""
         turn = self.holder
         error = Failure(code=code, message="it broke", permanent=permanent)
         return self.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
 
     def claim(self, offer: str, agent: str) -> AnyEvent:
-        """An agent claims an offered task."""
+        """Claim an offered task as an agent."""
         return self.propose(OfferClaimed(turn=TurnId(offer), round=0), agent)
 
     def propose(self, proposal: Proposal, by: str | None = None) -> AnyEvent:
-        """Judge a proposal, read from its bytes, in the name of `by`: the agent whose turn it names."""
+        """Judge a proposal, read from its bytes, in the name of `by`: by default the agent of its turn."""
         sender = AgentName(by) if by is not None else self.ledger.turns[proposal.turn].agent
         body = codec.encode(proposal)
         try:
@@ -262,44 +262,44 @@ class InMemoryGuard:
         return self._event(self.process(Command(self.request, sender, proposal, cause, "agent")))
 
     def reply(self, value: Any, by: str = "somebody", *, turn: TurnState | None = None) -> AnyEvent:
-        """The client or a person replies to the question that was asked, by default by the holder."""
+        """Reply to the question of a turn, by default the holder's, as the client or a person."""
         turn = turn or self.holder
         asked = turn.asked or self.client
-        said = ReplyToAsk(id=self._id(), turn=turn.id, round=turn.round, value=value, by=by)
-        return self.say(said, asked if asked in self.fleet.clients else self._operator())
+        answer = ReplyToAsk(id=self._id(), turn=turn.id, round=turn.round, value=value, by=by)
+        return self.say(answer, asked if asked in self.fleet.clients else self._operator())
 
     def resolve(self, by: str = "somebody", **rest: Any) -> AnyEvent:
-        """A person decides an escalation: `to=…`, `again=True`, or `complete=True, answer=…`."""
+        """Decide an escalation as a person: `to=…`, `again=True`, or `complete=True, answer=…`."""
         return self.say(Resolve(id=self._id(), turn=self.holder.id, by=by, **rest), self._operator())
 
     def say(self, control: Control, sender: str) -> AnyEvent:
-        """Obey a control message. Raises NotDecided where a guard would not."""
-        control = _heard(codec.parse_control, codec.encode(control))
+        """Obey a control message. Raises NotDecided if a guard would not."""
+        control = _parsed(codec.parse_control, codec.encode(control))
         cause = control_cause(self.request, sender, control.id)
         role = self.fleet.role_of(sender)
         return self._event(self.process(Command(self.request, AgentName(sender), control, cause, role)))
 
     def wait(self, seconds: float) -> list[AnyEvent]:
         """Let time pass; return what fell due."""
-        self._look()
+        self._note_served()
         self.now += round(seconds * 1e6)
-        self._look()
+        self._note_served()
         before = self._events_before = len(self.events)
         woken = self._decider.wake(self.fleet, self._moment(), mesh_frozen=self.mesh_frozen)
         self.due_at = drive(woken, self._take).wake_at
         return self.events[before:]
 
-    # --- as a guard does --------------------------------------------------------------------------
+    # --- deciding --------------------------------------------------------------------------
 
     def process(self, command: Command) -> steps.Outcome:
-        """Decide one message; append the consequences before and after it, too."""
-        self._look()
+        """Decide one message; also append the consequences before and after it."""
+        self._note_served()
         self._events_before = len(self.events)
         begun = self._decider.handle(command, self.fleet, self._moment(), mesh_frozen=self.mesh_frozen)
         settled = drive(begun, self._take)
         self.due_at = settled.wake_at
         assert settled.outcome is not None
-        self._look()
+        self._note_served()
         return settled.outcome
 
     def _moment(self) -> steps.Moment:
@@ -318,13 +318,13 @@ class InMemoryGuard:
                     )
                 )
             case steps.NeedAttendance(turns):
-                self._look()
+                self._note_served()
                 step.supply(tuple(map(self._attendance, turns)))
             case steps.NeedReaders(offers):
-                self._look()
+                self._note_served()
                 step.supply(tuple(readers_seen(offer, self._readers(offer)) for offer in offers))
             case steps.NeedUndecided():
-                step.supply(False)  # what was said is decided at once
+                step.supply(False)  # every message is decided at once
             case steps.Append(event):
                 step.supply(self._store(event))
             case steps.Appended(counts=counts):
@@ -333,7 +333,7 @@ class InMemoryGuard:
                     changed = breaker.counted(self._breaker(count.agent), rules, count, self.now)
                     self.breakers[count.agent] = changed or self._breaker(count.agent)
             case _:
-                pass  # nobody is told: whoever drives this guard reads its events
+                pass  # no notice: the caller of this guard reads its events
 
     def _attendance(self, turn: TurnState) -> steps.Attendance:
         served, since = self._seen[turn.agent]
@@ -355,7 +355,7 @@ class InMemoryGuard:
         return steps.VerdictContext(use)
 
     def _asked(self, agent: AgentName, cause: Cause) -> Permit:
-        """Return by which state of an agent's breaker the message `cause` is judged; it may be the trial."""
+        """Return which state of an agent's breaker judges the message `cause`; it may be the trial."""
         use = breaker.asked(self._breaker(agent), self.fleet.breaker_of(agent), self.now, cause)
         if use.write is not None:
             self.breakers[agent] = use.write
@@ -386,8 +386,8 @@ class InMemoryGuard:
         self._on_event(event)
         return steps.Stored(event, body, self._moment())
 
-    def _look(self) -> None:
-        """Note which agents are served, and since when, as a real guard does all the time."""
+    def _note_served(self) -> None:
+        """Note which agents are served, and since when, as a real guard does continuously."""
         working = {turn.agent for turn in self.ledger.open.values()} - {HUMAN}
         for agent in {*self.fleet.agents, *working}:
             served = self._served(agent)
@@ -395,8 +395,8 @@ class InMemoryGuard:
                 self._seen[agent] = (served, self.now)
 
     def _id(self) -> str:
-        self._said += 1
-        return f"said-{self._said}"
+        self._controls += 1
+        return f"said-{self._controls}"
 
     def _operator(self) -> str:
         return self.fleet.operators[0] if self.fleet.operators else "operator"

@@ -1,4 +1,4 @@
-"""A mesh on this machine for one program: a bus alone, or server, guard and agents in one process.
+"""A mesh on this machine for one program: a bus only, or server, guard and agents in one process.
 
 async with LocalMesh([front, greeter], tmp_path) as mesh:
     outcome = await mesh.send("Say hello", facts={"name": "Ada"})
@@ -35,7 +35,7 @@ def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:
     """Return a fleet of these agents, with a client, an operator and a viewer.
 
     Args:
-        agents: names, or whole entries; the first is the one to begin with.
+        agents: names, or whole entries; the first is the entry agent.
         human: True if people can be asked.
     """
     entries = [AgentEntry(name=AgentName(each)) if isinstance(each, str) else each for each in agents]
@@ -53,12 +53,12 @@ def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:
 class EmbeddedBus(Lifecycle):
     """`async with EmbeddedBus(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
 
-    The server runs under the very configuration that a deployment gets.
+    The server runs under exactly the configuration of a deployment.
 
     Args:
-        directory: where keys and store lie; a second start finds them again.
-        sync_always: fsync every message. Tests of anything but durability do without.
-        anonymous: the client that connections without credentials are.
+        directory: for keys and store; a second start finds them again.
+        sync_always: fsync every message. Tests that are not about durability do without it.
+        anonymous: the client that connections without credentials act as.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class EmbeddedBus(Lifecycle):
 
     @contextlib.asynccontextmanager
     async def connected_as(self, name: str) -> AsyncIterator[Bus]:
-        """Give a connection with the credentials of `name`, and close it."""
+        """Yield a connection with the credentials of `name`, and close it."""
         async with await self.connect_as(name) as bus:
             yield bus
 
 
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _READY_S = 60.0
 _GRACE_S = 5.0
 
@@ -114,11 +114,11 @@ class LocalMesh:
     """A real nats-server, a real guard and the runtimes of these agents, each under its own credentials.
 
     Args:
-        agents: the code. Other agents of the fleet are not served.
-        directory: for keys and store; a fresh one for each test.
-        fleet: who may do what; by default one of these agents, the first being the one to begin with.
+        agents: their code. Other agents of the fleet are not served.
+        directory: for keys and store; a new one for each test.
+        fleet: the members and their permissions; by default a fleet of these agents, entered at the first.
         policies: by name, as in `InMemoryGuard`.
-        prices: what models cost, by id, as in `InMemoryGuard`.
+        prices: of models, by id, as in `InMemoryGuard`.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LocalMesh:
         self.store = ArtifactStore.at(self.fleet.artifacts)
         """Where the agents save artifacts."""
         self.bus = EmbeddedBus(self.fleet, directory)
-        """The server, and everybody's credentials."""
+        """The server, and the credentials of all members."""
         self._policies = dict(policies or {"default": Policy()})
         self._prices = dict(prices or {})
         self._stack = contextlib.AsyncExitStack()
@@ -157,16 +157,15 @@ class LocalMesh:
         Args:
             submit: further arguments of `Client.submit`.
 
-        Raises TimeoutError, which says what happened last and who has the request, and what `Client.wait`
-        raises.
+        Raises TimeoutError, which names the last event and the holder, and the errors of `Client.wait`.
         """
         client = await self.client()
         request = await client.submit(text, **submit)
         try:
             return await client.wait(request, timeout_s=within_s)
         except TimeoutError as late:
-            stands = _stands(await self.events(request))
-            raise TimeoutError(f"no end of {request} within {within_s:g} s: {stands}") from late
+            state = _summary(await self.events(request))
+            raise TimeoutError(f"no end of {request} within {within_s:g} s: {state}") from late
 
     async def events(self, request: str) -> list[AnyEvent]:
         """Return a request's log."""
@@ -177,7 +176,7 @@ class LocalMesh:
     # --- life -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Start everything and wait until it takes work. Raises what a service dies of."""
+        """Start everything and wait until it takes work. Raises the error that a service dies of."""
         try:
             await self._stack.enter_async_context(self.bus)
             self._stack.push_async_callback(self.bus.server.kill)  # this store is not read again
@@ -188,7 +187,7 @@ class LocalMesh:
             async with asyncio.timeout(_READY_S):
                 while not all(worker.ready for worker in self._workers):
                     self._raise_if_dead()
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         except BaseException:
             await self._end()
             raise
@@ -197,7 +196,7 @@ class LocalMesh:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop everything. Raises what a service died of, unless something else is wrong already."""
+        """Stop everything. Raises the error that a service died of, unless another error is being raised."""
         try:
             if error is None:
                 self._raise_if_dead()
@@ -224,7 +223,7 @@ class LocalMesh:
                 task.result()
 
     async def _end(self) -> None:
-        """Agents first: a guard that is still there decides what they propose last."""
+        """End agents first, so that the guard can decide their last proposals."""
         for worker, task in reversed(self._workers.items()):
             await worker.drain(_GRACE_S)
             task.cancel()
@@ -233,15 +232,15 @@ class LocalMesh:
         await self._stack.aclose()
 
 
-def _stands(happened: Sequence[AnyEvent]) -> str:
-    """Return the last event, the codes of its turn, and the request's holder."""
+def _summary(happened: Sequence[AnyEvent]) -> str:
+    """Describe the last event, the codes of its turn, and the request's holder."""
     if not happened:
-        return "no guard has taken it up"
+        return "no guard has decided it"
     last, holder = happened[-1], fold(happened).holder
     led = [event for event in reversed(happened) if event.turn and event.turn == last.turn]
     codes = ": ".join(dict.fromkeys(code for event in led if (code := _code(event))))
-    whose = "nobody" if holder is None else holder.asked or holder.agent
-    return f"the last event is {type_of(last)}{codes and f' ({codes})'}, and {whose} has it"
+    owner = "no agent" if holder is None else holder.asked or holder.agent
+    return f"the last event is {type_of(last)}{codes and f' ({codes})'}, and {owner} has it"
 
 
 def _code(event: AnyEvent) -> str:

@@ -1,8 +1,7 @@
 """The project in this directory: which fleet a command means, and the template of a new one.
 
-A fleet is the file here, a named one, a reference fleet, or just these agents. The starter is a small fleet
-of one's own, which runs and passes its tests as it is written; `template/` is that project, under the names
-that are replaced here.
+A fleet is the file here, a named file, a reference fleet, or just some agents. The starter is a small fleet,
+which runs and passes its tests as written; `template/` is that project, with names that are replaced here.
 """
 
 import contextlib
@@ -27,13 +26,13 @@ from protocol.wire.ids import is_name
 _CHECKOUT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""
 _CLIENT = "app"
-"""The client of a fleet that names none."""
+"""The client of a fleet that defines none."""
 DATA = {"SUPPORT_DB": "support.db", "RECRUITING_DB": "recruiting.db", "CODE_SCRATCH": "code"}
-"""Where the reference fleets keep what they change, by the variable that names it."""
+"""Where the reference fleets keep their data, by the variable that names the place."""
 
 
 def reference_fleet(name: str) -> Path:
-    """Return the directory of a fleet under agents/: of a checkout, else as it was installed with the wheel.
+    """Return the directory of a fleet under agents/: in the checkout, else as installed by the wheel.
 
     Raises UsageWrong if there is none of that name.
     """
@@ -45,7 +44,7 @@ def reference_fleet(name: str) -> Path:
 
 
 def _installed() -> Iterator[Path]:
-    """Yield the folder of the wheel's `agents/`. No package holds it: openai-agents owns that import name."""
+    """Yield the folder of the wheel's `agents/`. It is in no package: openai-agents owns that import name."""
     with contextlib.suppress(PackageNotFoundError):
         for file in distribution("handoff-mesh").files or ():
             if file.parts[-3:-2] == ("agents",) and file.name == FILE_NAME:
@@ -56,8 +55,8 @@ def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
     """Return a fleet and the directories that hold its modules.
 
     Args:
-        named: nothing, for mesh.toml here; a fleet file or its directory; the name of a reference
-            fleet; or `MODULE:NAME` once or several times, for a fleet made of just these agents.
+        named: nothing, for mesh.toml here; a fleet file or its directory; the name of a reference fleet; or
+            `MODULE:NAME` once or several times, for a fleet of just these agents.
 
     Raises UsageWrong, FleetFileError, AgentNotFound.
     """
@@ -79,7 +78,7 @@ def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
 
 
 def _package_root(home: Path) -> tuple[Path, ...]:
-    """Return the directory that holds the package which `home` is part of, if it is part of one."""
+    """Return the directory that holds the package of `home`, if it is part of one."""
     if not (home / "__init__.py").is_file():
         return ()
     root = home
@@ -105,11 +104,11 @@ def _fleet_of(modules: Sequence[str]) -> FleetFile:
 
 
 def with_client(file: FleetFile, *, runs: Collection[str] = ()) -> FleetFile:
-    """Return a fleet as `mesh dev` runs it: one without clients gets the client `app`. Raises UsageWrong.
+    """Return a fleet as `mesh dev` runs it: if it has no client it gets the client `app`. Raises UsageWrong.
 
     Args:
-        runs: the clients of the mesh that runs already; it keeps `app`, as which connections without
-            credentials are known to its server for good.
+        runs: clients of the mesh that is running; it keeps `app`, because its server always treats
+            connections without credentials as that client.
     """
     if _CLIENT in file.clients or (file.clients and _CLIENT not in runs):
         return file
@@ -121,21 +120,21 @@ def with_client(file: FleetFile, *, runs: Collection[str] = ()) -> FleetFile:
 def port_of(directory: Path) -> int:
     """Return the port of a mesh whose store is in `directory`: the same each time.
 
-    It lies below the ports that a system gives out by itself. The next one is the page's.
+    It is below the ports that a system assigns by itself. The next port is the page's.
     """
     return 20_000 + zlib.crc32(str(directory.resolve()).encode()) % 5_000 * 2
 
 
 def data_environment(directory: Path) -> dict[str, str]:
-    """Return the variables that keep the reference fleets' data in `directory`; those that are set stay."""
+    """Return the variables that keep the reference fleets' data in `directory`, except those already set."""
     own = {variable: str(directory.absolute() / name) for variable, name in DATA.items()}
     return {name: value for name, value in own.items() if name not in os.environ}
 
 
 def model_environment(kind: str) -> dict[str, str | None]:
-    """Return the variables of agents that such a model drives; None takes a variable away.
+    """Return the variables of agents driven by a kind of model; None removes a variable.
 
-    Nothing is spent unasked: agents that rules drive do not get the key. Raises ModelUnavailable.
+    No money is spent unasked: agents driven by rules do not get the key. Raises ModelUnavailable.
     """
     mode(kind)
     return {VARIABLE: kind, **(dict.fromkeys(secrets()) if kind == SCRIPTED else {})}
@@ -148,13 +147,13 @@ _PACKAGE, _FLEET = "yours", "your-fleet"
 _TAKEN = {"agents", "mesh", "protocol", "tests"}
 """Import names that a starter's package must not hide."""
 _PLAIN = {"gitignore": ".gitignore"}
-"""Files that bear another name here, where they would act on this project."""
+"""Files with another name here, so that they do not take effect in this project."""
 
 
 def write_starter(directory: Path) -> list[Path]:
     """Write a starter project, named after its directory; return its files.
 
-    Raises UsageWrong if that name is no fleet's, if a file is there already, or if none can be written.
+    Raises UsageWrong if that name is no valid fleet name, a file exists already, or a file cannot be written.
     """
     fleet = re.sub(r"[^a-z0-9]+", "-", directory.resolve().name.lower()).strip("-")
     package = fleet.replace("-", "_")

@@ -1,4 +1,4 @@
-"""Take up what is saved while `mesh dev` runs: the fleet file is adopted, agents start with the new code.
+"""Apply what is saved while `mesh dev` runs: the fleet file is adopted, agents start with the new code.
 
 Files that no agent reads restart nothing: those in dot folders, and policies for `mesh replay --policy`.
 """
@@ -19,7 +19,7 @@ from mesh.settings import FILE_NAME
 from protocol.wire.config import Policy
 
 _READ = {".j2", ".jinja", ".md", ".py", ".toml", ".txt"}
-"""Endings of code, prompts and rules. Agents may write files with others."""
+"""Suffixes of code, prompts and rules. Agents may write files with others."""
 _NOT_READ = ("tests", "build", "dist")
 _NOT_CODE = {*_NOT_READ, "node_modules", "__pycache__"}
 
@@ -27,14 +27,14 @@ _NOT_CODE = {*_NOT_READ, "node_modules", "__pycache__"}
 class Reload:
     """Watches folders for a mesh, until it is cancelled: code, prompts, rules, and the fleet file.
 
-    An agent's new process takes the place of the old one only once it takes work. What cannot be read or
-    started is told, once, and the old one goes on. One mistake hides no other.
+    An agent's new process replaces the old one only once it takes work. What cannot be read or started is
+    reported once, and the old process continues. One mistake hides no other.
 
     Args:
         paths: the project's folders.
         read: reads the fleet file again. Raises FleetFileError, UsageWrong.
-        tell: called with one line on what was taken up, or why not.
-        started: set once the mesh has started; what is saved before is taken up then.
+        tell: called with one line on what was applied, or why not.
+        started: set once the mesh has started; earlier changes are applied then.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Reload:
         self._paths = tuple(dict.fromkeys(path.resolve() for path in paths))
 
     async def run(self) -> None:
-        """Take up every change. Raises UsageWrong where `watchfiles` is not installed."""
+        """Apply every change. Raises UsageWrong if `watchfiles` is not installed."""
         try:
             from watchfiles import DefaultFilter, awatch
         except ImportError:
@@ -63,7 +63,7 @@ class Reload:
             ignore_permission_denied=True,
         ):
             await self._started.wait()
-            await self._take_up(sorted({Path(path) for _, path in changes}))
+            await self._apply(sorted({Path(path) for _, path in changes}))
 
     def _is_read(self, path: Path) -> bool:
         """Return True if agents or the mesh may read this file."""
@@ -71,7 +71,7 @@ class Reload:
         hidden = any(part.startswith(".") for root in roots for part in path.relative_to(root).parts)
         return path.suffix in _READ and not hidden and not _is_policy(path)
 
-    async def _take_up(self, changed: Sequence[Path]) -> None:
+    async def _apply(self, changed: Sequence[Path]) -> None:
         fleet = [path for path in changed if path.name == FILE_NAME]
         if fleet:
             try:
@@ -86,18 +86,18 @@ class Reload:
             await self._renew(others)
 
     def _refuse(self, wrong: object) -> None:
-        told = str(wrong).replace(":\n", ": ").replace("\n", "; ")
-        self._tell(f"{told}; what ran before goes on")
+        text = str(wrong).replace(":\n", ": ").replace("\n", "; ")
+        self._tell(f"{text}; what ran before goes on")
 
     async def _adopt(self) -> None:
         file = self._read()
         if file != self._mesh.file:
             changes = await self._mesh.adopt(file)
-            told = "; ".join(f"{change.action} {change.what}" for change in changes)
-            self._tell(f"{FILE_NAME} changed: {told or 'modules alone'}")
+            summary = "; ".join(f"{change.action} {change.what}" for change in changes)
+            self._tell(f"{FILE_NAME} changed: {summary or 'modules alone'}")
 
     async def _renew(self, changed: Sequence[Path]) -> None:
-        """Start every agent anew, side by side; report each that cannot start, and the others in one line."""
+        """Restart every agent concurrently; report each that cannot start, and the others in one line."""
         names = ", ".join(path.name for path in changed)
         began = time.monotonic()
         agents = [each for each in self._mesh.services.values() if each.name != GUARD]
@@ -111,7 +111,7 @@ class Reload:
             self._tell(f"{names} changed: {_count(running, agents)} the new code, {took}")
 
     async def _renewed(self, agent: ServiceProcess) -> str:
-        """Start an agent anew. Return why that failed; empty if it runs."""
+        """Restart an agent. Return why that failed; empty if it runs."""
         try:
             return "" if await self._mesh.renew(agent) else "cannot start with it"
         except (MeshError, OSError) as wrong:
@@ -126,7 +126,7 @@ def _count(running: Sequence[ServiceProcess], agents: Sequence[ServiceProcess]) 
 
 
 def _is_policy(path: Path) -> bool:
-    """Return True for a file of a policy's numbers, which only `mesh replay --policy` reads."""
+    """Return True for a policy file, which only `mesh replay --policy` reads."""
     if path.suffix != ".toml":
         return False
     try:
@@ -137,14 +137,14 @@ def _is_policy(path: Path) -> bool:
 
 
 def mistakes_under(folder: Path) -> Iterator[str]:
-    """Yield, with file and line, what is no Python in a project's folder."""
+    """Yield, with file and line, what is not valid Python in a project's folder."""
     for path, folders, names in os.walk(folder):
         folders[:] = [each for each in folders if not each.startswith(".") and each not in _NOT_CODE]
         yield from _mistakes(Path(path, name) for name in sorted(names) if not name.startswith("."))
 
 
 def _mistakes(files: Iterable[Path]) -> Iterator[str]:
-    """Yield, with file and line, what is no Python."""
+    """Yield, with file and line, what is not valid Python."""
     for file in files:
         if file.suffix == ".py" and file.is_file():
             try:

@@ -1,9 +1,9 @@
-"""A request through agents in this very process: for a first try, a script, a notebook.
+"""A request through agents in this process: for a first try, a script, a notebook.
 
     print(mesh.run_sync([front, greeter], "Ada").answer)
 
-The guard's decider and the journal are those of a deployment, and the same file runs as services later. Time
-is real, and models and tools are called. Nothing outlives the call: a crash loses the request.
+The guard's decider and the journal are those of a deployment, and the same file can later run as services.
+Time is real, and models and tools are called. Nothing outlives the call: a crash loses the request.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from mesh.agent._reply_schema import SchemaUnusable, check_reply
-from mesh.agent.definition import Agent, AgentNotFound, prepared, put_away
+from mesh.agent.definition import Agent, AgentNotFound, close_toolboxes, prepared
 from mesh.agent.values import Facts, facts_of
 from mesh.client import SubmitRejected
 from mesh.client.follow import Outcome, Question, outcome_of
@@ -37,11 +37,11 @@ from protocol.wire.ids import HUMAN, request_id
 
 T = TypeVar("T")
 OnQuestion = Callable[[Question], Any]
-"""Returns the reply, or what is awaited for it."""
+"""Returns the reply, or an awaitable of it."""
 
 
 class RequestWaits(MeshError, code="run.waits"):
-    """A request has no end here: a person has it, or nobody replied. `events` is its log so far."""
+    """A request has no end here: a person has it, or a question got no reply. `events` is its log so far."""
 
     def __init__(self, request: str, why: str, events: Sequence[AnyEvent]) -> None:
         super().__init__(f"the request has no end: {why}")
@@ -62,13 +62,13 @@ async def run(
 
     Args:
         agents: one, or all that may hand work to each other; the first gets the request.
-        on_question: answers what agents ask the client or a person, approvals too; it may be a coroutine.
+        on_question: answers questions to the client or a person, including approvals; may be a coroutine.
         policy: the limits that the guard keeps.
-        on_event: is given each event of the request's log.
-        submit: further fields of the submit, as `Client.submit` takes them.
+        on_event: called with each event of the request's log.
+        submit: further fields of the submit, as in `Client.submit`.
 
-    Raises RequestWaits where only a person could go on, SubmitRejected, ReplyInvalid, and what agents' code
-    raises.
+    Raises RequestWaits if only a person could continue, SubmitRejected, ReplyInvalid, and errors of agents'
+    code.
     """
     wanted = Submit(text=text, facts=facts_of(facts), **submit)
     return await run_whole(agents, wanted, on_question=on_question, policy=policy, on_event=on_event)
@@ -81,7 +81,7 @@ def run_sync(
     on_question: OnQuestion | None = None,
     **how: Any,
 ) -> Outcome:
-    """Do as `run` does, without `async`; it works where an event loop runs already, as in a notebook.
+    """Do as `run` does, without `async`; it also works inside a running event loop, as in a notebook.
 
     `on_question` is called in a thread, so it may call `input`. An interrupt ends the run.
     """
@@ -108,7 +108,7 @@ async def run_whole(
     policy: Policy | None = None,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
 ) -> Outcome:
-    """Do as `run` does for a submit that is made already."""
+    """Do as `run` does, for a complete `Submit`."""
     code = _by_name((agents,) if isinstance(agents, Agent) else tuple(agents))
     fleet, now = fleet_of(*code), _now()
     guard = InMemoryGuard(
@@ -128,7 +128,7 @@ async def run_whole(
             raise SubmitRejected(guard.request, "malformed", str(wrong)) from None
         await _RunningFleet(guard, code, on_question).walk()
     finally:
-        await put_away(tools)
+        await close_toolboxes(tools)
     end = guard.ledger.ended
     if not isinstance(end, Ended):
         raise RequestWaits(guard.request, _why(guard), guard.events)
@@ -136,7 +136,7 @@ async def run_whole(
 
 
 def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
-    """Return agents by name. Raises TypeError for anything else, ValueError for none, or a name twice."""
+    """Return agents by name. Raises TypeError for anything else, ValueError for no agent or a name twice."""
     found: dict[str, Agent] = {}
     for each in agents:
         if not isinstance(each, Agent):
@@ -149,7 +149,7 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
 
 
 def _why(guard: InMemoryGuard) -> str:
-    """Return what a request waits for that has no end."""
+    """Return what a request without an end waits for."""
     turn = guard.ledger.holder or next(iter(guard.ledger.open.values()), None)
     if turn is None:
         return "nobody has it"
@@ -199,7 +199,7 @@ class _RunningFleet(InMemoryFleet):
             )
         )
         value = await value if inspect.isawaitable(value) else value
-        with contextlib.suppress(SchemaUnusable):  # the asker's mistake
+        with contextlib.suppress(SchemaUnusable):  # the mistake of the agent that asked
             await asyncio.to_thread(check_reply, ask.schema, value)
         return _Reply(value)
 
@@ -208,11 +208,11 @@ class _RunningFleet(InMemoryFleet):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Let the guard's time be the present, and what is due be decided."""
+        """Set the guard's time to the present, and decide what is due."""
         self.guard.wait(max(0.0, (_now() - self.guard.now) / 1e6))
 
     async def _while_current(self, held: TurnState, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what work comes to; None once its turn's round is over, when it is cancelled."""
+        """Return the result of `work`; None if its turn's round ended first, which cancels it."""
         run = (held.id, held.round, held.state)
         task = asyncio.ensure_future(work)
         try:
@@ -245,8 +245,8 @@ def _now() -> int:
 def agents_in(reference: str) -> list[Agent]:
     """Return all agents of the file or module in `FILE:AGENT`, the named one first.
 
-    Without `:AGENT` it is the only agent, or the one called `agent`. Raises AgentNotFound, and what the
-    file raises.
+    Without `:AGENT` it is the only agent, or the one called `agent`. Raises AgentNotFound, and errors of the
+    file.
     """
     place, _, name = reference.partition(":")
     module = _imported(place)
@@ -261,14 +261,14 @@ def agents_in(reference: str) -> list[Agent]:
 
 
 def _imported(place: str) -> ModuleType:
-    """Return the module in a file, or of that name. Raises AgentNotFound."""
+    """Return the module in a file, or the module of that name. Raises AgentNotFound."""
     path = Path(place)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
         raise AgentNotFound(f"there is no file {place}")
     home = str((path.parent if is_file else Path()).resolve())
     if home not in sys.path:
-        sys.path.insert(0, home)  # as Python itself does for a script
+        sys.path.insert(0, home)  # as Python does for a script
     name = path.stem if is_file else place
     try:
         module = importlib.import_module(name)

@@ -1,6 +1,6 @@
 """An embedded nats-server: one child process on one store; and what ends a child with its parent.
 
-Nobody else works on the store meanwhile. The server answers before `start` returns. It does not outlive this
+No other process uses the store meanwhile. The server answers before `start` returns. It does not outlive this
 process, however this process ends. It is stopped by the process id that we hold, never by name.
 """
 
@@ -38,22 +38,22 @@ from mesh.model.vendors import secrets
 _LOCK = ".lock"
 _LOG_LINES = 12
 _PROBE_S = 2.0
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _PATIENCE_S = 10.0
 _READY_S = 60.0
-"""How long recovery of the store may take."""
+"""How long recovery of the store may take (s)."""
 _TAKEN = "bind: address already in use"
 _LASTING = 20_000, 32_768
-"""Ports for servers: below those that systems give to outgoing connections."""
+"""Ports for servers: below those that systems use for outgoing connections."""
 _HEAP = "1024MiB"
 """Soft limit of the server's heap (GOMEMLIMIT)."""
 _RELOADED = b"Reloaded server configuration"
-_LIBC = ctypes.CDLL(None)  # loaded early: between fork and exec nothing may be
+_LIBC = ctypes.CDLL(None)  # loaded early: nothing may be loaded between fork and exec
 _PR_SET_PDEATHSIG = 1
 _WATCH = 'read -r _; kill -s "$1" -- "$2"; sleep 5; kill -s KILL -- "$2"'
 
 Guard = Literal["signal", "pipe"]
-"""How the parent's end is noticed: the kernel's parent-death signal, or a watched pipe."""
+"""How the parent's end is detected: the kernel's parent-death signal, or a watched pipe."""
 
 
 class ParentDeath:
@@ -63,8 +63,8 @@ class ParentDeath:
     then ends the child.
 
     Args:
-        number: what the child gets when this process ends. With the pipe, SIGKILL follows 5 s later.
-        guard: by default the best that this machine has.
+        number: the signal for the child when this process ends. With the pipe, SIGKILL follows 5 s later.
+        guard: by default the best one on this machine.
     """
 
     def __init__(self, number: signal.Signals = signal.SIGKILL, guard: Guard | None = None) -> None:
@@ -74,13 +74,13 @@ class ParentDeath:
 
     @property
     def preexec(self) -> Callable[[], None] | None:
-        """The `preexec_fn` to start the child with. The kernel looks at the *thread* that starts it."""
+        """The `preexec_fn` to start the child with. The kernel watches the *thread* that starts it."""
         if self._guard == "pipe":
             return None
         return partial(_die_with, os.getpid(), self._number)
 
     def watch(self, pid: int) -> None:
-        """Begin to guard a child that was started; with the pipe, `-pid` stands for its process group."""
+        """Begin to guard a started child; with the pipe, `-pid` stands for its process group."""
         if self._guard == "pipe":
             self.release()
             self._watcher = subprocess.Popen(
@@ -92,7 +92,7 @@ class ParentDeath:
             )
 
     def release(self) -> None:
-        """Stop guarding: the child has ended, and its process id may be another's soon. Idempotent."""
+        """Stop guarding: the child has ended, and its process id may soon be reused. Idempotent."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.kill()  # before the pipe closes
@@ -104,12 +104,12 @@ class ParentDeath:
 def _die_with(parent: int, number: int) -> None:
     """Ask the kernel, in a child, for the parent-death signal."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it died before we could ask
+    if os.getppid() != parent:  # the parent died before we could ask
         os._exit(1)
 
 
 class Lifecycle(ABC):
-    """Base of what `async with` starts and stops: a start that fails leaves nothing behind."""
+    """Base of what `async with` starts and stops. A start that fails leaves nothing behind."""
 
     @abstractmethod
     async def start(self) -> None: ...
@@ -130,7 +130,7 @@ class Lifecycle(ABC):
 
 
 def server_binary() -> Path:
-    """Return the nats-server beside this interpreter, else the one on the PATH. Raises ServerMissing."""
+    """Return the nats-server next to this interpreter, else the one on the PATH. Raises ServerMissing."""
     beside = Path(sys.executable).parent / "nats-server"
     if beside.is_file():
         return beside
@@ -142,7 +142,7 @@ def server_binary() -> Path:
 
 
 class _PortTaken(ServerFailed, code="server.port_taken"):
-    """Somebody has the port that the server is to listen on."""
+    """Another process has the port that the server should listen on."""
 
 
 class EmbeddedServer(Lifecycle):
@@ -151,15 +151,15 @@ class EmbeddedServer(Lifecycle):
     Args:
         accounts: configuration text without listeners and storage (`mesh.bus.roles.accounts_config`);
             empty for a server without credentials.
-        store: a directory of the server's own: its data, configuration, log and lock.
-        port: TCP port on 127.0.0.1; 0 lets the system choose. A server that is started again keeps its port.
+        store: the server's own directory: its data, configuration, log and lock.
+        port: TCP port on 127.0.0.1; 0 lets the system choose. A restarted server keeps its port.
         sync_always: fsync each stored message before it is acknowledged.
-        probe_seed: nkey seed of a user that may ask `$JS.API.INFO` (the admin's): readiness then means that
-            JetStream answers it. Without one and with `accounts`, `healthz` alone decides.
-        name: of the server; each in a cluster has its own.
-        lock_wait_s: how long to wait for the store: the server of a process that has just died is still
-            on its way out.
-        extra: lines added to the configuration, for instance a cluster.
+        probe_seed: nkey seed of a user that may ask `$JS.API.INFO` (the admin's). The server is then ready
+            when JetStream answers it. Without a seed and with `accounts`, `healthz` alone decides.
+        name: the server's; each one in a cluster has its own.
+        lock_wait_s: how long to wait for the store (s): the server of a process that has just died may
+            still be ending.
+        extra: lines added to the configuration, such as those of a cluster.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class EmbeddedServer(Lifecycle):
         self._monitor_port = 0
         self._listens = ("", "")
 
-    # --- what one asks it -------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -202,7 +202,7 @@ class EmbeddedServer(Lifecycle):
 
     @property
     def pid(self) -> int:
-        """The server's process id. Raises ServerFailed when none was started."""
+        """The server's process id. Raises ServerFailed if it was never started."""
         if self._process is None:
             raise ServerFailed("the server is not started")
         return self._process.pid
@@ -231,10 +231,10 @@ class EmbeddedServer(Lifecycle):
             try:
                 await self._start()
                 return
-            except _PortTaken:  # by what chose the same, or connects from there at the moment
+            except _PortTaken:  # by another process, as its port or for a connection
                 if time.monotonic() > give_up_at:
                     raise
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _start(self) -> None:
         binary = server_binary()
@@ -253,9 +253,10 @@ class EmbeddedServer(Lifecycle):
             raise
 
     async def reload(self, accounts: str) -> None:
-        """Give the running server other accounts; who keeps theirs stays connected. Raises ServerFailed.
+        """Give the running server other accounts. Members that keep theirs stay connected. Raises
+        ServerFailed.
 
-        It reads them twice: nats-server 2.15 connects the imports of a new account the second time.
+        The server reads them twice: nats-server 2.15 connects the imports of a new account the second time.
         """
         self._accounts = accounts
         self._write_configuration(again=True)
@@ -279,7 +280,7 @@ class EmbeddedServer(Lifecycle):
     async def ended(self) -> int:
         """Wait for its end and return its exit status; negative for a signal."""
         while self.running:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         assert self._process is not None
         return int(self._process.returncode)
 
@@ -287,7 +288,7 @@ class EmbeddedServer(Lifecycle):
 
     @contextlib.asynccontextmanager
     async def _locked(self) -> AsyncIterator[int]:
-        """Hold the store's lock. The child inherits it and so keeps it for as long as it lives."""
+        """Hold the store's lock. The child inherits it, and so keeps it as long as it lives."""
         lock = os.open(self.store / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             loop = asyncio.get_running_loop()
@@ -305,7 +306,7 @@ class EmbeddedServer(Lifecycle):
             os.close(lock)
 
     def _write_configuration(self, *, again: bool = False) -> Path:
-        """Write the server's configuration; where it listens cannot change while it runs (`again`)."""
+        """Write the server's configuration; its addresses cannot change while it runs (`again`)."""
         path = self.store / "nats.conf"
         if not again:
             monitor = if_free(self._monitor_port) or -1
@@ -326,7 +327,7 @@ class EmbeddedServer(Lifecycle):
         return path
 
     def _spawn(self, binary: Path, configuration: Path, lock: int) -> None:
-        """Start the process from the thread that lives on: the parent-death signal follows that thread."""
+        """Start the process from the thread that lives on: the parent-death signal is tied to that thread."""
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 [str(binary), "-c", str(configuration)],
@@ -336,7 +337,7 @@ class EmbeddedServer(Lifecycle):
                 env={name: value for name, value in os.environ.items() if name not in secrets()}
                 | {"GOMEMLIMIT": _HEAP},
                 pass_fds=(lock,),
-                start_new_session=True,  # a terminal's Ctrl-C is for us: we stop it when its clients are done
+                start_new_session=True,  # Ctrl-C is for us: we stop the server when its clients are done
                 preexec_fn=self._parent_death.preexec,
             )
         self._parent_death.watch(self._process.pid)
@@ -351,7 +352,7 @@ class EmbeddedServer(Lifecycle):
             await asyncio.sleep(0.01)
 
     async def _read_ports(self) -> None:
-        """Take the ports from the file that this very process wrote; a killed one leaves its own behind."""
+        """Take the ports from the file that this process wrote; a killed server leaves its own behind."""
         path = self.store / f"nats-server_{self.pid}.ports"
         while True:
             self._raise_if_ended()
@@ -367,7 +368,7 @@ class EmbeddedServer(Lifecycle):
                 stale.unlink(missing_ok=True)
 
     async def _health(self) -> int:
-        """Return the HTTP status of `healthz`, 0 when nobody answers."""
+        """Return the HTTP status of `healthz`; 0 if nothing answers."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._monitor_port)
         except OSError:
@@ -398,7 +399,7 @@ class EmbeddedServer(Lifecycle):
         if self.running:
             return
         tail = self.log_tail()
-        if tail and tail[-1].startswith("nats-server: "):  # it says no more than what is wrong with its file
+        if tail and tail[-1].startswith("nats-server: "):  # it only reports an error in its file
             raise ServerMisconfigured("nats-server does not accept its configuration", tail[-1:])
         if tail and _TAKEN in tail[-1]:
             raise _PortTaken("the server's port is taken", tail)
@@ -419,7 +420,7 @@ class EmbeddedServer(Lifecycle):
 
 
 def in_use(store: Path) -> bool:
-    """Return True while a server, or what has just started one, holds the store's lock."""
+    """Return True while a server, or a process that is starting one, holds the store's lock."""
     try:
         lock = os.open(store / _LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -434,16 +435,16 @@ def in_use(store: Path) -> bool:
 
 
 def lasting_port() -> int:
-    """Return a free port that nobody is given for an outgoing connection; 0 if none is found.
+    """Return a free port that systems do not use for outgoing connections; 0 if none is found.
 
-    Linux, macOS and Windows take those from higher ones. So a server that is away for a moment finds its port
-    again.
+    Linux, macOS and Windows take those from a higher range. So a server that is away for a moment finds its
+    port free.
     """
     return next(filter(None, (if_free(SystemRandom().randrange(*_LASTING)) for _ in range(20))), 0)
 
 
 def if_free(port: int, host: str = "127.0.0.1") -> int:
-    """Return a port that nobody has; 0, with which the system chooses one, if somebody does."""
+    """Return a port if it is free; else 0, which lets the system choose one."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

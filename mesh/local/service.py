@@ -1,4 +1,4 @@
-"""The process of a guard or an agent: started, watched and started again, with its output."""
+"""The process of a guard or an agent: started, watched and restarted, with its output."""
 
 import asyncio
 import contextlib
@@ -19,20 +19,20 @@ from mesh.local.server import ParentDeath
 RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 """Pauses before a service that ended is started again: the first, the second, and so on."""
 _SETTLED_S = 30.0
-"""A service that ran this long before it ended is restarted as if it had never ended before."""
+"""A service that ran this long before it ended (s) is restarted as if it had never ended before."""
 _TAIL_LINES = 12
 COMMAND = (sys.executable, "-m", "mesh")
-"""How a service's process begins; what it is to run follows."""
+"""How a service's process begins; its arguments follow."""
 
 
 def near(path: Path) -> Path:
-    """Return a path as one at this terminal would type it."""
+    """Return a path as a person at this terminal would type it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 class LaunchFailed(MeshError, code="launch.failed"):
-    """A service ended, or was not ready in time; the text ends with the last lines of its log."""
+    """A service ended, or was not ready in time. The text ends with the last lines of its log."""
 
 
 class ServiceProcess:
@@ -57,17 +57,17 @@ class ServiceProcess:
         self._process: Process | None = None
         self._parent_death = ParentDeath()
         self.began = 0
-        """Bytes of the log that earlier starts wrote."""
+        """Size of the log in bytes when this start began."""
 
     def another(self) -> "ServiceProcess":
-        """Return the same service as another process, which is not started yet."""
+        """Return the same service as another process, not started yet."""
         made = copy.copy(self)
         made._process, made._parent_death = None, ParentDeath()
         return made
 
     @property
     def pid(self) -> int:
-        """Raises LaunchFailed when it was never started."""
+        """The process id. Raises LaunchFailed if it was never started."""
         if self._process is None:
             raise LaunchFailed(f"{self.identity} is not started")
         return self._process.pid
@@ -77,7 +77,7 @@ class ServiceProcess:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the process, in a session of its own: a Ctrl-C at the terminal is for the launcher."""
+        """Start the process in its own session: a Ctrl-C at the terminal is for the launcher."""
         with self.log.open("ab") as log:
             self.began = log.tell()
             self._process = await asyncio.create_subprocess_exec(
@@ -119,30 +119,30 @@ class ServiceProcess:
             await self.ended()
 
     def written(self) -> list[str]:
-        """Return the lines that were written since this start."""
+        """Return the lines written since this start."""
         with contextlib.suppress(OSError), self.log.open("rb") as log:
             log.seek(self.began)
             return log.read().decode(errors="replace").splitlines()
         return []
 
     def tail(self) -> str:
-        """Return the last of them."""
+        """Return the last of these lines."""
         return "\n".join(self.written()[-_TAIL_LINES:])
 
 
 def next_try(tries: int, ran_s: float, pauses_s: Sequence[float] = RESTART_S) -> tuple[int, float]:
-    """Return how many starts in a row the next one of a service makes, and the pause (s) before it.
+    """Return how many starts in a row the next one makes, and the pause before it (s).
 
     Args:
         tries: starts in a row before this end.
-        ran_s: how long the service ran; after a long run the shortest pause comes first again.
-        pauses_s: those to choose from, shortest first.
+        ran_s: how long the service ran; after a long run the pauses begin with the shortest again.
+        pauses_s: the pauses to choose from, shortest first.
     """
     tries = 1 if ran_s > _SETTLED_S else tries + 1
     return tries, pauses_s[min(tries, len(pauses_s)) - 1]
 
 
-def exit_words(status: int) -> str:
+def describe_exit(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     with contextlib.suppress(ValueError):
@@ -158,7 +158,7 @@ _OF_SERVER = re.compile(r"\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)")
 """A line of a nats-server's log: process, date, time, level."""
 _SERVERS_LEVELS = {"WRN": "warning", "ERR": "error", "FTL": "critical"}
 _DENIED = " Violation - "
-"""In a line about a client without permission. The client hears of it, and some commands only try."""
+"""In a line about a client without permission. The client gets the error, and some commands only try."""
 _NOT_OWN = {"site-packages", "dist-packages", ".venv"}
 
 
@@ -167,19 +167,19 @@ class OutputLine(NamedTuple):
 
     text: str
     kind: str
-    """`printed`, `warning`, `error`, `critical`, or `place` and `frame` for a traceback's lines."""
+    """`printed`, `warning`, `error`, `critical`, or `place` and `frame` for the lines of a traceback."""
 
 
 class Output:
     """The part of a service's log file from a place on, as a person at this terminal reads it.
 
-    A service logs JSON, a line an event. Any other line was printed by an agent's code, or by Python as it
-    ended the process. It is shown as it is. Of a traceback, the file and line of the reader's own code come
-    first: the frame in `home` that is nearest to the error.
+    A service logs JSON, one event per line. Any other line was printed by an agent's code, or by Python as it
+    ended the process, and is shown as it is. A traceback begins with the file and line of the reader's own
+    code: the frame in `home` that is nearest to the error.
 
     Args:
         home: the reader's own project.
-        start: bytes of the file that are not shown.
+        start: how many bytes of the file to skip.
     """
 
     def __init__(self, log: Path, home: Path, start: int) -> None:
@@ -201,7 +201,7 @@ class Output:
 
 
 def as_shown(line: str, home: Path) -> Iterator[OutputLine]:
-    """Yield what one line of a service's log says to a person; nothing for what is routine."""
+    """Yield one line of a service's log for a person; nothing if it is routine."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -232,7 +232,7 @@ def _traceback(stacks: Sequence[Mapping[str, Any]], home: Path) -> Iterator[Outp
     """Yield an exception: first where it left the reader's code, then every frame, the error last.
 
     Args:
-        stacks: an exception and what it came of, the newest first, as structlog writes them.
+        stacks: an exception and its causes, newest first, as structlog writes them.
     """
     newest = stacks[0]
     error = f"{newest.get('exc_type')}: {newest.get('exc_value', '')}".removesuffix(": ")

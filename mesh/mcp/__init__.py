@@ -1,4 +1,4 @@
-"""MCP servers as tools: `from mesh.mcp import McpServer`, and put one among an agent's tools.
+"""MCP servers as tools: import `McpServer` from `mesh.mcp`, and put one among an agent's tools.
 
 Needs the extra `handoff-mesh[mcp]`. The SDK is imported when a connection is first opened, not before.
 """

@@ -1,10 +1,10 @@
-"""One open connection to an MCP server: to a process of its own by its standard streams, or by HTTP.
+"""One open connection to an MCP server: to a child process by its standard streams, or by HTTP.
 
 The task that entered the SDK's scopes must leave them, so a connection is a task. It opens, lists the tools,
 and stays until it is asked to close or the server ends. Callers only wait for answers.
 
-When one HTTP request of many does not get through, the SDK tears the whole connection down. So `_http`
-answers such a request in the server's place. The others go on, and each caller learns of its own failure.
+If one of many HTTP requests does not get through, the SDK tears the whole connection down. So `_http` answers
+such a request in place of the server. The others continue, and each caller gets its own failure.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ READ_S = 300.0
 CONNECT_S = 30.0
 
 _CODES = {401: DENIED, 403: DENIED, 407: DENIED, 429: UNREACHED, 503: UNREACHED}
-"""By HTTP status, where no server of MCP has answered; of the others from 500 on nothing is known."""
+"""Our codes by HTTP status, if no MCP server answered. Any other status from 500 on leaves all unknown."""
 
 Ended = Callable[[], None]
 
@@ -40,7 +40,7 @@ def by_process(
     """Return a client that will start a process and speak to it.
 
     The process gets `env` and the variables without which nothing runs (HOME, LOGNAME, PATH, SHELL, TERM,
-    USER), and nothing else of this one's environment. Its standard error is this process's. It ends when its
+    USER), and nothing else of this environment. Its standard error is this process's. It ends when its
     standard input closes, and is killed if it does not.
 
     Raises ModuleNotFoundError.
@@ -75,7 +75,7 @@ def _client(transport: AbstractAsyncContextManager[Any], ended: Ended) -> "Clien
 
 
 class _Watched:
-    """What the SDK reads a server's messages from; it leaves it when there are no more."""
+    """The stream of a server's messages as the SDK reads it; the SDK leaves it when there are no more."""
 
     def __init__(self, stream: Any, ended: Ended) -> None:
         self._stream, self._ended = stream, ended
@@ -145,23 +145,23 @@ async def _whole(response: "httpx2.Response") -> "httpx2.Response | None":
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
 Connect = Callable[[Callable[[], None]], "Client"]
-"""Makes a client that is not connected yet; it calls its argument when the server has ended."""
+"""Makes an unconnected client, which calls its argument when the server has ended."""
 _Failed = tuple[type[McpDown | McpUnusable], str]
 
 
 class McpConnection:
-    """A connection that is being opened, open, or over. Belongs to the event loop that it was made on.
+    """A connection that is being opened, open, or ended. It belongs to the event loop it was made on.
 
     Args:
         name: the server's, for people.
         connect: makes the client.
-        start_s: how long opening and listing may take.
+        start_s: how long opening and listing may take (s).
     """
 
     def __init__(self, name: str, connect: Connect, start_s: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.over = False
-        """True if nothing can be sent any more; another one has to be opened."""
+        """True if nothing can be sent any more, so that a new connection has to be opened."""
         self._name, self._connect, self._start_s = name, connect, start_s
         self._client: Client | None = None
         self._listed: tuple[Tool, ...] = ()
@@ -179,7 +179,7 @@ class McpConnection:
         return self._listed
 
     async def call(self, tool: str, arguments: dict[str, object]) -> "CallToolResult":
-        """Call a tool, by the server's name for it. Raises what the SDK raises."""
+        """Call a tool, by the server's name for it. Raises the errors of the SDK."""
         assert self._client is not None
         return await self._client.call_tool(tool, arguments)
 
@@ -194,7 +194,7 @@ class McpConnection:
             self.loop.call_soon_threadsafe(self.leave)
 
     async def close(self) -> None:
-        """Close it and wait until the server, if it is a process of ours, has ended."""
+        """Close it, and wait until the server has ended if it is our child process."""
         if self.loop is not asyncio.get_running_loop():
             self.leave_from_elsewhere()
             return
@@ -246,7 +246,7 @@ class McpConnection:
         return McpDown, f"{self._name} cannot be reached: {type(error).__name__}"
 
     def _ended(self) -> None:
-        """Learn that the server says nothing more."""
+        """Note that the server sends nothing more."""
         if self._opened.is_set() and not self.over:
             _log.warning("mcp_server_ended", server=self._name)
         self.leave()
@@ -267,7 +267,7 @@ async def _every_tool(client: "Client", name: str) -> "tuple[Tool, ...]":
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return what broke a connection: scopes of the SDK raise groups."""
+    """Return the error that broke a connection: the SDK's scopes raise groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,8 +1,8 @@
-"""The standard streams of an MCP server that is a process of ours, read within bounds.
+"""The standard streams of an MCP server that runs as our child process, read within bounds.
 
 The SDK's own transport joins whatever a server writes until a newline comes. A server that never writes one
-costs the agent's event loop more with each piece, for ever. Here a line has a largest size, and so has all
-that comes for each message of ours. A server that exceeds either is stopped.
+costs the agent's event loop more with each piece, for ever. Here the size of a line is limited, and so is the
+total that comes for each message of ours. A server that exceeds either limit is stopped.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ _log = get_logger(__name__)
 
 
 class Bounds(NamedTuple):
-    """What a server may write."""
+    """Limits on what a server may write."""
 
     line_bytes: int = 8 << 20
-    """Of one message. The largest that are useful hold a picture."""
+    """Size of one message. The largest useful ones hold a picture."""
     unasked_bytes: int = 64 << 20
-    """Of all messages that come while nothing is sent."""
+    """Size of all messages that come while nothing is sent."""
     bad_lines: int = 1_000
-    """In a row. Many servers print a few lines that are no messages; a flood of them is an attack."""
+    """In a row. Many servers print a few lines that are not messages; a flood of them is an attack."""
 
 
 _FLUSH_S = 0.5
 _GRACE_S = 2.0
-"""For the process to end once its input is closed, and again after SIGTERM."""
+"""How long the process may take to end once its input is closed, and again after SIGTERM (s)."""
 _POLL_S = 0.01
 
 
@@ -48,7 +48,7 @@ BOUNDS = Bounds()
 async def streams(
     name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None, bounds: Bounds = BOUNDS
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server and give the streams that the SDK speaks on. Raises OSError.
+    """Start a server and yield the streams that the SDK uses. Raises OSError.
 
     The reading stream ends when the server ends, and when it writes more than it may.
     """
@@ -56,7 +56,7 @@ async def streams(
 
     loop = asyncio.get_running_loop()
     starting = asyncio.ensure_future(
-        loop.subprocess_exec(  # gives the transport, which has to be closed, too
+        loop.subprocess_exec(  # returns the transport, which has to be closed, too
             lambda: SubprocessStreamProtocol(limit=bounds.line_bytes, loop=loop),
             *command,
             stdin=PIPE,
@@ -70,22 +70,22 @@ async def streams(
     cancelled = await _until_done(starting)
     transport, protocol = starting.result()
     process = Process(transport, protocol, loop)
-    said, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
+    inbound_send, inbound = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
     to_send, sending = anyio.create_memory_object_stream["SessionMessage"](0)
     budget = _Budget(name, bounds)
-    reading = asyncio.create_task(_read(process, said, budget))
-    writing = asyncio.create_task(_write(process, sending, said, budget))
+    reading = asyncio.create_task(_read(process, inbound_send, budget))
+    writing = asyncio.create_task(_write(process, sending, inbound_send, budget))
     try:
         if cancelled is not None:
             raise cancelled
-        yield heard, to_send
+        yield inbound, to_send
     finally:
-        with anyio.CancelScope(shield=True):  # else no process would be waited for where a caller gives up
-            heard.close()
+        with anyio.CancelScope(shield=True):  # or no process would be waited for when a caller gives up
+            inbound.close()
             to_send.close()  # the writer ends once it has written what it took
             ending = asyncio.create_task(_end(name, process, reading, writing))
             cancelled = await _until_done(ending, lambda: _signal(process, signal.SIGKILL))
-            said.close()
+            inbound_send.close()
             sending.close()
             transport.close()  # a child of the server may hold its pipes for ever
             if cancelled is not None:
@@ -97,9 +97,10 @@ async def streams(
 async def _until_done(
     task: asyncio.Future[Any], hasten: Callable[[], None] = lambda: None
 ) -> asyncio.CancelledError | None:
-    """Wait for a task, though the caller is cancelled meanwhile. Then it is told to `hasten`.
+    """Wait for a task even if the caller is cancelled meanwhile; then call `hasten`.
 
-    Returns the caller's cancellation. Scopes of anyio hold off anyio's own cancelling, and not this.
+    Returns the caller's cancellation. anyio's shielded scopes hold off anyio's own cancellation, not this
+    one.
     """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -115,7 +116,7 @@ async def _end(name: str, process: Process, reading: asyncio.Task[None], writing
     try:
         await asyncio.wait({writing}, timeout=_FLUSH_S)
         await _stop(name, process)
-    except asyncio.CancelledError:  # the loop itself is about to end
+    except asyncio.CancelledError:  # the loop itself is ending
         _signal(process, signal.SIGKILL)
         await _ended(process)
         raise
@@ -126,31 +127,31 @@ async def _end(name: str, process: Process, reading: asyncio.Task[None], writing
 
 
 class _Budget:
-    """What a server may still write before something is sent to it."""
+    """How much a server may still write before something is sent to it."""
 
     def __init__(self, name: str, bounds: Bounds) -> None:
         self._name, self._bounds = name, bounds
         self._bytes, self._bad, self._warned = 0, 0, False
 
     def sent(self) -> None:
-        """Start anew: an answer is expected."""
+        """Start over: an answer is expected."""
         self._bytes = 0
 
     def allows(self, size: int) -> bool:
-        """Count the bytes of a line; return False if they are too many."""
+        """Count the bytes of a line; return False if there are too many."""
         self._bytes += size
         if self._bytes > self._bounds.unasked_bytes:
             self._exceeded(f"{self._bounds.unasked_bytes} bytes for one message of ours")
         return self._bytes <= self._bounds.unasked_bytes
 
     def allows_bad_line(self, size: int) -> bool:
-        """Count a line that is no message; return False if they are too many in a row."""
+        """Count a line that is not a message; return False if there are too many in a row."""
         self._bad += 1
         if not self._warned:
             self._warned = True  # once: a server may print thousands
             _log.warning("mcp_line_unreadable", server=self._name, bytes=size)
         if self._bad > self._bounds.bad_lines:
-            self._exceeded(f"{self._bounds.bad_lines} lines in a row that are no messages")
+            self._exceeded(f"{self._bounds.bad_lines} lines in a row that are not messages")
         return self._bad <= self._bounds.bad_lines
 
     def good_line(self) -> None:
@@ -164,13 +165,13 @@ class _Budget:
         _log.error("mcp_server_stopped", server=self._name, reason=f"it wrote more than {most}")
 
 
-async def _read(process: Process, said: "MemoryObjectSendStream[Any]", budget: _Budget) -> None:
+async def _read(process: Process, inbound: "MemoryObjectSendStream[Any]", budget: _Budget) -> None:
     import anyio
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
     assert process.stdout is not None
-    async with said:
+    async with inbound:
         while True:
             try:
                 line = await process.stdout.readuntil(b"\n")
@@ -185,11 +186,11 @@ async def _read(process: Process, said: "MemoryObjectSendStream[Any]", budget: _
             except ValueError:
                 if not budget.allows_bad_line(len(line)):
                     return
-                await asyncio.sleep(0)  # a full buffer of bad lines would else never yield
+                await asyncio.sleep(0)  # otherwise a full buffer of bad lines would never yield
                 continue
             budget.good_line()
             try:
-                await said.send(SessionMessage(message))
+                await inbound.send(SessionMessage(message))
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                 return
 
@@ -197,7 +198,7 @@ async def _read(process: Process, said: "MemoryObjectSendStream[Any]", budget: _
 async def _write(
     process: Process,
     sending: "MemoryObjectReceiveStream[SessionMessage]",
-    said: "MemoryObjectSendStream[Any]",
+    inbound: "MemoryObjectSendStream[Any]",
     budget: _Budget,
 ) -> None:
     assert process.stdin is not None
@@ -208,8 +209,8 @@ async def _write(
                 budget.sent()
                 process.stdin.write(body.encode() + b"\n")
                 await process.stdin.drain()
-    except (OSError, ValueError, RuntimeError):  # its input is closed, or this is no text that JSON can hold
-        await said.aclose()  # or a request would wait for its answer for ever
+    except (OSError, ValueError, RuntimeError):  # its input is closed, or JSON cannot hold this text
+        await inbound.aclose()  # or a request would wait for its answer for ever
 
 
 async def _stop(name: str, process: Process) -> None:
@@ -225,7 +226,7 @@ async def _stop(name: str, process: Process) -> None:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    """Send the server's whole process group a signal, if it is still there."""
+    """Send a signal to the server's whole process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
@@ -234,6 +235,6 @@ async def _ended(process: Process) -> bool:
     """Return True once a process has ended; its children may keep its pipes open."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_GRACE_S):
-            while process.returncode is None:  # noqa: ASYNC110 - `wait` waits for its pipes, too
+            while process.returncode is None:  # noqa: ASYNC110 - `wait` also waits for its pipes
                 await asyncio.sleep(_POLL_S)
     return process.returncode is not None

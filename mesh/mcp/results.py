@@ -1,14 +1,14 @@
 """Results of MCP tools: a value that can be journaled, or an error.
 
-Structured content is the value where there is some; else the text. Of other content the value has only its
-kind and size. The errors, by what is known of the call:
+The value is the structured content if there is any, else the text. Other content appears only by its kind and
+size. There is an error for each thing that can be known of a failed call:
 
     McpNotInstalled, McpUnusable   Permanent: somebody has to change something
-    McpDown                        Retry: the server is not there, and no effect was asked of it
-    McpRefused …                   ToolError: an outcome, which is recorded and told to the model
-    EffectUnknown                  (mesh.agent.errors) an effect was asked for, and nobody answered
+    McpDown                        Retry: the server is not there, and no effect was requested
+    McpRefused …                   ToolError: an outcome, which is recorded and shown to the model
+    EffectUnknown                  (mesh.agent.errors) an effect was requested, and no answer came
 
-Their texts name the server as it is mounted, never its command, URL or headers: they go on the bus.
+The texts name the server as it is mounted, never its command, URL or headers: they go on the bus.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class McpUnusable(Permanent, code="mcp.unusable"):
-    """The server cannot be started, or its tools cannot be mounted as they are asked for."""
+    """The server cannot be started, or its tools cannot be mounted as asked."""
 
 
 class McpNotInstalled(McpUnusable, code="mcp.not_installed"):
@@ -38,11 +38,11 @@ class McpDown(Retry, code="mcp.down"):
 
 
 class McpRefused(ToolError, code="mcp.refused"):
-    """The server's no: a result that says it is an error, or an error instead of one."""
+    """The server's refusal: a result that is marked as an error, or a JSON-RPC error."""
 
 
 class McpNotBegun(McpRefused, NotBegun, code="mcp.refused"):
-    """The server's no before the tool ran."""
+    """The server's refusal before the tool ran."""
 
 
 class McpTimedOut(ToolError, code="mcp.timed_out"):
@@ -64,19 +64,19 @@ class McpUnreadable(ToolError, code="mcp.unreadable"):
 # --- a result -------------------------------------------------------------------------------------
 
 MAX_BYTES = 256 * 1024
-"""Of a result as JSON. Half of what a journal's step may hold."""
+"""Limit of a result as JSON: half of what a journal's step may hold."""
 _SHOWN_CHARS = 2_000
 
 
 def value_of(tool: str, result: "CallToolResult", max_bytes: int) -> Any:
-    """Return a result's value: any JSON. Raises McpRefused, McpTooLarge, McpUnreadable."""
+    """Return a result's value, any JSON. Raises McpRefused, McpTooLarge, McpUnreadable."""
     if result.is_error:
-        text = short("\n".join(map(_said, result.content)), _SHOWN_CHARS)
+        text = short("\n".join(map(_as_text, result.content)), _SHOWN_CHARS)
         raise McpRefused(f"{tool}: {text or 'it failed, and does not say why'}")
     if "structured_content" in result.model_fields_set and result.structured_content is not None:
         value = result.structured_content
     else:
-        value = "\n".join(map(_said, result.content))
+        value = "\n".join(map(_as_text, result.content))
     try:
         size = len(msgspec.json.encode(value))
     except codec.UNWRITABLE as error:
@@ -88,7 +88,7 @@ def value_of(tool: str, result: "CallToolResult", max_bytes: int) -> Any:
     return value
 
 
-def _said(block: "ContentBlock") -> str:
+def _as_text(block: "ContentBlock") -> str:
     match block.type:
         case "text":
             return block.text
@@ -109,14 +109,14 @@ def _bytes(base64: str) -> int:
     return len(base64.rstrip("=")) * 3 // 4
 
 
-# --- an error instead of one ----------------------------------------------------------------------
+# --- an error instead of a result ----------------------------------------------------------------------
 
 UNREACHED = -32_010
-"""In a JSON-RPC error of ours: there is no connection to the server, and nothing was sent."""
+"""Code of a JSON-RPC error of ours: there is no connection to the server, and nothing was sent."""
 BROKEN = -32_011
-"""In a JSON-RPC error of ours: the request was sent, or part of it, and no answer came."""
+"""Code of a JSON-RPC error of ours: the request was sent, or part of it, and no answer came."""
 DENIED = -32_012
-"""In a JSON-RPC error of ours: the server does not let us in, and did nothing."""
+"""Code of a JSON-RPC error of ours: the server denies us access, and did nothing."""
 CONNECTION_CLOSED = -32_000
 INVALID_REQUEST = -32_600
 _PARSE_ERROR = -32_700
@@ -127,18 +127,18 @@ _NOT_BEGUN = frozenset(
         -32_020,  # headers that do not match the request
         -32_021,  # the server wants something that we do not offer
         -32_022,  # another version of the protocol
-        -32_042,  # it wants somebody to open a page first
+        -32_042,  # it wants a person to open a page first
     }
 )
-"""Codes with which a server says no before it does anything."""
-_NOBODY_ANSWERED = frozenset({CONNECTION_CLOSED, BROKEN, _PARSE_ERROR, INVALID_REQUEST})
-"""Codes that the SDK or `mesh.mcp.link` give where no answer came, or none that could be read."""
+"""Codes with which a server refuses before it does anything."""
+_UNANSWERED = frozenset({CONNECTION_CLOSED, BROKEN, _PARSE_ERROR, INVALID_REQUEST})
+"""Codes that the SDK or `mesh.mcp.link` give if no answer came, or no readable one."""
 _SESSION_GONE = "Session terminated"
-"""The SDK's words where a server does not know our session any more, and has looked at nothing else."""
+"""The SDK's text if a server does not know our session any more, and has processed nothing."""
 
 
 def meaning_of(tool: Tool, error: "MCPError") -> Exception:
-    """Return the error that a JSON-RPC error instead of a result comes to."""
+    """Return the error that a JSON-RPC error in place of a result stands for."""
     name, code, text = tool.name, error.code, short(error.message)
     if code in _NOT_BEGUN:
         return McpNotBegun(f"{name}: {text}")
@@ -149,7 +149,7 @@ def meaning_of(tool: Tool, error: "MCPError") -> Exception:
         return (McpUnusable if code == DENIED else McpDown)(f"the server of {name} cannot be used: {text}")
     if tool.effect is not None:
         return EffectUnknown(f"{name}: {text}")
-    if code in _NOBODY_ANSWERED:
+    if code in _UNANSWERED:
         return McpDown(f"the server of {name} did not answer: {text}")
     return McpRefused(f"{name}: {text}")
 

@@ -4,13 +4,13 @@ files = McpServer("files", command=["mcp-files", "/srv/papers"], prefix="files_"
 
 clerk = ClaudeAgent("clerk", instructions=…, tools=[files, look_up])
 
-The server is started, or connected to, when it is first needed in a process; again after it ended; and
-closed with the agent. What a tool does to the world is the admin's word (`effects`). Without one, a tool only
-reads if the server says so. Any other is an effect that nobody can ask about later: `once`.
+The server is started, or connected to, when it is first needed in a process, and again after it ended. It is
+closed with the agent. The admin declares what a tool does to the world (`effects`). Without a declaration, a
+tool only reads if the server says so. Any other tool is an effect that cannot be asked about later: `once`.
 
-Four things can be known of a call that goes wrong: the server said no; it never heard of the call; it ran the
-tool and the result is of no use; or nothing. For a tool that only reads, nothing is lost in any case. For an
-effect, knowing nothing is a doubt, which the journal takes up: `EffectUnknown`.
+Four things can be known of a failed call: the server refused; the call never reached it; it ran the tool and
+the result is unusable; or nothing. If a tool only reads, nothing is lost in any case. For an effect, knowing
+nothing is a doubt, which the journal handles: `EffectUnknown`.
 """
 
 import asyncio
@@ -53,25 +53,25 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer:
-    """An MCP server, mounted. Tools are named here as the server names them, without the prefix.
+    """A mounted MCP server. Tools are named here as the server names them, without the prefix.
 
     Args:
         name: for people: logs and errors.
         command: the program and its arguments, for a server that speaks over its standard streams.
-        url: of a server that speaks streamable HTTP; one of the two.
-        env: what the process finds in its environment, besides HOME, LOGNAME, PATH, SHELL, TERM and USER.
-            Nothing else of this process's is passed on: no credentials of the bus, no key of a model.
+        url: address of a server that speaks streamable HTTP; give this or `command`.
+        env: the process's environment, besides HOME, LOGNAME, PATH, SHELL, TERM and USER. Nothing else of
+            this process's is passed on: no credentials of the bus, no key of a model.
         cwd: the process's working directory.
         headers: sent with every HTTP request.
         prefix: put before each tool's name.
         only: the tools to mount; None for all.
         effects: what a tool does to the world: None (only reads), `idempotent` or `once`.
-        approve: who has to say yes to a tool's effect: `human` or `client`.
-        timeout_s: how long a call may take; `timeouts` for single tools.
-        start_s: how long the server may take until it has listed its tools.
-        max_bytes: of a result, as JSON.
+        approve: who has to approve a tool's effect: `human` or `client`.
+        timeout_s: how long a call may take (s); `timeouts` for single tools.
+        start_s: how long the server may take until it has listed its tools (s).
+        max_bytes: limit of a result, as JSON.
 
-    Raises ValueError for arguments that cannot be meant.
+    Raises ValueError for arguments that make no sense.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class McpServer:
     # --- its tools --------------------------------------------------------------------------------
 
     async def tools(self) -> tuple[Tool, ...]:
-        """Return its tools, in order of their names: as the server listed them first in this process.
+        """Return its tools in order of name, as the server first listed them in this process.
 
         Raises McpNotInstalled, McpUnusable, McpDown.
         """
@@ -138,7 +138,7 @@ class McpServer:
         return self._tools
 
     async def tool(self, name: str) -> Tool:
-        """Return one tool by its whole name. Raises McpUnusable if it is not mounted, and as `tools` does."""
+        """Return one tool by its full name. Raises McpUnusable if it is not mounted, or as `tools`."""
         tools = await self.tools()
         found = next((tool for tool in tools if tool.name == name), None)
         if found is None:
@@ -187,7 +187,7 @@ class McpServer:
         return made
 
     def _effect_of(self, tool: "mcp_types.Tool") -> Effect | None:
-        """Return what a tool does to the world. A server's hint makes it no more than `once`, or reading."""
+        """Return what a tool does to the world. By a server's hint it is either `once` or only reads."""
         if tool.name in self._effects:
             return self._effects[tool.name]
         hints = tool.annotations
@@ -228,13 +228,13 @@ class McpServer:
 
     @property
     def is_over(self) -> bool:
-        """True if there is no connection: not yet, or not any more. The next call opens one."""
+        """True if there is no connection, or it has ended. The next call opens one."""
         return self._link is None or self._link.over
 
     # --- its connection ---------------------------------------------------------------------------
 
     def _linked(self) -> McpConnection:
-        """Return the connection, a fresh one where there is none that lives on this event loop.
+        """Return the connection, or a new one if none belongs to this event loop.
 
         There is one at a time: it moves to the loop that last asked for it.
         """
@@ -253,7 +253,7 @@ class McpServer:
         return by_http(self._url, self._headers, ended)
 
     async def close(self) -> None:
-        """Close the connection, and wait until a process of ours has ended. The next call opens it anew."""
+        """Close the connection, and wait until our child process has ended. The next call opens it again."""
         link, self._link = self._link, None
         if link is not None:
             await link.close()
@@ -263,36 +263,42 @@ class McpServer:
 
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _NEVER_STRICTER = ("not", "disallow", "if", "contains", "unevaluatedItems", "unevaluatedProperties")
-"""Keywords by which something fails because something else fits: beside patterns, for the server to judge."""
+"""Keywords that fail because something else fits: if they involve patterns, the server judges them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpTool(Tool):
     """A tool of a server: its schema is the server's, and jsonschema checks arguments by it.
 
-    Regular expressions are for the server alone. Their dialect is not Python's. One of them can also take
+    Regular expressions are left to the server. Their dialect is not Python's. A single one can also take
     longer over a few dozen letters than any turn lasts, and nothing else runs meanwhile.
     """
 
     input_schema: dict[str, Any] = field(hash=False)
-    """As the server says it: a JSON Schema of an object."""
+    """As the server gives it: a JSON Schema of an object."""
     remote: str
     """The server's own name for it."""
 
     @cached_property
     def takes_key(self) -> bool:
-        """True if the server has a parameter for the idempotency key, and an admin called it idempotent."""
+        """True if the server has a parameter for the idempotency key, and an admin declared it idempotent."""
         return self.effect == "idempotent" and KEY in self.input_schema.get("properties", ())
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """What a model is told: no union at the top, which the vendor refuses; it is told in words."""
-        told = {word: says for word, says in self._whole.items() if word not in _UNIONS}
-        if told.keys() == self._whole.keys():
-            return told
+        """The schema for the model: a union at the top, which vendors refuse, is put into words."""
+        shown = {word: says for word, says in self._whole.items() if word not in _UNIONS}
+        if shown.keys() == self._whole.keys():
+            return shown
         unions = {word: self._whole[word] for word in _UNIONS if word in self._whole}
-        words = [str(told.get("description", "")), f"Has to fit, too: {msgspec.json.encode(unions).decode()}"]
-        return told | {"properties": told.get("properties", {}), "description": " ".join(filter(None, words))}
+        words = [
+            str(shown.get("description", "")),
+            f"Has to fit, too: {msgspec.json.encode(unions).decode()}",
+        ]
+        return shown | {
+            "properties": shown.get("properties", {}),
+            "description": " ".join(filter(None, words)),
+        }
 
     @cached_property
     def _whole(self) -> dict[str, Any]:
@@ -314,11 +320,11 @@ class McpTool(Tool):
             raise McpUnusable(f"the schema of {self.remote} is none: {short(wrong.message)}") from wrong
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments. Raises ToolArgumentsInvalid; McpUnusable for a schema that cannot be used."""
+        """Return the arguments. Raises ToolArgumentsInvalid; McpUnusable for an unusable schema."""
         given = dict(arguments)
         try:
             wrong = sorted(self._validator.iter_errors(given), key=lambda error: error.json_path)
-        except Exception as unusable:  # whatever a stranger's reference can bring about
+        except Exception as unusable:  # any error that a foreign reference can cause
             raise McpUnusable(
                 f"the schema of {self.remote} cannot be used: {type(unusable).__name__}"
             ) from unusable
@@ -330,8 +336,8 @@ class McpTool(Tool):
 
     @cached_property
     def _validator(self) -> Any:
-        """Nothing that the schema refers to is ever fetched. Raises SchemaError."""
-        # Slow to import, and an agent's module is imported for less than a call.
+        """The validator. It never fetches what the schema refers to. Raises SchemaError."""
+        # Slow to import, and an agent's module is often imported without a call.
         from jsonschema import FormatChecker
         from jsonschema.validators import Draft202012Validator, validator_for  # type: ignore[import-untyped]
         from referencing import Registry
@@ -341,13 +347,13 @@ class McpTool(Tool):
         kind.check_schema(schema, format_checker=FormatChecker(formats=()))
         if _has_patterns(schema):
             kind = _without_patterns(kind)
-            # With its dialect's name, a reference to the whole would be followed by that dialect's own class.
+            # With `$schema`, a reference to the root would be followed by that dialect's own class.
             schema = {word: says for word, says in schema.items() if word != "$schema"}
         return kind(schema, registry=Registry())
 
 
 def _has_patterns(node: Any) -> bool:
-    """Return True if a schema may have patterns; a parameter can be called `pattern`, too."""
+    """Return True if a schema may have patterns; a parameter can also be called `pattern`."""
     if isinstance(node, list):
         return any(map(_has_patterns, node))
     if not isinstance(node, dict):
@@ -357,7 +363,7 @@ def _has_patterns(node: Any) -> bool:
 
 
 def _without_patterns(kind: Any) -> Any:
-    """Return a kind of validator that takes patterns, and all that rests on them, for right."""
+    """Return a validator class that accepts patterns, and everything that depends on them, unchecked."""
     from jsonschema.validators import extend
 
     def nothing(*_: Any) -> tuple[()]:

@@ -1,4 +1,4 @@
-"""Models behind a port: their prompts and answers, and the loop between a model and its tools."""
+"""Models behind a port: their prompts and replies, and the loop between a model and its tools."""
 
 from mesh.model.agent import ClaudeAgent
 from mesh.model.context_window import ContextWindow, Passage

@@ -1,4 +1,4 @@
-"""An agent that a model drives: instructions, tools and peers.
+"""An agent driven by a model: instructions, tools and peers.
 
 agent = ClaudeAgent(
     "triage",
@@ -37,32 +37,32 @@ _log = get_logger(__name__)
 
 
 class ClaudeAgent(Agent):
-    """A mesh agent whose moves a model decides.
+    """A mesh agent whose moves are decided by a model.
 
     Args:
         name: as in the fleet file.
         instructions: the system text: a versioned file (its first line gives the version), or
             `Instructions`.
-        tools: its actions besides moves, each with a name of its own and a description. Tools that a turn
-            may not call are not offered.
+        tools: its actions besides moves, each with a unique name and a description. Tools that a turn may
+            not call are not offered.
         handoffs: agents it may hand to, among those the fleet file allows; None for all of these.
-        model: the pinned id: a cheap model routes, a strong one works. `VENDOR:…` names another vendor's. A
-            model of your own will do, too (`mesh.model.Model`).
-        fallback: the id of one that is asked instead when that model is overloaded or failing.
-        script: rules for the scripted model, which stands in without a key.
-        labels: labels that facts of a key must have, whatever the model says.
+        model: the pinned id: a cheap model routes, a strong one works. `VENDOR:…` names another vendor's
+            model. A custom model is accepted, too (`mesh.model.Model`).
+        fallback: the id of a model that is asked instead when the first is overloaded or failing.
+        script: rules for the scripted model, which is used without a key.
+        labels: labels that facts of a key must have, whatever the model gives them.
         live: True if the request's client may read along while the model replies.
-        output_type: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for words.
+        output_type: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for text.
         remembers: True if its answers may leave facts to the request's conversation: `complete` then has the
             argument `remember`.
-        transcript: exchanges of a conversation that it keeps and is shown: the client's words, questions,
-            replies and answers of its last requests. 0 for none.
+        transcript: number of a conversation's exchanges to keep and show to the model: the client's words,
+            questions, replies and answers of its last requests. 0 for none.
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
 
     Raises ValueError for an invalid name or label, a fallback of another vendor, and instructions without a
-    version or a text. Raises ToolsUnusable for tools without a description, or with the name of a move;
-    toolboxes, and types without a JSON schema, raise it as the agent starts.
+    version or a text. Raises ToolsUnusable for tools without a description, or with the name of a move. For
+    toolboxes, and for types without a JSON schema, it is raised when the agent starts.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class ClaudeAgent(Agent):
         _require_described(tool for tool in own if isinstance(tool, Tool))
         chosen = partial(model_for, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
         unknown = set(peers or ())
-        """Peers that no turn could be handed to so far."""
+        """Peers that no turn could hand work to so far."""
 
         async def handle(turn: "Turn") -> "Move":
             asked = chosen(turn.agent)
             if missing := sorted(unknown.difference(turn.peers)):
-                unknown.clear()  # it is said once
+                unknown.clear()  # reported once
                 _log.warning("handoffs_out_of_reach", agent=turn.agent, names=missing)
             return await drive(
                 turn,
@@ -152,8 +152,8 @@ def _require_schemas(tools: Iterable[Tool]) -> None:
     for tool in tools:
         try:
             _ = tool.schema
-        except Exception as wrong:  # pydantic's own, or NameError for a hint that leads nowhere
-            # Beyond its first sentence pydantic's advice is for models of its own.
+        except Exception as wrong:  # pydantic's own, or NameError for a hint that cannot be resolved
+            # Beyond its first sentence, pydantic's advice is for pydantic models.
             why = short(str(wrong).partition("\n")[0].partition(". ")[0]).rstrip(".") or type(wrong).__name__
             raise ToolsUnusable(
                 f"the arguments of {tool.name} have no JSON schema ({why}): annotate them with what JSON has"
@@ -161,7 +161,7 @@ def _require_schemas(tools: Iterable[Tool]) -> None:
 
 
 async def prepared(models: Callable[[], Iterable[Model]], output_type: Any) -> None:
-    """Load what an agent's models need, in threads: a vendor's SDK would block the loop for long."""
+    """Load what an agent's models need, in threads: a vendor's SDK would block the loop for seconds."""
     if output_type is not None:
         await asyncio.to_thread(answer_form, output_type)
     for model in models():
@@ -169,13 +169,13 @@ async def prepared(models: Callable[[], Iterable[Model]], output_type: Any) -> N
 
 
 def require_fallback(model: str | Model, fallback: str | None) -> None:
-    """Raise ValueError for a fallback that is another vendor's."""
+    """Raise ValueError for a fallback of another vendor."""
     if fallback is not None and (isinstance(model, Model) or pinned(model)[0] is not pinned(fallback)[0]):
         raise ValueError(f"{fallback} is no fallback: a model has one of its own vendor")
 
 
 def require_labels(labels: Labels) -> None:
-    """Raise ValueError for what is no label."""
+    """Raise ValueError for an invalid label."""
     for key, needed in labels.items():
         for label in needed:
             if not is_label(label):

@@ -16,7 +16,7 @@ from mesh.model.prompt import one_line
 from protocol.wire.config import AgentEntry
 
 _KEPT = 256
-"""Schemas in the cache: one for each set of intents, and one for each move."""
+"""Size of the schema cache: one per set of intents, and one per move."""
 
 Text = Annotated[str, Field(pattern=r"\S")]
 Line = Annotated[str, Field(pattern=r"\S", max_length=500, description="One line.")]
@@ -158,9 +158,9 @@ class PostArguments(Arguments):
 
 @lru_cache(_KEPT)
 def answer_form(output_type: Any) -> type[BaseModel]:
-    """Return the arguments of a `complete` whose answer is of this type.
+    """Return the arguments of a `complete` with an answer of this type.
 
-    Raises ToolsUnusable for a type that has no JSON schema.
+    Raises ToolsUnusable for a type without a JSON schema.
     """
     try:
         form = create_model("CompleteArguments", __base__=CompleteArguments, answer=(output_type, ...))
@@ -181,7 +181,7 @@ def remembering(form: type[BaseModel]) -> type[BaseModel]:
 
 @lru_cache(_KEPT)
 def schema_of(arguments: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the schema of a move's arguments. Making one takes a millisecond; a turn needs several."""
+    """Return the schema of a move's arguments. Building it takes a millisecond, and a turn needs several."""
     return untitled(arguments.model_json_schema())
 
 
@@ -199,7 +199,7 @@ def task_form(agents: tuple[str, ...], intents: tuple[str, ...] | None) -> type[
     """Return the arguments of a `delegate` to these agents.
 
     Args:
-        intents: that any of them takes; None if one takes all.
+        intents: those that any of the agents takes; None if an agent takes all.
     """
     to: Any = Literal[agents]
     words = TaskArguments.model_fields["to"].description
@@ -221,16 +221,16 @@ def delivery_form(output_type: Any) -> type[BaseModel]:
 
 # --- plans ----------------------------------------------------------------------------------------------
 #
-# The form of a plan is made from the fleet: it can name no agent and no intent that is not there.
-# A plan's mistakes are what no form can say: a cycle, two steps of one name, a need that leads nowhere.
+# A plan's form is made from the fleet: it cannot name an agent or an intent that does not exist.
+# What a form cannot express are mistakes of the plan: a cycle, two steps of one name, a need of no step.
 
 MOST_STEPS = 50
-"""As many tasks as a request may have under the policy that ships."""
+"""The number of tasks that a request may have under the default policy."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 
 
 class PlanInvalid(Permanent, code="plan.invalid"):
-    """The planner gave no plan that can be carried out, in as many tries as it has."""
+    """The planner returned no usable plan within its number of tries."""
 
 
 class PlanStep(Arguments):
@@ -255,11 +255,11 @@ class Plan(Arguments):
     steps: tuple[PlanStep, ...]
 
     def mistakes(self, workers: Iterable[AgentEntry], done: Collection[str] = ()) -> list[str]:
-        """Return what no form can say, all of it; nothing for a plan that can be carried out.
+        """Return all mistakes that the form cannot exclude; empty if the plan can be carried out.
 
         Args:
-            workers: the agents that there are.
-            done: names of earlier steps, which these may need and may not be called.
+            workers: the available agents.
+            done: names of earlier steps: this plan's steps may need them and must not be called the same.
         """
         entries = {entry.name: entry for entry in workers}
         names = [step.name for step in self.steps]
@@ -277,7 +277,7 @@ class Plan(Arguments):
 
 
 def _unplaced(step: PlanStep, entries: dict[Any, AgentEntry]) -> list[str]:
-    """Return why nobody can take a step, if so."""
+    """Return why no agent can take a step; empty if one can."""
     if step.agent is None:
         return [] if step.intent is not None else [f"{step.name} names neither an agent nor an intent"]
     takes = entries[step.agent].intents if step.agent in entries else None
@@ -288,7 +288,7 @@ def _unplaced(step: PlanStep, entries: dict[Any, AgentEntry]) -> list[str]:
 
 @lru_cache(64)
 def plan_form(agents: tuple[str, ...], intents: tuple[str, ...]) -> type[Plan]:
-    """Return the form of a plan for these agents and intents, of `MOST_STEPS` at most."""
+    """Return the form of a plan for these agents and intents, with at most `MOST_STEPS` steps."""
     chosen = {"agent": agents, "intent": intents}
     fields: dict[str, Any] = {}
     for field, names in chosen.items():

@@ -1,9 +1,9 @@
-"""Which model drives an agent: a file of rules, a vendor's, or one of your own.
+"""Which model drives an agent: a file of rules, a vendor's model, or a custom one.
 
 `MESH_MODEL` decides: `scripted` (a file of rules), the name of the vendor whose models may be asked, or
-`pinned`: each agent's own vendor. Left out, it is `scripted`: a key that happens to be there spends nothing
-in a test or a script. Only `mesh agent run` takes a key for a yes (`definition.key_will_do`). A model of your
-own that costs nothing replies by itself, unless the word is `scripted` and it has rules. The environment is
+`pinned`: each agent's own vendor. Without it the model is `scripted`, so a key in the environment is not used
+in a test or a script. Only `mesh agent run` lets a key suffice (`definition.key_suffices`). A custom model
+that costs nothing replies itself, unless the value is `scripted` and the agent has rules. The environment is
 read when a turn asks, not at import.
 """
 
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-from mesh.agent.definition import Agent, a_key_will_do
+from mesh.agent.definition import Agent, does_key_suffice
 from mesh.agent.errors import Permanent
 from mesh.model.port import Model
 from mesh.model.scripted import ScriptedModel, load_script
@@ -24,7 +24,7 @@ from mesh.model.vendors import VENDORS, WORK, pinned
 VARIABLE = "MESH_MODEL"
 SCRIPTED, PINNED, OWN = "scripted", "pinned", "own"
 MODES = (SCRIPTED, *VENDORS, PINNED)
-"""What `MESH_MODEL` may say."""
+"""Values of `MESH_MODEL`."""
 
 
 class ModelUnavailable(Permanent, code="model.unavailable"):
@@ -35,22 +35,23 @@ class ModelUnavailable(Permanent, code="model.unavailable"):
         self.name = name
 
 
-def mode(said: str | None = None, model: str = "", *, own: bool = False, rules: bool = True) -> str:
-    """Return who replies by what `said`, or else the environment, asks for. Raises ModelUnavailable.
+def mode(asked: str | None = None, model: str = "", *, own: bool = False, rules: bool = True) -> str:
+    """Return who replies if `asked`, or else the environment, has this value. Raises ModelUnavailable.
 
     It is `SCRIPTED`, `OWN`, or a vendor's name.
 
     Args:
         model: the id that the agent is pinned to; the default vendor is asked for any other agent.
-        own: True for a model of your own that costs nothing.
+        own: True for a custom model that costs nothing.
+        rules: True if there are rules to replace it.
         rules: True if there are any to stand in for it.
     """
     vendor = pinned(model)[0]
-    match os.environ.get(VARIABLE, "") if said is None else said:
+    match os.environ.get(VARIABLE, "") if asked is None else asked:
         case "":
             if own:
                 return OWN
-            may_ask = a_key_will_do() and vendor.is_open() and vendor.is_installed()
+            may_ask = does_key_suffice() and vendor.is_open() and vendor.is_installed()
             return vendor.vendor if may_ask else SCRIPTED
         case "scripted":
             return OWN if own and not rules else SCRIPTED
@@ -73,10 +74,10 @@ def mode(said: str | None = None, model: str = "", *, own: bool = False, rules: 
 
 
 def driven_by(agent: Agent) -> str:
-    """Return what drives an agent, for its card: empty, `scripted`, or the id that its vendor has.
+    """Return what drives an agent, for its card: empty, `scripted`, or its model's id at the vendor.
 
-    It is empty for an agent without a model or a prompt, and for one whose code alone knows its model. Raises
-    ModelUnavailable.
+    It is empty for an agent without a model or a prompt, and for an agent whose code alone knows its model.
+    Raises ModelUnavailable.
     """
     if not agent.model and not agent.prompt_version:
         return ""
@@ -97,7 +98,7 @@ def model_for(
     Args:
         script: the fleet's rule file, for the scripted model.
         model, fallback: as `ClaudeAgent` has them.
-        max_tokens: of one reply.
+        max_tokens: limit of one reply.
 
     Raises ModelUnavailable, ScriptInvalid.
     """
@@ -124,7 +125,7 @@ def model_for(
 
 
 def id_of(model: str | Model) -> str:
-    """Return a pinned id; of an object that asks a vendor, as if it were pinned by its id."""
+    """Return a pinned id; for an object that asks a vendor, the id that would pin it."""
     if isinstance(model, str):
         return model
     return model.pin if isinstance(model, VendorModel) else model.mode
@@ -138,14 +139,14 @@ def made(model: str, fallback: str | None, max_tokens: int) -> VendorModel:
 
 
 Make = Callable[[str | Model, str | None, int], Model]
-"""Makes a model from its pinned id (or itself), its fallback's id, and the most tokens of a reply."""
+"""Makes a model from its pinned id (or itself), its fallback's id, and the token limit of a reply."""
 
-_instead: ContextVar[Make | None] = ContextVar("instead", default=None)
+_instead: ContextVar[Make | None] = ContextVar("replaced_by", default=None)
 
 
 @contextmanager
-def instead(make: Make) -> Iterator[None]:
-    """Let `make` make every model that is asked for in this block, whatever the environment says."""
+def replaced_by(make: Make) -> Iterator[None]:
+    """Within this block, let `make` make every model that is asked for, whatever the environment says."""
     token = _instead.set(make)
     try:
         yield
@@ -159,7 +160,7 @@ def _scripted(script: Path) -> ScriptedModel:
 
 
 _made: dict[tuple[str, str | None, int], VendorModel] = {}
-"""One of a kind for a process, and with it one pool of connections."""
+"""One of each kind per process, so that each has one pool of connections."""
 
 
 def shared(model: str, fallback: str | None, max_tokens: int) -> VendorModel:

@@ -1,7 +1,7 @@
 """A context window: it fits a task, a plan and many results into one prompt, and names what it left out.
 
-The task and the plan are always there. Of each result there is its summary; the full text is there only of
-those in hand. What does not fit is left out whole and named. A model never sees half of something as if it
+The task and the plan are always included. Of each result the summary is included; the full text only of
+results in hand. What does not fit is left out whole and named. A model never sees half of something as if it
 were all of it.
 """
 
@@ -14,20 +14,20 @@ from typing import NamedTuple
 from mesh.agent.errors import Permanent
 
 CHARS_PER_TOKEN = 4
-"""Of English, as most estimators have it; some models take one for 3.5."""
+"""For English, as most estimators have it; some models take a token for 3.5 characters."""
 
 
 def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text has: a quarter of its UTF-8 bytes.
+    """Return the approximate number of tokens in a text: a quarter of its UTF-8 bytes.
 
-    It is an estimate. Code, numbers and rare words take more. Bytes instead of characters, so that scripts
-    beyond Latin do not come out at a fraction of what they cost. `ContextWindow.keep` leaves room for it.
+    Code, numbers and rare words take more. Bytes are counted instead of characters, so that scripts beyond
+    Latin are not estimated at a fraction of their cost. `ContextWindow.keep` leaves room for the error.
     """
     return ceil(len(text.encode("utf-8", "replace")) / CHARS_PER_TOKEN)
 
 
 class ContextTooSmall(Permanent, code="context.too_small"):
-    """The task and the plan alone are more than the window holds: no choice of results can help."""
+    """The task and the plan alone exceed the window: no choice of results can help."""
 
     def __init__(self, needed: int, limit: int) -> None:
         super().__init__(f"task and plan take {needed} tokens, and the context window has room for {limit}")
@@ -38,10 +38,10 @@ class Passage(NamedTuple):
     """One result, as it may be shown."""
 
     name: str
-    """By which it is named where it is left out."""
+    """Its name where it is left out."""
     summary: str
     text: str = ""
-    """All of it; shown only if it is in hand. Empty if the summary is all there is."""
+    """All of it; shown only if it is in hand. Empty if there is only a summary."""
     in_hand: bool = False
     """True for what the next step works on."""
 
@@ -52,7 +52,7 @@ class Fitted(NamedTuple):
     text: str
     tokens: int
     left_out: tuple[str, ...]
-    """What is not in the text: `summary of <name>`, then `full text of <name>`."""
+    """What the text does not have: `summary of <name>`, then `full text of <name>`."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class ContextWindow:
     """How much of a model's context a prompt's variable part may take.
 
     Args:
-        max_tokens: of the window: the model's, or the share of it that this is to have.
-        keep: how much of that is filled, 0 to 1. The rest is for what is not counted here (instructions,
-            tools, the reply) and for an estimate that is too low.
-        count: returns the tokens of a text. The default estimates; a tokenizer of your own is exact.
+        max_tokens: size of the window: the model's own, or this prompt's share of it.
+        keep: how much of the window is filled, 0 to 1. The rest is for what is not counted here
+            (instructions, tools, the reply) and for an estimate that is too low.
+        count: returns the tokens of a text. The default estimates; your own tokenizer can be exact.
 
     Raises ValueError for numbers out of range.
     """
@@ -84,9 +84,9 @@ class ContextWindow:
     def fit(self, task: str, plan: str = "", passages: Iterable[Passage] = ()) -> Fitted:
         """Return what fits: task and plan, then summaries, then the full text of what is in hand.
 
-        Where not all summaries fit, those in hand come first, and then the newest. The text keeps the order
-        of `passages`. It ends with a line that names what was left out. If all those names would leave no
-        room for a single summary, it counts them. It is left out if even that does not fit.
+        If not all summaries fit, those in hand come first, and then the newest. The text keeps the order of
+        `passages`. It ends with a line that names what was left out. If those names would leave no room for a
+        single summary, the line counts them. It is omitted if even that does not fit.
 
         Raises ContextTooSmall if task and plan alone take more than `limit`.
         """
@@ -104,7 +104,7 @@ class ContextWindow:
         return self.count(text) <= self.limit
 
     def _fullest(self, draft: "_Draft") -> "_Draft":
-        """Return a draft with as much as fits beside its remark on the rest."""
+        """Return a draft with as much as fits beside its note on what is left out."""
         known = draft.known
         ranked = sorted(range(len(known)), key=lambda at: (not known[at].in_hand, -at))
         drafts = [draft._replace(summaries=frozenset(ranked[:count])) for count in range(len(known) + 1)]
@@ -117,12 +117,12 @@ class ContextWindow:
 
 
 class _Draft(NamedTuple):
-    """A text, and what of its results it shows, by place."""
+    """A text, and which results it shows, by place."""
 
     bare: str
     known: Sequence[Passage]
     counted: bool = False
-    """True if what is left out is counted, not named."""
+    """True if what is left out is counted instead of named."""
     summaries: frozenset[int] = frozenset()
     texts: frozenset[int] = frozenset()
 

@@ -1,7 +1,7 @@
 """The loop between a model and its tools: from one round of a turn to the move that ends it.
 
 A call runs only if it was offered. A move counts only if it is well-formed. Every mistake goes back to the
-model as text. The loop is bounded: a person gets the work of a model that comes to no move.
+model as text. The loop is bounded: if a model reaches no move, a person gets the work.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from mesh.agent.values import NotFinite
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
-from mesh.model.prompt import PromptContext, context_now, one_line, render, told
+from mesh.model.prompt import PromptContext, context_now, one_line, outcome_line, render
 from mesh.model.results import as_text
-from mesh.model.transcript import TRANSCRIPT, Said, Transcript, told_by_client
+from mesh.model.transcript import TRANSCRIPT, Transcript, Utterance, client_exchange
 from mesh.service.logs import get_logger
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.ids import HUMAN
@@ -38,10 +38,10 @@ FATAL = {
     "refusal": "the model declines to answer this",
     "model_context_window_exceeded": "the conversation is longer than the model's context",
 }
-"""Reasons to stop that no answer of ours can mend."""
+"""Reasons to stop that no answer of ours can correct."""
 
 DONE = frozenset({"", "end_turn", "tool_use", "stop_sequence"})
-"""Reasons to stop of a whole reply. A model may give none."""
+"""Reasons to stop that mean a whole reply. A model may give none."""
 _SHOWN_CHARS = 64
 
 _CUT_OFF = "Not done: the reply was cut off at its greatest length. Say less, or do less at once."
@@ -70,26 +70,26 @@ async def drive(
     remembers: bool = False,
     transcript: int = 0,
 ) -> Move:
-    """Return the move that a model makes of this round.
+    """Return the move that a model makes in this round.
 
-    A reply without a call is the answer (of a task, its result), unless the answer has a form. Of several
-    moves in one reply the first counts, and only if no call before it failed. An effect is not done after a
-    failed call or a move of the same reply.
+    A reply without a call is the answer (in a task, its result), unless the answer has a form. If a reply has
+    several moves, the first counts, and only if no call before it failed. An effect is not run after a failed
+    call or a move of the same reply.
 
     Args:
         instructions: the system text.
         tools: the agent's actions; those that the turn may not call are not offered.
         handoffs: agents it may transfer to, among those the fleet allows; None for all of these.
-        max_calls: calls, wrong ones and empty replies included, from one move to the next.
-        labels: labels that facts of a key must have, whatever the model says.
+        max_calls: calls from one move to the next, including wrong ones and empty replies.
+        labels: labels that facts of a key must have, whatever the model gives them.
         live: True if the request's client may read along while the model replies.
-        output_type: the type of the answer, as pydantic reads it; None for words.
+        output_type: the type of the answer, as pydantic reads it; None for text.
         remembers: True if the answer may leave facts to the request's conversation.
-        transcript: exchanges that the request's conversation keeps and the model is shown; 0 for none.
+        transcript: number of the conversation's exchanges to keep and show to the model; 0 for none.
 
-    Raises Retry and Permanent, the model's or a tool's, and whatever else stops a round. The model reads any
-    other error of a tool that only reads as the call's result. Raises ToolsUnusable for a tool that has the
-    name of a move.
+    Raises Retry and Permanent, the model's or a tool's, and any other error that stops a round. Any other
+    error of a tool that only reads becomes the call's result for the model. Raises ToolsUnusable for a tool
+    that has the name of a move.
     """
     offered = tuple(tools)
     require_apart(offered)
@@ -114,10 +114,10 @@ async def drive(
     for began in await turn.execution.journal.begun():
         going_on = conversation(msgspec.convert(began, PromptContext), is_new=False)
         if turn.execution.knows(model.mode, going_on.prompt):
-            turn.execution.journal.take_up(began)
+            turn.execution.journal.mark_reached(began)
             return await going_on.until_a_move()
-    # It begins: for the first time, or because prompt, model or handoff changed: the brief tells the past.
-    turn.execution.ended.look_ahead()
+    # It begins for the first time, or because prompt, model or handoff changed; the brief tells the past.
+    turn.execution.ended.probe_ahead()
     context = context_now(turn, offered)
     if kept is not None:
         context = msgspec.structs.replace(context, said=await kept.lines())
@@ -138,32 +138,32 @@ class _Conversation:
     begins: PromptContext | None
     """Recorded with the first reply of a new conversation."""
     kept: Transcript | None
-    """What was said before this turn, and where this adds to it."""
+    """The conversation before this turn, to which this turn adds."""
     most: int
-    """Calls from one move to the next."""
+    """Calls allowed from one move to the next."""
     left: int
-    """Those of them that may still be made."""
+    """Calls left of these."""
     answered: deque[RoundOutcome]
-    """Outcomes of the moves that this conversation made, in their order."""
+    """Outcomes of the moves that this conversation made, in order."""
     transcript: list[Exchange] = field(default_factory=list)
     so_far: list[str] = field(default_factory=list)
     """The model's text before it paused."""
-    said_before: bool = False
-    """True if the newest reply is an earlier round's."""
-    asked: list[Said] = field(default_factory=list)
-    """What this turn asked its client and was told."""
+    is_recorded: bool = False
+    """True if the newest reply is from an earlier round."""
+    asked: list[Utterance] = field(default_factory=list)
+    """What this turn asked its client, and the replies."""
 
     def __post_init__(self) -> None:
         self.pricing = Pricing(self.turn, self.model)
 
     async def until_a_move(self) -> Move:
-        """Return the move. Whatever comes of the conversation, its steps are stored by then."""
+        """Return the move. Its steps are stored by then, even if the conversation fails."""
         journal = self.turn.execution.journal
         try:
             move = await self._until_a_move()
             if self.kept is not None:
                 move = await self.kept.left_by(move, self.asked)
-        except Exception:  # raised on below; a cancellation passes, since it may not wait for the bus
+        except Exception:  # raised again below; not so a cancellation, which may not wait for the bus
             await journal.settled()
             raise
         await journal.settled()
@@ -176,7 +176,7 @@ class _Conversation:
                 self.so_far.append(reply.text)
                 if not self._take():
                     return self._given_up()
-                continue  # it goes on by itself when it gets its own words back
+                continue  # it continues when it gets its own text back
             move = self._cut_off(reply) if reply.stop == CUT else await self._take_up(reply)
             if move is not None:
                 return move
@@ -198,8 +198,8 @@ class _Conversation:
     async def _ask(self) -> Reply:
         prompt = self.prompt
         if self.answered and not self.turn.execution.knows(self.model.mode, prompt):
-            # The code no longer comes to moves that were made: the model is told their outcomes all the same.
-            self.transcript += [remark(self._told(past)) for past in self.answered]
+            # The code no longer reaches moves that were made. The model is given their outcomes all the same.
+            self.transcript += [remark(self._outcome(past)) for past in self.answered]
             self.answered.clear()
             prompt = self.prompt
         reply, is_paid_now = await replied(
@@ -213,18 +213,18 @@ class _Conversation:
             ahead=True,
         )
         self.begins = None
-        self.said_before = not is_paid_now
+        self.is_recorded = not is_paid_now
         self.transcript.append(reply.in_transcript())
         return reply
 
     async def _take_up(self, reply: Reply) -> Move | None:
-        """Run a reply's calls in their order; return the move among them, if there is one."""
-        said = "".join((*self.so_far, reply.text)).strip()
+        """Run a reply's calls in order; return the move among them, if there is one."""
+        text = "".join((*self.so_far, reply.text)).strip()
         self.so_far.clear()
         if not reply.calls:
-            return self._answer(said)
+            return self._answer(text)
         failed = moved = False
-        for together in self._side_by_side(reply.calls):
+        for together in self._batches(reply.calls):
             first = together[0]
             if first.name in self.moves:
                 found = self._read(first) if not failed and not moved else None
@@ -251,55 +251,55 @@ class _Conversation:
             failed = failed or any(result.is_error for result in results)
         return None
 
-    def _answer(self, said: str) -> Move | None:
-        """Return the answer that a reply without a call is; tell the model if it is none."""
-        if said and self.moves.words_answer:
-            return self._made(self.moves.answered(said))
+    def _answer(self, text: str) -> Move | None:
+        """Return the answer if a reply without a call is one; otherwise tell the model that it is not."""
+        if text and self.moves.words_answer:
+            return self._made(self.moves.answered(text))
         if self._take():
-            self.transcript.append(remark(_NO_FORM if said else _EMPTY))
+            self.transcript.append(remark(_NO_FORM if text else _EMPTY))
         return None
 
-    def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
-        """Yield the calls in their order: reading calls together, every other call alone."""
+    def _batches(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
+        """Yield the calls in order: reading calls together, every other call alone."""
         for kind, group in groupby(calls, key=self._kind):
             together = tuple(group)
             yield from (together,) if kind == "reads" else ((call,) for call in together)
 
     def _kind(self, call: ToolCall) -> Literal["reads", "effect", "other"]:
-        """Return the kind of a call; a move, and a tool that is not offered, are other ones."""
+        """Return the kind of a call; a move, and a tool that is not offered, is "other"."""
         tool = self.tools.get(call.name)
         if tool is None:
             return "other"
         return "reads" if tool.effect is None else "effect"
 
     def _made(self, move: Move, call: ToolCall | None = None) -> Move | None:
-        """Return a move, unless an earlier round made it: then tell the model its outcome."""
-        if not (self.said_before and self.answered and can_be_of(self.answered[0], move)):
+        """Return a move, unless an earlier round made it: then give the model its outcome."""
+        if not (self.is_recorded and self.answered and can_be_of(self.answered[0], move)):
             return move
         past = self.answered.popleft()
         if isinstance(move, Ask) and move.to_agent != HUMAN and past.how in ("replied", "expired"):
             expired = past.how == "expired"
-            self.asked += told_by_client(move.question, self.turn.agent, past.reply, expired=expired)
+            self.asked += client_exchange(move.question, self.turn.agent, past.reply, expired=expired)
         self.left = self.most
         where = ("", "") if call is None else (call.id, call.name)
         self.transcript.append(
-            ToolResult(*where, self._told(past), is_error=past.how in ("refused", "expired"))
+            ToolResult(*where, self._outcome(past), is_error=past.how in ("refused", "expired"))
         )
         return None
 
-    def _told(self, past: RoundOutcome) -> str:
-        """Return the outcome of a move; of joined tasks, as the round after it was told."""
-        return told(past, self.turn.execution.tasks.told.get(past.round + 1))
+    def _outcome(self, past: RoundOutcome) -> str:
+        """Return the outcome of a move; of joined tasks, as the following round received it."""
+        return outcome_line(past, self.turn.execution.tasks.news.get(past.round + 1))
 
     def _cut_off(self, reply: Reply) -> Move | None:
-        """Tell the model that its reply was too long. None of it is done, because its end is missing."""
+        """Tell the model that its reply was too long. None of it is run, because its end is missing."""
         self.so_far.clear()
         if self._take():
             self.transcript += [error_result(call, _CUT_OFF) for call in reply.calls] or [remark(_CUT_OFF)]
         return None
 
     def _take(self) -> bool:
-        """Count one call. Return True if it may still be made."""
+        """Count one call. Return True if it is still allowed."""
         self.left -= 1
         return self.left >= 0
 
@@ -312,7 +312,7 @@ class _Conversation:
             return error_result(call, str(wrong))
 
     async def _run_all(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Run calls side by side; return their results in order. Raises what the first failed call raised."""
+        """Run calls concurrently; return their results in order. Raises the first failed call's error."""
         found = await asyncio.gather(*(self._run(call) for call in calls), return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException):
@@ -334,7 +334,7 @@ class _Conversation:
         return ToolResult(call.id, call.name, as_text(result))
 
     async def _post(self, call: ToolCall) -> ToolResult:
-        """Put facts on the board; what is wrong with them the model reads."""
+        """Put facts on the board; the model gets the mistakes in them."""
         try:
             await self.turn.post(self.moves.posted(call))
         except (ToolError, PostUnusable, NotFinite) as wrong:
@@ -361,19 +361,19 @@ async def replied(
     goes_on: Callable[[Reply], bool] = lambda reply: False,
     ahead: bool = False,
 ) -> tuple[Reply, bool]:
-    """Return a model's reply, fresh or recorded, and True if this round is the one that pays for it.
+    """Return a model's reply, new or recorded, and True if this round pays for it.
 
     Args:
         goes_on: returns True for a reply after which a tool is called as soon as it is stored.
         ahead: as for `Journal.step`.
 
-    Raises ModelGaveUp for one that stopped for a reason which no answer of ours can mend.
+    Raises ModelGaveUp if it stopped for a reason that no answer of ours can correct.
     """
 
     async def ask() -> Reply:
         reply = await pricing.reply(prompt, hear)
         if goes_on(reply):
-            turn.execution.ended.look_ahead()
+            turn.execution.ended.probe_ahead()
         return reply
 
     fixed = {"instructions": prompt.instructions, "tools": prompt.tools, "parameters": model.parameters}
@@ -387,7 +387,7 @@ async def replied(
         ahead=ahead,
         parts=(fixed, prompt.brief, prompt.transcript),
     )
-    pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
+    pricing.require(reply)  # after it is journaled, so that its tokens are accounted for
     if reply.stop in FATAL:
         raise ModelGaveUp(FATAL[reply.stop])
     if reply.stop not in DONE and reply.stop not in (PAUSED, CUT):
@@ -396,7 +396,7 @@ async def replied(
 
 
 def remark(text: str) -> ToolResult:
-    """Return a remark on a reply as a whole."""
+    """Return a remark about a whole reply."""
     return ToolResult("", "", text, is_error=True)
 
 

@@ -1,7 +1,7 @@
-"""The moves as tools: how a model asks for a move. Which there are depends on the request's topology.
+"""The moves as tools: how a model asks for a move. The request's topology decides which there are.
 
-A move is checked twice. Here pydantic and the guard's own reader check the move. If it is none, the model
-learns why and may try again in the same round. The guard alone decides if it may happen, and that costs a
+A move is checked twice. Here pydantic and the guard's own reader check it. If it is invalid, the model learns
+why and may try again in the same round. Only the guard decides whether it may happen, and a refusal costs a
 round.
 """
 
@@ -54,13 +54,13 @@ TRANSFER = "transfer_to_"
 HAND_BACK, COMPLETE, ASK, ESCALATE = "hand_back", "complete", "ask", "escalate"
 DELEGATE, DELIVER, GIVE_UP = "delegate", "deliver", "give_up"
 POST = "post_facts"
-"""No move: the round goes on."""
+"""Not a move: the round continues."""
 _RESERVED = frozenset({HAND_BACK, COMPLETE, ASK, ESCALATE, DELEGATE, DELIVER, GIVE_UP, POST})
 ANSWER = "answer"
-"""The fact in which a task's answer is delivered: its words, or its object."""
+"""The fact that delivers a task's answer: a text or an object."""
 
 Labels = Mapping[str, tuple[str, ...]]
-"""By fact key: labels that a fact of this key must have, whatever the model says."""
+"""Labels that a fact must have, by its key, whatever the model gives it."""
 
 _NOT_JSON = "a number has to be finite, and a text without lone surrogates"
 
@@ -104,7 +104,7 @@ class MoveTools:
         self._turn = turn
         self._labels = labels or {}
         self.words_answer = output_type is None
-        """True where a reply without a call is the answer; False where the answer has a form of its own."""
+        """True if a reply without a call is the answer; False if the answer has a form."""
         offers = _offers(turn, seen or context_now(turn), handoffs, output_type, remembers)
         self._offers = {offer.spec.name: offer for offer in offers}
 
@@ -117,11 +117,11 @@ class MoveTools:
 
     @property
     def has_board(self) -> bool:
-        """True if there is `POST`, which is no move."""
+        """True if there is `POST`, which is not a move."""
         return POST in self._offers
 
     def read(self, call: ToolCall) -> Move:
-        """Return the move that a call asks for. Raises ToolArgumentsInvalid for the model to read."""
+        """Return the move that a call asks for. Raises ToolArgumentsInvalid, whose text the model reads."""
         try:
             move = self._made(call, self._valid(call))
         except NotFinite as wrong:
@@ -130,22 +130,22 @@ class MoveTools:
         return move
 
     def posted(self, call: ToolCall) -> tuple[Fact, ...]:
-        """Return the facts that a call of `POST` brings. Raises ToolArgumentsInvalid."""
-        said = self._valid(call)
-        assert isinstance(said, PostArguments)
+        """Return the facts that a call of `POST` adds. Raises ToolArgumentsInvalid."""
+        args = self._valid(call)
+        assert isinstance(args, PostArguments)
         return tuple(
             Fact(key=each.key, value=each.value, labels=self._labelled(each.key, each.labels))
-            for each in said.facts
+            for each in args.facts
         )
 
     def answered(self, words: str) -> Move:
-        """Return the move that a reply without a call is: the answer, or a task's result."""
+        """Return the move made by a reply without a call: the answer, or a task's result."""
         return self._delivered(words, words) if self._turn.task_name else self._turn.complete(words)
 
     def _delivered(self, summary: str, answer: Any, facts: tuple[Fact, ...] = (), **more: Any) -> Move:
         """Return the delivery of a task whose result is an answer."""
-        brought = Fact(key=ANSWER, value=answer, labels=self._labelled(ANSWER, ()))
-        facts = (*(fact for fact in facts if fact.key != ANSWER), brought)
+        result = Fact(key=ANSWER, value=answer, labels=self._labelled(ANSWER, ()))
+        facts = (*(fact for fact in facts if fact.key != ANSWER), result)
         return self._turn.deliver(one_line(summary)[:_MOST_LINE], facts=facts, **more)
 
     def _valid(self, call: ToolCall) -> BaseModel:
@@ -154,94 +154,94 @@ class MoveTools:
         except ValidationError as wrong:
             raise ToolArgumentsInvalid(call.name, mistakes_in(wrong)) from wrong
 
-    def _made(self, call: ToolCall, said: BaseModel) -> Move:
+    def _made(self, call: ToolCall, args: BaseModel) -> Move:
         turn = self._turn
-        match said:
+        match args:
             case CompleteArguments():
-                left = self._brought(getattr(said, "remember", ()))
-                return turn.complete(said.model_dump(mode="json", by_alias=True)["answer"], remember=left)
+                left = self._labelled_facts(getattr(args, "remember", ()))
+                return turn.complete(args.model_dump(mode="json", by_alias=True)["answer"], remember=left)
             case AskArguments():
-                of = HUMAN if isinstance(said, AskAnybodyArguments) and said.of == HUMAN else None
+                of = HUMAN if isinstance(args, AskAnybodyArguments) and args.of == HUMAN else None
                 try:
-                    return turn.ask(said.question, of=of, schema=said.reply_schema, expires_s=said.expires_s)
+                    return turn.ask(args.question, of=of, schema=args.reply_schema, expires_s=args.expires_s)
                 except SchemaUnusable as wrong:
                     raise ToolArgumentsInvalid(call.name, (f"schema: {wrong}",)) from wrong
             case EscalateArguments():
-                return turn.escalate(said.reason, facts=self._facts(said.facts))
+                return turn.escalate(args.reason, facts=self._facts(args.facts))
             case HandBackArguments():
-                return turn.hand_back(said.reason, **self._given(said))
+                return turn.hand_back(args.reason, **self._given(args))
             case GiveUpArguments():
-                return turn.fail(said.reason)
+                return turn.fail(args.reason)
             case DelegateArguments():
-                tasks = (self._task(each) for each in said.tasks)
-                return turn.delegate(tasks, join=said.join, within_s=said.within_s, cancel=said.cancel)
+                tasks = (self._task(each) for each in args.tasks)
+                return turn.delegate(tasks, join=args.join, within_s=args.within_s, cancel=args.cancel)
             case DeliverArguments():
-                facts, artifacts = self._brought(said.facts), _artifacts(said.artifacts)
+                facts, artifacts = self._labelled_facts(args.facts), _artifacts(args.artifacts)
                 if self.words_answer:
-                    return turn.deliver(said.summary, facts=facts, artifacts=artifacts)
-                answer = said.model_dump(mode="json", by_alias=True)["answer"]
-                return self._delivered(said.summary, answer, facts, artifacts=artifacts)
+                    return turn.deliver(args.summary, facts=facts, artifacts=artifacts)
+                answer = args.model_dump(mode="json", by_alias=True)["answer"]
+                return self._delivered(args.summary, answer, facts, artifacts=artifacts)
             case TransferArguments():
                 return turn.transfer(
                     call.name.removeprefix(TRANSFER),
-                    summary=said.summary,
-                    intent=said.intent,
-                    constraints=_constraints(said.constraints),
-                    return_to=said.return_to,
-                    no_return=said.no_return,
-                    **self._given(said),
+                    summary=args.summary,
+                    intent=args.intent,
+                    constraints=_constraints(args.constraints),
+                    return_to=args.return_to,
+                    no_return=args.no_return,
+                    **self._given(args),
                 )
         raise AssertionError("every offer has one of these arguments")
 
-    def _task(self, said: TaskArguments) -> Task:
+    def _task(self, args: TaskArguments) -> Task:
         return self._turn.task(
-            said.name,
-            summary=said.summary,
-            to=said.to,
-            intent=said.intent,
-            facts=self._facts(said.facts, carried=said.carry),
-            artifacts=_artifacts(said.artifacts),
-            carry=said.carry,
-            uses=said.uses,
-            revises=said.revises,
-            fallback=said.fallback,
-            constraints=_constraints(said.constraints),
+            args.name,
+            summary=args.summary,
+            to=args.to,
+            intent=args.intent,
+            facts=self._facts(args.facts, carried=args.carry),
+            artifacts=_artifacts(args.artifacts),
+            carry=args.carry,
+            uses=args.uses,
+            revises=args.revises,
+            fallback=args.fallback,
+            constraints=_constraints(args.constraints),
         )
 
-    def _given(self, said: Giving) -> dict[str, Any]:
-        """Return what work takes along when it is given to somebody."""
-        artifacts = _artifacts(said.artifacts)
-        return {"facts": self._facts(said.facts, said.drop), "artifacts": artifacts, "drop": said.drop}
+    def _given(self, args: Giving) -> dict[str, Any]:
+        """Return what work takes along when it is given to another agent."""
+        artifacts = _artifacts(args.artifacts)
+        return {"facts": self._facts(args.facts, args.drop), "artifacts": artifacts, "drop": args.drop}
 
-    def _brought(self, given: Iterable[FactArgument]) -> tuple[Fact, ...]:
-        """Return the facts that a model says, with the labels that they must have.
+    def _labelled_facts(self, given: Iterable[FactArgument]) -> tuple[Fact, ...]:
+        """Return the facts that a model gives, with the labels that they must have.
 
-        Of a key that is said twice, the last one counts.
+        If a key is given twice, the last one counts.
         """
-        said = {
+        facts = {
             each.key: Fact(key=each.key, value=each.value, labels=self._labelled(each.key, each.labels))
             for each in given
         }
-        return tuple(said.values())
+        return tuple(facts.values())
 
     def _facts(
         self, given: Iterable[FactArgument], drop: tuple[str, ...] = (), carried: Container[str] | None = None
     ) -> tuple[Fact, ...]:
-        """Return the facts that a move brings.
+        """Return the facts that a move adds.
 
-        A carried fact that lacks a label of its key is brought once more with it: a client does not know
+        A carried fact that lacks a label of its key is added again with the label: a client does not know
         this fleet's labels.
 
         Args:
-            carried: keys of what goes along; None for all of it.
+            carried: keys of the facts that go along; None for all of them.
         """
-        brought = {fact.key: fact for fact in self._brought(given)}
+        added = {fact.key: fact for fact in self._labelled_facts(given)}
         for fact in self._turn.handoff.facts:
             labels = self._labelled(fact.key, filter(is_label, fact.labels))
             goes_along = fact.key not in drop and (carried is None or fact.key in carried)
-            if fact.key not in brought and goes_along and not set(labels) <= set(fact.labels):
-                brought[fact.key] = Fact(key=fact.key, value=fact.value, labels=labels)
-        return tuple(brought.values())
+            if fact.key not in added and goes_along and not set(labels) <= set(fact.labels):
+                added[fact.key] = Fact(key=fact.key, value=fact.value, labels=labels)
+        return tuple(added.values())
 
     def _labelled(self, key: str, labels: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted({*labels, *self._labels.get(key, ())}))
@@ -255,7 +255,7 @@ def require_apart(tools: Iterable[Tool]) -> None:
 
 
 def _require_readable(name: str, move: Move) -> None:
-    """Raise ToolArgumentsInvalid for a move that the guard cannot read, or reads as another one."""
+    """Raise ToolArgumentsInvalid for a move that the guard cannot read, or reads differently."""
     try:
         body = codec.encode(MoveProposed(turn=TurnId("turn"), round=0, move=move))
         read = codec.parse_proposal(body)
@@ -270,12 +270,12 @@ def _require_readable(name: str, move: Move) -> None:
 def _offers(
     turn: Turn, seen: PromptContext, handoffs: Container[str] | None, output_type: Any, remembers: bool
 ) -> Iterator[_Offer]:
-    """Yield the moves that can make sense for this turn, the guard's judgement aside."""
+    """Yield the moves that can make sense in this turn, before the guard judges them."""
     peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
     if turn.topology == "handoff":
         yield from _passing_on(turn, peers, seen.back)
     else:
-        yield from _of_a_tree(turn, peers, output_type)
+        yield from _for_tasks(turn, peers, output_type)
     if turn.task_name:
         if turn.topology == "supervised":
             yield _offer(ASK, _ASK_WORDS, AskAnybodyArguments if seen.human else AskArguments)
@@ -295,9 +295,13 @@ def _passing_on(turn: Turn, peers: Iterable[AgentEntry], back: str | None) -> It
     """Yield the moves of topology `handoff` that give the work on; `back` gets it by a hand-back."""
     for peer in peers:
         if peer.name in turn.path:
-            continue  # the guard refuses it, whatever it brings: work goes back by `hand_back` alone
-        said = one_line(peer.description)
-        words = f"Give the work to {peer.name}: {said}" if said else f"Give the work to {peer.name}."
+            continue  # the guard refuses it in any case: only `hand_back` gives work back
+        description = one_line(peer.description)
+        words = (
+            f"Give the work to {peer.name}: {description}"
+            if description
+            else f"Give the work to {peer.name}."
+        )
         if turn.handoff.move == "hand_back" and peer.name == turn.handoff.from_agent:
             words += _NEW_FACT
         yield _offer(f"{TRANSFER}{peer.name}", words, transfer_form(peer.intents))
@@ -305,7 +309,7 @@ def _passing_on(turn: Turn, peers: Iterable[AgentEntry], back: str | None) -> It
         yield _offer(HAND_BACK, _HAND_BACK_WORDS.format(back) + _NEW_FACT, HandBackArguments)
 
 
-def _of_a_tree(turn: Turn, peers: Sequence[AgentEntry], output_type: Any) -> Iterator[_Offer]:
+def _for_tasks(turn: Turn, peers: Sequence[AgentEntry], output_type: Any) -> Iterator[_Offer]:
     """Yield the moves of a lead and of a worker, and the board of a swarm."""
     if peers and (turn.topology == "supervised" or not turn.task_name):
         taken = [peer.intents for peer in peers]

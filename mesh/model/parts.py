@@ -1,6 +1,6 @@
-"""Parts that vendors share: a prompt as a dialogue, a streamed reply, and values read from strangers' bytes.
+"""Parts that vendors share: a prompt as a dialogue, a streamed reply, and values read from foreign bytes.
 
-Strangers' bytes become calls, texts and counts to keep.
+Foreign bytes become calls, texts and counts that can be kept.
 """
 
 import re
@@ -17,13 +17,13 @@ from protocol.wire.errors import Malformed
 from protocol.wire.handoff import check_nesting
 
 MOST_TOKENS = 10**9
-"""Of one kind in one reply: a thousand times the longest context. A larger count is cut to it."""
+"""Limit of one kind in one reply, a thousand times the longest context. A larger count is cut to it."""
 LONGEST_NAME = 128
-"""Twice as long as a tool's name may be: a longer one names no tool, and is not repeated whole."""
+"""Twice the length of a tool's name: a longer name names no tool, and is not repeated in full."""
 NOT_DONE = "Not done. Ask for it again if it is still wanted."
 GO_ON = "Go on."
 NOTHING = "(nothing)"
-"""Stands for an empty text, and for a reply of which nothing can go back."""
+"""Replaces an empty text, and a reply of which nothing can be sent back."""
 _LONGEST_TOOL = 64
 _LONGEST_STOP = 64
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
@@ -35,7 +35,7 @@ _NO_OBJECT = "the arguments are no object"
 
 
 class Unreadable(Exception):
-    """The events are no message of the API. The text names the fault, and repeats nothing of the reply."""
+    """The events are not a message of the API. The text names the fault, and repeats nothing of the reply."""
 
 
 class BrokenOff(Exception):
@@ -45,13 +45,13 @@ class BrokenOff(Exception):
 class Dialogue(ABC):
     """A prompt as the messages of a vendor's API, in which the two sides alternate.
 
-    Every call is answered before anything else is said; a call without a result gets an error as its result.
+    Every call is answered before any other message; a call without a result gets an error as its result.
     """
 
     def __init__(self, prompt: Prompt, *begun: dict[str, Any]) -> None:
         self.messages = list(begun)
         self._open: list[str] = []
-        """Ids of the last reply's calls without a result yet."""
+        """Ids of the last reply's calls that have no result yet."""
         texts = [prompt.brief]
         for each in prompt.transcript:
             if isinstance(each, PastReply):
@@ -66,7 +66,7 @@ class Dialogue(ABC):
         self._end_message(texts)
 
     def _end_message(self, texts: list[str]) -> None:
-        """Complete what goes to the model, so that the model is next to speak."""
+        """Complete what goes to the model, so that it is the model's turn to speak."""
         for call in self._open:
             self._answer(call, NOT_DONE, is_error=True)
         self._open = []
@@ -82,24 +82,24 @@ class Dialogue(ABC):
 
     @abstractmethod
     def _say(self, texts: list[str]) -> None:
-        """Add texts to the model. Where it has nothing to reply to, ask it to go on."""
+        """Add texts for the model. If there is nothing to reply to, ask it to go on."""
 
 
 class Streamed(ABC):
-    """A reply while its events come in."""
+    """A reply while its events arrive."""
 
     ended = False
-    """True once nothing that follows belongs to the reply."""
+    """True once later events do not belong to the reply."""
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """Add an event; return its piece of text, empty if it has none. Raises Unreadable."""
+        """Add an event; return its piece of text, which may be empty. Raises Unreadable."""
         try:
             return self._added(event)
         except (AttributeError, KeyError, TypeError, ValueError) as wrong:
             raise Unreadable(f"an event that is none: {type(wrong).__name__}") from wrong
 
     def whole(self, body: bytes) -> str:
-        """Take a whole message, which came in place of a stream; return its text. Raises Unreadable."""
+        """Take a whole message, sent in place of a stream; return its text. Raises Unreadable."""
         try:
             return self._taken(msgspec.json.decode(body))
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as wrong:
@@ -121,7 +121,7 @@ class Streamed(ABC):
 
         Args:
             asked: the model that was asked, for a reply that names none.
-            taken: ids of calls that another reply of the same conversation made.
+            taken: ids of calls in other replies of the same conversation.
         """
 
 
@@ -137,13 +137,13 @@ def encodable(text: str) -> str:
     return text
 
 
-def said_or_nothing(text: str) -> str:
-    """Return a text as vendors take it: none is empty."""
+def non_empty(text: str) -> str:
+    """Return a text as vendors accept it: it must not be empty."""
     return encodable(text) if text.strip() else NOTHING
 
 
 def tool_name(name: str) -> str:
-    """Return a tool's name as it can go back to a vendor."""
+    """Return a tool's name as it can be sent back to a vendor."""
     return _NO_NAME.sub("_", name)[:_LONGEST_TOOL] or "_"
 
 
@@ -152,7 +152,7 @@ def stop_of(reason: str) -> str:
 
 
 def model_of(named: object, asked: str) -> str:
-    """Return the model that a reply names; the one that was asked if it names none."""
+    """Return the model that a reply names, or the model that was asked if it names none."""
     is_model = isinstance(named, str) and len(named) <= MAX_MODEL_CHARS and _MODEL.fullmatch(named)
     return str(named) if is_model else asked
 
@@ -163,7 +163,7 @@ def id_of(named: object) -> str:
 
 
 def text_of(part: Mapping[str, Any], name: str) -> str:
-    """Return a text of a block or a message. Raises Unreadable."""
+    """Return a text field of a block or a message. Raises Unreadable."""
     found = part.get(name)
     if not isinstance(found, str):
         raise Unreadable(f"`{name}` is no text")
@@ -185,8 +185,8 @@ def call_of(name: str, made: str, given: object, taken: Container[str]) -> ToolC
     """Return a call, with an id that is not `taken`.
 
     Args:
-        made: the vendor's own id.
-        given: the arguments as a value; None for what is no JSON.
+        made: the vendor's id.
+        given: the arguments as a value; None if they are not JSON.
     """
     number = 0
     while not _ID.fullmatch(made) or made in taken:
@@ -197,7 +197,7 @@ def call_of(name: str, made: str, given: object, taken: Container[str]) -> ToolC
 
 
 def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
-    """Return a call's arguments; or none, and why."""
+    """Return a call's arguments; or empty ones, and the reason."""
     if given is None:
         return {}, _NO_JSON
     if not isinstance(given, Mapping):
@@ -214,6 +214,6 @@ def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
 
 def count_of(counts: object, name: str) -> int:
     found = counts.get(name) if isinstance(counts, Mapping) else None
-    if not isinstance(found, int | float) or not found >= 0:  # NaN is no count, either
+    if not isinstance(found, int | float) or not found >= 0:  # NaN is not a count either
         return 0
     return int(min(found, MOST_TOKENS))

@@ -1,7 +1,7 @@
 """The port to a model: a prompt in, a reply out.
 
-A `Prompt` holds what a model would be sent and nothing else: no turn, no handoff, no guard. So a model's
-double knows no more, and can do no more, than a model.
+A `Prompt` holds what a model would be sent and nothing else: no turn, no handoff, no guard. So a test double
+knows no more, and can do no more, than a model.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class ToolCall:
     """A call that a model asks for, unchecked."""
 
     id: str
-    """Tells the calls of one transcript apart."""
+    """Unique within one transcript."""
     name: str
     arguments: Mapping[str, Any]
     unreadable: str = ""
@@ -37,12 +37,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class PastReply:
-    """One reply of the model's, in a transcript."""
+    """One reply of the model, in a transcript."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
     blocks: tuple[Mapping[str, Any], ...] = ()
-    """The reply's parts as its model made them, to go back to that model."""
+    """The reply's parts as its model made them, to be sent back to that model."""
     model: str = ""
     """The model that replied: a vendor binds a model's thoughts to it."""
 
@@ -52,7 +52,7 @@ class ToolResult:
     """The result of one call, as text."""
 
     call: str
-    """The call's id; empty for a remark on the reply as a whole."""
+    """The call's id; empty for a remark about the whole reply."""
     name: str
     text: str
     """The result: a text as it is, anything else as JSON; or one sentence about the error."""
@@ -67,13 +67,13 @@ class Prompt:
     """All that a model sees."""
 
     agent: str
-    """The agent that it speaks as."""
+    """The agent that the model speaks as."""
     instructions: str
     """The system text."""
     brief: str
     """The turn as text: the task, the facts, the refusals."""
     tools: tuple[ToolSpec, ...] = ()
-    """The only means to act, moves included."""
+    """The only means to act, including moves."""
     transcript: tuple[Exchange, ...] = ()
     """This round's replies and results, in order."""
 
@@ -85,7 +85,7 @@ class Reply:
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
-    """The cost of this one reply."""
+    """The cost of this reply."""
     tokens: Tokens = field(default_factory=Tokens)
     """The same in detail, if the model gives it."""
     stop: str = ""
@@ -95,7 +95,7 @@ class Reply:
     model: str = ""
     """The model that replied."""
     asked: str = ""
-    """The model that was asked; empty where the name of the replying model tells."""
+    """The model that was asked; empty if the replying model's name tells it."""
     id: str = ""
     """The vendor's id of this reply, by which its support finds it; may be empty."""
 
@@ -104,7 +104,7 @@ class Reply:
 
 
 Hear = Callable[[str | None], None]
-"""Called with each piece of a reply's text as it comes; with None when the text so far is void."""
+"""Called with each piece of a reply's text as it arrives; with None when the text so far is void."""
 
 
 class Model(ABC):
@@ -123,27 +123,27 @@ class Model(ABC):
 
     @abstractmethod
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
-        """Return one reply. Raises Retry when another attempt may help, Permanent when none can.
+        """Return one reply. Raises Retry if another attempt may help, Permanent if none can.
 
         Args:
-            hear: called with each piece of text as it comes, by a model that can; for display only.
+            hear: called with each piece of text as it arrives, by models that stream; for display only.
         """
 
     @property
     def address(self) -> str:
-        """The host that it is asked at; empty if that is not known."""
+        """The host where it is asked; empty if unknown."""
         return ""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What is asked of the model beside the prompt, for the record; nothing that is secret."""
+        """What is asked of the model besides the prompt, for the record; it holds no secrets."""
         return {"model": self.mode}
 
     def warm(self) -> None:  # noqa: B027 - most models have nothing to load
-        """Load what the first reply needs. It takes long, and is called in a thread."""
+        """Load what the first reply needs. It takes seconds, so it is called in a thread."""
 
     def asked_of(self, replied: str) -> str:
-        """Return the one of this model and its fallback that was asked for a reply with the id `replied`."""
+        """Return which of this model and its fallback was asked for a reply with the id `replied`."""
         return self.mode
 
     def alone(self) -> "Model":

@@ -1,6 +1,6 @@
-"""The cost of replies, by the prices that a turn was given. A model without a price is never free.
+"""The cost of replies, at the prices that a turn was given. A model without a price is never free.
 
-Telemetry counts tokens and money of fresh replies alone: a recorded reply was counted when it was paid for.
+Telemetry counts tokens and money of new replies alone: a recorded reply was counted when it was paid for.
 """
 
 import time
@@ -21,8 +21,8 @@ from protocol.wire.prices import Price, cost, metered, price_of
 
 _log = get_logger(__name__)
 
-_told: set[str] = set()
-"""Models that this process has reported to have no price."""
+_reported: set[str] = set()
+"""Models that this process has already reported as unpriced."""
 
 
 _KINDS = ("input", "cache_read", "cache_write", "cache_write_1h", "output")
@@ -32,17 +32,17 @@ _CUSTOM = "custom"
 
 
 class BudgetUnpriced(Permanent, code="budget_unpriced"):
-    """The budget is in dollars, and the model has no price: no (further) call is made."""
+    """The budget is in dollars, and the model has no price: no further call is made."""
 
 
 class Pricing:
-    """Asks one turn's model, and knows what its replies cost."""
+    """Asks one turn's model, and prices its replies."""
 
     def __init__(self, turn: Turn, model: Model) -> None:
         self._turn, self._model = turn, model
 
     def cost(self, reply: Reply) -> Usage:
-        """Return the cost of a reply; 0 dollars where it is unknown."""
+        """Return the cost of a reply; 0 dollars if unknown."""
         model = reply.model or self._model.mode
         price = self._price(reply)
         spent = reply.usage.nano_dollars if price is None else cost(reply.tokens, price)
@@ -51,15 +51,15 @@ class Pricing:
         return replace(reply.usage, nano_dollars=spent, models={model: metered(reply.tokens, spent)})
 
     def _price(self, reply: Reply) -> Price | None:
-        """Return the price of the model that replied, else of the model that was asked."""
+        """Return the price of the model that replied, or else of the model that was asked."""
         prices = self._turn.execution.prices
         asked = reply.asked or self._model.asked_of(reply.model)
         return price_of(reply.model, prices) or price_of(asked, prices)
 
     async def reply(self, prompt: Prompt, hear: Hear | None) -> Reply:
-        """Return a fresh reply, after it is counted.
+        """Return a new reply, after it is counted.
 
-        Raises BudgetUnpriced if the model is a vendor's and has no price, and as the model itself.
+        Raises BudgetUnpriced if a vendor's model has no price; otherwise raises as the model does.
         """
         model = self._to_ask()
         began = time.monotonic()
@@ -73,21 +73,21 @@ class Pricing:
             self._time(model, began, {tracing.RESPONSE_MODEL: reply.model or model.mode})
             self._count(span, model, reply)
         if unpriced := self._unpriced(reply):
-            self._say_once(unpriced, "in requests of before, its calls count as 0 dollars")
+            self._report_once(unpriced, "in requests of before, its calls count as 0 dollars")
         return reply
 
     def require(self, reply: Reply) -> None:
-        """Raise BudgetUnpriced for a reply without a price, fresh or recorded, on a budget of dollars."""
+        """Raise BudgetUnpriced for a reply without a price, new or recorded, on a budget in dollars."""
         if unpriced := self._unpriced(reply):
             self._refuse(unpriced)
 
     def _to_ask(self) -> Model:
-        """Return the model to ask. On a budget of dollars it asks no fallback that has no price."""
+        """Return the model to ask. On a budget in dollars a fallback without a price is left out."""
         model, fallback = self._model, self._model.fallback
         if model.is_billed and self._is_unpriced(model.mode):
             self._refuse(model.mode)
         if fallback is not None and self._in_dollars and self._is_unpriced(fallback):
-            self._say_once(fallback, "it has no price: on a budget of dollars it is not asked")
+            self._report_once(fallback, "it has no price: on a budget of dollars it is not asked")
             return model.alone()
         return model
 
@@ -100,14 +100,14 @@ class Pricing:
         return granted is not None and granted.nano_dollars is not None
 
     @staticmethod
-    def _say_once(model: str, meanwhile: str) -> None:
-        if model not in _told:
-            _told.add(model)
+    def _report_once(model: str, meanwhile: str) -> None:
+        if model not in _reported:
+            _reported.add(model)
             hint = f"add it to [prices] in the fleet file; {meanwhile}"
             _log.warning("model_unpriced", model=model, hint=hint)
 
     def _unpriced(self, reply: Reply) -> str:
-        """Return the model of a reply that has no price; empty for a reply that has one."""
+        """Return the model of a reply if it has no price; else empty."""
         free = not reply.tokens.total or reply.usage.nano_dollars or self._price(reply) is not None
         return "" if free else reply.model or self._model.mode
 
@@ -125,28 +125,28 @@ class Pricing:
         """Open the span of one call, unless the model's SDK makes one."""
         if not tracing.traced() or model.makes_spans:
             return tracing.OFF
-        said = {
+        attributes = {
             **self._called(model),
             tracing.AGENT: self._turn.agent,
             tracing.CONVERSATION: self._turn.request,
             tracing.REQUEST: self._turn.request,
         }
-        return tracing.span(f"{tracing.CHAT} {model.mode}", tracing.CLIENT, attributes=said)
+        return tracing.span(f"{tracing.CHAT} {model.mode}", tracing.CLIENT, attributes=attributes)
 
     def _called(self, model: Model) -> dict[str, str]:
-        """Return what GenAI's conventions say of each call, on its span and in its histograms."""
-        said = {
+        """Return the attributes that GenAI's conventions give a call's span and histograms."""
+        attributes = {
             tracing.OPERATION: tracing.CHAT,
             tracing.PROVIDER: model.provider or _CUSTOM,
             tracing.REQUEST_MODEL: model.mode,
         }
-        return said | ({tracing.SERVER: model.address} if model.address else {})
+        return attributes | ({tracing.SERVER: model.address} if model.address else {})
 
     def _time(self, model: Model, began: float, more: dict[str, str]) -> None:
         telemetry.model_duration.record(time.monotonic() - began, self._called(model) | more)
 
     def _count(self, span: Span, model: Model, reply: Reply) -> None:
-        """Count a fresh reply, and complete its span."""
+        """Count a new reply, and complete its span."""
         spent, tokens, name = self.cost(reply), reply.tokens, reply.model or self._model.mode
         if span.is_recording():
             span.set_attribute(tracing.RESPONSE_MODEL, name)

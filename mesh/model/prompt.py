@@ -1,11 +1,11 @@
 """Prompts: an agent's instructions, and the brief, which is one round of a turn as text.
 
-In the brief, text that others wrote stands on one line, and values are JSON: a customer's text cannot begin
-a section of its own. One fact, one peer, one refusal a line, so that the brief can be read back.
+In the brief, foreign text is on one line and values are JSON, so a customer's text cannot begin a section.
+Each line has one fact, peer or refusal, so the brief can be read back.
 
-A round after a refusal goes on where the last one ended. It uses the recorded replies again, and the refusal
-is the result of the call that asked for the move. That needs the same prompt to the letter, as a vendor binds
-a model's thoughts to it. So the first reply is recorded with everything that may change between rounds
+A round after a refusal continues where the last one ended. It reuses the recorded replies, and the refusal is
+the result of the call that asked for the move. That needs exactly the same prompt, since a vendor binds a
+model's thoughts to it. So everything that may change between rounds is recorded with the first reply
 (`PromptContext`).
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent._tasks import Told, by_agent
+from mesh.agent._tasks import TaskNews, by_agent
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.model.transcript import is_transcript
@@ -73,7 +73,7 @@ class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
     """All that a prompt is made from besides the handoff."""
 
     peers: tuple[AgentEntry, ...]
-    """Agents that the agent may hand to."""
+    """Agents that the agent may hand work to."""
     human: bool
     """True if people can be asked."""
     tools: tuple[str, ...]
@@ -81,12 +81,12 @@ class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
     past: int = 0
     """How many rounds had ended when the conversation began."""
     results: tuple[TaskResult, ...] = ()
-    """Of tasks, as they were known then."""
+    """Results of tasks, as known then."""
     board: tuple[Posted, ...] = ()
     said: tuple[str, ...] = ()
-    """What was said in the conversation of which the request is, a line each."""
+    """The request's conversation so far, one line each."""
     back: str | None = None
-    """Who gets the work by a hand-back; None if nobody may."""
+    """The agent that a hand-back goes to; None if there is none."""
 
 
 def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
@@ -107,7 +107,7 @@ _AGAIN = "Whoever had this work from you before gets it again only with a fact t
 _GO_ON = "A person says: go on."
 _PLAIN = re.compile(r"[\w.-]+")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""Line ends of `str.splitlines`, and other characters that nobody sees."""
+"""Line ends of `str.splitlines`, and other invisible characters."""
 
 
 def render(
@@ -116,9 +116,9 @@ def render(
     """Return the brief with which a conversation begins.
 
     Args:
-        seen: the conversation's context; by default, things as they are now.
+        seen: the conversation's context; by default as it is now.
         handoffs: agents it may transfer to, among those the fleet allows; None for all of these.
-        speaker: as whom the model speaks, where an agent has several; by default as the agent.
+        speaker: as whom the model speaks, if an agent has several models; by default as the agent.
     """
     handoff = turn.handoff
     seen = seen or context_now(turn)
@@ -156,7 +156,7 @@ def render(
 
 
 def _hands_back_to(turn: Turn) -> str | None:
-    """Return who gets the work by a hand-back; None if nobody is there, or may get it."""
+    """Return the agent that a hand-back goes to; None if there is none, or it may not get the work."""
     below, to = turn.path[:-1], turn.handoff.return_to
     if not below or turn.handoff.no_return:
         return None
@@ -179,7 +179,7 @@ def _key(key: str) -> str:
 
 
 def _label(label: str) -> str:
-    """Return a label as it stands; as JSON if it is from a log older than the syntax of labels."""
+    """Return a label as it is, or as JSON if it is from a log older than the syntax of labels."""
     return label if is_label(label) else _json(label)
 
 
@@ -193,12 +193,12 @@ def _artifact(item: Artifact) -> str:
 
 
 def result_line(result: TaskResult) -> str:
-    """Return what became of a task as one line: its name, and the rest as JSON."""
+    """Return a task's result as one line: its name, and the rest as JSON."""
     return f"{_key(result.name)}: {_json(shown_result(result))}"
 
 
 def shown_result(result: TaskResult) -> dict[str, Any]:
-    """Return a result as a model is shown it."""
+    """Return a result as a model sees it."""
     error = result.error
     shown: dict[str, Any] = {
         "status": result.status,
@@ -213,7 +213,7 @@ def shown_result(result: TaskResult) -> dict[str, Any]:
 
 
 def board_lines(board: Iterable[Posted]) -> Iterator[str]:
-    """Yield what each agent put on the board, one line an agent, as JSON."""
+    """Yield what each agent put on the board: one line per agent, as JSON."""
     return (f"{by}: {_json(facts)}" for by, facts in by_agent(board).items())
 
 
@@ -241,10 +241,10 @@ def _peer(peer: AgentEntry) -> str:
 
 
 def _is_shown(past: RoundOutcome) -> bool:
-    """Return True if a model is told how a round ended.
+    """Return True if a model is shown how a round ended.
 
-    Of joined tasks the results tell. After an approval, and after a failure that is tried again, the prompt
-    stays the same. So the model's replies still stand, and it reads nothing of overloaded vendors and dying
+    Joined tasks show in the results. After an approval, and after a failure that is tried again, the prompt
+    stays the same. So the model's replies remain valid, and it reads nothing of overloaded vendors and dead
     processes.
     """
     return not past.asked and past.how not in ("failed", "joined")
@@ -254,15 +254,15 @@ def _past(number: int, past: RoundOutcome) -> str:
     return one_line(f"round {number} {past.how}: {_how(past)}")
 
 
-def told(past: RoundOutcome, joined: Told | None = None) -> str:
+def outcome_line(past: RoundOutcome, joined: TaskNews | None = None) -> str:
     """Return the outcome of a move in one line.
 
     Args:
-        joined: of a `delegate`: what the round after it was told.
+        joined: for a `delegate`: what the following round received.
     """
     match past.how:
         case "joined":
-            joined = joined or Told()
+            joined = joined or TaskNews()
             results = {each.name: shown_result(each) for each in joined.results}
             board = {"board": list(board_lines(joined.board))} if joined.board else {}
             return _json({"results": results, "open": joined.waiting, **board})
@@ -283,8 +283,8 @@ def _how(past: RoundOutcome) -> str:
     if past.settled is not None:
         return f"{past.settled}: {_json(past.reply)}"
     if past.how == "resolved" and past.move is not None:
-        said = "go on." if past.reply is None else _json(past.reply)
-        return f"{_json(past.move.sentence)} went to a person, who says: {said}"
+        answer = "go on." if past.reply is None else _json(past.reply)
+        return f"{_json(past.move.sentence)} went to a person, who says: {answer}"
     if past.how == "resolved" and past.reply is None:
         return _GO_ON
     return _json(past.reply)

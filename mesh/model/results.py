@@ -1,7 +1,7 @@
-"""How a model reads the result of a tool: a text as it is, anything else as JSON, and no picture as base64.
+"""How a model reads a tool's result: a text as it is, anything else as JSON, and no picture as base64.
 
-A picture of 100 KB would take 133,000 characters of a prompt, and tell a model nothing. It is replaced by its
-kind and size. The agent's code still gets the whole result.
+A picture of 100 KB would take 133,000 characters of a prompt, and mean nothing to a model. It is replaced by
+its kind and size. The agent's code still gets the whole result.
 """
 
 import re
@@ -13,12 +13,12 @@ import msgspec
 _DATA_URI = re.compile(r"data:([\w.+-]+/[\w.+-]+)[^,]*;base64,([\w+/=\s-]*)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s*")
 _BEGINS = {"iVBORw0KGg": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
-"""How the base64 of a picture begins."""
+"""How a picture's base64 begins."""
 _LEAST_CHARS = 128
-"""A text that is no longer is shown, whatever it is."""
+"""A text up to this length is always shown."""
 _KINDS = ("mimeType", "mime_type", "mediaType", "media_type")
 _CONTENTS = ("data", "blob")
-"""Fields in which blocks of MCP, and of vendors, hold what is named by one of `_KINDS`."""
+"""Fields in which blocks of MCP and of vendors hold data whose type is in one of `_KINDS`."""
 
 
 def as_text(result: Any) -> str:
@@ -46,10 +46,10 @@ def _without_pictures(value: Any) -> Any:
 
 
 def _shown(text: str, kind: str = "") -> str:
-    """Return a text; of bytes as base64 only their kind and size.
+    """Return a text, or only kind and size if it is bytes as base64.
 
     Args:
-        kind: the media type that stands beside it; empty if none does.
+        kind: the media type given beside it; empty if there is none.
     """
     if len(text) <= _LEAST_CHARS:
         return text

@@ -1,9 +1,9 @@
-"""A lead's code over its rounds, with the results of its tasks. How rounds are gone over: `Turn.make`."""
+"""A lead's code over its rounds, with the results of its tasks. `Turn.make` describes the rounds."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
 from mesh.agent._rounds import MoveOutcomes, Returned
-from mesh.agent._tasks import Told
+from mesh.agent._tasks import TaskNews
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
 from mesh.agent.values import Result, Results
@@ -16,25 +16,25 @@ class TopologyWrong(Permanent, code="topology.wrong"):
 
 
 class RoundReplay(MoveOutcomes):
-    """How far a turn's code has come in this round, and what is known by then."""
+    """How far a turn's code has come in this round, and what is known at that point."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__(turn.past)
         self.turn = turn
-        self._told: dict[str, TaskResult] = {}
-        self.now = Told()
-        """What the newest join told."""
+        self._known: dict[str, TaskResult] = {}
+        self.now = TaskNews()
+        """What the newest join reported."""
 
     @property
     def results(self) -> Mapping[str, Result]:
         """Results of tasks that are known at this point of the replay."""
-        return Results(self._told.values())
+        return Results(self._known.values())
 
     async def make(self, move: Move) -> RoundOutcome:
         past = await super().make(move)
         if past.how == "joined":
-            self.now = self.turn.execution.tasks.told.get(past.round + 1, Told())
-            self._told |= {each.name: each for each in self.now.results}
+            self.now = self.turn.execution.tasks.news.get(past.round + 1, TaskNews())
+            self._known |= {each.name: each for each in self.now.results}
         return past
 
 

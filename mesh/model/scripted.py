@@ -1,7 +1,7 @@
 r"""The scripted model: rules from a TOML file in place of a language model.
 
-It sees the `Prompt` and nothing else, reads the brief back from its text, and acts only through tools that
-the prompt offers. It follows the first rule that fits, or the agent's fallback where none does.
+It sees only the `Prompt`, reads the brief back from its text, and acts only through tools that the prompt
+offers. It follows the first rule that fits, or the agent's fallback if none does.
 
     [triage]
     fallback = { call = "escalate", with = { reason = "No rule fits: {summary}" } }
@@ -14,13 +14,13 @@ the prompt offers. It follows the first rule that fits, or the agent's fallback 
     without = ["facts.customer_id"]                     # paths at which nothing is known
     call = "find_customer"                              # a tool of the prompt; or `answer = "text"`
     with = { email = "{address}" }                      # its arguments
-    facts = { customer_id = "{find.customer_id}" }      # of a move: what it brings; the unknown is left out
+    facts = { customer_id = "{find.customer_id}" }      # of a move: new facts; unknown ones are left out
 
-A path leads through what the prompt says: `summary`, `intent`, `from`, `move`, `path`, `round`, `text`,
+A path leads through the content of the prompt: `summary`, `intent`, `from`, `move`, `path`, `round`, `text`,
 `facts.<key>`, `task` (its name), `results.<task>.<field>`, `board.<agent>.<key>`, `refused.<rule>` (its
 detail), a group of `says`, or `<tool>.<field>` in that tool's newest result (`<tool>.error` if it failed;
-numbers index lists). `{path}` in a text stands for the value; a text that is one path alone keeps the value's
-type. Regexes ignore case, and `.` is any character.
+numbers index lists). `{path}` in a text is replaced by the value; a text that is only one path keeps the
+value's type. Regexes ignore case, and `.` is any character.
 """
 
 import contextlib
@@ -95,20 +95,20 @@ class ScriptedRule(Action):
 
 
 class AgentRules(_Strict):
-    """One agent's rules, of which the first that fits wins, and its action when none fits."""
+    """One agent's rules, of which the first that fits is followed, and its action if none fits."""
 
     fallback: Action
     rules: tuple[ScriptedRule, ...] = ()
 
 
 Script = Mapping[str, AgentRules]
-"""By agent."""
+"""Rules by agent."""
 
 _SCRIPT: TypeAdapter[dict[str, AgentRules]] = TypeAdapter(dict[str, AgentRules])
 
 
 def parse_script(text: str, source: str = "script") -> Script:
-    """Return the script in `text`. Raises ScriptInvalid with every mistake in it."""
+    """Return the script in `text`. Raises ScriptInvalid, with all mistakes."""
     try:
         return _SCRIPT.validate_python(tomllib.loads(text))
     except tomllib.TOMLDecodeError as wrong:
@@ -140,13 +140,13 @@ _REFUSED = re.compile(r"- round \d+ refused: rule (?P<rule>\w+) refused (?P<deta
 _RULE = re.compile(r"rule (?P<rule>\w+) refused (?P<detail>.*)")
 """A refusal as the result of the call that asked for the move."""
 _IN_FULL = "Full text of "
-"""Begins the section of a result that is shown whole (`mesh.model.context_window`)."""
+"""Begins the section of a result that is shown in full (`mesh.model.context_window`)."""
 _GIVEN = re.compile(r"(?P<name>\S+) \((?P<move>\w+)\)")
 _NOTHING_LEFT = "I cannot help with this, and there is nobody here to ask."
 
 
 class _Unknown(Exception):
-    """A template names something that is not known."""
+    """A template names something unknown."""
 
 
 class ScriptedModel(Model):
@@ -201,7 +201,7 @@ def read_prompt(prompt: Prompt) -> dict[str, Any]:
 
 
 def _value_of(text: str) -> Any:
-    """Return a result's value: of JSON what it says, of any other text the text."""
+    """Return a result's value: parsed if it is JSON, else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -242,7 +242,7 @@ def _read_item(section: str, line: str, known: dict[str, Any]) -> None:
 
 
 def _value_or_words(text: str) -> Any:
-    """Return a line's JSON; of a result that is shown by its summary alone, the words."""
+    """Return a line's JSON value; for a result shown only by its summary, the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -250,7 +250,7 @@ def _value_or_words(text: str) -> Any:
 
 
 def _values(known: Mapping[str, Any], path: str) -> list[Any]:
-    """Return the value at a dotted path, alone in a list; an empty list if there is none."""
+    """Return the value at a dotted path as a list of one; an empty list if there is none."""
     found: Any = known
     for step in path.split("."):
         if isinstance(found, Mapping) and step in found:
@@ -287,15 +287,15 @@ def _fits(rule: ScriptedRule, known: Mapping[str, Any]) -> dict[str, str] | None
             return None
     if any(_values(known, path) for path in rule.without):
         return None
-    said = (match.groupdict() for match in found if match is not None)
-    return {name: value for groups in said for name, value in groups.items() if value is not None}
+    matches = (match.groupdict() for match in found if match is not None)
+    return {name: value for groups in matches for name, value in groups.items() if value is not None}
 
 
 # --- its action -----------------------------------------------------------------------------------
 
 
 def _follow(action: Action, known: Mapping[str, Any], prompt: Prompt) -> Reply | None:
-    """Return the reply; None if a value lacks, its tool is not offered, or the call was made before."""
+    """Return the reply; None if a value is missing, its tool is not offered, or the call was already made."""
     try:
         if action.answer is not None:
             return Reply(text=str(_filled(action.answer, known)))
@@ -309,7 +309,7 @@ def _follow(action: Action, known: Mapping[str, Any], prompt: Prompt) -> Reply |
     if facts:
         arguments["facts"] = facts
     call = str(action.call)
-    asked = [each for said in prompt.transcript if isinstance(said, PastReply) for each in said.calls]
+    asked = [each for past in prompt.transcript if isinstance(past, PastReply) for each in past.calls]
     if call not in {tool.name for tool in prompt.tools}:
         return None
     if any((each.name, each.arguments) == (call, arguments) for each in asked):

@@ -1,4 +1,4 @@
-"""One question to a model, and one answer: without tools, and without moves."""
+"""One question to a model and its answer, without tools and moves."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,7 +15,7 @@ _ANSWER_CUT = "Not taken: the reply was cut off at its greatest length. Say less
 
 
 class NoAnswer(Permanent, code="model.no_answer"):
-    """A model gave no answer that can be used, in as many tries as it has. The text has its last mistake."""
+    """A model gave no usable answer within its number of tries. The text has its last mistake."""
 
 
 async def ask(
@@ -30,16 +30,16 @@ async def ask(
     words: Callable[[str], T] | None = None,
     tries: int,
 ) -> T:
-    """Return what a model answers by a call of `spec`, its only tool: a plan, or an answer in its form.
+    """Return a model's answer, given by a call of `spec`, its only tool: a plan, or an answer in its form.
 
     Every mistake goes back to the model as text, as in the loop.
 
     Args:
         agent: as whom the model speaks.
-        read: returns what the call says. Raises ToolArgumentsInvalid for the model to read.
-        words: returns what a reply without a call says; None where words are no answer.
+        read: returns the value of the call. Raises ToolArgumentsInvalid, whose text the model reads.
+        words: returns the value of a reply without a call; None if that is not an answer.
 
-    Raises NoAnswer, and as `drive`.
+    Raises NoAnswer, and the errors of `drive`.
     """
     pricing, transcript, last = Pricing(turn, model), list[Exchange](), ""
     for _ in range(tries):
@@ -59,13 +59,13 @@ async def ask(
 
 
 def _answer(reply: Reply, name: str, read: Callable[[ToolCall], T], words: Callable[[str], T] | None) -> T:
-    """Return what a reply answers: its first call of this name counts, else its words."""
+    """Return a reply's answer: the first call of this name, or else its text."""
     call = next((call for call in reply.calls if call.name == name), None)
     if call is not None:
         if call.unreadable:
             raise ToolArgumentsInvalid(name, (call.unreadable,))
         return read(call)
-    said = reply.text.strip()
-    if words is None or not said or reply.calls:
+    text = reply.text.strip()
+    if words is None or not text or reply.calls:
         raise ToolArgumentsInvalid(name, (f"the only answer is one call of {name}",))
-    return words(said)
+    return words(text)

@@ -7,12 +7,12 @@
         check=contradictions,
     )
 
-A plan is a graph of steps. Each is delegated as soon as what it needs is there, and is given those results
-and no others. What `check` finds wrong is done again with the flaw as feedback; what is wrong with the plan,
-and what failed, goes back to the planner. The planner decides who does what; the synthesizer, another prompt,
-writes the answer from the results.
+A plan is a graph of steps. Each step is delegated as soon as the results that it needs exist, and gets those
+results and no others. If `check` finds a flaw in a step, it is done again with the flaw as feedback. Flaws of
+the plan, and failures, go back to the planner. The planner decides who does what; the synthesizer, another
+prompt, writes the answer from the results.
 
-Between rounds it knows nothing but what its journal says (`RoundReplay`).
+Between rounds it knows nothing but its journal (`RoundReplay`).
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -52,12 +52,12 @@ from protocol.wire.handoff import Fact
 from protocol.wire.moves import Move, Task
 
 PLANNER, SYNTHESIZER = "planner", "synthesizer"
-"""Behind the agent's name and a `-`: as whom its two models speak, in a script for instance."""
+"""Suffixes after the agent's name and a `-`: the names of its two models, in a script for instance."""
 MOST_TOKENS = 100_000
-"""Of a context window where none is said: half of what models have at the least that the field uses."""
+"""Size of the context window if none is given: half of the smallest one in common use."""
 MOST_OPEN = 8
 MOST_REVISIONS = 3
-"""Both as in the policy that ships."""
+"""Both as in the default policy."""
 FEEDBACK = "feedback"
 """The fact that tells a worker why its step is done again."""
 PLAN = "plan"
@@ -65,13 +65,13 @@ _PLAN_WORDS = "Say which steps are to be done, by whom. Steps that need nothing 
 
 
 class Flaw(NamedTuple):
-    """Something that a check found wrong."""
+    """A fault that a check found."""
 
     task: str
-    """The step, as the plan calls it; empty if it is the plan that lacks something."""
+    """The step, by its name in the plan; empty for a fault of the plan itself."""
     what: str
     where: str = ""
-    """Where in the result: a fact's key, a sentence, a source."""
+    """Where in the result it is: a fact's key, a sentence, a source."""
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
@@ -83,38 +83,38 @@ Check = Callable[[Turn, Mapping[str, Result]], Awaitable[Iterable[Flaw]] | Itera
 
 
 class DelegateRefused(Permanent, code="plan.refused"):
-    """The guard refuses a plan, and no planner is left to ask for another."""
+    """The guard refuses a plan, and the planner may not be asked again."""
 
 
 class Supervisor(Agent):
     """A lead that plans by one prompt and answers by another. For requests of topology `supervised`.
 
-    As a worker it is a lead of its own tasks, and delivers what it would answer.
+    As a worker it leads tasks of its own, and delivers its answer.
 
     Args:
         name: as in the fleet file. Its models speak as `<name>-planner` and `<name>-synthesizer`.
         planner: how to divide the work; a file whose first line is its version, or `Instructions`.
         synthesizer: how to answer from the results; another text.
-        check: judges the results once all steps are done: returns what is wrong, as `Flaw`s. A flaw of a
-            step has it done again, with the flaw as the fact `feedback`, and then all that rests on it; a
-            flaw of no step goes to the planner. It may call tools by `turn.call`; otherwise it rests on its
-            arguments alone, as it runs again in each round.
+        check: judges the results once all steps are done, and returns the faults as `Flaw`s. A step with a
+            flaw is done again, with the flaw as the fact `feedback`, and so are all steps that depend on it.
+            A flaw without a step goes to the planner. It may call tools by `turn.call`; otherwise it must
+            depend on its arguments alone, since it runs again in each round.
         workers: agents it may delegate to, among those the fleet file allows; None for all of these.
-        model: of the synthesizer; the pinned id, or a model of your own, as of a `ClaudeAgent`.
-        planner_model: of the planner; the same by default.
-        fallback: the id of one that is asked instead when a model is overloaded or failing.
-        script: rules for the scripted model, which stands in without a key.
-        labels: labels that facts of a key must have, whatever the model says.
-        output_type: the type of its answers, as pydantic reads it; None for words.
-        remembers: as of a `ClaudeAgent`: True if its answers may leave facts to the conversation.
-        window: how much of results its prompts hold.
-        tries: replies that a planner, or a synthesizer, has for a plan or an answer that can be used.
+        model: the synthesizer's: the pinned id, or a custom model, as in `ClaudeAgent`.
+        planner_model: the planner's; the same by default.
+        fallback: the id of a model that is asked instead when one is overloaded or failing.
+        script: rules for the scripted model, which is used without a key.
+        labels: labels that facts of a key must have, whatever the model gives them.
+        output_type: the type of its answers, as pydantic reads it; None for text.
+        remembers: as in `ClaudeAgent`: True if its answers may leave facts to the conversation.
+        window: limits how much of the results its prompts hold.
+        tries: replies allowed to the planner, and to the synthesizer, for one usable plan or answer.
         most_plans: how often the planner is asked in one turn.
-        most_revisions: how often one step is done again; the policy's `max_revisions` (3) holds anyway.
+        most_revisions: how often one step is done again; the policy's `max_revisions` (3) applies anyway.
         most_open: tasks open at once; not more than the policy's `max_open_tasks` (8).
-        second_agent: True if a step that fails may be given, once, to another agent that takes its intent.
+        second_agent: True if a failed step may be given, once, to another agent that takes its intent.
 
-    Raises ValueError as `ClaudeAgent` does, and where planner and synthesizer are the same text.
+    Raises ValueError as `ClaudeAgent` does, and if planner and synthesizer are the same text.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Supervisor(Agent):
 
 
 class Conduct:
-    """How a supervisor conducts one turn. `run` comes to the same moves in every round."""
+    """How a supervisor conducts one turn. `run` makes the same moves in every round."""
 
     def __init__(self, replay: RoundReplay, lead: Supervisor, planner: Model, synthesizer: Model) -> None:
         self._replay, self._turn, self._lead = replay, replay.turn, lead
@@ -196,10 +196,10 @@ class Conduct:
         self._plans = 0
         """How often the planner was asked."""
         self._versions: dict[str, int] = {}
-        """By step: how often it was delegated."""
+        """How often each step was delegated."""
         self._due: dict[str, list[dict[str, str]]] = {}
-        """Steps to be delegated; of one that is done again, with what is wrong."""
-        self._told: set[str] = set()
+        """Steps to be delegated; for one that is done again, with its flaws."""
+        self._reported: set[str] = set()
         """Failed tasks that the planner knows of."""
         self._seen: PromptContext
 
@@ -216,14 +216,14 @@ class Conduct:
                 continue
             failed = [Flaw(name, _why(each)) for name, each in self._results.items() if not each.delivered]
             of_the_plan = [flaw for flaw in flaws if flaw.task not in self._results]
-            of_the_plan += [flaw for flaw in failed if self._task_name(flaw.task) not in self._told]
-            self._told |= {self._task_name(flaw.task) for flaw in failed}
+            of_the_plan += [flaw for flaw in failed if self._task_name(flaw.task) not in self._reported]
+            self._reported |= {self._task_name(flaw.task) for flaw in failed}
             may_plan = of_the_plan and self._plans < self._lead.most_plans
             if not may_plan or not await self._extend(of_the_plan):
                 return await self._answer([*flaws, *failed])
 
     async def _context(self) -> PromptContext:
-        """Return the agents, and all else that prompts are made of, as they were in the first round."""
+        """Return the agents, and everything else in the prompts, as in the first round."""
         now = await self._turn.execution.first("context", context_now(self._turn), name=PLAN)
         return msgspec.convert(now, PromptContext)
 
@@ -251,7 +251,7 @@ class Conduct:
         return {step: known[name] for step, name in names if step in self._versions and name in known}
 
     async def _carry_out(self) -> None:
-        """Delegate each step as soon as what it needs is there, until nothing is open or ready."""
+        """Delegate each step as soon as the results that it needs exist, until no step is open or ready."""
         while True:
             results = self._results
             open_ = sum(name not in results for name in self._versions)
@@ -264,7 +264,7 @@ class Conduct:
             await self._delegate(ready, rest=len(waiting) > len(ready))
 
     async def _delegate(self, steps: list[PlanStep], *, rest: bool) -> None:
-        """Delegate steps, and wait: for the first of those that are open if more steps wait for them."""
+        """Delegate steps, and wait: for the first open one if more steps depend on them, else for all."""
         tasks = [self._task(step) for step in steps]
         past = await self._replay.make(self._turn.delegate(tasks, join="any" if rest else "all"))
         for step in steps:
@@ -280,7 +280,7 @@ class Conduct:
             raise DelegateRefused(refused.what)
 
     def _lost(self) -> None:
-        """Delegate again what is open no more: a person took this turn up again after it had escalated."""
+        """Delegate again what is no longer open: a person resumed this turn after it had escalated."""
         for name in [name for name in self._versions if name not in self._results]:
             self._due[name] = []
             self._versions[name] -= 1
@@ -318,7 +318,7 @@ class Conduct:
         return list(await found if isawaitable(found) else found)
 
     def _revise(self, flaws: list[Flaw]) -> bool:
-        """Let flawed steps, and what rests on them, be done again; return False if there are none."""
+        """Let flawed steps, and those that depend on them, be done again; return False if there are none."""
         for step in self._in_order():
             found = [{"what": each.what, "where": each.where} for each in flaws if each.task == step.name]
             if stale := [need for need in step.needs if need in self._due]:
@@ -329,7 +329,7 @@ class Conduct:
         return any(name in self._versions for name in self._due)
 
     def _in_order(self) -> list[PlanStep]:
-        """Return the steps, each behind what it needs."""
+        """Return the steps, each after those that it needs."""
         steps = {step.name: step for step in self._plan.steps}
         graph = {name: [need for need in step.needs if need in steps] for name, step in steps.items()}
         return [steps[name] for name in TopologicalSorter(graph).static_order()]
@@ -337,9 +337,9 @@ class Conduct:
     # --- the planner --------------------------------------------------------------------------------
 
     async def _extend(self, flaws: list[Flaw]) -> bool:
-        """Ask the planner for (more) steps, in place of those that were not begun.
+        """Ask the planner for (more) steps, which replace those that were not begun.
 
-        Returns False if it says that no more is to be done. Raises PlanInvalid.
+        Returns False if it says that nothing more is to be done. Raises PlanInvalid.
         """
         lead, workers = self._lead, self._workers
         names = tuple(worker.name for worker in workers)
@@ -382,7 +382,7 @@ class Conduct:
     # --- the synthesizer ----------------------------------------------------------------------------
 
     async def _answer(self, open_: list[Flaw]) -> Move:
-        """Return the synthesizer's answer; where the guard refuses it, another one."""
+        """Return the synthesizer's answer; if the guard refuses it, another one."""
         lead = self._lead
         moves = MoveTools(
             self._turn, self._seen, lead.labels, output_type=lead.output_type, remembers=lead.remembers
@@ -423,8 +423,8 @@ class Conduct:
             summary = f"({result.status}, {result.agent}) {one_line(result.summary or _why(result))}"
             passages.append(Passage(name, summary, whole, name not in used or name in asked))
         task = render(self._turn, self._seen, frozenset(worker.name for worker in self._workers), speaker)
-        said = "\n\n".join(map("\n".join, blocks))
-        return self._lead.window.fit(task, said, passages).text
+        rest = "\n\n".join(map("\n".join, blocks))
+        return self._lead.window.fit(task, rest, passages).text
 
     def _state(self, step: PlanStep) -> str:
         if step.name not in self._versions:

@@ -7,8 +7,8 @@
         ],
     )
 
-Its tasks only read, whatever tools their agents have: the guard says so, and the runtime keeps to it. So
-nothing changes under a reader's hands, and only this agent's own turn writes.
+Its tasks only read, whatever tools their agents have: the guard requires it and the runtime enforces it. So
+nothing changes while they read, and only this agent's own turn writes.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from protocol.wire.moves import Move
 
 Reads = Callable[["Turn"], Iterable[Task] | Awaitable[Iterable[Task]]]
-"""Returns what a swarm is to read first."""
+"""Returns what a swarm reads first."""
 
 ROUND = "debate_round"
-"""The fact that tells an agent which round of a debate it is, from 1."""
+"""The fact with the number of a debate's round, from 1."""
 
 SEAT = "seat"
-"""The fact that tells tasks apart that ask the same of several agents, from 1."""
+"""The fact that tells equal tasks of several agents apart, from 1."""
 
 Board = Mapping[AgentName, Mapping[str, Any]]
-"""By agent, the newest value of each key."""
+"""The newest value of each key, by agent."""
 
 
 class ReadsRefused(Permanent, code="swarm.refused"):
@@ -51,17 +51,17 @@ class Swarm(Agent):
     """An agent whose root turns begin with parallel reads. For requests of topology `swarm`.
 
     Args:
-        writer: the agent that goes on when the reads are done: a `ClaudeAgent`, or any other. It finds them
-            in `turn.results` and on `turn.board`; its name, tools and model are the swarm's.
-        reads: returns the tasks (`turn.task`), those of one round; without `to`, they are offered to all
-            agents of their intent, and no agent has two of them at a time. One whose claimant fails, or is
-            gone for the policy's `claim_within_s`, is offered once more. Equal ones get the fact `seat`.
-            No tasks: there is nothing to read. It may be async and call tools by `turn.call`; otherwise it
-            rests on the turn's facts alone, as it runs again in each round.
-        join, within_s: when the writer goes on, as in `turn.delegate`. What is still open then is called off.
-        rounds: of a debate: so many times the tasks are done, each time with the fact `debate_round`. Its
-            agents see on the board what the others posted.
-        agreed: returns True if the board says that the debate is over before its last round.
+        writer: the agent that continues when the reads are done: a `ClaudeAgent`, or any other. It finds
+            them in `turn.results` and on `turn.board`; its name, tools and model are the swarm's.
+        reads: returns the tasks (`turn.task`) of one round. Without `to`, they are offered to all agents of
+            their intent, and no agent has two of them at a time. If a task's claimant fails, or is gone for
+            the policy's `claim_within_s`, it is offered once more. Equal tasks get the fact `seat`. No tasks:
+            there is nothing to read. It may be async and call tools by `turn.call`; otherwise it must depend
+            on the turn's facts alone, since it runs again in each round.
+        join, within_s: when the writer continues, as in `turn.delegate`. Tasks open then are cancelled.
+        rounds: of a debate: the tasks are done so many times, each time with the fact `debate_round`. The
+            agents see each other's posts on the board.
+        agreed: returns True if the debate can end before its last round, judging by the board.
 
     Raises ValueError for less than one round.
     """
@@ -83,7 +83,7 @@ class Swarm(Agent):
             turn, open_ = replay.turn, tuple[str, ...]()
             for n in range(1, rounds + 1):
                 found = reads(turn)
-                tasks = _of_round(tuple(await found if isawaitable(found) else found), n, rounds)
+                tasks = _round_tasks(tuple(await found if isawaitable(found) else found), n, rounds)
                 if not tasks:
                     break
                 await _make(replay, turn.delegate(tasks, join=join, within_s=within_s, cancel=open_))
@@ -101,13 +101,13 @@ class Swarm(Agent):
         super().__init__(**{**own, "handler": handle})
 
 
-def _of_round(tasks: Sequence[Task], n: int, rounds: int) -> Sequence[Task]:
-    """Return the tasks of one round of a debate, each with something of its own."""
+def _round_tasks(tasks: Sequence[Task], n: int, rounds: int) -> Sequence[Task]:
+    """Return the tasks of one round of a debate, each with something that makes it unique."""
     of = (Fact(key=ROUND, value=n),) if rounds > 1 else ()
     names = [task.name if n == 1 else f"{task.name}~{n}" for task in tasks]
     asked = [(task.to_agent, task.intent, task.facts) for task in tasks]
     seats = [(Fact(key=SEAT, value=at),) if asked.count(one) > 1 else () for at, one in enumerate(asked, 1)]
-    return [  # what anybody may claim, another may do: a reader that died for good does not hold it
+    return [  # any other agent may do an offered task, so a dead reader does not hold it up
         replace(task, name=name, facts=(*task.facts, *of, *seat), fallback=task.fallback or not task.to_agent)
         for task, name, seat in zip(tasks, names, seats, strict=True)
     ]

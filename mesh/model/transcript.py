@@ -1,8 +1,8 @@
-"""What was said in a conversation: its last exchanges, kept in the conversation's own memory.
+"""A conversation's transcript: its last exchanges, kept in the conversation's own memory.
 
 An answer leaves them behind as facts, and the next request of the conversation begins with these. There is
-one fact for each set of labels. An exchange has the labels of all that its agent was shown, since its words
-may repeat any of it. So an agent sees the exchanges that it is cleared for, and can only add to what it sees.
+one fact for each set of labels. An exchange has all labels that its agent was shown, since its words may
+repeat any of it. So an agent sees the exchanges that it is cleared for, and can only add to those.
 
 Questions and replies of a turn that passes the work on travel in the same facts until the answer.
 """
@@ -24,19 +24,19 @@ from protocol.wire.moves import Complete, Escalate, HandBack, Move, Transfer
 _log = get_logger(__name__)
 
 TRANSCRIPT: Final = "transcript"
-"""The fact that holds what was said; of exchanges with labels its key goes on with `:` and these."""
+"""Key of the fact with the exchanges; for exchanges with labels `:` and the labels are appended."""
 INLINE_BYTES: Final = 16 << 10
-"""What a fact holds of it as JSON, at most. More lies in the store of artifacts."""
+"""Limit of a fact's exchanges as JSON. Larger ones are kept in the artifact store."""
 TOKENS: Final = 8_000
-"""What a brief shows of it, at most, by the estimate of the context window."""
+"""Limit of the exchanges in a brief, by the estimate of the context window."""
 SAID_CHARS: Final = 4_000
-"""What is kept of one thing that was said. The rest is cut, and the cut is named."""
+"""Limit of one utterance. The rest is cut, and the cut is named."""
 _KEY_CHARS = 128
 _BY_THE_CLIENT = "client"
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that was said."""
+class Utterance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One utterance."""
 
     by: str
     """`client`, or the agent's name."""
@@ -44,25 +44,25 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said in one request."""
+    """The utterances of one request."""
 
     request: str
     at: int
-    """When it was submitted, by its id (UTC ms)."""
-    said: tuple[Said, ...]
+    """When the request was submitted, by its id (UTC ms)."""
+    said: tuple[Utterance, ...]
 
 
 class KeptTranscript(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The value of a fact that holds exchanges."""
 
     exchanges: tuple[Exchange, ...] = ()
-    """The oldest first."""
+    """Oldest first."""
     artifact: Artifact | None = None
-    """Where they lie if they are too large for a fact."""
+    """Where they are stored if they are too large for a fact."""
     left_out: int = 0
-    """Earlier exchanges that are kept no more."""
-    open: tuple[Said, ...] = ()
-    """What earlier turns of the request under way asked and were told."""
+    """Number of earlier exchanges that are no longer kept."""
+    open: tuple[Utterance, ...] = ()
+    """Questions and replies of earlier turns of the current request."""
 
 
 _EXCHANGES = msgspec.json.Decoder(tuple[Exchange, ...])
@@ -73,10 +73,10 @@ def is_transcript(key: str) -> bool:
 
 
 def exchanges_in(facts: Mapping[str, Any]) -> tuple[list[Exchange], bool]:
-    """Return the exchanges that facts hold, the oldest first, and True if more lie in the store.
+    """Return the exchanges that facts hold, oldest first, and True if more are in the artifact store.
 
     Args:
-        facts: of a conversation's memory, by key. What is no transcript is passed over.
+        facts: of a conversation's memory, by key. Other facts than transcripts are skipped.
     """
     found, elsewhere = list[Exchange](), False
     for key, value in facts.items():
@@ -94,7 +94,7 @@ class Transcript:
     """The transcript as one turn sees it and adds to it.
 
     Args:
-        most: exchanges that are kept.
+        most: number of exchanges to keep.
         labels: that every exchange gets, besides those of what the turn was shown.
     """
 
@@ -119,50 +119,52 @@ class Transcript:
     # --- reading ----------------------------------------------------------------------------------
 
     async def lines(self) -> tuple[str, ...]:
-        """Return what was said so far for a brief, the oldest first; what is left out is named first."""
+        """Return the conversation so far for a brief, oldest first; what is left out is named first."""
         exchanges = list[Exchange]()
         for kept in self._kept.values():
             exchanges += await self._exchanges(kept)
         exchanges.sort(key=lambda exchange: exchange.at)
-        under_way = [said for kept in self._kept.values() for said in kept.open]
-        room = TOKENS - sum(estimated_tokens(said.text) for said in under_way)
+        under_way = [each for stored in self._kept.values() for each in stored.open]
+        room = TOKENS - sum(estimated_tokens(each.text) for each in under_way)
         shown = list[Exchange]()
         for exchange in reversed(exchanges[-self._most :]):
-            room -= sum(estimated_tokens(said.text) for said in exchange.said)
+            room -= sum(estimated_tokens(each.text) for each in exchange.said)
             if room < 0:
                 break
             shown.insert(0, exchange)
         left_out = len(exchanges) - len(shown) + sum(kept.left_out for kept in self._kept.values())
-        return tuple(self._told(shown, under_way, left_out))
+        return tuple(self._lines(shown, under_way, left_out))
 
-    def _told(self, shown: Sequence[Exchange], under_way: Sequence[Said], left_out: int) -> Iterator[str]:
+    def _lines(
+        self, shown: Sequence[Exchange], under_way: Sequence[Utterance], left_out: int
+    ) -> Iterator[str]:
         if left_out:
             yield f"({left_out} earlier exchange{'s' if left_out > 1 else ''} left out)"
         yield from (f"({why})" for why in self._unreadable)
         for exchange in shown:
-            yield from (f"{said.by}: {said.text}" for said in exchange.said)
-        yield from (f"{said.by}: {said.text}" for said in under_way)
+            yield from (f"{each.by}: {each.text}" for each in exchange.said)
+        yield from (f"{each.by}: {each.text}" for each in under_way)
 
     async def _exchanges(self, kept: KeptTranscript) -> tuple[Exchange, ...]:
-        """Return the exchanges of a fact. What cannot be read is named, and keeps no turn from its work."""
+        """Return the exchanges of a fact. What cannot be read is named, and does not stop the turn."""
         if kept.artifact is None:
             return kept.exchanges
         try:
             return _EXCHANGES.decode(await self._turn.load(kept.artifact))
         except (ArtifactError, msgspec.MsgspecError) as error:
             why = error.code if isinstance(error, ArtifactError) else "unreadable"
-            if (told := f"earlier exchanges cannot be read: {why}") not in self._unreadable:
-                self._unreadable.append(told)
+            if (note := f"earlier exchanges cannot be read: {why}") not in self._unreadable:
+                self._unreadable.append(note)
                 _log.warning("transcript_unreadable", agent=self._turn.agent, code=why)
             return ()
 
     # --- adding -----------------------------------------------------------------------------------
 
-    async def left_by(self, move: Move, asked: Sequence[Said]) -> Move:
-        """Return a move with what it leaves of the transcript.
+    async def left_by(self, move: Move, asked: Sequence[Utterance]) -> Move:
+        """Return a move with what it adds to the transcript.
 
         Args:
-            asked: what this turn asked and was told.
+            asked: this turn's questions and replies.
         """
         if not isinstance(move, Complete | Transfer | HandBack | Escalate):
             return move
@@ -177,13 +179,13 @@ class Transcript:
             value = replace(kept, open=(*kept.open, *map(_cut, asked)))
             return replace(move, facts=(*move.facts, self._fact(key, value)))
         text = self._turn.facts.get(TEXT_FACT)
-        said = [Said(_BY_THE_CLIENT, text)] if isinstance(text, str) else []
-        said += [each for one in self._kept.values() for each in one.open]
-        said += [*asked, Said(self._turn.agent, _as_text(move.answer))]
+        utterances = [Utterance(_BY_THE_CLIENT, text)] if isinstance(text, str) else []
+        utterances += [each for stored in self._kept.values() for each in stored.open]
+        utterances += [*asked, Utterance(self._turn.agent, _as_text(move.answer))]
         now = Exchange(
             request=self._turn.request,
             at=submitted_ms(RequestId(self._turn.request)),
-            said=tuple(map(_cut, said)),
+            said=tuple(map(_cut, utterances)),
         )
         fact = self._fact(key, await self._with(key, kept, now))
         others = tuple(each for each in move.remember if each.key != key)
@@ -201,7 +203,7 @@ class Transcript:
         return Fact(key=key, value=msgspec.to_builtins(value), labels=self._labels)
 
     async def _with(self, key: str, kept: KeptTranscript, now: Exchange) -> KeptTranscript:
-        """Return what is kept once one more exchange is; as an artifact if it is too large for a fact."""
+        """Return what is kept after one more exchange, as an artifact if it is too large for a fact."""
         everything = [*(each for each in await self._exchanges(kept) if each.request != now.request), now]
         exchanges = everything[-self._most :]
         left_out = kept.left_out + len(everything) - len(exchanges)
@@ -223,19 +225,19 @@ class Transcript:
         return KeptTranscript(exchanges=tuple(exchanges), left_out=left_out)
 
 
-def _cut(said: Said) -> Said:
-    """Return what was said on one line, and no more of it than is kept."""
-    text = " ".join(said.text.split())
+def _cut(utterance: Utterance) -> Utterance:
+    """Return an utterance as one line of limited length."""
+    text = " ".join(utterance.text.split())
     if len(text) > SAID_CHARS:
         text = f"{text[:SAID_CHARS]}… (cut: {len(text)} characters)"
-    return Said(said.by, text)
+    return Utterance(utterance.by, text)
 
 
 def _as_text(value: Any) -> str:
-    """Return an answer or a reply as text: JSON, if it is none."""
+    """Return an answer or a reply as text, which is JSON unless it is a string."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def told_by_client(question: str, agent: str, reply: Any, *, expired: bool) -> tuple[Said, Said]:
-    """Return a question and its reply."""
-    return Said(agent, question), Said(_BY_THE_CLIENT, "(no reply)" if expired else _as_text(reply))
+def client_exchange(question: str, agent: str, reply: Any, *, expired: bool) -> tuple[Utterance, Utterance]:
+    """Return a question and its reply as utterances."""
+    return Utterance(agent, question), Utterance(_BY_THE_CLIENT, "(no reply)" if expired else _as_text(reply))

@@ -1,9 +1,9 @@
 """A model behind its vendor's SDK: retries, time limits and errors. A thread loads the SDK.
 
 The SDK's own retries are off: it would sleep while a lease runs. A failure that another attempt may cure
-becomes `Retry` with the server's own pause, and the guard's failure policy does the rest. A vendor that is
-asked too fast is no failure: the runtime waits within the round (`Throttled`). The SDKs known here come from
-one generator: their errors and streams have the same names.
+becomes `Retry` with the server's own pause, and the guard's failure policy does the rest. When a vendor is
+asked too fast, that is not a failure: the runtime waits within the round (`Throttled`). The SDKs known here
+are made by the same generator: their errors and streams have the same names.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple, Self
 
-from mesh.agent._rate_limit import HeldBack, Permit, RateLimiter, limiter_of, sound_pause
+from mesh.agent._rate_limit import HeldBack, Permit, RateLimiter, bounded_pause, limiter_of
 from mesh.agent.errors import Permanent, Retry, Throttled
 from mesh.agent.values import short
 from mesh.model.parts import BrokenOff, Streamed, Unreadable, encodable
@@ -35,12 +35,12 @@ from mesh.service.logs import get_logger
 _log = get_logger(__name__)
 
 MAX_TOKENS = 16_000
-"""Of a reply, thinking included."""
+"""Limit of a reply, thinking included."""
 TIMEOUT_S = 300.0
 _LONGEST_WORDS = 300
 """Characters of a vendor's message that are kept."""
 _LAST_S = 1.0
-"""How long the end of a stream may take after its message has ended."""
+"""How long the end of a stream may take after its message has ended (s)."""
 _PASSING = frozenset({408, 409, 429})
 _FINAL_TYPES = frozenset(
     {
@@ -53,7 +53,7 @@ _FINAL_TYPES = frozenset(
         "request_too_large",
     }
 )
-"""Errors within a stream, whose status was 200, that no pause cures. Any other may pass."""
+"""Errors within a stream, with status 200, that no pause cures. Any other may pass."""
 _NO_USE_WAITING = frozenset(
     {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
 )
@@ -62,51 +62,51 @@ _TOO_FAST_STATUS = frozenset({429, 529})
 _TOO_FAST = frozenset({"rate_limit_error", "rate_limit_exceeded", "overloaded_error"})
 _HELLO = Prompt(agent="", instructions="", brief="Hello.")
 _REHEARSED: set[type] = set()
-"""The vendors whose SDK has read a reply in this process."""
+"""Vendors whose SDK has read a reply in this process."""
 _WARMING = threading.Lock()
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class ModelRetry(Retry, code="model.unavailable_now"):
-    """The model could not be asked now; later it may."""
+    """The model could not be asked now; it may work later."""
 
 
 class ModelThrottled(ModelRetry, Throttled, code="model.throttled"):
-    """The model is asked too fast, by this process or by all that ask it."""
+    """The model is asked too fast, by this process or by all of them together."""
 
 
 class ModelUnreadable(ModelRetry, code="model.unreadable"):
-    """The answer is no message of the API; the next one may be."""
+    """The answer is not a message of the API; the next one may be."""
 
 
 class ModelRefused(Permanent, code="model.refused"):
-    """The model's vendor refuses the request itself: credentials, money, or what was asked."""
+    """The vendor refuses the request itself: for credentials, money, or content."""
 
 
 class Section(NamedTuple):
     """A part of a request, as it is printed."""
 
     heading: str
-    """Whose words follow, as `system` or `user`; or `settings`, `tools`."""
+    """Whose text follows, such as `system` or `user`; or `settings`, `tools`."""
     parts: tuple[str | Mapping[str, Any], ...]
-    """Texts, and what is printed as JSON."""
+    """Texts, and values to be printed as JSON."""
 
 
 class VendorModel(Model):
-    """One of a vendor's models, pinned by its id.
+    """A vendor's model, pinned by its id.
 
     Args:
         model: the id, as in the vendor's list of models.
-        max_tokens: of a reply, thinking included.
-        fallback: a model that is asked instead, once a reply, when this one is overloaded or failing.
-        timeout_s: of one attempt.
+        max_tokens: limit of a reply, thinking included.
+        fallback: a model that is asked instead, once per reply, when this one is overloaded or failing.
+        timeout_s: limit of one attempt.
         more: further arguments of a request, as the API has them.
-        base_url, api_key: for a proxy, another server or a double; by default the environment says them.
+        base_url, api_key: for a proxy, another server or a test double; by default from the environment.
     """
 
     is_billed = True
     vendor: ClassVar[str]
-    """The vendor's name, as `--model` has it."""
+    """The vendor's name, as in `--model`."""
     sdk: ClassVar[str]
     """Module of its SDK."""
     extra: ClassVar[str]
@@ -118,7 +118,7 @@ class VendorModel(Model):
     price_list: ClassVar[str]
     """Its name in `genai-prices`."""
     error_code: ClassVar[str]
-    """Attribute of the SDK's errors that has the vendor's own code."""
+    """Attribute of the SDK's errors with the vendor's own code."""
     request_header: ClassVar[str]
     """Header in which the vendor names a request."""
 
@@ -155,7 +155,7 @@ class VendorModel(Model):
 
     @classmethod
     def is_installed(cls) -> bool:
-        """Return True if its SDK is there. Nothing is imported."""
+        """Return True if its SDK is installed. Imports nothing."""
         return find_spec(cls.sdk) is not None
 
     @classmethod
@@ -180,7 +180,7 @@ class VendorModel(Model):
 
     @abstractmethod
     def _connected(self, **more: Any) -> Any:
-        """Return a new client of the SDK, which does not try again by itself."""
+        """Return a new client of the SDK that does not retry."""
 
     @abstractmethod
     def _stream(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
@@ -188,11 +188,11 @@ class VendorModel(Model):
 
     @abstractmethod
     def _streamed(self) -> Streamed:
-        """Return what adds up the events of one reply."""
+        """Return what collects the events of one reply."""
 
     @abstractmethod
     def _rehearsal(self, transport: Any) -> tuple[Any, Iterable[Mapping[str, Any]]]:
-        """Return a client on a transport, without spans, and the events of a reply with all kinds of them."""
+        """Return a client on a transport, without spans, and a reply's events of every kind."""
 
     # --- what all do alike ------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class VendorModel(Model):
                 asyncio.run(self._rehearse())
 
     async def _rehearse(self) -> None:
-        """Read a made-up reply, without a network: only then the SDK makes its parsers, and imports more."""
+        """Read a made-up reply without a network: only this makes the SDK build its parsers."""
         import anyio
         from httpx2 import AsyncClient, MockTransport, Response
 
@@ -220,12 +220,12 @@ class VendorModel(Model):
             lines = (f"event: {each.get('type')}\ndata: {json.dumps(each)}\n\n" for each in events)
             return Response(200, headers={"content-type": "text/event-stream"}, text="".join(lines))
 
-        def is_anothers(record: logging.LogRecord) -> bool:
+        def is_unrelated(record: logging.LogRecord) -> bool:
             return record.thread != threading.get_ident()
 
-        anyio.Event()  # loads what the first connection needs of it
+        anyio.Event()  # loads what the first connection needs
         requests = logging.getLogger("httpx2")
-        requests.addFilter(is_anothers)  # nothing was asked: no line says so
+        requests.addFilter(is_unrelated)  # no request was made, so none is logged
         try:
             rehearsing = copy(self)
             async with AsyncClient(transport=MockTransport(reply)) as nowhere:
@@ -233,14 +233,14 @@ class VendorModel(Model):
                 async with rehearsing._stream(self.request(_HELLO)) as stream:
                     while await self._next(stream) is not None:
                         pass
-        except Exception as error:  # whatever it is: the first reply meets it, too, and says what it means
+        except Exception as error:  # any error: the first reply meets it again, and reports it
             _log.debug("model_not_rehearsed", model=self.mode, error=type(error).__name__)
         finally:
-            requests.removeFilter(is_anothers)
+            requests.removeFilter(is_unrelated)
 
     @cached_property
     def _client(self) -> Any:
-        """One for the process: it keeps its connections."""
+        """One per process, which keeps its connections."""
         return self._connected()
 
     async def close(self) -> None:
@@ -250,11 +250,11 @@ class VendorModel(Model):
             await client.close()
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
-        """Return one reply; `hear` gets None when the fallback begins anew.
+        """Return one reply; `hear` gets None when the fallback starts over.
 
-        Raises ModelRetry when another attempt may help, ModelRefused when none can.
+        Raises ModelRetry if another attempt may help, ModelRefused if none can.
         """
-        if not self.is_warm:  # in the loop it would hold up the heartbeats of all turns
+        if not self.is_warm:  # in the loop it would delay the heartbeats of all turns
             await asyncio.to_thread(self.warm)
         if self.fallback is None:
             return await self._ask(self.mode, prompt, hear)
@@ -269,7 +269,7 @@ class VendorModel(Model):
                 raise _both(first, second) from second
 
     def alone(self) -> Self:
-        """Return this model on the same connections. It does not ask its fallback, but knows its replies."""
+        """Return this model on the same connections. It asks no fallback, but knows its replies."""
         _ = self._client
         alone = copy(self)
         alone.fallback = None
@@ -277,7 +277,7 @@ class VendorModel(Model):
 
     def asked_of(self, replied: str) -> str:
         asked = (model for model in self._pinned if replied.startswith(model))
-        return max(asked, key=len, default=self.mode)  # an id may begin with the other's
+        return max(asked, key=len, default=self.mode)  # an id may begin with the other id
 
     async def _ask(self, model: str, prompt: Prompt, hear: Hear | None) -> Reply:
         limiter = limiter_of(model)
@@ -292,11 +292,11 @@ class VendorModel(Model):
     async def _asked(
         self, model: str, prompt: Prompt, hear: Hear | None, limiter: RateLimiter, permit: Permit
     ) -> Reply:
-        """Ask once, and tell the limiter of a refusal."""
+        """Ask once, and report a refusal to the limiter."""
         from httpx2 import HTTPError
 
         sdk = self._sdk()
-        streamed, request_id, heard = self._streamed(), "", False
+        streamed, request_id, has_streamed = self._streamed(), "", False
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
@@ -305,7 +305,7 @@ class VendorModel(Model):
                 request_id = _request(stream.response.headers.get(self.request_header))
                 async for text in self._pieces(stream, streamed):
                     if text and hear is not None:
-                        heard = True
+                        has_streamed = True
                         hear(encodable(text))
             reply = streamed.reply(asked=model, taken=_ids(prompt))
         except (sdk.APITimeoutError, TimeoutError) as error:
@@ -315,12 +315,12 @@ class VendorModel(Model):
         except sdk.APIError as error:  # within a stream, too
             failure = self._failure(model, error, request_id)
             if isinstance(failure, ModelRetry) and self._is_too_fast(error):
-                if hear is not None and heard:
-                    hear(None)  # what was said before the refusal is not part of the reply
+                if hear is not None and has_streamed:
+                    hear(None)  # text before the refusal is not part of the reply
                 pause_s = limiter.refused(permit, failure.after_s)
                 failure = ModelThrottled(str(failure), after_s=pause_s)
             raise failure from error
-        except HTTPError as error:  # a stream that breaks comes through the SDK as it is
+        except HTTPError as error:  # the SDK does not wrap the error of a broken stream
             raise ModelRetry(f"{model} broke off: {type(error).__name__}{request_id}") from error
         except BrokenOff as error:
             raise ModelRetry(f"{model} broke off: {error}{request_id}") from error
@@ -330,7 +330,7 @@ class VendorModel(Model):
         return reply if self.asked_of(reply.model) == model else replace(reply, asked=model)
 
     async def _pieces(self, stream: Any, streamed: Streamed) -> AsyncIterator[str]:
-        """Yield a reply's pieces of text. A proxy that buffers may give the whole of it as JSON."""
+        """Yield a reply's pieces of text. A buffering proxy may send all of it as JSON."""
         if stream.response.headers.get("content-type", "").startswith("application/json"):
             yield streamed.whole(await stream.response.aread())
             return
@@ -339,9 +339,9 @@ class VendorModel(Model):
         await self._drained(stream)
 
     async def _next(self, stream: Any) -> Mapping[str, Any] | None:
-        """Return a stream's next event as JSON has it; None at its end. Raises Unreadable.
+        """Return a stream's next event as JSON; None at its end. Raises Unreadable.
 
-        The SDK breaks in many ways on unreadable bytes. Nothing of our own runs within this `try`.
+        The SDK breaks in many ways on unreadable bytes. None of our own code runs within this `try`.
         """
         from httpx2 import TransportError
 
@@ -356,9 +356,9 @@ class VendorModel(Model):
         return event
 
     async def _drained(self, stream: Any) -> None:
-        """Read a stream to its end after its message, so that the connection can be used again.
+        """Read a stream to its end after its message, so that the connection can be reused.
 
-        The reply is there: a failure here costs the connection and no more.
+        The reply is complete: a failure here costs only the connection.
         """
         try:
             async with asyncio.timeout(_LAST_S):
@@ -374,22 +374,22 @@ class VendorModel(Model):
         return getattr(error, "status_code", 200) in _TOO_FAST_STATUS or not _TOO_FAST.isdisjoint(words)
 
     def _failure(self, model: str, error: Any, request_id: str) -> "ModelRetry | ModelRefused":
-        """Return what an error of the API means for the turn, with the vendor's own words."""
+        """Return what an API error means for the turn, with the vendor's own message."""
         kind, code = _word(getattr(error, "type", None)), _word(getattr(error, self.error_code, None))
         response = getattr(error, "response", None)
         status = 200 if response is None else error.status_code
         named = request_id if response is None else _request(error.request_id)
         why = self._words(error)
-        said = f"status {status}{kind and f' {kind}'}{code and f' ({code})'}{why and f': {why}'}{named}"
+        text = f"status {status}{kind and f' {kind}'}{code and f' ({code})'}{why and f': {why}'}{named}"
         if response is None and not kind and not code and not why:
-            said = f"{model} broke off: {type(error).__name__}{named}"
+            text = f"{model} broke off: {type(error).__name__}{named}"
         may_pass = kind not in _FINAL_TYPES if status == 200 else status in _PASSING or status >= 500
         if may_pass and code not in _NO_USE_WAITING:
-            return ModelRetry(said, after_s=None if response is None else _pause_s(response.headers))
-        return ModelRefused(said)
+            return ModelRetry(text, after_s=None if response is None else _pause_s(response.headers))
+        return ModelRefused(text)
 
     def _words(self, error: Any) -> str:
-        """Return the message that the vendor gave with an error, without our keys; empty if it gave none."""
+        """Return the vendor's message of an error, without our keys; empty if it has none."""
         body = getattr(error, "body", None)
         inner = body.get("error", body) if isinstance(body, Mapping) else None
         words = inner.get("message") if isinstance(inner, Mapping) else inner
@@ -408,9 +408,9 @@ def _ids(prompt: Prompt) -> frozenset[str]:
 
 
 def _both(first: ModelRetry, second: ModelRetry | ModelRefused) -> ModelRetry:
-    """Return the error of a model whose fallback failed, too: the first one, with the shorter pause.
+    """Return the error of a model whose fallback also failed: the first error, with the shorter pause.
 
-    If one of them is only asked too fast, the other's failure does not matter.
+    If one of the models is only asked too fast, the other's failure does not matter.
     """
     found = [each for each in (first, second) if isinstance(each, ModelRetry)]
     throttled = [each for each in found if isinstance(each, ModelThrottled)]
@@ -435,17 +435,17 @@ def _pause_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a server asks us to wait; None without a readable number."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
-            asked_s = sound_pause(float(headers[name]) * unit)
+            asked_s = bounded_pause(float(headers[name]) * unit)
         except (KeyError, ValueError):
             continue
         if asked_s is not None:
             return asked_s
     until = _moment(headers.get("retry-after"))
-    return None if until is None else sound_pause(until - (_moment(headers.get("date")) or time.time()))
+    return None if until is None else bounded_pause(until - (_moment(headers.get("date")) or time.time()))
 
 
 def _moment(header: str | None) -> float | None:
-    """Return an HTTP date as UTC seconds; None for what is none."""
+    """Return an HTTP date as UTC seconds; None if it is not a date."""
     try:
         return None if header is None else parsedate_to_datetime(header).replace(tzinfo=dt.UTC).timestamp()
     except (ValueError, OverflowError):

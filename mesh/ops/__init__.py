@@ -1,7 +1,6 @@
 """The operator's API, without a terminal.
 
-A module of it is imported when it is first used. So `from mesh import ops` costs nothing, and no command pays
-for another.
+A module is imported on first use. So `from mesh import ops` costs nothing, and no command pays for another.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""What guards' anchors vouch for, compared with the log: also its last events, and whether they are there.
+"""What guards' anchors vouch for, compared with the log: are its events, including the last ones, all there?
 
-A guard signs the newest event of each request that it appended to (`mesh.guard.anchors`). Who can alter the
-log's files, or the stream of anchors, cannot sign. An anchor that was taken out is missed by the next one,
-and the newest ones can be kept elsewhere (`mesh log anchors`).
+A guard signs the newest event of each request that it appended to (`mesh.guard.anchors`). An attacker who can
+alter the log's files, or the stream of anchors, cannot sign. A removed anchor is missed by the next one, and
+the newest ones can be kept elsewhere (`mesh log anchors`).
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable
@@ -26,15 +26,15 @@ class Anchored(NamedTuple):
 
     heads: dict[str, Head]
     at: dict[str, int]
-    """When each was anchored, UTC µs."""
+    """When each was anchored (UTC µs)."""
     keys: tuple[str, ...]
     """The public keys that signed."""
     faults: tuple[str, ...]
-    """What is wrong with the anchors themselves."""
+    """Faults of the anchors themselves."""
 
     @property
     def newest_at(self) -> int | None:
-        """When the newest anchor was made, UTC µs."""
+        """When the newest anchor was made (UTC µs)."""
         return max(self.at.values(), default=None)
 
     @property
@@ -42,19 +42,19 @@ class Anchored(NamedTuple):
         return {request: head.n for request, head in self.heads.items()}
 
     def only(self, request: str) -> "Anchored":
-        """Return what is vouched for of one request."""
+        """Return what is vouched for in one request."""
         heads = {request: self.heads[request]} if request in self.heads else {}
         return self._replace(heads=heads, at={request: self.at[request] for request in heads})
 
 
 class AnchorCheck(NamedTuple):
-    """What came of comparing a log with its anchors."""
+    """The result of comparing a log with its anchors."""
 
     breaks: list[tuple[str, Break]]
     vouched: int
     """Requests whose anchored event is the one in the log."""
     gone: int
-    """Anchored requests that are not there: older than the log, or not in this file."""
+    """Anchored requests that are missing: older than the log, or not in this file."""
 
 
 async def stored_anchors(bus: Bus) -> AsyncIterator[bytes]:
@@ -77,11 +77,11 @@ def anchors_in(path: Path) -> list[bytes]:
 
 
 def anchored(bodies: Iterable[bytes], keys: Collection[str] = ()) -> Anchored:
-    """Return what anchors vouch for. What is not signed vouches for nothing, and is a fault.
+    """Return what anchors vouch for. An unsigned anchor vouches for nothing, and is a fault.
 
     Args:
         bodies: the anchors, in order.
-        keys: the public keys of those who may sign; every key may, if there is none.
+        keys: public keys of the accepted signers; without any, every key is accepted.
     """
     heads, at, signers, faults = dict[str, Head](), dict[str, int](), dict[str, None](), list[str]()
     before = ""
@@ -111,8 +111,8 @@ def compared(found: Anchored, chains: Chains, first_seq: int | None) -> AnchorCh
     """Compare a log with what is vouched for.
 
     Args:
-        chains: of the log; it has watched `found.watched`.
-        first_seq: the first sequence that the log holds; None for a file, which may hold some requests only.
+        chains: of the log, having watched `found.watched`.
+        first_seq: the first sequence in the log; None for a file, which may hold only some requests.
     """
     breaks: list[tuple[str, Break]] = []
     vouched = gone = 0

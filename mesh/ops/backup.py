@@ -1,13 +1,13 @@
 """`mesh backup`: a folder from which `mesh restore` makes the same mesh again.
 
-The log is copied first, up to the sequence that is its last when the backup begins. All other streams are
-copied after it, but for anchors of later events. So journals may be newer than the log, and are never older:
-a turn that is run again finds every step that it had taken. What follows from the log is not copied: queues,
-timers, questions, marks of ended turns. `mesh restore` makes these from the log.
+The log is copied first, up to its last sequence when the backup begins. All other streams are copied after
+it, except for anchors of later events. So journals may be newer than the log, and are never older: a turn
+that is run again finds every step that it had taken. What derives from the log is not copied: queues, timers,
+questions, marks of ended turns. `mesh restore` makes these from the log.
 
-A folder has a `manifest.json`, and for each stream files of one message a line, in the stream's order. A
-second backup into a folder adds what is new. A file that the manifest does not name was left by a backup that
-was interrupted.
+A folder has a `manifest.json`, and for each stream files of one message per line, in the stream's order. A
+second backup into a folder adds what is new. Files that the manifest does not name were left by an
+interrupted backup.
 """
 
 import base64
@@ -31,40 +31,40 @@ from mesh.ops.roster import fleet_of
 from protocol.wire import codec
 
 FORM = 1
-"""Of the folder. A reader refuses a newer one by name."""
+"""Version of the folder's format. A reader refuses a newer one."""
 MANIFEST = "manifest.json"
 _FILE_BYTES = 64 << 20
-"""A file is closed, and noted in the manifest, once it has so many bytes."""
+"""A file is closed, and added to the manifest, once it has this many bytes."""
 _DERIVED = frozenset({"ENDS", "ASKS"})
-"""Streams that a restore makes from the log: they must not be newer than it."""
+"""Streams that a restore makes from the log, because they must not be newer than it."""
 
 Progress = Callable[[str, int, int], None]
-"""Takes a stream, and how many of its messages are copied, of how many."""
+"""Called with a stream, the number of its copied messages, and their total."""
 
 
 class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
     """Some of a stream's messages."""
 
     name: str
-    """Below the folder."""
+    """Relative to the folder."""
     first: int
     last: int
     """Sequences of its first and its last message."""
     messages: int
     bytes: int
     sha256: str
-    """Of the whole file, hex."""
+    """Of the whole file, in hex."""
 
 
 class BackupStream(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream: its configuration, and what is copied of it."""
+    """One stream: its configuration, and how much of it is copied."""
 
     config: dict[str, Any]
     """As JetStream spells it."""
     created: str = ""
     """When the server made it, RFC 3339."""
     through: int = 0
-    """Every message up to this sequence is in the files, or was gone."""
+    """Every message up to this sequence is in the files, or no longer existed."""
     files: tuple[BackupFile, ...] = ()
 
     @property
@@ -77,13 +77,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     form: int = FORM
     mesh: str
-    """The fleet's name."""
+    """Name of the fleet."""
     whole: bool = False
-    """False while a backup is under way, and after one that was interrupted."""
+    """False while a backup is under way, and after an interrupted one."""
     through: int = 0
     """The log's last sequence."""
     head: str = ""
-    """SHA-256 (hex) of the event there: it tells this log from another one."""
+    """SHA-256 (hex) of the event there: it identifies this log."""
     at: str = ""
     """When that event was stored, RFC 3339."""
     streams: dict[str, BackupStream] = {}
@@ -100,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 async def backup(bus: Bus, folder: Path, progress: Progress = lambda *_: None) -> Manifest:
     """Copy the mesh into a folder, or add what is new since the last backup there; return what it holds.
 
-    A backup that was interrupted goes on. Needs the admin's credentials.
+    An interrupted backup is continued. Needs the admin's credentials.
 
     Raises BackupUnusable if the folder holds something else, OSError, OldForm, BusError.
     """
@@ -125,7 +125,7 @@ def _alone(folder: Path) -> Iterator[None]:
 async def _backup(bus: Bus, folder: Path, progress: Progress) -> Manifest:
     await check_form(bus)
     fleet = await fleet_of(bus)
-    anchors = await _end_of(bus, ANCHORS)  # before the log: they vouch for no event that is not copied
+    anchors = await _end_of(bus, ANCHORS)  # before the log, so that they vouch only for copied events
     there = (await listing(bus)).streams
     state = there[LOG]["state"]
     ends = {ANCHORS: anchors, LOG: int(state["last_seq"])}
@@ -185,7 +185,7 @@ def _begin(folder: Path, mesh: str, created: dict[str, str]) -> Manifest:
 
 
 async def _check_same_log(bus: Bus, before: Manifest, first: int) -> None:
-    """Raise BackupUnusable if the log does not go on where a backup ends."""
+    """Raise BackupUnusable if the log does not continue where a backup ends."""
     copied = before.streams.get(LOG)
     if copied is None or not copied.through:
         return
@@ -209,7 +209,7 @@ async def _check_same_log(bus: Bus, before: Manifest, first: int) -> None:
 async def _copy(
     bus: Bus, folder: Path, name: str, stream: BackupStream, end: int, progress: Progress
 ) -> AsyncIterator[BackupStream]:
-    """Copy what is new of a stream, up to `end`; yield the stream after each file."""
+    """Copy what is new in a stream, up to `end`; yield the stream after each file."""
     (folder / name).mkdir(mode=0o700, exist_ok=True)
     began, writing = stream.through, None
     try:
@@ -235,7 +235,7 @@ def _with(stream: BackupStream, file: BackupFile | None, through: int) -> Backup
 
 
 def _check_dense(part: list[WholeMessage], last: int) -> None:
-    """Raise BackupUnusable if the log lost an event behind `last`; 0: the first one may be any."""
+    """Raise BackupUnusable if the log lost an event after `last`; 0: the first one may be any."""
     for each in part:
         if last and each.seq != last + 1:
             raise BackupUnusable(
@@ -245,7 +245,7 @@ def _check_dense(part: list[WholeMessage], last: int) -> None:
 
 
 class _File:
-    """A file that is being written. It has its name only once it is whole and on the disk."""
+    """A file that is being written. It gets its name only once it is complete and on the disk."""
 
     def __init__(self, folder: Path, stream: str, first: int) -> None:
         self.name = f"{stream}/{first:020}.jsonl"
@@ -288,7 +288,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     body: msgspec.Raw = msgspec.Raw()
     base64: str = ""
-    """The bytes of a message that are no JSON on one line."""
+    """The bytes of a message that are not JSON on one line."""
 
 
 _LINE = msgspec.json.Decoder(_Line)
@@ -296,7 +296,7 @@ _ANY = msgspec.json.Decoder(msgspec.Raw)
 
 
 def line_of(message: WholeMessage) -> bytes:
-    """Return a message as one line, from which `message_of` makes the very bytes again."""
+    """Return a message as one line, from which `message_of` makes exactly the same bytes."""
     head = msgspec.json.encode(_Line(message.seq, message.subject, dict(message.headers)))
     data = message.data
     if data and b"\n" not in data and b"\r" not in data and _is_json(data):
@@ -309,7 +309,7 @@ def _is_json(data: bytes) -> bool:
         found = _ANY.decode(data)
     except (msgspec.MsgspecError, RecursionError):
         return False
-    return len(memoryview(found)) == len(data)  # no space around it, which a reader would leave out
+    return len(memoryview(found)) == len(data)  # without surrounding space, which a reader would drop
 
 
 def message_of(line: bytes) -> WholeMessage:
@@ -330,12 +330,12 @@ def _write(folder: Path, manifest: Manifest) -> None:
 
 
 def _private(path: Path) -> BinaryIO:
-    """Open a file that its owner alone can read: it holds what clients wrote."""
+    """Open a file that only its owner can read: it holds what clients wrote."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
 def _sync(folder: Path) -> None:
-    """Have a folder's names on the disk."""
+    """Make sure that a folder's names are on the disk."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -368,7 +368,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def whole_manifest(folder: Path) -> Manifest:
-    """Return a folder's manifest, once every file has been read and is as the backup wrote it.
+    """Return a folder's manifest, after reading every file and checking that it is as the backup wrote it.
 
     Raises BackupUnusable.
     """

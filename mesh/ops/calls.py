@@ -1,8 +1,8 @@
-"""What each turn of a request called, whole: prompts, replies, arguments, results, times, failures.
+"""What each turn of a request called, in full: prompts, replies, arguments, results, times, failures.
 
-It comes from the journals, which only people's keys can read, and shows what they hold. Arguments that a tool
-keeps secret are not in them. Of a model's prompt the fixed part was kept; brief and transcript are known by
-their digests, and `mesh agent prompt` makes them again from the agent's own code.
+It comes from the journals, which only people's keys can read, and shows what they hold. They do not hold
+arguments that a tool keeps secret. Of a model's prompt the fixed part is kept. Brief and transcript are known
+by their digests, and `mesh agent prompt` rebuilds them from the agent's own code.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ from protocol.wire.prices import Price
 from protocol.wire.records import DONE, FENCE, Cut, PromptParts, Refused, place_of
 
 SHOWN = ("model", "call", "effect", "intent")
-"""Kinds of steps that are calls; the others are of the code itself."""
+"""Kinds of steps that are calls; the others belong to the code itself."""
 _MOST_CHARS = 2_000
-"""Of one value on a terminal; JSON has the whole."""
+"""Limit of one value on a terminal; JSON has all of it."""
 
 
 class CallEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,17 +40,17 @@ class CallEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`model`, `call`, `effect`; `intent`: an effect without a result."""
     name: str
     at: int
-    """UTC µs when its result was journaled."""
+    """When its result was journaled (UTC µs)."""
     took: int
-    """µs since its intent; of all but effects, since the step before it or the beginning of the round."""
+    """Time since its intent (µs); for all but effects, since the step before or the round's beginning."""
     attempt: int
-    """How often the turn had called this with the same arguments, this time included."""
+    """How often the turn had called this with the same arguments, including this time."""
     arguments: Any = None
     secret: tuple[str, ...] = ()
     """Names of arguments that the tool keeps out of its record."""
     cut: Cut | None = None
     result: Any = None
-    """Of a model its reply; None while there is none."""
+    """A model's reply, or a tool's result; None while there is none."""
     error: Refused | None = None
     usage: Cost | None = None
     prompt: PromptParts | None = None
@@ -59,7 +59,7 @@ class CallEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One round of a turn, with what it called."""
+    """One round of a turn, with its calls."""
 
     agent: str
     turn: str
@@ -67,26 +67,26 @@ class RoundEntry(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     """Number of the event that gave it."""
     at: int
-    """UTC µs of that event."""
+    """Time of that event (UTC µs)."""
     version: str
-    """The agent's that journaled its first call; empty if there is none."""
+    """Version of the agent that journaled its first call; empty if there is none."""
     summary: str
-    """What it was asked for."""
+    """What it was asked to do."""
     calls: tuple[CallEntry, ...] = ()
     failure: Failure | None = None
-    """Why it broke."""
+    """Why it failed."""
     again_at: int | None = None
-    """UTC µs of its next try; None: it did not break, or a person gets the work."""
+    """When it is tried again (UTC µs); None if it did not fail, or a person gets the work."""
 
 
 async def calls_of(bus: Bus, happened: Sequence[AnyEvent]) -> tuple[RoundEntry, ...]:
-    """Return the rounds of the request whose events these are, from the first on. Raises BusError."""
-    whose = owners_of(happened)
-    steps = await journaled(bus, happened[0].request, whose.values(), passed_over=set())
-    sound = [step for step in steps if step.agent == whose.get(step.journal)]
+    """Return the rounds of a request, given its events from the first on. Raises BusError."""
+    owners = owners_of(happened)
+    steps = await journaled(bus, happened[0].request, owners.values(), passed_over=set())
+    genuine = [step for step in steps if step.agent == owners.get(step.journal)]
     wanted = {
         (step.agent, step.record.prompt.fixed)
-        for step in sound
+        for step in genuine
         if step.record.prompt is not None and is_token(step.record.prompt.fixed)
     }
     fixed: dict[tuple[str, str], Any] = {}
@@ -94,7 +94,7 @@ async def calls_of(bus: Bus, happened: Sequence[AnyEvent]) -> tuple[RoundEntry, 
         stored = await get(bus, "PROMPTS", subjects.prompt(agent, digest))
         if stored is not None:
             fixed[agent, digest] = codec.readable(stored.data, dict[str, Any])
-    return tuple(_rounds(happened, sound, fixed))
+    return tuple(_rounds(happened, genuine, fixed))
 
 
 def _rounds(
@@ -129,7 +129,7 @@ def _calls(
     before: Counter[tuple[str, str, str]],
     fixed: dict[tuple[str, str], Any],
 ) -> Iterator[CallEntry]:
-    """Yield the calls of a round, an effect once."""
+    """Yield the calls of a round, each effect once."""
     records = {step.name: step.record for step in steps if step.record.kind != FENCE}
     for step in steps:
         record = step.record
@@ -163,9 +163,9 @@ def _calls(
 
 
 def in_words(request: str, rounds: Sequence[RoundEntry]) -> Iterator[Line]:
-    """Yield the rounds of a request, a line each and what they called beneath."""
+    """Yield the rounds of a request, one line each, with their calls below."""
     kept = set[str]()
-    """Fixed parts that are shown already: most calls of an agent have the same."""
+    """Fixed parts that were already shown: most calls of an agent have the same."""
     for each in rounds:
         code = f", version {one_line(each.version)}" if each.version not in ("", "0") else ""
         yield Line(
@@ -181,8 +181,8 @@ def in_words(request: str, rounds: Sequence[RoundEntry]) -> Iterator[Line]:
                 if each.again_at is None
                 else f"tried again at {clock(each.again_at)}"
             )
-            said = f": {one_line(each.failure.message)}" if each.failure.message else ""
-            yield Line(("     failed ", "red"), f"{one_line(each.failure.code)}{said}; {then}")
+            message = f": {one_line(each.failure.message)}" if each.failure.message else ""
+            yield Line(("     failed ", "red"), f"{one_line(each.failure.code)}{message}; {then}")
 
 
 def _call_in_words(call: CallEntry, agent: str, request: str, kept: set[str]) -> Iterator[Line]:
@@ -220,7 +220,7 @@ def _prompt_in_words(call: CallEntry, agent: str, request: str, kept: set[str]) 
 
 
 def _reply_in_words(reply: Any) -> Iterator[Line]:
-    """Yield what a model replied: its text, and what it called."""
+    """Yield a model's reply: its text, and its calls."""
     if not isinstance(reply, dict):
         yield _value("reply", as_text(reply))
         return
@@ -234,5 +234,5 @@ def _reply_in_words(reply: Any) -> Iterator[Line]:
 
 
 def _value(label: str, text: str) -> Line:
-    """Return a line beneath a call; what strangers wrote stays within its line."""
+    """Return a line below a call; foreign text stays within its line."""
     return Line((f"           {label}: ", "dim"), short(one_line(text), _MOST_CHARS))

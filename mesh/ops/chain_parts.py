@@ -1,7 +1,8 @@
-"""The hash chains of an export, checked in parts: one for each process, joined afterwards.
+"""The hash chains of an export, checked in parts: one per process, joined afterwards.
 
-What a part has of a request is a chain that begins anywhere. It goes on where the part before it ended. Where
-it does not, the file is not as the log wrote it: its requests are sorted, and each is checked as a whole.
+A part has a section of each request's chain, which may begin anywhere. It must continue where the part before
+it ended. If it does not, the file is not as the log wrote it: then its requests are sorted, and each is
+checked as a whole.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from protocol.domain.hash_chain import GENESIS, Chain, link_of
 
 
 class ChainPart(NamedTuple):
-    """What a part of a file has of one request's chain."""
+    """A part's section of one request's chain."""
 
     begin: tuple[int, str]
     """Number and `prev` of its first event."""
@@ -34,7 +35,7 @@ async def chains_in(path: Path) -> Chains:
 
 
 def parts_of(bodies: Iterable[bytes]) -> dict[str, ChainPart]:
-    """Return the chains of some events by request. Raises Malformed where one does not hold, and OldForm."""
+    """Return the chains of some events by request. Raises Malformed if one does not hold, and OldForm."""
     parts: dict[str, ChainPart] = {}
     for body in bodies:
         link = link_of(body)
@@ -48,7 +49,7 @@ def parts_of(bodies: Iterable[bytes]) -> dict[str, ChainPart]:
 
 
 def joined(parts: Iterable[dict[str, ChainPart]]) -> Chains | None:
-    """Return the chains that parts of a file add up to; None if they do not hold, or there are none."""
+    """Join the chains of all parts of a file; None if they do not hold, or there are none."""
     whole: dict[str, Chain] = {}
     for part in parts:
         for request, (begin, chain) in part.items():

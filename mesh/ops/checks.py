@@ -1,8 +1,8 @@
 """What `mesh doctor` checks below the mesh: the nats-servers, the lane, clocks, and who fills the log.
 
-A stream keeps a message on so many servers (`num_replicas`), and a majority of them acknowledges it. Each
-server's own `sync_interval` says when it puts a message on its disk; only its monitoring shows that. The word
-*durable* is used only of a server that was seen to fsync each message.
+A stream keeps a message on a number of servers (`num_replicas`), and a majority of them acknowledges it. Each
+server's own `sync_interval` determines when it writes a message to its disk; only its monitoring shows that.
+The word *durable* is used only for a server that was seen to fsync each message.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ SPANS = {"hour": 3600.0, "day": 86_400.0}
 State = Literal["ok", "found", "unknown"]
 """`found`: something is wrong. `unknown`: these credentials or this server cannot tell."""
 Results = AsyncIterator[tuple[State, str]]
-"""What a check yields: `found` for each thing that is wrong, or one `ok` or `unknown`, and why."""
+"""What a check yields: `found` for each fault, or a single `ok` or `unknown`, each with its text."""
 Varz = Mapping[str, Any]
 """A server's own report under `/varz`."""
 
@@ -45,7 +45,7 @@ Varz = Mapping[str, Any]
 def web_url(url: str, option: str) -> str:
     """Return an HTTP URL without credentials. Raises UsageWrong for any other, without its text.
 
-    The standard library takes `user:password@host` for the name of a host and asks the resolver for it.
+    The standard library takes `user:password@host` for a host's name and asks the resolver for it.
     """
     try:
         parts = urlsplit(url)
@@ -62,9 +62,9 @@ def web_url(url: str, option: str) -> str:
 
 
 async def varz_of(monitors: str | None) -> list[Varz]:
-    """Return what each server says whose monitoring answers, of URLs separated by commas.
+    """Return the report of each server whose monitoring answers, given URLs separated by commas.
 
-    Raises UsageWrong for what is no such URL.
+    Raises UsageWrong for an invalid URL.
     """
     addresses = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
     urls = [web_url(url, "--monitor") for url in addresses]
@@ -82,10 +82,10 @@ def _varz(url: str) -> Varz | None:
 
 
 async def durability(bus: Bus, seen: Sequence[Varz]) -> Results:
-    """Find crashes through which messages are lost.
+    """Find crashes that would lose messages.
 
     Args:
-        seen: of the servers whose monitoring answered.
+        seen: reports of the servers whose monitoring answered.
     """
     replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
     streams = stream_table(await fleet_of(bus))
@@ -140,7 +140,7 @@ def _loses(replicas: int) -> str:
 
 
 def _survives(replicas: int) -> str:
-    """Return how many disks may be lost: a majority has every acknowledged message."""
+    """Describe how many disks may be lost: a majority has every acknowledged message."""
     spare = (replicas - 1) // 2
     if not spare:
         return "the loss of a disk is the loss of what is on it" if replicas == 1 else "no disk may be lost"
@@ -169,7 +169,7 @@ def some(names: Sequence[str]) -> str:
 
 
 async def changed(bus: Bus) -> Results:
-    """Tell what was changed lately: that is no fault, and often the cause of one."""
+    """List recent changes: they are no faults, and often the cause of one."""
     for change in await conf.changes(bus, int((time.time() - _LATELY_S) * 1e6)):
         who = f" by {change.entry.by}" if change.entry.by else ""
         so = f"{change.entry.what} was changed at {when(change.entry.at)}{who} (revision {change.entry.rev})"
@@ -228,9 +228,8 @@ async def lane(bus: Bus) -> Results:
 
 
 # --- clocks ---------------------------------------------------------------------------------------
-# A guard decides by the server's clock alone. So a machine whose clock is wrong harms no verdict, but
-# what it writes into logs and traces has wrong times. Servers that disagree are worse: all times go by
-# them.
+# A guard decides only by the server's clock. So a wrong clock on its machine harms no verdict, but it writes
+# wrong times into logs and traces. Servers that disagree are worse, because all times depend on them.
 
 SKEW_S = 1.0
 """How far this machine's clock may be from the server's."""
@@ -266,14 +265,14 @@ async def clocks(bus: Bus) -> Results:
 def _judged(identity: str, measured: Clocks) -> Iterator[tuple[State, str]]:
     ahead = measured.machine_ahead_us
     where = f"{abs(ahead) / 1e6:.3f} s {'behind' if ahead < 0 else 'ahead of'} the server's"
-    told = f"the clock of guard {identity} is {where} (measured to {measured.within_us / 1e6:.3f} s)"
+    reading = f"the clock of guard {identity} is {where} (measured to {measured.within_us / 1e6:.3f} s)"
     if abs(ahead) - measured.within_us > MOST_US:
         yield (
             "found",
-            f"{told}: run NTP on its machine; it decides by the server's clock, but logs by its own",
+            f"{reading}: run NTP on its machine; it decides by the server's clock, but logs by its own",
         )
     else:
-        yield "ok", told
+        yield "ok", reading
     if measured.servers_apart_us > MOST_US:
         apart = (
             f"guard {identity} finds the clocks of the bus's servers {measured.servers_apart_us / 1e6:.1f} s"
@@ -282,12 +281,11 @@ def _judged(identity: str, measured: Clocks) -> Iterator[tuple[State, str]]:
 
 
 # --- who fills the log ----------------------------------------------------------------------------
-# Reading a whole day of a busy log takes minutes. A few hundred events, evenly spaced, tell the parts to
-# a few percent. The first event of a span of time is found by bisection, since the log's times do not run
-# back.
+# Reading a whole day of a busy log takes minutes. A few hundred events, evenly spaced, estimate the shares to
+# a few percent. The first event of a time span is found by bisection, since times in the log never decrease.
 
 SAMPLE = 400
-"""Events that are read of a span. Of fewer, all are."""
+"""Events that are read in a span. If it has fewer, all are read."""
 _SIDE_BY_SIDE = 50
 _KIB, _MIB = 1 << 10, 1 << 20
 
@@ -298,9 +296,9 @@ class LogUse(NamedTuple):
     events: int
     bytes: int
     clients: Mapping[str, float]
-    """By whose requests they belong to."""
+    """By the client whose requests they belong to."""
     agents: Mapping[str, float]
-    """By which agent proposed what they answer. What clients, people and guards say is nobody's here."""
+    """By the agent whose proposal they answer. Messages of clients, people and guards are left out."""
 
 
 class _Sender(msgspec.Struct):
@@ -308,7 +306,7 @@ class _Sender(msgspec.Struct):
 
 
 async def log_use(bus: Bus, span_s: float, sample: int = SAMPLE) -> LogUse:
-    """Return what the last `span_s` of the log took. Raises BusError."""
+    """Return the use of the last `span_s` of the log. Raises BusError."""
     oldest, last = await bounds(bus, "LOG")
     first = await _first_since(bus, int((time.time() - span_s) * 1e6), oldest, last)
     events = last - first + 1
@@ -340,7 +338,7 @@ async def log_use(bus: Bus, span_s: float, sample: int = SAMPLE) -> LogUse:
 
 
 async def _first_since(bus: Bus, since: int, first: int, last: int) -> int:
-    """Return the place of the first event stored at `since` (UTC µs) or later; `last + 1` for none."""
+    """Return the place of the first event stored at `since` (UTC µs) or later; `last + 1` if none was."""
     low, high = first, last + 1
     while low < high:
         middle = (low + high) // 2
@@ -357,8 +355,8 @@ async def who_fills_it(bus: Bus) -> Results:
     for name, span_s in SPANS.items():
         use = await log_use(bus, span_s)
         if use.events:
-            told = f"in the last {name} {use.events} events, about {_size(use.bytes)}"
-            yield "ok", f"{told}; by client: {_parts(use.clients)}; by agent: {_parts(use.agents)}"
+            total = f"in the last {name} {use.events} events, about {_size(use.bytes)}"
+            yield "ok", f"{total}; by client: {_parts(use.clients)}; by agent: {_parts(use.agents)}"
 
 
 def _parts(shares: Mapping[str, float]) -> str:

@@ -26,14 +26,14 @@ class ConfEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     """UTC µs."""
     by: str
-    """Who wrote it, by their own word."""
+    """Who wrote it, by their own account."""
     current: bool
     report: str = ""
     """The digest of the report by which a shadow became this policy."""
 
 
 def _what(subject: str) -> str:
-    """Return which document a subject is of; empty for what no person writes."""
+    """Return the document that a subject names; empty if people do not write it."""
     for prefix, kind in _NAMED.items():
         if subject.startswith(prefix):
             return f"{kind} {subject.removeprefix(prefix)}"
@@ -41,7 +41,7 @@ def _what(subject: str) -> str:
 
 
 async def history(bus: Bus, subject: str = CONF) -> list[ConfEntry]:
-    """Return the revisions of all documents, or of some, the newest first. Raises BusError."""
+    """Return the revisions of all documents, or of some, newest first. Raises BusError."""
     found = [each for each in await revisions(bus, subject) if _what(each.subject)]
     newest = {each.subject: each.seq for each in found}
     return [

@@ -1,7 +1,7 @@
 """Control messages, and the event that each one caused, or why there is none.
 
-What was stored is not yet obeyed. So each order here waits until the log (for the whole mesh: CONF) shows
-it, or until the guard says that it will not.
+A stored order is not yet obeyed. So each order here waits until the log (for the whole mesh: CONF) shows it,
+or until the guard reports that it will not obey.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from protocol.wire.subjects import MESH_WIDE
 
 T = TypeVar("T")
 LOOK_S = 0.1
-_LOOKS = 5
-"""Before a client says its reply again."""
+_PROBES = 5
+"""How often a client checks before it sends its reply again."""
 _WITHIN_S = 30.0
 
 
 class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
-    """What obeyed an order: the request, and its event."""
+    """The event that obeyed an order, and its request."""
 
     request: str
     event: int
@@ -48,27 +48,27 @@ class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def obeyed(event: AnyEvent) -> Obeyed:
-    """Return the event that obeyed an order, for programs."""
+    """Return the event that obeyed an order, in a form for programs."""
     return Obeyed(
         request=event.request, event=event.n, type=type_of(event), to=str(event.to), at=int(event.at)
     )
 
 
 def order_id() -> str:
-    """Return a fresh id of a control message."""
+    """Return a new id for a control message."""
     return secrets.token_hex(8)
 
 
 async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float = _WITHIN_S) -> AnyEvent:
-    """Send a control message and return the event that came of it.
+    """Send a control message and return the event that it caused.
 
     Args:
-        bus: an operator's connection, or that of the client whose request it is.
+        bus: a connection of an operator, or of the client that submitted the request.
 
-    Raises UsageWrong for what is no request's id, ControlRefused when the guard does not obey or there is
-    nothing left to do, TimeoutError when no guard has said anything within `within_s`.
+    Raises UsageWrong for an invalid request id, ControlRefused if the guard does not obey or nothing is left
+    to do, TimeoutError if no guard answers within `within_s`.
     """
-    request = checked_id(request)  # `_` is the whole mesh, of which nothing is ordered by mistake
+    request = checked_id(request)  # `_` is the whole mesh, which must not be ordered by mistake
     cause = control_cause(request, bus.name, control.id)
     reader = RequestReader(bus, bus.name, request)
     late = f"no guard has taken up what was asked of {request} within {within_s:g} s"
@@ -76,39 +76,39 @@ async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float
 
 
 async def order_mesh(
-    bus: Bus, control: Control, look: Callable[[], Awaitable[T | None]], within_s: float = _WITHIN_S
+    bus: Bus, control: Control, probe: Callable[[], Awaitable[T | None]], within_s: float = _WITHIN_S
 ) -> T:
-    """Send a control message about the whole mesh; return what `look` finds once it is obeyed.
+    """Send a control message about the whole mesh; return what `probe` finds once it is obeyed.
 
-    Raises ControlRefused if a guard does not obey. Raises TimeoutError if none has obeyed within `within_s`;
-    the order stays stored, and the first guard that runs obeys it.
+    Raises ControlRefused if a guard does not obey. Raises TimeoutError if no guard has obeyed within
+    `within_s`. The order is still stored, and the first guard that runs obeys it.
     """
     late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
-    return await _ordered(bus, MESH_WIDE, control, look, within_s, late)
+    return await _ordered(bus, MESH_WIDE, control, probe, within_s, late)
 
 
 async def _ordered(
     bus: Bus,
     request: str,
     control: Control,
-    look: Callable[[], Awaitable[T | None]],
+    probe: Callable[[], Awaitable[T | None]],
     within_s: float,
     late: str,
 ) -> T:
-    """Send a control message, look until there is something, and return it.
+    """Send a control message, probe until there is a result, and return it.
 
-    Raises ControlRefused when a guard refuses, TimeoutError with the text `late`.
+    Raises ControlRefused if a guard refuses, TimeoutError with the text `late`.
     """
     async with noticed(bus, bus.name, request, within_s, late) as notices:
         await Client(bus, bus.name).control(request, control)
-        while (found := await look()) is None:
+        while (found := await probe()) is None:
             notices.raise_refusal()
             await asyncio.sleep(LOOK_S)
         return found
 
 
 async def cancel(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
-    """End a request: any as an operator, its own as a client. Raises as `carry_out`."""
+    """End a request: as an operator any, as a client its own. Raises as `carry_out`."""
     return await carry_out(bus, request, Cancel(id=order_id(), by=by, reason=reason))
 
 
@@ -118,12 +118,12 @@ async def freeze(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEve
 
 
 async def thaw(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
-    """Let a frozen request go on. Raises as `carry_out`."""
+    """Let a frozen request continue. Raises as `carry_out`."""
     return await carry_out(bus, request, Thaw(id=order_id(), by=by, reason=reason))
 
 
 class Notices:
-    """The notices about one request, as they come."""
+    """The notices about one request, in order of arrival."""
 
     def __init__(self, request: str) -> None:
         self._request = request
@@ -135,7 +135,7 @@ class Notices:
             self._came.put_nowait(notice)
 
     def next(self) -> Notice | None:
-        """Return the next notice that came, None if none has."""
+        """Return the next notice that arrived; None if there is none."""
         return None if self._came.empty() else self._came.get_nowait()
 
     def raise_refusal(self) -> None:
@@ -144,12 +144,12 @@ class Notices:
         if notice is not None and notice.error is not None:
             raise ControlRefused(self._request, notice.error.code, notice.error.detail)
         if notice is not None and notice.ended is not None:
-            raise ControlRefused(self._request, notice.ended.why, "it was over before this came")
+            raise ControlRefused(self._request, notice.ended.why, "it had ended before this came")
 
 
 @contextlib.asynccontextmanager
 async def noticed(bus: Bus, name: str, request: str, within_s: float, late: str) -> AsyncIterator[Notices]:
-    """Give what `name` is told about `request` meanwhile.
+    """Yield the notices that `name` gets about `request` meanwhile.
 
     Raises BusError, and TimeoutError with the text `late` unless the block ends in time.
     """
@@ -172,7 +172,7 @@ class RequestReader:
         self._reads_all = True
 
     async def caused_by(self, cause: str) -> AnyEvent | None:
-        """Return the event of that cause, None if it is not there yet."""
+        """Return the event with that cause; None if there is none yet."""
         found = [codec.decode_event(body) for body in await self._bodies()]
         caused = (event for event in found if event.cause == cause)
         return next((event for event in caused if not isinstance(event, FactsWithheld)), None)
@@ -191,7 +191,7 @@ class RequestReader:
 
 
 class Replied(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's reply that was taken up."""
+    """A client's reply that was accepted."""
 
     request: str
     event: None = None
@@ -208,12 +208,12 @@ async def reply_as_client(
     n: int | None = None,
     within_s: float = _WITHIN_S,
 ) -> Replied:
-    """Reply to what was asked of the client whose connection this is.
+    """Reply to a question to the client that this connection belongs to.
 
     Args:
-        n: the number of the event that asked; None if only one question waits.
+        n: number of the event that asked; None if only one question waits.
 
-    Raises NotFound where nothing is asked of it, Impossible, UsageWrong, and ReplyInvalid, ControlRefused,
+    Raises NotFound if there is no question to it, Impossible, UsageWrong, and ReplyInvalid, ControlRefused,
     TimeoutError.
     """
     client = Client(bus, bus.name)
@@ -235,13 +235,13 @@ _SHOWN_CHARS = 60
 
 
 def one_of(request: str, waiting: Mapping[int, tuple[T, str]], n: int | None) -> T:
-    """Return the one that is meant of what waits for a decision.
+    """Return which of the waiting decisions is meant.
 
     Args:
-        waiting: by the number of the event since which it waits, with words to tell it from the others.
-        n: the number that was named or looked at; None stands for the only one.
+        waiting: by number of the event since which each waits, with a text that distinguishes it.
+        n: the number that was named or shown; None stands for the only one.
 
-    Raises UsageWrong if several wait and none is named, Impossible if the one that is named waits no more.
+    Raises UsageWrong if several wait and none is named, Impossible if the named one no longer waits.
     """
     if n is None and len(waiting) == 1:
         return next(iter(waiting.values()))[0]
@@ -258,13 +258,13 @@ async def _until_decided(
 ) -> AnyEvent | None:
     """Send a reply until a guard has decided it; return the end of the request, if the client sees one.
 
-    The turn goes on under its agent's name, where a client cannot look. But a client that says the same
-    again is told that it was decided. Raises ControlRefused when it was over before.
+    The turn continues in its agent's name, where a client cannot look. But a client that sends the same reply
+    again is notified that it was decided. Raises ControlRefused if that was decided earlier.
     """
     digest, again = codec.body_digest(codec.encode(order)), False
     while True:
         await client.control(asked.request, order)
-        for _ in range(_LOOKS):
+        for _ in range(_PROBES):
             newest = await client.latest(asked.request)
             if isinstance(newest, Ended):
                 return newest
@@ -275,10 +275,10 @@ async def _until_decided(
                     order.turn,
                     order.round,
                 ):
-                    continue  # about something else
+                    continue  # about another message
                 if again:
                     return None
-                over = "somebody else has replied, or the time for it was up"
+                over = "another reply was first, or the time for it was up"
                 raise ControlRefused(asked.request, notice.ended.why, over)
             await asyncio.sleep(LOOK_S)
         again = True
@@ -290,11 +290,11 @@ async def _until_decided(
 async def set_mesh_freeze(
     bus: Bus, frozen: bool, *, by: str, reason: str = "", within_s: float = _WITHIN_S
 ) -> MeshFreeze:
-    """Freeze or thaw the mesh, and return what CONF says once it is in force. Raises as `order_mesh`."""
+    """Freeze or thaw the mesh, and return what CONF holds once it is in force. Raises as `order_mesh`."""
     order = (Freeze if frozen else Thaw)(id=order_id(), by=by, reason=reason)
 
     async def obeyed_by_now() -> MeshFreeze | None:
-        stands = await mesh_freeze(bus)
-        return stands if stands.frozen is frozen else None
+        current = await mesh_freeze(bus)
+        return current if current.frozen is frozen else None
 
     return await order_mesh(bus, order, obeyed_by_now, within_s)

@@ -1,8 +1,8 @@
 """Dead letters: listed, shown, and put back into the queue that they came from.
 
-Every member writes its own letters, so their content is not believed. The admin alone publishes under a
-sender's name. So only what a guard kept is put back: its letters name the subject under which the broker
-itself had stored the message.
+Every member writes its own letters, so their content is not trusted. Only the admin publishes under a
+sender's name. So only what a guard kept is put back: a guard's letter names the subject under which the
+broker itself had stored the message.
 """
 
 import asyncio
@@ -41,47 +41,48 @@ STREAM = "DEAD"
 SUBJECTS = subjects.DEAD_LETTERS
 _PROPOSAL_S = 20.0
 _ORDER_S = 45.0
-"""A guard keeps trying an order for a request that is not there, for a while, before it gives it up."""
+"""A guard retries an order for a missing request for a while before it gives up (s)."""
 _BACK = 100
 """Most letters that usually lie between two about the same message: the second comes a lease later."""
 _IN_VAIN = {
     "unusable_id": "its request id cannot be one, and never will",
     "request_exists": "its id belongs to another request; the same work needs a new id: mesh request submit",
 }
-"""Codes of letters that can only come back, and what to do instead."""
+"""Codes of letters that would only come back, and what to do instead."""
 
 
-Buried = tuple[str, str, int, int]
-"""Which message a letter is about: its list, and the message's subject, sequence and time in its own stream.
+LetterKey = tuple[str, str, int, int]
+"""The message that a letter is about: its list, and the message's subject, sequence and time in its own
+stream.
 
-Every member writes its own list. So no letter hides one of another list.
+Every member writes its own list. So a letter cannot hide a letter of another list.
 """
 
 
 async def letters(
-    bus: Bus, from_seq: int = 1, told: set[Buried] | None = None
+    bus: Bus, from_seq: int = 1, seen: set[LetterKey] | None = None
 ) -> AsyncIterator[tuple[int, DeadLetter]]:
-    """Yield the first letter about each message with its sequence number, the oldest first.
+    """Yield the first letter about each message with its sequence number, oldest first.
 
-    An agent's process that dies after it has stored a letter leaves its message to another one, which stores
-    a second. Guards store none twice.
+    An agent's process that dies after storing a letter leaves its message to another process, which stores a
+    second letter. Guards never store two.
 
     Args:
-        from_seq: the first sequence to yield. Those shortly before it are read, too, while `told` is empty.
-        told: messages whose letters were yielded before; those of this call are added.
+        from_seq: the first sequence to yield. Those shortly before it are read, too, while `seen` is empty.
+        seen: messages whose letters were already yielded; those of this call are added.
     """
-    told = set() if told is None else told
-    async for kept in every(bus, STREAM, SUBJECTS, from_seq if told else max(1, from_seq - _BACK)):
+    seen = set() if seen is None else seen
+    async for kept in every(bus, STREAM, SUBJECTS, from_seq if seen else max(1, from_seq - _BACK)):
         letter = _letter(kept)
         message = (kept.subject, letter.subject, letter.stream_seq, letter.stored_at)
-        if message not in told or not letter.stream_seq:
-            told.add(message)
+        if message not in seen or not letter.stream_seq:
+            seen.add(message)
             if kept.seq >= from_seq:
                 yield kept.seq, letter
 
 
 async def letter_at(bus: Bus, seq: int) -> DeadLetter:
-    """Return one. Raises NotFound."""
+    """Return one letter. Raises NotFound."""
     kept = await get_seq(bus, STREAM, seq)
     if kept is None:
         raise NotFound(f"there is no dead letter {seq}")
@@ -110,11 +111,11 @@ def _letter(kept: StoredMessage) -> DeadLetter:
 
 
 async def resend(bus: Bus, seq: int) -> AnyEvent:
-    """Put a message back, and return the event by which it was decided.
+    """Put a message back, and return the event that decided it.
 
-    Raises NotFound; Impossible when it cannot be put back (which says what to do instead) or was decided
-    before; ControlRefused when it ends as a dead letter again or comes too late; TimeoutError when nothing
-    has come of it.
+    Raises NotFound; Impossible if it cannot be put back (the text says what to do instead) or was already
+    decided; ControlRefused if it becomes a dead letter again or is too late; TimeoutError if nothing has
+    happened.
     """
     order = order_of(seq, await letter_at(bus, seq))
     sender, request, cause, body = order.sender, order.request, order.cause, order.body
@@ -122,7 +123,7 @@ async def resend(bus: Bus, seq: int) -> AnyEvent:
     before = await caused(cause) if cause else None
     if before is not None:
         raise Impossible(f"it was decided before, by event {before.n} of {request}: nothing to do")
-    dead_from, seen = (await bounds(bus, STREAM))[1] + 1, set[Buried]()
+    dead_from, seen = (await bounds(bus, STREAM))[1] + 1, set[LetterKey]()
     within_s = _ORDER_S if order.subject.startswith("mesh.ctl.") else _PROPOSAL_S
     late = f"it is back in its queue, and no guard has taken it up within {within_s:g} s"
     async with noticed(bus, sender, request, within_s, late) as notices:

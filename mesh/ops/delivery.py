@@ -1,12 +1,12 @@
 """Delivering alarms: to a command of the user's own, or to a URL.
 
-Strangers write the text of an alarm. It reaches the command in its environment and on its standard input,
-never on the command line, where a shell would read it.
+The text of an alarm comes from strangers. It reaches the command in its environment and on its standard
+input, never on the command line, where a shell would interpret it.
 
-A URL gets signed posts, repeated until they are taken, and none is lost over a restart. The form is that of
-Standard Webhooks (https://www.standardwebhooks.com): `webhook-id` is the same each time that an alarm is
-posted, so that a receiver can drop what it has; `webhook-signature` is the HMAC-SHA256 of id, time and body.
-The body has a line under `text`, which is all that Slack and its like look at.
+A URL gets signed posts, repeated until they are accepted, and none is lost over a restart. The form is that
+of Standard Webhooks (https://www.standardwebhooks.com): `webhook-id` is the same each time that an alarm is
+posted, so a receiver can drop duplicates; `webhook-signature` is the HMAC-SHA256 of id, time and body. The
+body has a line under `text`, which is all that Slack and similar receivers read.
 """
 
 import asyncio
@@ -38,24 +38,24 @@ from mesh.settings import STATE
 
 
 class Outbox(ABC):
-    """Delivers alarms one after the other, beside all else that goes on: `run` until it is cancelled.
+    """Delivers alarms one after the other, concurrently with everything else: `run` it until cancelled.
 
     Args:
         reached: called with a place once everything up to it is delivered.
     """
 
     _LAST: tuple[str, ...] = ()
-    """Kinds of alarm that let all others go first."""
+    """Kinds of alarm that are delivered after all others."""
 
     def __init__(self, reached: Callable[[WatchPoint], None] = lambda place: None) -> None:
         self._reached = reached
         self._items = asyncio.PriorityQueue[tuple[bool, int, Alarm | None, WatchPoint | None]]()
         self._numbers = itertools.count()
         self._left = 0
-        """Alarms that are not delivered yet."""
+        """Number of alarms not yet delivered."""
 
     def add(self, alarm: Alarm | None, place: WatchPoint | None) -> None:
-        """Have an alarm delivered, then the place reached; either may be None. It returns at once."""
+        """Queue an alarm for delivery, then the place to reach; either may be None. Returns at once."""
         self._left += alarm is not None
         last = alarm is not None and alarm.what in self._LAST
         self._items.put_nowait((last, next(self._numbers), alarm, place))
@@ -72,20 +72,21 @@ class Outbox(ABC):
             self._items.task_done()
 
     async def finish(self) -> str:
-        """Wait until everything is delivered; return in words what was not in time, empty if all was."""
+        """Wait until everything is delivered; describe what was not in time, or return an empty string."""
         await self._items.join()
         return ""
 
     @abstractmethod
     async def _deliver(self, alarm: Alarm) -> None:
-        """Return once an alarm is delivered, or is given up."""
+        """Return once an alarm is delivered or given up."""
 
 
 @contextlib.asynccontextmanager
 async def delivering(outboxes: Sequence[Outbox]) -> AsyncIterator[None]:
-    """Deliver while the block runs, and in the end what is left.
+    """Deliver while the block runs, and what is left at its end.
 
-    Raises a group with what ended a delivery as soon as that happens, and TimeoutError for what was left.
+    Raises a group with the error that ended a delivery as soon as that happens, and TimeoutError for what was
+    left.
     """
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(outbox.run()) for outbox in outboxes]
@@ -104,7 +105,7 @@ _STDERR = 2
 
 
 def environment(alarm: Alarm) -> dict[str, str]:
-    """Return what a command finds in its environment beside our own."""
+    """Return what a command finds in its environment besides our own variables."""
     facts: dict[str, object] = {
         "MESH_WHAT": alarm.what,
         "MESH_AT": alarm.at,
@@ -122,13 +123,13 @@ def environment(alarm: Alarm) -> dict[str, str]:
 
 
 class Hook(Outbox):
-    """Runs a command through the shell for each alarm. What it prints goes to our standard error.
+    """Runs a command through the shell for each alarm. Its output goes to our standard error.
 
-    What waits for people comes before dead letters: strangers can write many of those.
+    Alarms about waiting people come before dead letters, of which strangers can write many.
 
     Args:
-        within_s: how long one run may take; then it is killed, with everything that it started.
-        on_trouble: called for each run that failed.
+        within_s: how long one run may take (s); then it is killed, with everything that it started.
+        on_trouble: called for each failed run.
     """
 
     _LAST = ("dead_letter",)
@@ -138,16 +139,16 @@ class Hook(Outbox):
         self._command, self._within_s, self._on_trouble = command, within_s, on_trouble
 
     async def _deliver(self, alarm: Alarm) -> None:
-        told = f"the command for {alarm.what} {alarm.request}".rstrip()
+        what = f"the command for {alarm.what} {alarm.request}".rstrip()
         try:
             status = await self._status_of(alarm)
         except TimeoutError:
-            self._on_trouble(f"{told} had not ended after {self._within_s:g} s, and was killed")
+            self._on_trouble(f"{what} had not ended after {self._within_s:g} s, and was killed")
         except OSError as error:
-            self._on_trouble(f"{told} could not be started: {error}")
+            self._on_trouble(f"{what} could not be started: {error}")
         else:
             if status:
-                self._on_trouble(f"{told} ended with {status}")
+                self._on_trouble(f"{what} ended with {status}")
 
     async def _status_of(self, alarm: Alarm) -> int | None:
         process = await asyncio.create_subprocess_shell(
@@ -177,8 +178,8 @@ _LEAST_KEY = 24
 """Bytes of a key, by Standard Webhooks: 24 to 64."""
 _TIMEOUT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_LONGEST_TOLD_S = 3600.0
-"""The most that a receiver's `Retry-After` is followed."""
+_LONGEST_ASKED_S = 3600.0
+"""The longest `Retry-After` of a receiver that is followed (s)."""
 _TEXT_CHARS = 300
 
 
@@ -198,7 +199,7 @@ def signature(key: bytes, id_: str, at_s: int, body: bytes) -> str:
 
 
 def body_of(alarm: Alarm) -> bytes:
-    """Return what is posted: the alarm, and a line about it with Slack's markup taken out."""
+    """Return the body of a post: the alarm, and a line about it without Slack's markup."""
     line = f"{alarm.what} {alarm.request} ({alarm.agent}) {alarm.reason}: {alarm.summary}"
     text = short(line, _TEXT_CHARS).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return msgspec.json.encode(msgspec.to_builtins(alarm) | {"text": text})
@@ -209,18 +210,18 @@ def retry_after_s(header: str, *, now_s: float) -> float | None:
 
     Args:
         header: the header.
-        now_s: Unix time, against which a date is held.
+        now_s: Unix time, to compare a date with.
 
-    It is 1 s at least and an hour at most; None for what is neither form.
+    It is at least 1 s and at most an hour; None if it has neither form.
     """
     if header.isascii() and header.isdecimal():
-        told_s = float(header[:12])
+        asked_s = float(header[:12])
     else:
         try:
-            told_s = email.utils.parsedate_to_datetime(header).timestamp() - now_s
+            asked_s = email.utils.parsedate_to_datetime(header).timestamp() - now_s
         except (ValueError, OverflowError):
             return None
-    return min(max(told_s, _FIRST_PAUSE_S), _LONGEST_TOLD_S)
+    return min(max(asked_s, _FIRST_PAUSE_S), _LONGEST_ASKED_S)
 
 
 class _NotTaken(NamedTuple):
@@ -234,16 +235,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: object, newurl: str
     ) -> None:
-        """Follow none: a POST would become a GET without its body."""
+        """Follow no redirect: a POST would become a GET without its body."""
 
 
 def state_of(url: str) -> Path:
-    """Return the file of a URL for which none is named: in the state's folder here, one for each URL."""
+    """Return the default state file of a URL: in the state folder of this machine, one for each URL."""
     return Path(STATE) / f"watch-{hashlib.sha256(url.encode()).hexdigest()[:12]}.json"
 
 
 class State:
-    """A file that holds how far alarms were delivered."""
+    """A file that records how far alarms were delivered."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -258,7 +259,7 @@ class State:
             raise UsageWrong(f"--state {self._path}: {wrong}") from wrong
 
     def write(self, place: WatchPoint) -> None:
-        """Replace the place as a whole. Raises UsageWrong if nothing can be written."""
+        """Replace the place atomically. Raises UsageWrong if nothing can be written."""
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         try:
             part.parent.mkdir(mode=0o700, exist_ok=True)
@@ -269,13 +270,13 @@ class State:
 
 
 class Webhook(Outbox):
-    """Posts each alarm until it is taken; then it writes down how far it is.
+    """Posts each alarm until it is accepted, then records how far it is.
 
     Args:
         url: `http://…` or `https://…`.
         key: of the signature.
-        within_s: how long it may take in the end to deliver what is left; the next run begins there.
-        on_trouble: called once for an alarm that is not taken, and once it is delivered.
+        within_s: how long it may take at the end to deliver what is left (s); the next run continues there.
+        on_trouble: called once for an alarm that is not accepted, and once it is delivered.
 
     Raises UsageWrong for another URL. ReceiverGone ends the deliveries: the answer was 410.
     """
@@ -298,19 +299,19 @@ class Webhook(Outbox):
             return f"the URL has not taken {left} ({self._wrong}); the next run begins there"
 
     async def _deliver(self, alarm: Alarm) -> None:
-        body, pause_s, told = body_of(alarm), _FIRST_PAUSE_S, False
+        body, pause_s, was_reported = body_of(alarm), _FIRST_PAUSE_S, False
         while (failed := await asyncio.to_thread(self._post, alarm.id, body)) is not None:
             self._wrong = failed.wrong
-            if not told:
+            if not was_reported:
                 self._on_trouble(f"{alarm.id} is not taken ({failed.wrong}); it is posted again until it is")
-            told = True
+            was_reported = True
             await asyncio.sleep(pause_s if failed.again_s is None else failed.again_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        if told:
+        if was_reported:
             self._on_trouble(f"{alarm.id} is taken now")
 
     def _post(self, id_: str, body: bytes) -> _NotTaken | None:
-        """Post once, and return what went wrong; None if it was taken. Raises ReceiverGone."""
+        """Post once, and return the failure; None if it was accepted. Raises ReceiverGone."""
         at_s = int(time.time())
         headers = {
             "Content-Type": "application/json",
@@ -322,7 +323,7 @@ class Webhook(Outbox):
         asked = urllib.request.Request(self._url, body, headers, method="POST")
         try:
             with self._opener.open(asked, timeout=_TIMEOUT_S):
-                return None  # it raises for all but 2xx
+                return None  # other answers than 2xx raise
         except urllib.error.HTTPError as refused:
             refused.close()
             return _refused(refused.code, refused.headers.get("Retry-After", ""))
@@ -331,7 +332,7 @@ class Webhook(Outbox):
 
 
 def _refused(status: int, retry_after: str) -> _NotTaken:
-    """Return what an answer other than 2xx comes to. Raises ReceiverGone for 410."""
+    """Return the meaning of an answer other than 2xx. Raises ReceiverGone for 410."""
     if status == HTTPStatus.GONE:
         raise ReceiverGone(
             "the URL is gone for good (HTTP 410); nothing more is posted there: name another with --post, "

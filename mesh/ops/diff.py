@@ -1,4 +1,4 @@
-"""Two requests beside each other: where their courses part, and how.
+"""Two requests side by side: where their courses part, and how.
 
     found = compared(timeline(one), timeline(other))
     found.first and found.first.field     # "target": the first divergence is another target
@@ -20,10 +20,10 @@ CLIENT = "client"
 
 
 class CourseEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened, without what only one request can have."""
+    """One event of a request, without what only one request can have."""
 
     n: int
-    """Its event's number in the request."""
+    """Number of its event in the request."""
     move: str
     giver: str
     target: str | None = None
@@ -32,14 +32,14 @@ class CourseEntry(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     """Why a turn, a task or a request failed, or a person was asked; the task that it is about."""
     facts: Mapping[str, Any] = {}
-    """By key: the value of each fact that is new or changed; with its labels where it has some."""
+    """By key: the value of each new or changed fact, with its labels if it has some."""
     dropped: tuple[str, ...] = ()
     answer: Any = None
     text: str = ""
 
 
 class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One field of what happened at one place in both requests. A number is None past a request's end."""
+    """One field that differs at one place of both requests. A number is None past a request's end."""
 
     a: int | None
     b: int | None
@@ -49,12 +49,12 @@ class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoursePair(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in both requests side by side; None where only the other one has it."""
+    """The same place in both requests; None if only the other one has it."""
 
     a: CourseEntry | None
     b: CourseEntry | None
     differs: tuple[str, ...] = ()
-    """Fields that are not the same; empty also where one is None."""
+    """Fields that differ; also empty where one side is None."""
 
     @property
     def is_same(self) -> bool:
@@ -66,7 +66,7 @@ class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
 
     request: str
     through: int | None = None
-    """The event up to which it is compared; None: all of it."""
+    """The event up to which it is compared; None for all of it."""
     status: str
 
 
@@ -79,7 +79,7 @@ class RequestDiff(msgspec.Struct, frozen=True, kw_only=True):
     first: FieldChange | None
     """The first divergence; None if there is none."""
     fields: tuple[FieldChange, ...]
-    """For each field that differs anywhere: the first place where it does."""
+    """The first place where each differing field differs."""
     rows: tuple[CoursePair, ...]
 
 
@@ -96,10 +96,10 @@ _FIELDS: Final[Mapping[str, _Read]] = {
     "answer": lambda each: each.answer,
     "text": lambda each: each.text,
 }
-"""What is compared, in this order."""
+"""The fields that are compared, in this order."""
 FIELDS: Final = tuple(_FIELDS)
 _ALIGNED_BY = FIELDS[:5]
-"""What entries are aligned by."""
+"""The fields that align the entries."""
 _CODED = frozenset({*OF_TASKS, "turn_failed", "fail", "escalate"})
 """Moves whose detail is a code or a name."""
 
@@ -114,7 +114,7 @@ def compared(
     """Return where two requests part.
 
     Args:
-        texts: compare what agents and people wrote, too, and not the answer alone.
+        texts: True to compare also what agents and people wrote, and not only the answer.
         through: the events up to which they were read, for the report.
     """
     fields = FIELDS if texts else FIELDS[:-1]
@@ -125,7 +125,7 @@ def compared(
     for row in rows:
         for change in _changes(row.a, row.b, fields):
             by_field.setdefault(change.field, change)
-    if first is not None:  # it stands first, whatever the rows are aligned to
+    if first is not None:  # it comes first, however the rows are aligned
         by_field[first.field] = first
     ordered = sorted(by_field.values(), key=lambda each: (each is not first, _place(each)))
     return RequestDiff(
@@ -176,13 +176,13 @@ def _facts(entry: TimelineEntry) -> dict[str, Any]:
 def _parted(
     a: Sequence[CourseEntry], b: Sequence[CourseEntry], fields: Sequence[str]
 ) -> Iterator[FieldChange]:
-    """Yield what differs from event to event, without looking for what was put between."""
+    """Yield the differences event by event, without searching for insertions."""
     for at in range(max(len(a), len(b))):
         yield from _changes(a[at] if at < len(a) else None, b[at] if at < len(b) else None, fields)
 
 
 def _changes(a: CourseEntry | None, b: CourseEntry | None, fields: Sequence[str]) -> Iterator[FieldChange]:
-    """Yield the fields in which two differ: of different moves what they are; of one alone its move."""
+    """Yield the differing fields: of `_ALIGNED_BY` alone if the moves differ, `move` if one entry is None."""
     if a is None or b is None:
         yield FieldChange(
             a=None if a is None else a.n,
@@ -207,14 +207,14 @@ def _equal(was: Any, now: Any) -> bool:
 
 
 def _others(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of some facts those that are not the same in others."""
+    """Return those facts that are not the same in the others."""
     return {key: value for key, value in one.items() if key not in other or not _equal(value, other[key])}
 
 
 def _aligned(
     a: Sequence[CourseEntry], b: Sequence[CourseEntry], fields: Sequence[str]
 ) -> Iterator[CoursePair]:
-    """Yield both requests side by side: alike beginnings first, then what is alike in the rest."""
+    """Yield both requests side by side: equal beginnings first, then the equal parts of the rest."""
     keys = [tuple(str(_FIELDS[name](each)) for name in _ALIGNED_BY) for each in (*a, *b)]
     left, right = keys[: len(a)], keys[len(a) :]
     begin = 0

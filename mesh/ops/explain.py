@@ -1,4 +1,4 @@
-"""The text of `mesh why`: what a verdict rested on, and what would have been allowed.
+"""The text of `mesh why`: the basis of a verdict, and what would have been allowed.
 
 Everything is read from the log; nothing is judged again here.
 """
@@ -34,7 +34,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The request that this one does again."""
     n: int
     at: int
-    """UTC µs."""
+    """In UTC µs."""
     type: str
     verdict: str
     """`admitted`, `refused`, `deferred` or `recorded`."""
@@ -50,21 +50,21 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None
     """What would be allowed instead."""
     path: tuple[str, ...]
-    """The holders when it was given."""
+    """The holders when the verdict was given."""
     depth: int
     edges: tuple[tuple[str, str], ...]
-    """Who gave to whom in this segment until then."""
+    """The edges of this segment until then, giver to receiver."""
     grounds: Grounds | None
     policy: dict[str, Any]
-    """Every number of it, defaults too."""
+    """All its numbers, including defaults."""
     rules: tuple[str, ...]
     """Rules that judged the move, in order; the first that refuses names the refusal."""
     followed: str
-    """What came of it."""
+    """What happened next."""
     channel: tuple[ErrorLevel, ...] = ()
     """A failed task's error at each level, its own first and the origin last."""
     version: str = ""
-    """The agent's that asked for it, as it reported."""
+    """Version of the agent that asked for it, as it reported."""
     build: str = ""
     """The build of that agent's code, as it reported it."""
     tree: tuple[TreeNode, ...] = ()
@@ -75,9 +75,9 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     """Return why event `n` is what it is.
 
     By default, that is the newest refusal, failed task, plan of a lead that still waits, or effect that is
-    still in doubt. Where there is none, it is the last verdict.
+    still in doubt. If there is none, it is the last verdict.
 
-    Raises NotFound when there is no such event.
+    Raises NotFound if there is no such event.
     """
     now = timeline(happened)
     waiting = {node.turn for node in flat(now.tree) if node.join is not None}
@@ -85,7 +85,7 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     event = _chosen(happened, n, waiting)
     before = fold(happened[: event.n])
     story = timeline(happened[: event.n + 1])
-    told = next((move for move in story.moves if move.seq == event.n), None)
+    shown = next((move for move in story.moves if move.seq == event.n), None)
     refusal = event.refusal
     turn = before.turns.get(event.turn) or before.root
     segment = None if turn is None else turn.segment
@@ -102,13 +102,13 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
         n=event.n,
         at=event.at,
         type=type_of(event),
-        verdict="recorded" if told is None else told.verdict,
-        who="guard" if told is None else named(told.from_, told.sender),
-        to=None if told is None else told.to,
-        move=type_of(event) if told is None else told.move,
-        summary="" if told is None else told.summary,
+        verdict="recorded" if shown is None else shown.verdict,
+        who="guard" if shown is None else named(shown.from_, shown.sender),
+        to=None if shown is None else shown.to,
+        move=type_of(event) if shown is None else shown.move,
+        summary="" if shown is None else shown.summary,
         rule=None if refusal is None else str(refusal.rule),
-        detail=refusal.detail if refusal is not None else None if told is None else told.detail,
+        detail=refusal.detail if refusal is not None else None if shown is None else shown.detail,
         failure=_failure(happened, event),
         numbers={} if refusal is None else dict(refusal.numbers),
         hint=None if refusal is None else refusal.hint or None,
@@ -131,23 +131,23 @@ def _chosen(happened: Sequence[AnyEvent], n: int | None, waiting: Collection[str
         if not 0 <= n < len(happened):
             raise NotFound(f"there is no event {n}; this request has 0 to {len(happened) - 1}")
         return happened[n]
-    told = [event for event in happened if event.refusal is not None or _is_told(event, waiting)]
-    if told:
-        return told[-1]
+    notable = [event for event in happened if event.refusal is not None or _is_notable(event, waiting)]
+    if notable:
+        return notable[-1]
     verdicts = [event for event in happened if isinstance(event, events.Verdict)]
     if not verdicts:
         raise NotFound("no verdict was given in this request yet")
     return verdicts[-1]
 
 
-def _is_told(event: AnyEvent, waiting: Collection[str]) -> bool:
+def _is_notable(event: AnyEvent, waiting: Collection[str]) -> bool:
     if isinstance(event, events.TurnDelegated | events.EffectDoubted):
         return event.turn in waiting
     return isinstance(event, events.TaskFailed)
 
 
 def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
-    """Return the message of the failure that an escalation or a fallback followed from."""
+    """Return the message of the failure that an escalation or a fallback followed."""
     fell_back = isinstance(event, events.HandoffAdmitted) and event.work.handoff.move == FALLBACK
     if not (fell_back or isinstance(event, events.EscalationRaised)):
         return None
@@ -162,7 +162,7 @@ def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
 
 
 def last_trouble(turn: TurnState, happened: Sequence[AnyEvent]) -> str:
-    """Return why a turn's last round came to nothing; empty for one that asked for a person itself."""
+    """Return why a turn's last round had no result; empty if it asked for a person itself."""
     if turn.reason == "asked":
         return ""
     for event in reversed(happened):
@@ -174,10 +174,10 @@ def last_trouble(turn: TurnState, happened: Sequence[AnyEvent]) -> str:
 
 
 def _rules(before: Ledger, event: AnyEvent) -> tuple[str, ...]:
-    """Return the rules that a move met, in order; none for what nobody proposed.
+    """Return the rules that judged a move, in order; empty if the event was not proposed.
 
     Args:
-        before: the request as it was before `event`.
+        before: the request before `event`.
     """
     command = None if isinstance(event, events.MoveDeferred) else message_of(before, event)
     if command is None or not isinstance(command.what, MoveProposed):
@@ -206,7 +206,7 @@ def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:
 
 
 def sentences(why: Explanation) -> Iterator[str]:
-    """Yield the reasons, a sentence or two a line. A quoted text never breaks its line."""
+    """Yield the reasons, one or two sentences per line. A quoted text never breaks its line."""
     for sentence in _sentences(why):
         yield one_line(sentence)
 
@@ -227,9 +227,9 @@ def _sentences(why: Explanation) -> Iterator[str]:
         yield f"{'The task failed' if not place else 'It came from'}: {channel(level)}."
     for node in flat(why.tree):
         if node.join is not None:
-            stands = "; ".join(_stands(task) for task in node.tasks if task.is_open)
+            states = "; ".join(_state(task) for task in node.tasks if task.is_open)
             lead = f"{node.agent} (task {node.name})" if node.name else node.agent
-            yield f"{lead} {waits(node)}. {stands}."
+            yield f"{lead} {waits(node)}. {states}."
     if why.path:
         hops = counted(why.depth, "hop") if why.depth else "no hop"
         far = f"{hops} of at most {why.policy['max_depth']}"
@@ -246,13 +246,13 @@ def _sentences(why: Explanation) -> Iterator[str]:
         yield f"What came of it: {why.followed}."
 
 
-def _stands(task: TreeNode) -> str:
+def _state(task: TreeNode) -> str:
     """Return why a task is not done."""
-    state = _STANDS.get(task.status, task.status).format(task.agent)
+    state = _STATES.get(task.status, task.status).format(task.agent)
     return f"{task.name}: {state}, since {when(task.began)}"
 
 
-_STANDS = {
+_STATES = {
     "planned": "{} is not given it yet",
     "offered": "nobody has claimed it",
     "working": "{} works on it",
@@ -262,7 +262,7 @@ _STANDS = {
     "refused": "the turn of {} has no round left",
     "doubted": "an effect of {} is in doubt",
 }
-"""The state of an open task, by its status."""
+"""Why an open task is not done, by its status."""
 
 
 def _verdict(why: Explanation) -> Iterator[str]:
@@ -318,14 +318,14 @@ def _listed(names: Sequence[str]) -> str:
 
 def _numbers_of(policy: Mapping[str, Any]) -> str:
     shown = ("max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
-    first = _OF_TREES if _is_tree(policy) else ("max_depth",)
+    first = _TREE_NUMBERS if _is_tree(policy) else ("max_depth",)
     numbers = [f"{name} = {policy[name]}" for name in (*first, *shown)]
     if policy["budget"] is not None:
         numbers += [f"budget = {_granted(policy['budget'])}", f"on_budget = {policy['on_budget']}"]
     return ", ".join(numbers)
 
 
-_OF_TREES = ("max_levels", "max_open_tasks", "max_tasks", "max_revisions", "keep_back")
+_TREE_NUMBERS = ("max_levels", "max_open_tasks", "max_tasks", "max_revisions", "keep_back")
 
 
 def _is_tree(policy: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
-"""From the log into the index of requests: each event in its order, over any number of restarts.
+"""Feeds the index of requests from the log: each event in order, over any number of restarts.
 
-Each request that grows is folded. The folds of those that are open are kept at hand; one that is not there
-any more is read again. The page feeds the index for as long as it is there (`run`), the command line
-up to the end of the log (`catch_up`). Any number of processes may feed one file: what another wrote stays.
+Each request that grows is folded. The folds of open requests are cached; a fold that is no longer cached is
+read again. The page feeds the index as long as it runs (`run`), the command line up to the end of the log
+(`catch_up`). Any number of processes may feed one file; each keeps what the others wrote.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ from protocol.wire import codec
 from protocol.wire.errors import MeshError
 
 _log = get_logger(__name__)
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _TIDY_S = 300.0
 
 
 class Sizes(NamedTuple):
-    """How much of the log a feed has at hand at a time."""
+    """How much of the log a feed holds in memory."""
 
     folds: int = 2_000
     """Open requests whose folds are kept."""
     written: int = 500
     """Events that are written together."""
     newest: int = 50_000
-    """Events at the log's end with which an index begins that need not be whole: seconds of reading."""
+    """Events at the log's end that a partial index begins with: seconds of reading."""
 
 
 SIZES = Sizes()
@@ -50,9 +50,9 @@ class IndexFeed:
     """The index of a log's requests, and what keeps it up to date: `async with IndexFeed(…) as feed`.
 
     Args:
-        folder: of the file; None, or one that cannot be written: a temporary one.
-        whole: the index begins at the log's beginning. Otherwise a new one begins near the log's end.
-        anew: throw away what is there.
+        folder: folder of the file; None, or an unwritable one, means a temporary folder.
+        whole: True if the index begins at the log's beginning. Otherwise a new one begins near the log's end.
+        anew: True to throw away the existing index.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class IndexFeed:
         self._sizes = sizes
         self._stack = contextlib.ExitStack()
         self._folds = OrderedDict[str, FoldedRequest | None]()
-        """None: of a request that cannot be read."""
+        """By request; None if it cannot be read."""
         self.trouble = ""
         """Why the index does not grow; empty if it does."""
         self.end = 0
@@ -101,18 +101,18 @@ class IndexFeed:
         if self._folder is not None:
             try:
                 return self._stack.enter_context(contextlib.closing(RequestIndex(self._folder / name, log)))
-            except (OSError, sqlite3.Error) as error:  # a disk that is full or cannot be written
+            except (OSError, sqlite3.Error) as error:  # the disk is full or cannot be written
                 _log.warning("index_not_kept", folder=str(self._folder), reason=one_line(str(error)))
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mesh-index-"))
         return self._stack.enter_context(contextlib.closing(RequestIndex(Path(folder) / name, log)))
 
     @property
     def behind(self) -> int:
-        """Return how many places of the log, as it was in the beginning, are still to be read."""
+        """Return how many places of the log, as it was at the beginning, are still to be read."""
         return max(0, self.end - self.index.seq)
 
     async def catch_up(self) -> None:
-        """Feed the index up to the end that the log has now. Raises OldForm, BusError."""
+        """Feed the index up to the log's current end. Raises OldForm, BusError."""
         await patiently(self._bus, lambda: check_form(self._bus))
         while True:
             try:
@@ -131,7 +131,7 @@ class IndexFeed:
         while True:
             try:
                 await check_form(self._bus)
-                if self._whole and not self.index.is_whole:  # a command line began it
+                if self._whole and not self.index.is_whole:  # a command line has begun it
                     await asyncio.to_thread(self.index.remake)
                 await self._follow()
             except LogCutShort:
@@ -148,7 +148,7 @@ class IndexFeed:
                 self.trouble = one_line(f"{type(error).__name__}: {error}")
                 _log.warning("index_feed_interrupted", reason=self.trouble)
             self._folds.clear()  # they may be ahead of what was written
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _follow(self) -> None:
         arrived = asyncio.Queue[StoredMessage](2 * self._sizes.written)
@@ -183,7 +183,7 @@ class IndexFeed:
             await end(reading)
 
     async def _take(self, part: Sequence[StoredMessage]) -> None:
-        """Put some events, which follow each other, into the index. Raises Overtaken."""
+        """Put a sequence of events into the index. Raises Overtaken."""
         begun, before = set[str](), dict[str, int]()
         for stored in part:
             seen = header_of(stored.data)
@@ -208,7 +208,7 @@ class IndexFeed:
                     edge = folded.take(codec.decode_event(stored.data))
                     edges += [] if edge is None else [(stored.seq, edge)]
                 except (MeshError, LookupError, TypeError, AttributeError, ValueError):
-                    folded = None  # doctor and `mesh log verify` tell more; the list says that it is so
+                    folded = None  # doctor and `mesh log verify` show more; the list marks it
             self._folds[seen.request] = folded
             self._folds.move_to_end(seen.request)
             first, before = rows.get(seen.request, (stored.seq, None))
@@ -222,26 +222,26 @@ class IndexFeed:
         self._after = part[-1].seq
 
     async def _tidy(self) -> None:
-        """Take out what the log holds no longer."""
+        """Remove what the log no longer holds."""
         first, _ = await self._bus.retry_unavailable(lambda: bounds(self._bus, "LOG"))
         while await asyncio.to_thread(self.index.forget, first):
             pass
 
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Return True if a file is damaged; False if it cannot be used now: a full disk, a lock that stays."""
+    """Return True if a file is damaged; False if it is only unusable now: a full disk, a lasting lock."""
     return not isinstance(error, sqlite3.OperationalError)
 
 
 async def end(feeding: "asyncio.Task[None]") -> None:
-    """Cancel a task until it has ended: what it awaits may answer in the same moment, and it would go on."""
+    """Cancel a task until it has ended: an answer that arrives at the same moment would let it continue."""
     while not feeding.done():
         feeding.cancel()
-        await asyncio.wait({feeding}, timeout=_LOOK_S)
+        await asyncio.wait({feeding}, timeout=_POLL_S)
 
 
 async def _parts(stored: AsyncGenerator[StoredMessage], at_once: int) -> AsyncIterator[list[StoredMessage]]:
-    """Yield messages by the number that is written together."""
+    """Yield messages in groups that are written together."""
     part = list[StoredMessage]()
     async with contextlib.aclosing(stored):
         async for each in stored:

@@ -1,11 +1,11 @@
-"""What one guard shows of the whole mesh to whoever scrapes it: the same facts that `mesh doctor` looks at.
+"""What one guard shows of the whole mesh to a metrics scraper: the same facts that `mesh doctor` checks.
 
-All guards could look, and all would see the same, at the same cost to the bus. So the guard that has
-partition 0 looks. While that partition changes hands two guards may, which changes no maximum. A look that
-fails shows nothing: an old value would hide that nobody looks.
+All guards could probe, and all would see the same, each at the same cost to the bus. So only the guard that
+has partition 0 does. While that partition changes hands two guards may, which changes no maximum. A failed
+probe shows nothing: an old value would hide that there are no new ones.
 
-Requests are counted from the log. Each event is read once, and of its body the envelope alone. What waits for
-people is folded, of the open requests in which something was addressed to them.
+Requests are counted from the log. Each event is read once, and only the envelope of its body. What waits for
+people is folded only in open requests in which something was addressed to them.
 """
 
 import asyncio
@@ -30,16 +30,17 @@ from protocol.wire.subjects import inbox
 
 _log = get_logger(__name__)
 
-LOOK_S = 15.0
-"""How often agents, people and the log are looked at."""
+PROBE_S = 15.0
+"""How often agents, people and the log are probed (s)."""
 _ELECTION_S = 1.0
-"""How often a guard that does not look finds out if it has become the one."""
+"""How often a guard that does not probe checks whether it has become the one that does (s)."""
 _SELDOM = 4
-"""Looks from one to the next that asks for instances."""
+"""Probes from one that asks for instances to the next."""
 _IDLE = 4
-"""Times as long as a part of the log took to read, nothing is read: an old log takes a fifth of a core."""
+"""After reading a part of the log, nothing is read for this many times as long: an old log takes a fifth of a
+core."""
 MOST_VERSIONS = 16
-"""Versions of an agent that a process shows; more are `other`. An agent may report any."""
+"""Versions of an agent that a process shows; further ones are `other`. An agent may report any."""
 _VERSION_CHARS = 64
 _OTHER = "other"
 _AT_ONCE = 32
@@ -51,13 +52,13 @@ _FROZEN, _THAWED = type_of(RequestFrozen), type_of(RequestThawed)
 class LogTally:
     """Requests of a log by status, kept up to date event by event.
 
-    A request that ended is a number alone: where its end is in the log, and how it ended. So it is known when
-    the log has it no longer.
+    A request that ended is only a number: where its end is in the log, and how it ended. So it is known when
+    the log no longer has it.
     """
 
     def __init__(self) -> None:
         self.last = 0
-        """The newest event that was taken in."""
+        """The newest event that was added."""
         self.open: dict[str, int] = {}
         """Open requests, with the sequence of the newest event."""
         self.frozen: set[str] = set()
@@ -65,11 +66,11 @@ class LogTally:
         """Open requests in which something was addressed to people."""
         self._ends = array("Q")
         self._gone = 0
-        """How many of these the log has no longer."""
+        """How many of these the log no longer has."""
         self._ended = Counter[int]()
 
     def take(self, stored: StoredMessage, seen: EventHeader | None) -> None:
-        """Take the next event in; None: it cannot be read, and changes nothing."""
+        """Add the next event; None if it cannot be read, which changes nothing."""
         self.last = stored.seq
         if seen is None:
             return
@@ -88,7 +89,7 @@ class LogTally:
             self.frozen.discard(seen.request)
 
     def trim(self, first: int) -> None:
-        """Leave out what the log, which begins at `first` now, has no longer."""
+        """Remove what the log, which now begins at `first`, no longer has."""
         while self._gone < len(self._ends) and self._ends[self._gone] // len(_STATUSES) < first:
             self._ended[self._ends[self._gone] % len(_STATUSES)] -= 1
             self._gone += 1
@@ -104,7 +105,7 @@ class LogTally:
         self.asked.discard(request)
 
     def by_status(self) -> dict[str, int]:
-        """Return how many requests stand how; every status is there."""
+        """Return the number of requests with each status, including zeros."""
         return {
             status: len(self.open) if status == "open" else self._ended[number]
             for number, status in enumerate(_STATUSES)
@@ -112,41 +113,41 @@ class LogTally:
 
 
 class MeshGauges:
-    """Looks at a mesh and shows it, while `is_elected` says so.
+    """Probes a mesh and shows its state, while `is_elected` returns True.
 
     Args:
-        bus: a guard's, or the admin's.
+        bus: a guard's connection, or the admin's.
     """
 
     def __init__(self, bus: Bus, is_elected: Callable[[], bool]) -> None:
         self._bus, self._is_elected = bus, is_elected
         self._tally: LogTally | None = None
         self._waiting: dict[str, tuple[int, list[Waiting]]] = {}
-        """By request: as it was after which event, and what waited then."""
+        """By request: the event up to which it was read, and what waited then."""
         self._versions: dict[str, set[str]] = {}
-        self._looks = 0
+        self._probes = 0
         self._trouble = ""
 
     async def keep(self) -> None:
-        """Look again and again until cancelled. Whatever goes wrong is logged once, and stops nothing."""
+        """Probe repeatedly until cancelled. Any error is logged once, and stops nothing."""
         try:
             while True:
-                shown = await self.look_if_elected()
-                await asyncio.sleep(LOOK_S if shown else _ELECTION_S)
+                shown = await self.probe_if_elected()
+                await asyncio.sleep(PROBE_S if shown else _ELECTION_S)
         finally:
             self._show_nothing()
 
-    async def look_if_elected(self) -> bool:
-        """Look once, if this guard is the one; otherwise show nothing. Return True if it looked."""
+    async def probe_if_elected(self) -> bool:
+        """Probe once if this guard is elected; otherwise show nothing. Return True if it probed."""
         if not self._is_elected():
-            self._tally, self._looks = None, 0
+            self._tally, self._probes = None, 0
             self._show_nothing()
             return False
         try:
-            await self.look()
-        except Exception as error:  # of any kind: a guard decides, and the gauges are a by-product
+            await self.probe()
+        except Exception as error:  # any error: a guard decides, and the gauges are a by-product
             self._show_nothing()
-            self._looks = 0
+            self._probes = 0
             code = error.code if isinstance(error, MeshError) else type(error).__name__
             if code != self._trouble:
                 hint = {"hint": "run `mesh setup`, and reload the server"} if type(error) is Denied else {}
@@ -162,23 +163,23 @@ class MeshGauges:
         for table in gauges.OF_MESH:
             table.clear()
 
-    async def look(self) -> None:
-        """Look at everything, and show it. Raises BusError, NotFound, DocumentInvalid."""
+    async def probe(self) -> None:
+        """Probe everything, and show it. Raises BusError, NotFound, DocumentInvalid."""
         fleet = await fleet_of(self._bus)
         gauges.revision.show([({}, fleet.revision)])
-        await self._look_at_inboxes(fleet)
-        stands = await mesh_freeze(self._bus)
-        gauges.frozen.show([({}, float(stands.frozen))])
+        await self._probe_inboxes(fleet)
+        current = await mesh_freeze(self._bus)
+        gauges.frozen.show([({}, float(current.frozen))])
         open_ = {each.agent: _BREAKER[each.state] for each in await breakers(self._bus)}
         gauges.breaker_open.show((_of(name), open_.get(name, 0.0)) for name in fleet.agents)
-        if self._looks % _SELDOM == 0:
-            await self._look_at_instances(fleet)
-        self._looks += 1
-        await self._look_at_log(fleet)
+        if self._probes % _SELDOM == 0:
+            await self._probe_instances(fleet)
+        self._probes += 1
+        await self._probe_log(fleet)
 
     # --- agents -----------------------------------------------------------------------------------
 
-    async def _look_at_inboxes(self, fleet: Fleet) -> None:
+    async def _probe_inboxes(self, fleet: Fleet) -> None:
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def one(agent: str) -> tuple[int, float]:
@@ -192,7 +193,7 @@ class MeshGauges:
         gauges.agent_waiting.show((labels, count) for labels, (count, _) in states)
         gauges.agent_oldest.show((labels, age) for labels, (_, age) in states)
 
-    async def _look_at_instances(self, fleet: Fleet) -> None:
+    async def _probe_instances(self, fleet: Fleet) -> None:
         found = await instances(self._bus, fleet.agents)
         if found is None:
             raise Denied("ask", "which agents are served")
@@ -203,7 +204,7 @@ class MeshGauges:
         )
 
     def _version(self, agent: str, instance: Instance) -> str:
-        """Return the version that an instance reports, if few others did before."""
+        """Return the version that an instance reports, unless too many others were reported before."""
         version, known = instance.version[:_VERSION_CHARS], self._versions.setdefault(agent, set())
         if version.isprintable() and len(known) < MOST_VERSIONS:
             known.add(version)
@@ -211,15 +212,15 @@ class MeshGauges:
 
     # --- requests and people ----------------------------------------------------------------------
 
-    async def _look_at_log(self, fleet: Fleet) -> None:
+    async def _probe_log(self, fleet: Fleet) -> None:
         tally = self._tally or LogTally()
-        self._tally = None  # until it is whole again
+        self._tally = None  # until it is complete again
         await self._read(tally)
         self._tally = tally
         statuses = tally.by_status()
         gauges.requests.show(({tracing.STATUS: status}, count) for status, count in statuses.items())
         gauges.frozen_requests.show([({}, len(tally.frozen))])
-        await self._look_at_people(fleet, tally)
+        await self._probe_people(fleet, tally)
 
     async def _read(self, tally: LogTally) -> None:
         """Read what is new in the log, with pauses. Raises BusError."""
@@ -232,7 +233,7 @@ class MeshGauges:
         first = await batch(self._bus, LOG, None, 1, 1)
         tally.trim(first[0].seq if first else tally.last + 1)
 
-    async def _look_at_people(self, fleet: Fleet, tally: LogTally) -> None:
+    async def _probe_people(self, fleet: Fleet, tally: LogTally) -> None:
         asked = {request: tally.open[request] for request in tally.asked}
         changed = [name for name, seq in asked.items() if self._waiting.get(name, (0,))[0] != seq]
         for request, happened in (await read_each(self._bus, changed)).items():
@@ -254,7 +255,7 @@ def _of(agent: str) -> dict[str, str]:
 
 
 def _kinds(fleet: Fleet) -> Iterable[tuple[str, str]]:
-    """Yield each kind of decision with each tier that may have it, so that none is a series that lacks."""
+    """Yield each kind of decision with each tier that may have it, so that no series is missing."""
     for tier in fleet.tiers or ("",):
         yield "escalation", tier
     for kind in ("ask", "doubt"):

@@ -1,7 +1,7 @@
-"""The hops of one request, as statistics count them: between whom work passed, how long, and for how much.
+"""The hops of one request, for statistics: between whom work passed, how long, and at what cost.
 
-A hop is a turn, and the name that gave it the work. It lasts from the event that opened the turn to the one
-that ended it. While the turn asks, is tried again later, has tasks under way or is in doubt, it waits.
+A hop is a turn and the name that gave it the work. It lasts from the event that opened the turn to the one
+that ended it. While the turn asks, is to be tried again later, has open tasks or is in doubt, it waits.
 """
 
 import math
@@ -15,41 +15,41 @@ from protocol.wire.ids import TurnId
 from protocol.wire.moves import Transfer
 
 OPEN: Final = -1
-"""The bucket of hops that are not over."""
+"""The bucket of hops that have not ended."""
 _STEPS: Final = 4
-"""Buckets in which a time doubles: the bounds of one are 19% apart."""
+"""Buckets per doubling of a time: the bounds of a bucket are 19% apart."""
 
 
 class HopCount(NamedTuple):
-    """Hops of one request over one edge, which lasted about as long."""
+    """Hops of one request over one edge with about the same duration."""
 
     giver: str
     taker: str
     bucket: int
-    """By how long they lasted; `OPEN` for those that are not over."""
+    """Bucket of their duration; `OPEN` for hops that have not ended."""
     passed: int
     us: int
-    """How long they lasted, all together."""
+    """Their total duration."""
     waited_us: int
-    """How much of that they waited."""
+    """How much of it they waited."""
     nano_dollars: int
 
 
 class RefusalCount(NamedTuple):
-    """Refusals of one request by one rule, of moves between two names."""
+    """Refusals of one request by one rule, for moves between two names."""
 
     rule: str
     giver: str
     taker: str
-    """Empty for a move that gives work to nobody."""
+    """Empty for a move without a receiver."""
     refused: int
 
 
 class RequestCounts(NamedTuple):
-    """What statistics count of one request."""
+    """The counts of one request for statistics."""
 
     depth: int = 0
-    """The deepest that it went."""
+    """Its greatest depth."""
     ping_pong: int = 0
     """Hops by which work went to and fro again: a → b, b → a, and then a → b."""
     hops: tuple[HopCount, ...] = ()
@@ -57,12 +57,12 @@ class RequestCounts(NamedTuple):
 
 
 def bucket_of(us: int) -> int:
-    """Return the bucket of a time: 0 for less than a millisecond, four more for each doubling."""
+    """Return the bucket of a time: 0 below a millisecond, four more for each doubling."""
     return 0 if us < 1_000 else 1 + math.floor(_STEPS * math.log2(us / 1_000))
 
 
 def time_in(bucket: int) -> int:
-    """Return the middle of a bucket, µs: at most 10% from each time in it."""
+    """Return the middle of a bucket (µs), which is at most 10% from any time in it."""
     return 500 if bucket < 1 else round(1_000 * 2 ** ((bucket - 0.5) / _STEPS))
 
 
@@ -72,14 +72,14 @@ class HopTracker:
     def __init__(self) -> None:
         self._edges: dict[TurnId, tuple[str, str]] = {}
         self._waits: dict[TurnId, int] = {}
-        """Turns that wait, and since when (UTC µs)."""
+        """Waiting turns, and since when (UTC µs)."""
         self._waited = Counter[TurnId]()
         self._refused = Counter[tuple[str, str, str]]()
         self._depth = self._ping_pong = 0
         self._latest: tuple[tuple[str, str], ...] = ()
 
     def take(self, event: AnyEvent, ledger: Ledger) -> None:
-        """Take in the next event, which the ledger has."""
+        """Add the next event, after the ledger has it."""
         if event.opens_turn and event.work is not None:
             handoff = event.work.handoff
             self._hop(event.work.turn, (str(handoff.from_agent), str(handoff.to_agent)))
@@ -106,7 +106,7 @@ class HopTracker:
         self._refused[str(event.refusal.rule), giver, taker] += 1
 
     def counts(self, ledger: Ledger) -> RequestCounts:
-        """Return what is counted of the request so far."""
+        """Return the counts of the request so far."""
         return RequestCounts(
             self._depth,
             self._ping_pong,

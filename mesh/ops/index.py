@@ -1,12 +1,12 @@
 """The index of requests in SQLite, projected from the log, for `mesh request ls` and the page.
 
-It is never a source of truth. It holds how far it has read, and goes on from there. It is made anew from the
-log where it is missing, damaged, of another form, or of another log. A request's row is a function of its
-events, and what can be filtered by exactly is a tag of the row: `status:open`, `agent:billing`, `cost:7`
-(10^7 nano-dollars or more). Pages are read by keyset: a later page costs what the first one does.
+It is never a source of truth. It records how far it has read, and continues from there. It is rebuilt from
+the log if it is missing, damaged, of another form, or of another log. A request's row is a function of its
+events, and whatever can be filtered by exactly is a tag of the row: `status:open`, `agent:billing`, `cost:7`
+(10^7 nano-dollars or more). Pages are read by keyset: a later page costs as much as the first.
 
 Any number of processes may read and write one file. Rows only become newer, hand-overs are counted by their
-place in the log, and a part of the log is written only where the part before it has been.
+place in the log, and a part of the log is written only after the part before it.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from mesh.ops.rows import EdgeCount, IndexRow, Listed, fork_tag
 from mesh.ops.where import Filter
 
 _FORM = 9
-"""The form of the tables. A file of another form is made again."""
+"""Version of the tables' form. A file of another form is rebuilt."""
 _FORKS = 100
-"""Requests at most that are named as forks of one."""
+"""The most requests that are named as forks of one."""
 _FEW = 20_000
-"""How many rows are checked one by one if no filter has fewer: tens of milliseconds."""
+"""How many rows are checked one by one if no filter matches fewer: tens of milliseconds."""
 _FIELDS = tuple(name for name in Listed.__struct_fields__ if name != "id")
 _TABLES = """
 CREATE TABLE place (form INTEGER, log TEXT, since INTEGER, seq INTEGER);
@@ -68,19 +68,19 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content='', prefix='3 4 5');
 
 
 class Overtaken(Exception):
-    """The index is no longer where the writer left it: another process made it anew."""
+    """The index is no longer where the writer left it: another process rebuilt it."""
 
 
 class RequestIndex:
     """The tables, in a file. It may be used from any thread, and by several processes at once."""
 
     def __init__(self, path: Path, log: str) -> None:
-        """Open the file. It is made again unless it goes on from a place in this very log.
+        """Open the file. It is rebuilt unless it continues from a place in this very log.
 
         Args:
-            log: what tells the log from any other one.
+            log: an identifier of the log.
 
-        Raises OSError and sqlite3.Error where no file can be used.
+        Raises OSError and sqlite3.Error if no file can be used.
         """
         self._path, self._log = path, log
         self._at_writing, self._at_reading = threading.Lock(), threading.Lock()
@@ -92,7 +92,7 @@ class RequestIndex:
         except sqlite3.OperationalError:
             self.close()
             raise
-        except sqlite3.DatabaseError:  # it is no database, or a damaged one
+        except sqlite3.DatabaseError:  # not a database, or a damaged one
             self.replace()
 
     def _open(self) -> None:
@@ -102,7 +102,7 @@ class RequestIndex:
         )
         for opened in (self._writing, self._reading):
             opened.execute("PRAGMA journal_mode = WAL")
-            opened.execute("PRAGMA synchronous = NORMAL")  # what a crash takes from the end is read again
+            opened.execute("PRAGMA synchronous = NORMAL")  # what a crash loses at the end is read again
             opened.execute("PRAGMA cache_size = -65536")  # KiB
 
     def _fits(self, writing: sqlite3.Connection) -> bool:
@@ -113,7 +113,7 @@ class RequestIndex:
         return bool(place == (_FORM, self._log))
 
     def replace(self) -> None:
-        """Put a new file in the place of a damaged one. A process that has that open keeps it."""
+        """Replace a damaged file by a new one. A process that has the old one open keeps it."""
         with self._at_writing, self._at_reading:
             self._writing.close()
             self._reading.close()
@@ -138,15 +138,15 @@ class RequestIndex:
             writing.execute("INSERT INTO place VALUES (?, ?, ?, ?)", (_FORM, self._log, since, since - 1))
 
     def close(self) -> None:
-        """Close the file, once no thread is at it: SQLite crashes when a connection ends under its user."""
+        """Close the file once no thread uses it: SQLite crashes when a used connection is closed."""
         for opened, used in ((self._writing, self._at_writing), (self._reading, self._at_reading)):
             with used:
                 opened.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection that writes; all of the block is written, or nothing."""
-        with self._at_writing:  # a thread goes on when the task that waited for it is cancelled
+        """Yield the writing connection; the block is written as a whole, or not at all."""
+        with self._at_writing:  # a thread continues when the task that awaits it is cancelled
             self._writing.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writing
@@ -159,12 +159,12 @@ class RequestIndex:
 
     @property
     def seq(self) -> int:
-        """Return how far in the log everything is in the index."""
+        """Return up to which place in the log everything is in the index."""
         return int(self._read("SELECT seq FROM place")[0][0])
 
     @property
     def since(self) -> int:
-        """Return where in the log the index begins: a request without an event from there on is not in it."""
+        """Return where in the log the index begins: a request without a later event is not in it."""
         return int(self._read("SELECT since FROM place")[0][0])
 
     @property
@@ -218,7 +218,7 @@ class RequestIndex:
             writing.execute(f"INSERT INTO requests ({columns}) VALUES ({marks})", (*fields.values(),))
             writing.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id_, row.words))
         elif known[1] > row.listed.last:
-            return  # another process has read on
+            return  # another process is further
         else:
             id_, before = known[0], set(known[2].split())
             counted = msgspec.json.decode(known[3], type=RequestCounts)
@@ -233,7 +233,7 @@ class RequestIndex:
         _count(writing, id_, counted, row.counts)
 
     def forget(self, before: int) -> int:
-        """Take out the requests whose newest event stood before a place in the log; return how many."""
+        """Remove the requests with no event from a place in the log on; return how many."""
         with self._transaction() as writing:
             gone = writing.execute(
                 "SELECT id, tags, words, counted FROM requests WHERE last < ? ORDER BY last LIMIT 1000",
@@ -255,11 +255,11 @@ class RequestIndex:
     def page(
         self, wanted: Filter, *, before: int | None = None, limit: int = -1, by_change: bool = False
     ) -> list[Listed]:
-        """Return up to `limit` requests (-1: all), the newest first.
+        """Return up to `limit` requests (-1: all), newest first.
 
         Args:
-            before: only those with a smaller id: the last one of the page before.
-            by_change: order by the newest event instead; there are no further pages then.
+            before: only requests with a smaller id, such as that of the previous page's last.
+            by_change: True to order by the newest event instead; then there are no further pages.
         """
         tables, key, clauses, values = self._conditions(wanted, by_change)
         if before is not None:
@@ -282,10 +282,10 @@ class RequestIndex:
         }
 
     def _conditions(self, wanted: Filter, by_change: bool) -> tuple[str, str, list[str], list[Any]]:
-        """Return tables to read in this order, the column of the order, conditions, and their values.
+        """Return the tables in reading order, the column of the order, the conditions, and their values.
 
-        It begins with what fewest requests have, and looks at each of these for all else. By the newest
-        event it begins with that order where none is rare: then most of what it looks at is wanted.
+        It begins with the rarest filter, and checks the rows found for all others. With order by newest event
+        it begins with that order if no filter is rare: then most rows that it checks match.
         """
         is_id, words, is_prefix = wanted.is_id, wanted.words, wanted.is_prefix
         match = " ".join(f'"{word}"' for word in words) + ("*" if is_prefix else "")
@@ -311,11 +311,11 @@ class RequestIndex:
         if is_id:
             within = (wanted.text, f"{wanted.text}~")
             few = self._few("SELECT 1 FROM requests WHERE request >= ? AND request < ?", *within) < _FEW
-            column = "r.request" if few else "+r.request"  # with `+` it goes by the order, not by the index
+            column = "r.request" if few else "+r.request"  # with `+` the order is used, not the index
             clauses.append(f"{column} >= ? AND {column} < ?")
             values += within
         elif wanted.text and not words:
-            clauses.append("0")  # it has no word that could be found
+            clauses.append("0")  # no word of it could be found
         if wanted.conversation:
             clauses.append("r.conversation = ?")
             values.append(wanted.conversation)
@@ -326,7 +326,7 @@ class RequestIndex:
             if at is not None and not self.is_whole:
                 clauses.append(f"r.opened {is_so} ?")
                 values.append(at)
-            elif at is not None:  # ids grow with the time, so that one bounds the other
+            elif at is not None:  # ids grow with time, so one bounds the other
                 bound = f"SELECT id FROM requests WHERE opened {is_so} ? ORDER BY opened {order} LIMIT 1"
                 clauses.append(f"r.opened {is_so} ? AND {key} {is_so} ({bound})")
                 values += [at, at]
@@ -349,11 +349,11 @@ class RequestIndex:
             yield SubsetReader(reading, is_all=not clauses)
 
     def count(self, tag: str) -> int:
-        """Return how many requests have a tag; of very many, `_FEW`."""
+        """Return how many requests have a tag, at most `_FEW`."""
         return self._few("SELECT 1 FROM tags WHERE tag = ?", tag)
 
     def _few(self, select: str, *values: str) -> int:
-        """Return how many rows a filter has, `_FEW` at most."""
+        """Return how many rows match a filter, at most `_FEW`."""
         return int(self._read(f"SELECT count(*) FROM ({select} LIMIT {_FEW})", *values)[0][0])
 
     def forks_of(self, request: str) -> tuple[str, ...]:
@@ -362,11 +362,11 @@ class RequestIndex:
         return tuple(each.request for each in found)
 
     def edges(self) -> list[EdgeCount]:
-        """Return between whom work passed, or was refused to, since the list began."""
+        """Return how often work passed, or was refused, between each pair of names since the index began."""
         return [EdgeCount(*each) for each in self._read("SELECT giver, taker, passed, refused FROM edges")]
 
     def named(self, kind: str) -> list[str]:
-        """Return what there is of a kind of tag, in order: `agent`, `client`, `rule` …"""
+        """Return the values of a kind of tag, in order: `agent`, `client`, `rule` …"""
         found, at = list[str](), f"{kind}:"
         while tag := self._read("SELECT min(tag) FROM tags WHERE tag > ? AND tag < ?", at, f"{kind};")[0][0]:
             at = str(tag)

@@ -1,8 +1,7 @@
 """Journals of turns for viewers and operators: what was done, step by step.
 
-A request's events tell which agents had a turn in it, and so whose journals hold its steps. A step that
-cannot be read, cannot be true, or is not by the agent whose turn it is, is passed over, and the caller learns
-which.
+A request's events tell which agents had a turn in it, and so which journals hold its steps. Steps that cannot
+be read, cannot be true, or are not by the agent of the turn, are skipped and reported to the caller.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ from protocol.wire.records import DONE, FENCE, Record, place_of
 
 
 def owners_of(happened: Iterable[AnyEvent]) -> dict[str, str]:
-    """Return the agent of each journal that these events open, by the journal's id."""
+    """Return the agent of each journal that these events open, by id of the journal."""
     return {
         work.journal_id: work.handoff.to_agent
         for event in happened
@@ -36,7 +35,7 @@ def owners_of(happened: Iterable[AnyEvent]) -> dict[str, str]:
 
 
 async def step_at(bus: Bus, agent: str, request: str, journal: str, name: str) -> Record | None:
-    """Return one step; None where it cannot be had. Its name is an agent's word, and may be anything."""
+    """Return one step; None if it cannot be read. Its name comes from an agent, and may be anything."""
     if not all(map(is_token, (agent, journal, name))):
         return None
     stored = None
@@ -46,7 +45,7 @@ async def step_at(bus: Bus, agent: str, request: str, journal: str, name: str) -
 
 
 def agents_in(body: bytes) -> set[str]:
-    """Return the agent to which a stored event of any version gives a turn; else nobody."""
+    """Return the agent that a stored event of any version gives a turn; empty if there is none."""
     opening = codec.readable(body, dict[str, Any]) or {}
     try:
         return {str(opening["work"]["handoff"]["to_agent"])} - {HUMAN}
@@ -57,10 +56,11 @@ def agents_in(body: bytes) -> set[str]:
 def step_entries(
     steps: list[JournaledStep], prices: Mapping[str, Price] | None = None
 ) -> dict[str, tuple[StepEntry, ...]]:
-    """Return steps as a timeline shows them, by journal: an effect once, as an intent while it has no result.
+    """Return steps as a timeline shows them, by journal: each effect once, as an intent until it has a
+    result.
 
     Args:
-        prices: the request's.
+        prices: prices of the request.
     """
     done = {(step.journal, step.name) for step in steps if step.name.endswith(DONE)}
     found: dict[str, list[StepEntry]] = {}
@@ -88,16 +88,16 @@ def step_entries(
 
 
 class Journals(NamedTuple):
-    """What a request's journals hold, as a timeline tells it."""
+    """What a request's journals hold, as a timeline shows it."""
 
     steps: dict[str, tuple[StepEntry, ...]]
     """By journal."""
     passed_over: set[str]
-    """Steps that cannot be read, cannot be true, or are not by the agent whose turn it is."""
+    """Steps that cannot be read, cannot be true, or are not by the agent of the turn."""
 
 
 async def journals_of(bus: Bus, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
-    """Return the journals of the request whose events these are, from the first on. Raises BusError.
+    """Return the journals of a request, given its events from the first on. Raises BusError.
 
     Args:
         until: leave out what was journaled later (UTC µs).
@@ -109,7 +109,7 @@ async def journals_of(bus: Bus, happened: Sequence[AnyEvent], until: int | None 
 
 
 def journals_in_file(path: Path, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
-    """Return the same of a request that was exported to a file."""
+    """Return the same for a request that was exported to a file."""
     passed_over = set[str]()
     return _attributed(
         read_steps(((each.subject, each.data) for each in steps_in(path)), passed_over),
@@ -122,10 +122,10 @@ def journals_in_file(path: Path, happened: Sequence[AnyEvent], until: int | None
 def _attributed(
     found: Sequence[JournaledStep], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
 ) -> Journals:
-    whose = owners_of(happened)
+    owners = owners_of(happened)
     steps = []
     for step in found:
-        if step.agent != whose.get(step.journal, step.agent):  # an agent can write under any turn's id
+        if step.agent != owners.get(step.journal, step.agent):  # an agent can write under any turn's id
             passed_over.add(f"{step.agent} {step.journal} {step.name}")
         elif until is None or step.record.at <= until:
             steps.append(step)
@@ -135,10 +135,10 @@ def _attributed(
 async def step_lines(
     bus: Bus, requests: Sequence[str], agents: set[str], prompts: set[tuple[str, str]]
 ) -> AsyncIterator[bytes]:
-    """Yield the steps that agents journaled for requests, as lines of an export; all where none is named.
+    """Yield the steps that agents journaled for requests, as lines of an export; for all if none is named.
 
     Args:
-        prompts: gets agent and digest of each fixed part of a prompt that they name.
+        prompts: collects agent and digest of each fixed part of a prompt that the steps name.
     """
     if not requests:  # a journal may outlast the event that opened it
         agents = agents | set((await fleet_of(bus)).agents)

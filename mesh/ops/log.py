@@ -1,7 +1,7 @@
-"""Requests as the streams hold them: read, export and check them; make room among their journals.
+"""Requests in the streams: read, export and check them; make room among their journals.
 
-Everything is read as a viewer may, by direct gets. They leave nothing at the server and move no consumer, so
-that any number of people can look at once under one name. The stored bytes are returned.
+Everything is read with a viewer's permissions, by direct gets. They leave nothing at the server and move no
+consumer, so any number of people can read at once under one name. The stored bytes are returned.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ from protocol.wire.ids import RequestId, is_request_id, submitted_ms
 
 T = TypeVar("T")
 ENDS = frozenset(type_of(kind) for kind in events.Ended.__args__)
-"""Types of events after which a request has no more."""
+"""Types of events that end a request."""
 LEAST_S = 3600.0
-"""The least time for which steps stay after their request has ended: nothing that works hangs for so long."""
+"""The least time for which steps stay after their request has ended (s): nothing hangs for so long."""
 _WILDCARDS = ("*", ">")
-"""Tokens that the server lets an agent publish. To purge such a request would take out every journal."""
+"""Tokens that the server lets an agent publish. Purging such a request would remove every journal."""
 _API_S = 60.0
 _AT_ONCE = 16
-"""Requests that are read side by side."""
+"""Requests that are read concurrently."""
 _PATIENCE_S = 30.0
-"""How long a read of a busy bus is tried again."""
+"""How long a read of a busy bus is retried (s)."""
 _PAUSE_S = 0.1
 
 
@@ -69,7 +69,7 @@ class EventHeader(msgspec.Struct, frozen=True):
 
 
 def header_of(body: bytes) -> EventHeader | None:
-    """Return an event's envelope; None if the bytes are no event of any version."""
+    """Return an event's envelope; None if the bytes are not an event of any version."""
     return codec.readable(body, EventHeader)
 
 
@@ -89,8 +89,8 @@ def checked_id(request: str) -> RequestId:
 def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
     """Return one request's events, from the first on. Raises UnknownEvent, and Malformed.
 
-    Events that do not follow from each other are malformed, too: no guard writes them. Nothing that folds
-    the events returned here can fail.
+    Events that do not follow from each other are malformed, too: no guard writes them. Folding the returned
+    events cannot fail.
     """
     happened = [codec.decode_event(body) for body in bodies]
     ledger = Ledger()
@@ -113,7 +113,7 @@ _PREFIX = re.compile(r"[a-z0-9-]{1,24}_[0-7][0-9A-HJKMNP-TV-Z]{0,24}")
 _TIME_CHARS = 10
 """The first characters of a ULID, which are its milliseconds (https://github.com/ulid/spec)."""
 _LATE_S = 3600
-"""How long a submit may have waited in its queue before the search goes on without it, once one is found."""
+"""How long a submit may have waited in its queue (s). Once an id is found, the search ends there."""
 _MOST_LOOKED_AT = 200_000
 """The largest number of events that are searched."""
 _SHOWN = 5
@@ -126,10 +126,10 @@ def is_prefix(text: str) -> bool:
 
 
 async def whole_id(bus: Bus, prefix: str) -> RequestId:
-    """Return the one id in the log that begins with `prefix`.
+    """Return the only id in the log that begins with `prefix`.
 
-    Raises NotFound if there is none, UsageWrong if there are several (it names them) or if the credentials
-    may not look.
+    Raises NotFound if there is none, UsageWrong if there are several (the text names them) or if the
+    credentials do not permit the search.
     """
     client, _, given = prefix.rpartition("_")
     first_ms, last_ms = (submitted_ms(f"{client}_{given[:_TIME_CHARS].ljust(26, pad)}") for pad in "0Z")
@@ -167,7 +167,7 @@ async def first_after(bus: Bus, at_s: float) -> int:
 
 
 async def patiently(bus: Bus, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return what a read comes to, and try it again while a busy bus does not answer.
+    """Return the result of a read, retried while a busy bus does not answer.
 
     Raises BusError, at once if the bus is away.
     """
@@ -191,7 +191,7 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
 
 
 async def whole_request(bus: Bus, request: str) -> list[bytes]:
-    """Return the same, all events from the first on. Raises Impossible, too, where one of them is missing."""
+    """Return all of a request's events from the first on. Also raises Impossible if one is missing."""
     try:
         bodies = await request_bodies(bus, request)
     except LogUnreadable:
@@ -202,11 +202,11 @@ async def whole_request(bus: Bus, request: str) -> list[bytes]:
 
 
 def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
-    """Raise Impossible unless events are numbered from `first` on without a gap: the others tell nothing."""
+    """Raise Impossible unless events are numbered from `first` on without a gap. Skips undecodable ones."""
     for expected, body in enumerate(bodies, first):
         event = header_of(body)
         if event is None:
-            return  # decoding it tells more
+            return  # decoding it reports more
         if event.n != expected:
             what = f"event {expected} is missing" if event.n > expected else f"event {event.n} is there twice"
             raise Impossible(
@@ -220,7 +220,7 @@ async def read_each(
     """Return the events of each request; None if it cannot be read. Raises OldForm, BusError.
 
     Args:
-        skip_ended: of a request that has ended, or is not in the log, return no event.
+        skip_ended: True to return no event of a request that has ended, or is not in the log.
     """
     log, room = JetStreamLog(bus, leader=False), asyncio.Semaphore(_AT_ONCE)
 
@@ -243,18 +243,18 @@ async def read_each(
 
 
 async def not_there(bus: Bus, request: str) -> str:
-    """Return that a request is not in the log, and why that may be. Raises BusError."""
-    stands = await mesh_freeze(bus)
-    waits = f"; it may wait in its queue: the whole mesh is frozen {stands.in_words}" if stands.frozen else ""
+    """Return a sentence that a request is not in the log, and why that may be. Raises BusError."""
+    freeze = await mesh_freeze(bus)
+    waits = f"; it may wait in its queue: the whole mesh is frozen {freeze.in_words}" if freeze.frozen else ""
     return f"there is no request {request} in the log{waits}"
 
 
-def documented(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
-    """Return the documented form of a request: its timeline, and the stored events as they are.
+def documented(shown: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
+    """Return the documented form of a request: its timeline, and its stored events unchanged.
 
     Times of the timeline are ISO-8601; stored events have theirs as UTC µs.
     """
-    fields: dict[str, Any] = as_program_reads(told)
+    fields: dict[str, Any] = as_program_reads(shown)
     return fields | {"events": [msgspec.Raw(body) for body in bodies]}
 
 
@@ -262,7 +262,7 @@ def documented(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
 
 
 async def stored_bodies(bus: Bus, requests: Sequence[str] = ()) -> AsyncIterator[bytes]:
-    """Yield the stored events of requests; of all of them, in the log's order, when none is named.
+    """Yield the stored events of requests; without a name those of all, in the log's order.
 
     Raises OldForm, NotFound, BusError.
     """
@@ -276,7 +276,7 @@ async def stored_bodies(bus: Bus, requests: Sequence[str] = ()) -> AsyncIterator
 
 
 def redacted_if(is_redacted: Callable[[int], bool], body: bytes) -> bytes:
-    """Return an event as it is exported: its envelope alone if it is redacted. Raises Malformed."""
+    """Return an event as it is exported: only its envelope if it is redacted. Raises Malformed."""
     return redacted(body) if is_redacted(link_of(body).n) else body
 
 
@@ -286,11 +286,11 @@ _NOTHING_WATCHED: Mapping[str, int] = MappingProxyType({})
 
 
 class Chains:
-    """Checks hash chains as events come by: requests in any order, each one's events in order.
+    """Checks hash chains as events arrive: requests in any order, each one's events in order.
 
     Args:
-        whole: chains that have been checked.
-        watched: of these requests, the number of an event whose digest is kept.
+        whole: chains that were checked before.
+        watched: for these requests, the number of an event whose digest is kept.
     """
 
     def __init__(
@@ -298,19 +298,19 @@ class Chains:
     ) -> None:
         self._watched = watched
         self.digests: dict[str, str] = {}
-        """Of the events that are watched, by request."""
+        """Digests of the watched events, by request."""
         self._chains: dict[str, Chain] = whole or {}
         """By request."""
         self.events = sum(chain.n for chain in self._chains.values())
         self.unreadable = 0
-        """How many of them are no event."""
+        """How many bodies are not an event."""
 
     @property
     def requests(self) -> int:
         return len(self._chains)
 
     def length(self, request: str) -> int:
-        """Return how many events of a request there are."""
+        """Return the number of a request's events."""
         chain = self._chains.get(request)
         return 0 if chain is None else chain.n
 
@@ -322,11 +322,11 @@ class Chains:
 
     @property
     def redacted(self) -> list[tuple[str, int]]:
-        """Return which events are redacted: the request's id and the event's number."""
+        """Return the redacted events: the request's id and the event's number."""
         return [(name, n) for name, chain in self._chains.items() for n in chain.redacted]
 
     def take(self, body: bytes) -> None:
-        """Take in the next event. Raises OldForm."""
+        """Check the next event. Raises OldForm."""
         self.events += 1
         try:
             link = link_of(body)
@@ -341,7 +341,7 @@ class Chains:
             self.digests[link.request] = chain.prev
 
     def add(self, others: "Chains") -> None:
-        """Take over what came of other requests."""
+        """Add the results of other requests."""
         self.events += others.events
         self.unreadable += others.unreadable
         self._chains |= others._chains
@@ -366,22 +366,23 @@ class Trimmed(NamedTuple):
 
 
 async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) -> AsyncIterator[Trimmed]:
-    """Take the steps of ended requests out of the journals; yield what went, or with `dry_run` would go.
+    """Remove the steps of ended requests from the journals; yield what was removed (with `dry_run`, would
+    be).
 
-    Steps of requests that the log does not hold, no longer or never, go too. The events of a request stay,
-    and so do the marks that end its turns. Only what ended a while ago is trimmed: a process that has hung
-    since before the end would find no step of its own turn.
+    Steps of requests that the log does not hold, no longer or never, are removed, too. The events of a
+    request stay, and so do the marks that end its turns. Only requests that ended a while ago are trimmed: a
+    process that has hung since before the end would find no step of its own turn.
 
     Args:
         bus: the admin's.
-        older_than_s: for how long a request must be over; at least `LEAST_S`.
+        older_than_s: how long ago a request must have ended (s); at least `LEAST_S`.
 
     Raises BusError.
     """
     before_ms = int((time.time() - max(older_than_s, LEAST_S)) * 1000)
     log = JetStreamLog(bus)
     found: dict[str, dict[str, int]] = {}
-    """By request: how many steps lie in each stream of journals."""
+    """By request: how many steps are in each stream of journals."""
     for stream in await stored_journals(bus):
         async for subject, count in _subjects_in(bus, stream):
             steps = found.setdefault(subject.split(".")[3], {})
@@ -390,7 +391,7 @@ async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) ->
         if request in _WILDCARDS or not await _is_over(log, request, before_ms):
             continue
         if not dry_run:
-            asked = {"filter": f"mesh.step.*.{request}.*.*"}  # as it is stored: agents write any token
+            asked = {"filter": f"mesh.step.*.{request}.*.*"}  # as it is stored, since agents write any token
             purged = [await bus.api(f"STREAM.PURGE.{each}", asked, timeout_s=_API_S) for each in steps]
             yield Trimmed(request, sum(int(each["purged"]) for each in purged))
         else:
@@ -410,9 +411,9 @@ async def _subjects_in(bus: Bus, stream: str) -> AsyncIterator[tuple[str, int]]:
 
 
 async def _is_over(log: JetStreamLog, request: str, before_ms: int) -> bool:
-    """Return True if a request ended before a time, or if it is in no log and cannot begin any more."""
+    """Return True if a request ended before a time, or if it is in no log and can no longer begin."""
     if not is_request_id(request):
-        return True  # an agent may write steps of anything
+        return True  # an agent may write steps for any id
     head = await log.head(request)
     if head is None:
         return not before_ms < submitted_ms(request) <= (time.time() + AHEAD_S) * 1000
@@ -421,6 +422,6 @@ async def _is_over(log: JetStreamLog, request: str, before_ms: int) -> bool:
 
 
 async def bytes_in_journals(bus: Bus) -> int:
-    """Return how many bytes all journals have. Raises BusError."""
+    """Return the size of all journals in bytes. Raises BusError."""
     infos = [await bus.api(f"STREAM.INFO.{stream}") for stream in await stored_journals(bus)]
     return sum(int(info["state"]["bytes"]) for info in infos)

@@ -1,4 +1,4 @@
-"""The memories of conversations: list them, show their facts, order them forgotten.
+"""The memories of conversations: list them, show their facts, have them forgotten.
 
 Viewers and operators see those of every client; a client sees only its own.
 """
@@ -27,7 +27,7 @@ class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str
     keys: tuple[str, ...]
     at: int
-    """UTC µs of its newest fact."""
+    """Time of its newest fact (UTC µs)."""
 
 
 class RememberedFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class RememberedFact(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
     labels: tuple[str, ...]
     at: int
-    """UTC µs of the answer that it came with."""
+    """Time of the answer that it came with (UTC µs)."""
     request: str
 
 
@@ -52,17 +52,17 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def conversations(bus: Bus, client: str | None = None) -> list[ConversationEntry]:
-    """Return the conversations that remember anything, the newest fact first.
+    """Return the conversations that remember anything, newest fact first.
 
     Args:
-        client: only those of this client.
+        client: return only those of this client.
 
-    Raises NotFound for a client that there is not, Denied for another's than one's own, BusError.
+    Raises NotFound for an unknown client, Denied for another client's conversations, BusError.
     """
     found = []
-    for name, standing in (await _standing(bus, client)).items():
-        for conversation in {record.conversation for record in standing}:
-            own = [record for record in standing if record.conversation == conversation]
+    for name, current in (await _current(bus, client)).items():
+        for conversation in {record.conversation for record in current}:
+            own = [record for record in current if record.conversation == conversation]
             keys, at = tuple(sorted(record.key for record in own)), max(record.at for record in own)
             found.append(ConversationEntry(client=name, conversation=conversation, keys=keys, at=at))
     return sorted(found, key=lambda entry: (-entry.at, entry.client, entry.conversation))
@@ -70,7 +70,7 @@ async def conversations(bus: Bus, client: str | None = None) -> list[Conversatio
 
 async def facts(bus: Bus, conversation: str, client: str | None = None) -> list[RememberedFact]:
     """Return what a conversation remembers, by key. Raises as `conversations`, and UsageWrong as `forget`."""
-    name, standing = await _one(bus, conversation, client)
+    name, current = await _one(bus, conversation, client)
     return [
         RememberedFact(
             client=name,
@@ -81,7 +81,7 @@ async def facts(bus: Bus, conversation: str, client: str | None = None) -> list[
             at=record.at,
             request=record.request,
         )
-        for record in sorted(standing, key=lambda record: record.key)
+        for record in sorted(current, key=lambda record: record.key)
     ]
 
 
@@ -93,13 +93,13 @@ async def forget(
     *,
     by: str = "",
 ) -> Forgotten:
-    """Have a conversation forget these facts, or all; return what it has forgotten. Requests keep theirs.
+    """Have a conversation forget these facts, or all; return what it forgot. Requests keep their copies.
 
     Raises NotFound for a fact that is not remembered, UsageWrong if several clients have such a conversation
     and none is named, and as `order_mesh`.
     """
-    name, standing = await _one(bus, conversation, client)
-    known = {record.key for record in standing}
+    name, current = await _one(bus, conversation, client)
+    known = {record.key for record in current}
     if missing := sorted(set(keys) - known):
         raise NotFound(f"{conversation!r} of {name} does not remember {', '.join(missing)}")
     control = Forget(id=order_id(), by=by, client=AgentName(name), conversation=conversation, keys=keys)
@@ -114,8 +114,8 @@ async def forget(
 
 
 async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, list[MemoryRecord]]:
-    """Return whose conversation it is, and its records. Raises NotFound, UsageWrong."""
-    found = await _standing(bus, client, conversation)
+    """Return the client of a conversation, and its records. Raises NotFound, UsageWrong."""
+    found = await _current(bus, client, conversation)
     if not found:
         aged = "it may have been forgotten, or be older than the fleet file lets facts be"
         raise NotFound(f"nothing is remembered under {conversation!r}: {aged}")
@@ -124,7 +124,7 @@ async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, li
     return found.popitem()
 
 
-async def _standing(
+async def _current(
     bus: Bus, client: str | None, conversation: str | None = None
 ) -> dict[str, list[MemoryRecord]]:
     """Return the current records by client; clients without any are left out."""
@@ -132,7 +132,7 @@ async def _standing(
     max_age_s = LONGEST_S
     try:
         fleet = await fleet_of(bus)
-    except Denied:  # a client: it sees its own
+    except Denied:  # a client, which sees its own
         names = (client or bus.name,)
     else:
         names, max_age_s = (*fleet.clients, *fleet.operators), fleet.memory_max_age_s
@@ -144,11 +144,11 @@ async def _standing(
         by_conversation: dict[str, list[MemoryEntry]] = {}
         for entry in (await read_memory(bus, name, conversation)).entries:
             by_conversation.setdefault(entry.conversation, []).append(entry)
-        standing = [
+        current = [
             each for known in by_conversation.values() for each in current_records(known, _now(), max_age_s)
         ]
-        if standing:
-            found[name] = standing
+        if current:
+            found[name] = current
     return found
 
 

@@ -1,8 +1,8 @@
 """A turn's prompt: built again from the journal by the agent's own code, and compared with the journal.
 
-The code runs over the recorded steps, and stops where they end: no tool is called, no model is asked,
-nothing is written. A prompt that comes out with the digest that was recorded is the one that was sent, to the
-letter. At the first other prompt the journal stops the code: later prompts are not known.
+The code runs over the recorded steps, and stops where they end: no tool is called, no model is asked, nothing
+is written. If a prompt comes out with the recorded digest, it is exactly the one that was sent. At the first
+different prompt the journal stops the code: later prompts are not known.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.bus.stores import journaled
 from mesh.errors import NotFound, UsageWrong
-from mesh.model.choice import instead, made
+from mesh.model.choice import made, replaced_by
 from mesh.model.port import Model, Prompt
 from mesh.model.vendor import MAX_TOKENS, Section, VendorModel
 from mesh.ops.log import decoded, request_bodies
@@ -41,9 +41,9 @@ class SentPrompt(NamedTuple):
 
     prompt: Any
     name: str
-    """The model's, as recorded."""
+    """The model's name, as recorded."""
     digest: str
-    """The prompt's as it came out here."""
+    """Digest of the prompt as it came out here."""
     record: Record | None
     """The recorded reply to this very prompt; None if there is none."""
 
@@ -57,11 +57,11 @@ class Rebuilt(NamedTuple):
     """The prompts of a round's code, over its journal."""
 
     sent: tuple[SentPrompt, ...]
-    """Its prompts in order, those of earlier rounds' conversation included; the last may not be exact."""
+    """Its prompts in order, including those of earlier rounds' conversation; the last may not be exact."""
     version: str
-    """The agent's that began the round; empty if it recorded nothing."""
+    """Version of the agent that began the round; empty if it recorded nothing."""
     ended: str
-    """Why the code stopped; empty if it came to its end."""
+    """Why the code stopped; empty if it ran to its end."""
 
 
 async def rebuild(
@@ -71,7 +71,7 @@ async def rebuild(
 
     Args:
         work: the round.
-        fleet: whom the agent may hand to, where its journal does not say.
+        fleet: the agents that this one may hand to, if its journal does not record them.
         steps: the turn's journal: stored steps by name, `<round>-<n>`.
     """
     key = key_of(work.handoff.to_agent, request, work)
@@ -88,7 +88,7 @@ async def rebuild(
 
 
 class _Store:
-    """Steps as they were stored; there are no others."""
+    """Stored steps, without any others."""
 
     def __init__(self, steps: Mapping[str, bytes]) -> None:
         self._steps = steps
@@ -101,7 +101,7 @@ class _Store:
 
 
 class _Recorded(Journal):
-    """A journal that brings nothing about."""
+    """A journal that has no effects."""
 
     async def produced(self, call: Call, produce: Produce, *rest: Any, **named: Any) -> Record:
         what = f"{call[0]} {call[1]}".strip()
@@ -109,10 +109,10 @@ class _Recorded(Journal):
 
 
 class _Execution(Execution):
-    """A round that keeps the prompts which its code would send.
+    """A round that keeps the prompts that its code would send.
 
     Args:
-        replies: the turn's model's, of all its rounds.
+        replies: recorded replies in all rounds of the turn.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class _Execution(Execution):
         self, name: str, prompt: Any, produce: Produce, kind: type[T], **named: Any
     ) -> tuple[T, bool]:
         digest = digest_of(prompt)
-        said = next((record for record in self._replies if record.digest == digest), None)
-        known = said or next(iter(self._replies), None)
-        name = known.name if known is not None else name  # here another model may be the agent's
-        self.sent.append(SentPrompt(prompt, name, digest, said))
+        reply = next((record for record in self._replies if record.digest == digest), None)
+        known = reply or next(iter(self._replies), None)
+        name = known.name if known is not None else name  # the agent may have another model here
+        self.sent.append(SentPrompt(prompt, name, digest, reply))
         return await super().model(name, prompt, produce, kind, **named)
 
 
@@ -141,22 +141,22 @@ class _Execution(Execution):
 
 
 class ShownPrompt(NamedTuple):
-    """One prompt, and all that is known of it."""
+    """One prompt, and everything known about it."""
 
     work: Assignment
     agent: Agent
     rebuilt: Rebuilt
     call: int
-    """Which of the round's model calls, from 1."""
+    """Which of the round's model calls it is, from 1."""
     sent: SentPrompt
     request: Mapping[str, Any]
     """As the vendor gets it."""
     sections: tuple[Section, ...]
-    """The same for people; empty where no vendor was asked."""
+    """The same for people; empty if no vendor was asked."""
     prompt_version: str
-    """As the round reported it; empty where it reported none."""
+    """As the round reported it; empty if it reported none."""
     differs: tuple[str, ...]
-    """Why this is not known to be what was sent; nothing if it is, to the letter."""
+    """Why this may not be exactly what was sent; empty if it is."""
 
     @property
     def exact(self) -> bool:
@@ -172,11 +172,11 @@ async def sent_to_model(
     n: int | None = None,
     call: int | None = None,
 ) -> ShownPrompt:
-    """Return what an agent's model was sent: the agent's own code, run over what the turn journaled.
+    """Return what an agent's model was sent, by running the agent's own code over the turn's journal.
 
     Args:
         code: returns the agent's code, once it is known that the agent had work.
-        n: an event that the round came to; else the agent's newest round.
+        n: number of an event with which the round ended; else the agent's newest round is shown.
         call: which of the round's model calls, from 1; else the last.
 
     Raises NotFound, UsageWrong, BusError.
@@ -188,11 +188,11 @@ async def sent_to_model(
     models: list[Model] = []
 
     def make(model: str | Model, fallback: str | None, max_tokens: int) -> Model:
-        """Return the agent's pinned model, which says how it would ask, and is never asked."""
+        """Return the agent's pinned model, which shows how it would ask, and is never asked."""
         models.append(model if isinstance(model, Model) else made(model, fallback, max_tokens))
         return models[-1]
 
-    with instead(make):
+    with replaced_by(make):
         rebuilt = await rebuild(agent, request, work, known, steps)
     if not rebuilt.sent:
         why = f": {rebuilt.ended}" if rebuilt.ended else ""
@@ -205,7 +205,7 @@ async def sent_to_model(
     sections: tuple[Section, ...] = ()
     if isinstance(sent.prompt, Prompt):
         model = models[0] if models else made(sent.name, None, MAX_TOKENS)
-        asked = model.asked_of(_said(sent, "asked") or _said(sent, "model"))
+        asked = model.asked_of(_model_name(sent, "asked") or _model_name(sent, "model"))
         if isinstance(model, VendorModel):
             body = model.request(sent.prompt, asked)
             sections = tuple(model.printed(body))
@@ -216,7 +216,7 @@ async def sent_to_model(
 
 
 def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Assignment:
-    """Return the round that came to an event, or the agent's newest. Raises NotFound, UsageWrong."""
+    """Return the round that ended with an event, or the agent's newest. Raises NotFound, UsageWrong."""
     works = [work for event in happened if (work := _work_of(event, name)) is not None]
     if not works:
         raise NotFound(f"{name} was given nothing in {happened[0].request}")
@@ -241,7 +241,7 @@ def _place(event: AnyEvent) -> tuple[str, int]:
 def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
     """Return the version of the prompt that a round reported; empty if it reported none.
 
-    A client's event has no report: it is in the `facts.withheld` of the same cause.
+    A client's event has no report: it is in the `facts.withheld` with the same cause.
     """
     kept = {event.cause: event.report for event in happened if isinstance(event, FactsWithheld)}
     reports = (
@@ -252,8 +252,8 @@ def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
     return next((report.prompt for report in reports if report is not None and report.prompt), "")
 
 
-def _said(sent: SentPrompt, what: str) -> str:
-    """Return which model was `asked`, or which `model` replied; empty where the record does not tell."""
+def _model_name(sent: SentPrompt, what: str) -> str:
+    """Return which model was `asked`, or which `model` replied; empty if the record has no such name."""
     value = None if sent.record is None else sent.record.value
     return str(value.get(what, "")) if isinstance(value, dict) else ""
 
@@ -261,7 +261,7 @@ def _said(sent: SentPrompt, what: str) -> str:
 def _differences(
     sent: SentPrompt, rebuilt: Rebuilt, agent: Agent, reported: str, pinned: str
 ) -> Iterator[str]:
-    """Yield why a prompt is not known to be what was sent: the prompt, and to the model that got it.
+    """Yield why a prompt may not be exactly what was sent, to the model that got it.
 
     Args:
         reported: the version of its prompt, as the round reported it.
@@ -293,7 +293,7 @@ def as_program_reads(found: ShownPrompt, request: str) -> dict[str, Any]:
         "call": found.call,
         "calls": len(found.rebuilt.sent),
         "model": sent.name,
-        "replied": _said(sent, "model"),
+        "replied": _model_name(sent, "model"),
         "agent_version": {"then": found.rebuilt.version, "here": found.agent.version},
         "prompt_version": {"then": found.prompt_version, "here": found.agent.prompt_version},
         "exact": found.exact,

@@ -35,7 +35,7 @@ from protocol.wire.records import Cut
 from protocol.wire.subjects import inbox
 
 _APPROVAL = re.compile(r".*? asks for approval: (?P<tool>\S+) (?P<arguments>\{.*\})", re.DOTALL)
-"""The question of an approval, as `mesh.agent` puts it."""
+"""The question of an approval, as `mesh.agent` writes it."""
 What = Literal["escalation", "ask", "doubt"]
 
 
@@ -46,18 +46,18 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     turn: str
     round: int
     n: int
-    """Number of the event that it waits since."""
+    """Number of the event since which it waits."""
     what: What
     """`ask`: a question to people; `doubt`: an effect that may or may not have happened."""
     since: int
-    """UTC µs."""
+    """In UTC µs."""
     reason: str
     summary: str
-    """The work that is wanted; of an ask the question, of a doubt the action."""
+    """The work that is wanted; for an ask the question, for a doubt the action."""
     from_agent: str
-    """Whose turn it was, or is."""
+    """The agent whose turn it was, or is."""
     person: str = ""
-    """The person to whom it was assigned, if any."""
+    """The person it is assigned to, if any."""
     tier: int = 0
     """How often an escalation was raised."""
     tier_name: str = ""
@@ -68,9 +68,9 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     action: str = ""
     """The tool's name, for a doubt or an approval."""
     error: str = ""
-    """What went wrong: why an effect is in doubt, or what the escalated turn reported last."""
+    """What went wrong: why an effect is in doubt, or the last failure of the escalated turn."""
     attempts: int = 0
-    """Rounds that its turn began."""
+    """Number of rounds that its turn began."""
     step: str = ""
     """A doubt's step in the journal."""
     key: str = ""
@@ -78,19 +78,19 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     schema: Any = None
     """The JSON Schema that the reply to an ask has to follow."""
     expires_at: int | None = None
-    """When an ask ends without a reply, UTC µs."""
+    """When an ask ends without a reply (UTC µs)."""
     due: int = 0
-    """When it is too late, UTC µs: the question or the whole request has ended then."""
+    """When it is too late (UTC µs): the question or the whole request has then ended."""
     asked: str = ""
     """The target of an ask: `human` or the client."""
     arguments: Any = None
-    """The arguments of `action` by name, if its step or the question for its approval shows them whole."""
+    """The arguments of `action` by name, if its step or the question for its approval has all of them."""
     secret: tuple[str, ...] = ()
     """Names of arguments that the tool keeps out of its step."""
     cut: Cut | None = None
     """The size in bytes and the beginning of longer arguments."""
     journal: str = ""
-    """The turn under whose id the step of a doubt lies."""
+    """The turn under whose id the step of a doubt is stored."""
 
     @property
     def called(self) -> str:
@@ -106,23 +106,23 @@ class Queue(NamedTuple):
 
 
 async def queue(bus: Bus, what: What | None = None) -> Queue:
-    """Return what waits for people, the most urgent first, each with the tier that has it. Raises BusError.
+    """Return what waits for people, most urgent first, each with the tier that has it. Raises BusError.
 
     Args:
-        what: leave out all else.
+        what: return only this kind.
     """
     found = await _asked_people(bus)
     fleet = await people_of(bus)
     happened = await read_each(bus, found, skip_ended=True)
     waiting = [
         msgspec.structs.replace(each, tier_name=fleet.tier_for(each.tier))
-        for told in happened.values()
-        for each in (waiting_in(told) if told else ())
+        for known in happened.values()
+        for each in (waiting_in(known) if known else ())
         if what in (None, each.what)
     ]
     waiting = list(await asyncio.gather(*(_with_arguments(bus, each) for each in waiting)))
     waiting.sort(key=lambda each: (each.due, each.since))
-    return Queue(waiting, sorted(request for request, told in happened.items() if told is None))
+    return Queue(waiting, sorted(request for request, known in happened.items() if known is None))
 
 
 async def _asked_people(bus: Bus) -> set[str]:
@@ -135,7 +135,7 @@ async def _asked_people(bus: Bus) -> set[str]:
 
 
 async def _with_arguments(bus: Bus, waiting: Waiting) -> Waiting:
-    """Return a doubt with what its step says the effect was called with; anything else as it is."""
+    """Return a doubt with the arguments from its step; anything else unchanged."""
     if waiting.what != "doubt":
         return waiting
     made = await step_at(bus, waiting.from_agent, waiting.request, waiting.journal, waiting.step)
@@ -146,7 +146,7 @@ async def _with_arguments(bus: Bus, waiting: Waiting) -> Waiting:
 
 
 async def people_of(bus: Bus) -> Fleet:
-    """Return the fleet, for its tiers of people; one without any where there is no fleet yet."""
+    """Return the fleet, for its tiers of people; an empty fleet if there is none yet."""
     try:
         return await patiently(bus, lambda: fleet_of(bus))
     except NotFound:
@@ -167,22 +167,22 @@ class WaitingAt(msgspec.Struct, frozen=True, kw_only=True):
     handoff: Handoff
     timeline: Timeline
     others: tuple[Waiting, ...] = ()
-    """What else waits in the same request."""
+    """Everything else that waits in the same request."""
     why: tuple[str, ...] = ()
-    """The sentences of `mesh why` about the event that it waits since."""
+    """The sentences of `mesh why` about the event since which it waits."""
 
 
 async def waiting_at(bus: Bus, request: str, n: int | None = None) -> WaitingAt:
-    """Return what waits in one request. Raises NotFound, which says why nothing does, and Impossible.
+    """Return what waits in one request. Raises NotFound, which tells why nothing does, and Impossible.
 
     Args:
-        n: the number of the event since which it waits; None shows the oldest.
+        n: number of the event since which it waits; None shows the oldest.
     """
     happened = decoded(await request_bodies(bus, request))
     ledger = fold(happened)
     waiting = sorted(waiting_in(happened, bus.name), key=lambda each: each.n)
     if not waiting:
-        turn_in(ledger, "escalation", bus.name)  # it raises what says why
+        turn_in(ledger, "escalation", bus.name)  # it raises an error that tells why
     shown = waiting[0]
     if n is not None:
         shown = one_of(request, {each.n: (each, _in_words(each)) for each in waiting}, n)
@@ -206,7 +206,7 @@ def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
     """Return what waits for people in one request, given its events from the first on.
 
     Args:
-        own: the name of the reader; a question to a client is for that client alone.
+        own: the name of the reader; a question to a client is only for that client.
     """
     ledger = fold(happened)
     return [
@@ -215,12 +215,12 @@ def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
 
 
 def is_for_people(ledger: Ledger) -> bool:
-    """Return True if people have to do something about a request."""
+    """Return True if people have to act on a request."""
     return any(_what(turn) for turn in ledger.open.values())
 
 
 def _what(turn: TurnState, own: str = "") -> What | None:
-    """Return what people, or `own` as a client, have to do about a turn; None if it is not theirs."""
+    """Return what people, or `own` as a client, have to do about a turn; None if nothing."""
     if turn.agent == HUMAN:
         return "escalation"
     if turn.state == "suspended" and turn.asked in (HUMAN, own):
@@ -258,7 +258,7 @@ def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[Any
             own |= {"error": effect.message, "attempts": turn.round + 1}
             asked = [event.ask for event in happened if isinstance(event, events.TurnSuspended)]
             own |= {"arguments": next((_arguments(ask) for ask in asked if ask.digest == effect.key), None)}
-        case _:  # the turn that it ended may have been another's, where it was raised again since
+        case _:  # the turn that it ended may be another agent's, if it was raised again since
             ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
             own = {"tier": turn.tier, "person": turn.person}
             own |= {"from_agent": handoff.from_agent if ended is None else ended.agent}
@@ -282,16 +282,16 @@ _DECISIONS: Mapping[What, tuple[str, str]] = {
     "ask": ("nothing in it waits for a person's reply", "mesh human reply"),
     "doubt": ("no effect in it is in doubt", "mesh doubt settle"),
 }
-"""By kind: the words if a request waits for something else, and the command that decides it."""
+"""By kind: the text if a request waits for something else, and the command that decides it."""
 
 
 def turn_in(ledger: Ledger, what: What, own: str = "", n: int | None = None) -> TurnState:
-    """Return the open turn that waits for this. Raises NotFound, which says what waits.
+    """Return the open turn that waits for this. Raises NotFound, which tells what it waits for.
 
     Args:
-        own: the name of the reader; a client may be asked itself.
-        n: the number of the event since which it waited when the reader looked. Raises Impossible if no turn
-            waits since that one now: what was decided then may not fit. None means the only one. Raises
+        own: the name of the reader, who may be the client that was asked.
+        n: number of the event since which it waited when the reader looked. Raises Impossible if no turn
+            waits since that event now: the decision may no longer fit. None means the only one; raises
             UsageWrong if there are several.
     """
     waiting = [(found, turn) for turn in ledger.open.values() if (found := _what(turn, own)) is not None]
@@ -315,7 +315,7 @@ def turn_in(ledger: Ledger, what: What, own: str = "", n: int | None = None) -> 
 
 
 def client_asked(ledger: Ledger) -> str:
-    """Return the client whose reply an open turn waits for; empty if none does."""
+    """Return the client whose reply an open turn waits for; empty if there is none."""
     waits = (turn for turn in ledger.open.values() if turn.state == "suspended" and turn.asked != HUMAN)
     return next((str(turn.asked) for turn in waits), "")
 
@@ -326,12 +326,12 @@ def event_option(n: int | None) -> str:
 
 
 def reply_command(request: str, schema: Any = None, options: str = "", *, n: int | None = None) -> str:
-    """Return the command that replies to a question: with text, unless its JSON Schema wants none.
+    """Return the command that replies to a question: with text, unless its JSON Schema excludes text.
 
-    A yes or no, as an approval wants it, is suggested as a yes.
+    For a yes or no, as an approval needs, it suggests a yes.
 
     Args:
-        n: the number of the event that asked, where others wait beside it.
+        n: number of the event that asked, if other questions wait beside it.
     """
     kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
     text = kind == "string" or (isinstance(kind, list) and "string" in kind)
@@ -365,11 +365,11 @@ async def resolve(
     """Decide an escalation: to an agent, again, or with an answer; else back to the agent that had it.
 
     Args:
-        to: the agent that gets it. A name of none is refused here: a guard would keep it as a dead letter.
-        again: the agent whose turn was ended goes on.
+        to: the agent that gets it. An unknown name is refused here: a guard would keep it as a dead letter.
+        again: True if the agent whose turn was ended continues.
         note: what the next holder should know.
         budget: what it may spend from here on.
-        n: number of the event that was looked at, as for `turn_in`.
+        n: number of the event that was shown, as for `turn_in`.
 
     Raises NotFound, Impossible, UsageWrong, and as `carry_out`.
     """
@@ -414,7 +414,7 @@ def resolve_order(
 
 
 async def assign(bus: Bus, request: str, to: str, *, by: str, n: int | None = None) -> AnyEvent:
-    """Name the person for an escalation. Raises NotFound, Impossible, and as `carry_out`."""
+    """Assign a person to an escalation. Raises NotFound, Impossible, and as `carry_out`."""
     return await _decide(
         bus, request, "escalation", n, lambda turn: Assign(id=order_id(), by=by, turn=turn.id, to=to)
     )
@@ -423,7 +423,7 @@ async def assign(bus: Bus, request: str, to: str, *, by: str, n: int | None = No
 async def settle(
     bus: Bus, request: str, *, by: str, done: bool, result: Any = None, n: int | None = None
 ) -> AnyEvent:
-    """Settle an effect in doubt: it was done, with what result, or it was not. Raises as `assign`."""
+    """Settle an effect in doubt: it was done, with this result, or it was not. Raises as `assign`."""
     outcome: Literal["done", "not_done"] = "done" if done else "not_done"
     return await _decide(
         bus,
@@ -447,12 +447,12 @@ async def reply(
     n: int | None = None,
     reason: str = "",
 ) -> Obeyed | Replied:
-    """Reply to a question that an agent put to people, or to the client whose connection this is.
+    """Reply to an agent's question to people, or to the client that this connection belongs to.
 
     Args:
-        check: gets the question's schema and the value; what it raises keeps the reply from being sent.
-        connect_as: returns the connection of the client that was asked, or None if its key is not at hand.
-        n: number of the event that was looked at, as for `turn_in`.
+        check: gets the question's schema and the value; an error that it raises stops the reply.
+        connect_as: returns the connection of the client that was asked, or None without its key.
+        n: number of the event that was shown, as for `turn_in`.
 
     Raises NotFound, Impossible, and as `carry_out` and `reply_as_client`.
     """
@@ -465,7 +465,7 @@ async def reply(
 
     try:
         happened = decoded(await request_bodies(bus, request))
-    except Denied:  # a client may read only what is addressed to it
+    except Denied:  # a client may only read what is addressed to it
         return await reply_as_client(bus, request, order_for, n=n)
     ledger = fold(happened)
     asked = _question_in(ledger, bus.name, n)
@@ -479,7 +479,7 @@ async def reply(
 
 
 def _question_in(ledger: Ledger, own: str, n: int | None) -> Ask:
-    """Return the question that is meant: one to people or `own`; to another client if there is no such one.
+    """Return the question that is meant: one to people or `own`, else one to another client.
 
     Raises as `turn_in`.
     """

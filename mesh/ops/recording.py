@@ -1,4 +1,4 @@
-"""What a replay of agents' code reads of the bus, as one export in a file."""
+"""What a replay of agents' code reads from the bus, as one export in a file."""
 
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -21,11 +21,11 @@ from protocol.wire.records import Record
 async def recorded_lines(
     bus: Bus, requests: Sequence[str], agents: Collection[str], *, since: int = 0
 ) -> AsyncIterator[bytes]:
-    """Yield the events of requests, what these agents journaled for them, and what both name.
+    """Yield the events of requests, what these agents journaled for them, and what both refer to.
 
     Args:
-        requests: their ids; all requests where none is named.
-        since: of all requests, those that began at this time (UTC µs) or later are there whole.
+        requests: their ids; without any, all requests.
+        since: of all requests, those that began at this time (UTC µs) or later are complete.
 
     Raises OldForm, NotFound, BusError.
     """
@@ -50,6 +50,6 @@ async def recorded_lines(
 
 @contextmanager
 def recorded_file() -> Iterator[Path]:
-    """Yield the path of a file that only its owner can read, and that is gone with the block."""
+    """Yield the path of a file that only its owner can read, and that is removed with the block."""
     with tempfile.TemporaryDirectory(prefix="mesh-replay-") as folder:
         yield Path(folder) / "record.jsonl"

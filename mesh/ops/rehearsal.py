@@ -1,6 +1,6 @@
 """A rehearsal: sample requests go through a running fleet, and each result is compared with its sample.
 
-A viewer reads outcome, path, refusals and answer from the log. No agent is asked how it went.
+A viewer reads outcome, path, refusals and answer from the log. Agents are not asked about them.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from protocol.wire.ids import HUMAN
 OnMore = Callable[[Sequence[bytes]], None]
 
 AT_ONCE = 8
-"""Requests that are under way at a time."""
+"""Requests that are under way at the same time."""
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a request should come to."""
+    """The expected result of a request."""
 
     status: Literal["completed", "escalated", "failed"]
     path: tuple[str, ...] = ()
     """Agents that held it, in order, hand-backs included."""
     answer_has: tuple[str, ...] = ()
-    """Texts that the answer holds, in any case."""
+    """Texts that the answer contains, in any case."""
     refused: tuple[str, ...] = ()
     """Rules that refused something on the way."""
 
 
 class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a person answers to a request that came to them."""
+    """A person's answer to a request that came to them."""
 
     by: str
     answer: str
@@ -55,32 +55,32 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id_hint: str
     text: str
     kind: str
-    """`ruled`: a rule was written for it. Others show what happens where none was."""
+    """`ruled`: a rule was written for it. Others show what happens without a rule."""
     expect: Expected
     about: str = ""
     facts: tuple[Fact, ...] = ()
     story: str = ""
-    """A title, if the request is worth telling event by event."""
+    """A title, if the request is worth showing event by event."""
     decision: Decision | None = None
-    """What a person decides in a rehearsed story."""
+    """A person's decision in a rehearsed story."""
 
 
 RULED = "ruled"
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample, and what came of it."""
+    """One sample and its result."""
 
     sample: Sample
     told: Timeline | None
-    """None: not even taken up."""
+    """None if it was not even accepted."""
     bodies: tuple[bytes, ...]
     outcome: str
     """`completed`, `failed` …; `escalated`: open in the human queue; `unfinished`."""
     path: tuple[str, ...]
     refused: tuple[str, ...]
     wrong: tuple[str, ...]
-    """Each thing that is not as expected, with both; empty: as it should be."""
+    """Each difference from what was expected, with both values; empty if there is none."""
 
     @property
     def verdict(self) -> str:
@@ -93,7 +93,7 @@ UNFINISHED = "unfinished"
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Return the samples in a file, one a line. Raises UsageWrong with the line's number."""
+    """Return the samples in a file, one per line. Raises UsageWrong with the line's number."""
     samples = []
     try:
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):  # noqa: B007 - for the error
@@ -115,12 +115,12 @@ async def play(
     broken: asyncio.Event,
     on_more: OnMore = lambda bodies: None,
 ) -> AsyncIterator[Played]:
-    """Submit the samples, a few at a time, and yield what came of each in the samples' order.
+    """Submit the samples, a few at a time, and yield each result in the samples' order.
 
     Args:
-        within_s: what has not come to rest this long after its submit is unfinished.
-        broken: set when there is no use in waiting: what has not come to rest then is unfinished too.
-        on_more: given all events of a request so far, each time that there are more.
+        within_s: a request that has not come to rest this long after its submit (s) is unfinished.
+        broken: set when waiting is pointless: then requests that have not come to rest are unfinished, too.
+        on_more: called with all events of a request so far, whenever there are more.
     """
     given_up = asyncio.create_task(broken.wait())
     room = asyncio.Semaphore(AT_ONCE)
@@ -151,14 +151,14 @@ async def play(
 async def decide(
     operator_bus: Bus, viewer_bus: Bus, request: str, decision: Decision, on_more: OnMore
 ) -> None:
-    """Let a person answer a request that is theirs, and give out its events until it has ended."""
+    """Let a person answer a request that came to them, and report its events until it has ended."""
     await resolve(operator_bus, request, by=decision.by, answer=decision.answer)
     async for known in story_so_far(viewer_bus, request):
         on_more(known)
 
 
 async def _at_rest(bus: Bus, request: str, bodies: list[bytes], on_more: OnMore) -> None:
-    """Take a request's events into `bodies` as they come, until nothing moves any more."""
+    """Collect a request's events in `bodies` as they come, until nothing moves any more."""
     async for known in story_so_far(bus, request):
         bodies[:] = known
         on_more(known)
@@ -169,10 +169,10 @@ async def _at_rest(bus: Bus, request: str, bodies: list[bytes], on_more: OnMore)
 def judged(
     sample: Sample, bodies: Sequence[bytes], journals: Mapping[str, Sequence[StepEntry]] | None = None
 ) -> Played:
-    """Return what came of a sample, held against what should have.
+    """Compare the result of a sample with what was expected.
 
     Args:
-        journals: steps by journal, which are told with it.
+        journals: steps by journal, which are shown with it.
     """
     happened = decoded(bodies)
     told = timeline(happened, journals) if happened else None
@@ -247,7 +247,7 @@ def summary(all_played: Sequence[Played]) -> dict[str, Any]:
 
 
 def is_sound(all_played: Sequence[Played]) -> bool:
-    """Return True if everything came to rest, and everything that a rule was written for came out right."""
+    """Return True if everything came to rest, and every sample with a rule came out right."""
     return all(
         played.outcome != UNFINISHED and (played.sample.kind != RULED or not played.wrong)
         for played in all_played

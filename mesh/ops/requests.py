@@ -28,11 +28,11 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN
 
 T = TypeVar("T")
-_LOOK_S = 0.2
-_LOOKED_INTO = 50
+_POLL_S = 0.2
+_MOST_SEARCHED = 50
 """How many open requests are searched for a stuck one."""
-_QUIET_LOOKS = 10
-"""Looks in vain after which a request is reported missing."""
+_QUIET_PROBES = 10
+"""Probes without result after which a request is reported missing."""
 _MANY = 2_000
 """Events that are indexed in no time."""
 
@@ -45,12 +45,12 @@ async def from_index(
     whole: bool = False,
     on_work: Callable[[int], None] = lambda events: None,
 ) -> T:
-    """Return what `ask` returns for the index of requests, once it has reached the end of the log.
+    """Return the result of `ask` on the index of requests, once it has reached the end of the log.
 
     Args:
-        folder: of the index; None: a temporary one.
-        whole: index the log from its beginning first; otherwise a new index begins near the log's end.
-        on_work: is told how many events are still to be indexed, if they are many.
+        folder: of the index; None for a temporary one.
+        whole: True to index the log from its beginning first; otherwise a new index begins near its end.
+        on_work: called with the number of events still to be indexed, if there are many.
 
     Raises OldForm, BusError.
     """
@@ -67,39 +67,41 @@ async def from_index(
                 await asyncio.to_thread(feed.index.replace)
                 await feed.catch_up()
                 return await asyncio.to_thread(ask, feed.index)
-    except sqlite3.OperationalError:  # a full disk, for example: elsewhere there may be room
+    except sqlite3.OperationalError:  # such as a full disk: there may be room elsewhere
         if folder is None:
             raise
         return await from_index(bus, ask, folder=None, whole=whole, on_work=on_work)
 
 
 async def newest_stuck(bus: Bus, folder: Path | None) -> Timeline | None:
-    """Return the newest open request that is stuck, with why; else the newest that came to nothing.
+    """Return the newest stuck open request, with the reason; else the newest that ended without success.
 
-    Stuck is what waits for a person, its client, a thaw, or an agent that nobody serves. None if there is no
-    such request among the newest. Raises BusError.
+    A request is stuck if it waits for a person, its client, a thaw, or an agent that is not served. None if
+    there is no such request among the newest. Raises BusError.
 
     Args:
-        folder: of the index; None: a temporary one.
+        folder: of the index; None for a temporary one.
     """
 
-    def look(index: RequestIndex) -> tuple[list[Listed], list[Listed]]:
+    def probe(index: RequestIndex) -> tuple[list[Listed], list[Listed]]:
         ended = [
             each
             for status in ("refused", "failed")
             for each in index.page(Filter(tags=(f"status:{status}",)), limit=1, by_change=True)
         ]
         is_open = Filter(tags=("status:open",))
-        return index.page(is_open, limit=_LOOKED_INTO, by_change=True), ended
+        return index.page(is_open, limit=_MOST_SEARCHED, by_change=True), ended
 
-    still_open, ended = await from_index(bus, look, folder=folder)
+    still_open, ended = await from_index(bus, probe, folder=folder)
     for each in still_open:
         happened = (await read_each(bus, [each.request]))[each.request]
         if not happened:
             continue
-        told = await with_served(bus, timeline(happened))
-        if any(waits.for_ in (HUMAN, "thaw", told.client) or waits.served is False for waits in told.waiting):
-            return told
+        shown = await with_served(bus, timeline(happened))
+        if any(
+            waits.for_ in (HUMAN, "thaw", shown.client) or waits.served is False for waits in shown.waiting
+        ):
+            return shown
     for each in sorted(ended, key=lambda each: -each.last):
         if happened := (await read_each(bus, [each.request]))[each.request]:
             return timeline(happened)
@@ -124,10 +126,10 @@ async def with_forks(bus: Bus, told: Timeline, folder: Path | None) -> Timeline:
 
 
 class Steps:
-    """The steps of a request's turns, each shown once: as soon as it is journaled, and before what it led to.
+    """The steps of a request's turns, each shown once: when it is journaled, and before the event it led to.
 
     Args:
-        show: takes the next step.
+        show: called with the next step.
     """
 
     def __init__(self, bus: Bus, request: str, show: Callable[[JournaledStep], None]) -> None:
@@ -135,12 +137,12 @@ class Steps:
         self._from_seq: dict[str, int] = {}
         """By agent that had a turn."""
         self._waiting: list[JournaledStep] = []
-        """Read, and not shown."""
-        self._whose: dict[str, str] = {}
-        """By journal: the agent whose it is, once the event that opened it was shown."""
+        """Steps that were read and not yet shown."""
+        self._owners: dict[str, str] = {}
+        """The agent of each journal whose opening event was shown."""
         self.passed_over = set[str]()
 
-    async def look(self, happened: Sequence[AnyEvent]) -> None:
+    async def read(self, happened: Sequence[AnyEvent]) -> None:
         """Read what was journaled since the last call.
 
         Args:
@@ -157,19 +159,19 @@ class Steps:
                 self._from_seq[agent] = part[-1].seq + 1
 
     def show_until(self, event: AnyEvent | None = None) -> None:
-        """Show the steps of turns that were opened, up to an event if one is given; learn whose it opens."""
+        """Show the steps of opened turns, up to an event if one is given; then note whose turns it opens."""
         left = []
         for step in self._waiting:
-            whose = self._whose.get(step.journal)
-            if whose is None or (event is not None and step.record.at > event.at):
+            owner = self._owners.get(step.journal)
+            if owner is None or (event is not None and step.record.at > event.at):
                 left.append(step)
-            elif whose == step.agent:
+            elif owner == step.agent:
                 self._show(step)
             else:  # an agent can write under any turn's id
                 self.passed_over.add(f"{step.agent} {step.journal} {step.name}")
         self._waiting = left
         if event is not None:
-            self._whose |= owners_of((event,))
+            self._owners |= owners_of((event,))
 
 
 async def story_so_far(
@@ -179,29 +181,30 @@ async def story_so_far(
     steps: Steps | None = None,
     on_held_up: Callable[[str], None] = lambda why: None,
 ) -> AsyncIterator[Sequence[bytes]]:
-    """Yield a request's events each time that there are more of them; the last time when it has ended.
+    """Yield a request's events whenever there are more of them; for the last time when it has ended.
 
     Args:
-        steps: are shown meanwhile, too.
-        on_held_up: told once why nothing happens: the whole mesh is frozen; or the request is not in the
-            log, after a while.
+        steps: shown meanwhile, too.
+        on_held_up: called once with the reason if nothing happens: the whole mesh is frozen; or the request
+            is not in the log, after a while.
 
-    Raises Impossible where one of them is missing, and BusError when the bus cannot be read at the
-    beginning. It waits for a bus that goes away later.
+    Raises Impossible if an event is missing, and BusError if the bus cannot be read at the beginning. Waits
+    for a bus that goes away later.
     """
     bodies: list[bytes] = []
-    from_seq, looks = 1, 0
+    from_seq, probes = 1, 0
     head = await JetStreamLog(bus, leader=False).head(request)
-    stands = await mesh_freeze(bus)
-    if stands.frozen and (head is None or not has_ended(head.data)):
-        on_held_up(stands.notice if head is not None else await not_there(bus, request))
-        looks = _QUIET_LOOKS
+    freeze = await mesh_freeze(bus)
+    if freeze.frozen and (head is None or not has_ended(head.data)):
+        on_held_up(freeze.notice if head is not None else await not_there(bus, request))
+        probes = _QUIET_PROBES
     part = await up_to(bus, "LOG", subjects.evt_of(request), from_seq)
     while True:
         if steps is not None:
             happened = [codec.decode_event(stored.data) for stored in part]
-            look = functools.partial(steps.look, happened)  # after the events: what led to them is there
-            await bus.retry_unavailable(look)
+            # Read after the events, so that the steps that led to them are there.
+            read = functools.partial(steps.read, happened)
+            await bus.retry_unavailable(read)
         for kept in part:
             check_numbers(request, [kept.data], first=len(bodies))
             bodies.append(kept.data)
@@ -215,9 +218,9 @@ async def story_so_far(
         if part:
             from_seq = part[-1].seq + 1
         else:
-            await asyncio.sleep(_LOOK_S)
-            looks += 1
-            if not bodies and looks == _QUIET_LOOKS:
+            await asyncio.sleep(_POLL_S)
+            probes += 1
+            if not bodies and probes == _QUIET_PROBES:
                 on_held_up(f"there is no request {request} in the log yet; waiting")
         part = await bus.retry_unavailable(
             functools.partial(up_to, bus, "LOG", subjects.evt_of(request), from_seq)

@@ -1,9 +1,10 @@
 """`mesh requeue`: open turns that are in no queue are delivered again.
 
-A turn that is open in the log goes on when its agent is given the event of its round. On a bus that was
-copied while it ran, the consumer of the inbox may be ahead of the log: then nobody is given it. These turns
-are found, and their consumers begin again at the earliest of them. What they deliver besides is over. It is
-marked so first, and an agent acknowledges it unseen.
+A turn that is open in the log continues when its agent is given the event of its round. On a bus that was
+copied while it ran, the consumer of the inbox may be ahead of the log: then no agent is given the event.
+These turns are found, and their consumers begin again at the earliest of them. The other events that they
+then deliver are of turns that ended. Those are marked first, and an agent acknowledges them without running
+anything.
 """
 
 import asyncio
@@ -42,10 +43,10 @@ from protocol.wire.ids import HUMAN, TurnId
 from protocol.wire.records import Ended as EndMark
 
 STALE_S = 2.0
-"""How old an event must be before it is delivered: an agent takes one of the last second for a new one."""
+"""How old an event must be before it is delivered (s): agents take one of the last second for a new one."""
 _REQUEUED = "requeued"
 _API_S = 60.0
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class OpenTurn(NamedTuple):
@@ -56,9 +57,9 @@ class OpenTurn(NamedTuple):
     round: int
     agent: str
     inbox: str
-    """The agent's name, or that of an intent's inbox for an offer."""
+    """Name of the agent, or of an intent's inbox for an offer."""
     seq: int
-    """The event's sequence in LOG."""
+    """Sequence of the event in LOG."""
 
 
 class OpenRequests:
@@ -69,10 +70,10 @@ class OpenRequests:
         self._given: dict[str, dict[tuple[str, int], tuple[str, int]]] = {}
         """By request: where each round, and each offer, was given: inbox and sequence."""
         self.unreadable: dict[str, str] = {}
-        """Requests that nobody can fold, with the reason. Guards cannot go on with them either."""
+        """Requests that cannot be folded, with the reason. Guards cannot continue them either."""
 
     def take(self, seq: int, subject: str, data: bytes) -> None:
-        """Take the next event in."""
+        """Add the next event."""
         request = subject.rpartition(".")[2]
         if request in self.unreadable:
             return
@@ -98,12 +99,12 @@ class OpenRequests:
         return list(self._ledgers)
 
     def is_open(self, request: str, turn: str) -> bool:
-        """Return True if a turn, or an offer, is not over."""
+        """Return True if a turn, or an offer, has not ended."""
         ledger = self._ledgers.get(request)
         return ledger is not None and (turn in ledger.open or _is_offered(ledger, turn))
 
     def waiting(self) -> list[OpenTurn]:
-        """Return the rounds that agents have to work on, and the offers that nobody has claimed."""
+        """Return the rounds that agents have to work on, and the offers without a claim."""
         found = []
         for request, ledger in self._ledgers.items():
             deferred = {(one.turn, one.round) for one in ledger.deferred}
@@ -141,16 +142,16 @@ class Requeued(msgspec.Struct, frozen=True, kw_only=True):
     open: int = 0
     """Open requests."""
     unreadable: dict[str, str] = {}
-    """Requests that nobody can fold, with the reason."""
+    """Requests that cannot be folded, with the reason."""
 
 
 async def requeue(bus: Bus, *, dry_run: bool = False, leases: float = 2.0) -> Requeued:
-    """Deliver again what is open and lies in no queue, and arm timers that lack; return what was done.
+    """Deliver again what is open and in no queue, and arm missing timers; return what was done.
 
     Services may run meanwhile, and it may be run twice. Needs the admin's credentials. Raises BusError.
 
     Args:
-        leases: how many leases of an inbox are waited for, until it is known what instances have in hand.
+        leases: how many leases of an inbox to wait, to find out what instances have in hand.
     """
     fleet = await fleet_of(bus)
     stranded = [name for name in await stored_queues(bus) if await _is_stranded(bus, name, fleet)]
@@ -186,8 +187,8 @@ async def _storage(bus: Bus) -> Storage:
 async def _is_stranded(bus: Bus, queue: str, fleet: Fleet) -> bool:
     """Return True if guards would not be given every message that is in a queue, or comes into it.
 
-    An acknowledged message is taken out of a queue. So its consumers know of every one that is there, and
-    none is ahead of the queue's end: it would take new messages for old ones.
+    An acknowledged message is removed from a queue. So its consumers know of every message in it, and none
+    may be ahead of the queue's end: it would take new messages for old ones.
     """
     asked = {"subjects_filter": subjects.FIRED} if queue == TIMERS else {}
     state = (await bus.api(f"STREAM.INFO.{queue}", asked))["state"]
@@ -199,7 +200,7 @@ async def _is_stranded(bus: Bus, queue: str, fleet: Fleet) -> bool:
         except ApiError as error:
             if error.err_code != ApiCode.CONSUMER_NOT_FOUND:
                 raise
-            return False  # of a member that left the fleet
+            return False  # it is of a member that left the fleet
         if info["delivered"]["stream_seq"] > state["last_seq"]:
             return True
         given += info["num_pending"] + info["num_ack_pending"]
@@ -207,10 +208,10 @@ async def _is_stranded(bus: Bus, queue: str, fleet: Fleet) -> bool:
 
 
 async def _lost(bus: Bus, fleet: Fleet, waiting: Iterable[OpenTurn], within_s: float) -> list[OpenTurn]:
-    """Return which of these nobody will be given.
+    """Return which of these will not be delivered.
 
-    The order of the looks matters: an agent acknowledges its event once its proposal is stored, and a guard
-    takes that from its queue once the verdict is in the log.
+    The order of the checks matters: an agent acknowledges its event once its proposal is stored, and a guard
+    removes that from its queue once the verdict is in the log.
     """
     by_inbox: dict[str, list[OpenTurn]] = {}
     for each in waiting:
@@ -228,9 +229,9 @@ async def _lost(bus: Bus, fleet: Fleet, waiting: Iterable[OpenTurn], within_s: f
 async def _acknowledged(bus: Bus, inbox: str, turns: list[OpenTurn], within_s: float) -> list[OpenTurn]:
     """Return the turns whose events the consumer of their inbox will not deliver.
 
-    It does not say which events between the first that it waits for and the last that it delivered are
-    acknowledged, only how many are not. Those that nobody has in hand come again within a lease, and what is
-    over is acknowledged then. If nobody asks for work, nobody has any: it may be delivered once more.
+    It does not show which events between the first outstanding and the last delivered one are acknowledged,
+    only how many are not. Those in no instance's hands come again within a lease, and those of ended turns
+    are acknowledged then. If no instance asks for work, none has any: it may be delivered once more.
     """
     until_s, log = time.monotonic() + within_s, JetStreamLog(bus)
     while True:
@@ -247,7 +248,7 @@ async def _acknowledged(bus: Bus, inbox: str, turns: list[OpenTurn], within_s: f
             return lost + in_doubt
         if time.monotonic() > until_s:
             return lost
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
         turns = [turn for turn in turns if await _still_waits(log, turn)]
 
 
@@ -280,7 +281,7 @@ def starts_of(turns: Iterable[OpenTurn]) -> dict[str, int]:
 
 
 async def _starts_ahead(bus: Bus, fleet: Fleet) -> dict[str, int]:
-    """Return the log's end for each inbox whose consumer is beyond it: it would pass over what comes next."""
+    """Return the log's end for each inbox whose consumer is beyond it and would skip the next events."""
     end = int((await bus.api(f"STREAM.INFO.{LOG}"))["state"]["last_seq"])
     starts = {}
     for consumer in consumer_table(fleet):
@@ -305,10 +306,10 @@ async def mark_over(
     starts: Mapping[str, int],
     stored: AsyncIterator[tuple[int, str, bytes]],
 ) -> None:
-    """Mark the turns that are over among what the inboxes deliver from `starts` on.
+    """Mark the turns that have ended among those that the inboxes deliver from `starts` on.
 
-    An agent that meets a mark acknowledges the event. Without one it would run the turn from its journal, and
-    the journal of a request that has ended may have been taken out.
+    An agent that finds a mark acknowledges the event. Without a mark it would run the turn from its journal,
+    and the journal of an ended request may have been removed.
     """
     writer = Writer(bus, "ENDS", exact=False)
     done = set[str]()
@@ -320,7 +321,7 @@ async def mark_over(
             try:
                 event = codec.decode_event(data)
             except ProtocolError:
-                continue  # the agent says so, too
+                continue  # the agent finds that, too
             work = event.work
             if work is None or open_requests.is_open(place.request, work.turn):
                 continue
@@ -338,9 +339,9 @@ async def mark_over(
 
 
 async def _begin_again(bus: Bus, fleet: Fleet, starts: Mapping[str, int]) -> None:
-    """Make consumers of inboxes anew, so that they deliver from `starts` on, a moment later.
+    """Recreate the consumers of inboxes, so that they deliver from `starts` on, a moment later.
 
-    What an instance has in hand of such an inbox is delivered to another one, too. The journal fences the
+    What an instance of such an inbox has in hand is delivered to another one, too. The journal fences the
     first.
     """
     wanted = {each.name: each for each in consumer_table(fleet) if each.stream == LOG}
@@ -367,7 +368,7 @@ async def create_consumer(
 
 
 async def arm(bus: Bus, requests: Iterable[str], partitions: int) -> None:
-    """Have a guard check each request now: it appends what is due, and arms the next schedule."""
+    """Let a guard check each request now: it appends what is due, and arms the next schedule."""
     for request in requests:
         try:
             await arm_schedule(bus, request, time.time_ns() // 1000, partitions, after=0)

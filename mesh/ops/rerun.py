@@ -1,7 +1,7 @@
 """A rerun: a new submit, taken from the log at the handoff where the old request failed.
 
 Its effects would happen again under new keys. They are read from the journals, which are the agents' own
-records; what cannot be read there is left out.
+records; effects that cannot be read there are left out.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ from protocol.wire.ids import HUMAN, AgentName, RequestId
 from protocol.wire.records import DONE, Record
 
 SUMMARY_FACT = "rerun_summary"
-"""Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""
+"""Key of the fact with the old handoff's summary: a submit's own summary is its text's first line."""
 
 _KEPT = {
     "budget_exhausted": "with more budget the same turn goes on "
     "(mesh human resolve {} --again --budget tokens=N)",
     "budget_unpriced": "it keeps the prices that it began with, so that the same turn cannot go on",
 }
-"""Reasons of escalations that would recur if the same turn went on, with the explanation."""
+"""Reasons of escalations that would recur if the same turn continued, with the explanation."""
 
 
 class Rerun(NamedTuple):
@@ -42,34 +42,34 @@ class Rerun(NamedTuple):
 
     submit: Submit
     agent: str
-    """To whom it goes; empty for the entry agent of the fleet."""
+    """The agent that it goes to; empty for the entry agent of the fleet."""
     remarks: tuple[str, ...]
 
 
 def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str | None = None) -> Rerun:
     """Return a request's rerun: from its last agent turn, as that turn was given the work.
 
-    Facts (those withheld from that agent too, with their labels), artifacts, intent, allowed actions, keys
-    that must be carried, policy and conversation stay; the deadline and the budget begin again.
+    Facts (including those withheld from that agent, with their labels), artifacts, intent, allowed actions,
+    keys that must be carried, policy and conversation are kept; the deadline and the budget begin again.
 
     Args:
         happened: all events of the old request.
-        to: another agent than the one whose turn it was; then the intent is left out.
-        text: the new text, instead of the old one.
+        to: another agent than the one that had the turn; then the intent is left out.
+        text: the new text, in place of the old one.
 
-    Raises Impossible while it goes on without a person having been asked, UsageWrong where `text` is needed.
+    Raises Impossible while it continues and no person has been asked, UsageWrong if `text` is needed.
     """
     ledger = fold(happened)
-    remarks = _standing(ledger, happened)
+    remarks = _remarks(ledger, happened)
     if isinstance(ledger.ended, events.RequestRefused):
-        return _of_refused(ledger.ended, to, text, remarks)
+        return _of_refused_submit(ledger.ended, to, text, remarks)
     then, given = Ledger(), None
     for event in happened:
         then.apply(event)
         work = _opening(event)
         if work is not None and work.handoff.to_agent != HUMAN:
             given = (work.handoff, then.turns[work.turn].carried())
-    assert given is not None  # every request that was opened begins with an agent's turn
+    assert given is not None  # every opened request begins with an agent's turn
     handoff, carried = given
     facts = dict(carried.facts)
     old_text = facts.pop(TEXT_FACT, None)
@@ -95,11 +95,11 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
 
 
 async def submit(bus: Bus, again: Rerun) -> RequestId:
-    """Submit a rerun in the name whose connection this is; return the new request. Raises BusError."""
+    """Submit a rerun in the name of this connection; return the new request. Raises BusError."""
     return await Client(bus, bus.name).submit_whole(again.submit)
 
 
-def _standing(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:
+def _remarks(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:
     """Return remarks on the old request's state. Raises Impossible."""
     request = ledger.request
     if not ledger.is_open:
@@ -133,7 +133,7 @@ def _standing(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:
     )
 
 
-def _of_refused(
+def _of_refused_submit(
     ended: events.RequestRefused, to: str | None, text: str | None, remarks: tuple[str, ...]
 ) -> Rerun:
     """Return the rerun of a request that was never opened: the same submit again."""
@@ -151,7 +151,7 @@ def _of_refused(
 
 
 def _opening(event: AnyEvent) -> Assignment | None:
-    """Return the work of an event that opens a turn; a task's is its lead's business."""
+    """Return the work of an event that opens a turn; a task is up to its lead."""
     return event.work if event.opens_turn and event.work is not None and not event.work.task else None
 
 
@@ -177,7 +177,7 @@ def text_in(fact: Fact | None, instead: str = "--text", *, labelled: bool = Fals
 def grant_in(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
     """Return the budget that this agent was last granted; else the request's own.
 
-    A hand-back or a person passes on the rest of a grant only; that may be nothing, which is of no use.
+    A hand-back or a person passes on only the rest of a grant, which may be nothing and then is of no use.
     """
     for event in reversed(happened):
         work = _opening(event)
@@ -195,7 +195,7 @@ def grant_in(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """One effect, known by its key in every round that tried it."""
+    """One effect, identified by its key in every round that tried it."""
 
     agent: str
     turn: str
@@ -204,13 +204,13 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     key: str
     at: int
-    """When its intent was journaled, UTC µs."""
+    """When its intent was journaled (UTC µs)."""
     state: Literal["done", "not_proven"]
     """`not_proven`: there is an intent and no result. It may have happened."""
     arguments: Any = None
     """What its tool was called with, as far as it was recorded and is not secret."""
     result: Any = None
-    """If it is done: what the tool returned, or its refusal."""
+    """If it is done: the tool's result, or its refusal."""
 
 
 async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
@@ -221,7 +221,7 @@ async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
         _, _, agent, _, turn, name = kept.subject.split(".")
         record, step = codec.readable(kept.data, Record), name.removesuffix(DONE)
         if record is None or record.kind not in ("intent", "effect"):
-            continue  # the count of its attempts, another step, or nothing of ours
+            continue  # a mark of its attempts, another step, or a foreign message
         place = (agent, turn, record.key or step)
         effect = found.get(place) or Effect(
             agent=agent,

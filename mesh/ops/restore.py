@@ -1,7 +1,7 @@
 """`mesh restore`: a bus made from a backup.
 
-Streams are filled from the folder. What follows from the log is made from it: marks of turns that are over,
-consumers that begin at the earliest open round, timers. CONF comes last: services wait for the fleet in it.
+Streams are filled from the folder. What derives from the log is made from it: marks of ended turns, consumers
+that begin at the earliest open round, timers. CONF comes last: services wait for the fleet in it.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from protocol.wire import subjects
 from protocol.wire.config import DocumentInvalid, Fleet, read_fleet
 
 _GAP = "mesh.conf.gap"
-"""Uses up the sequences in CONF between two entries. Nothing reads it, and it is purged."""
+"""Fills the gaps of sequences in CONF between two entries. It is never read, and is purged."""
 _RESTORED = "mesh.restored"
-"""Metadata of LOG: the backup that it was made from, and if that came to its end."""
+"""Metadata of LOG: the backup that it was made from, and whether that was completed."""
 _CONF = "CONF"
 _ADDED = (SHADOW,)
 """Streams that backups of earlier versions lack. They begin empty; nothing depends on what they held."""
 _API_S = 60.0
 _UNDER_WAY = "mesh.restoring"
-"""A restore asks here if there is another one, and answers that it is there."""
+"""A restore asks here whether another one is running, and answers that it is."""
 _ANSWER_S = 1.0
-"""How long another restore may take to answer."""
+"""How long another restore may take to answer (s)."""
 _LEFT_OUT = ("first_seq",)
-"""Of a stream's old configuration: it is worked out anew."""
+"""Of a stream's old configuration: computed anew."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     through: int
     """The log's last sequence."""
     at: str
-    """When the last event was stored. What came later is not there."""
+    """When the last event was stored. Later ones are missing."""
     messages: int
     bytes: int
     open: int
@@ -63,11 +63,11 @@ async def restore(
 ) -> Restored:
     """Make the mesh of a backup on an empty bus; return what was made.
 
-    The fleet is written last, and services wait for it. A restore that was interrupted begins anew, on the
-    same bus. Needs the admin's credentials.
+    The fleet is written last, and services wait for it. An interrupted restore begins again, on the same bus.
+    Needs the admin's credentials.
 
     Args:
-        replicas: of every stream; by default as many as they had.
+        replicas: of every stream; by default as many as it had.
 
     Raises BackupUnusable before anything is written; RestoreFailed, BusError.
     """
@@ -98,7 +98,7 @@ async def restore(
 async def alone(bus: Bus) -> AsyncIterator[None]:
     """Keep other restores from a bus until this one ends or dies. Raises RestoreFailed, BusError.
 
-    Two that begin in the same moment may both be refused.
+    Two that begin at the same moment may both be refused.
     """
     own = secrets.token_bytes(8)
 
@@ -109,13 +109,13 @@ async def alone(bus: Bus) -> AsyncIterator[None]:
     here, answers = await bus.subscribe(_UNDER_WAY, answer), bus.new_inbox()
     try:
         there = asyncio.Event()
-        heard = await bus.subscribe(answers, lambda _: there.set(), most=1)
+        answers_seen = await bus.subscribe(answers, lambda _: there.set(), most=1)
         bus.send(_UNDER_WAY, own, reply=answers)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ANSWER_S):
                 await there.wait()
             raise RestoreFailed("another restore into this bus is under way: wait for its end")
-        await heard.close()
+        await answers_seen.close()
         yield
     finally:
         await here.close()
@@ -131,7 +131,7 @@ async def _make(
     progress: Progress,
 ) -> None:
     there = (await listing(bus)).streams
-    if not _has_conf(there, manifest):  # else services may have begun: only the last step is missing
+    if not _has_conf(there, manifest):  # otherwise services may have begun, and only the last step is missing
         await _clear(bus, there, manifest)
         for name in sorted(configs.keys() - {_CONF}, key=lambda name: name != LOG):
             first = _first(manifest.streams[name])
@@ -144,7 +144,7 @@ async def _make(
         await _open_queues(bus, folder, manifest, fleet, open_requests, configs)
         await _fill_conf(bus, folder, manifest.streams[_CONF], configs[_CONF])
     await update_stream(bus, {**configs[_CONF], "first_seq": _first(manifest.streams[_CONF])})
-    await bus.publish(f"{subjects.CONF_CHANGED}.fleet")  # for services that wait for one
+    await bus.publish(f"{subjects.CONF_CHANGED}.fleet")  # for services that wait for a fleet
     config = (await bus.api(f"STREAM.INFO.{LOG}"))["config"]
     await update_stream(bus, {**config, **_marked(config, manifest, "done")})
 
@@ -157,7 +157,7 @@ async def _open_queues(
     open_requests: OpenRequests,
     configs: Mapping[str, Any],
 ) -> None:
-    """Make what follows from the log: marks of turns that are over, consumers, timers."""
+    """Make what derives from the log: marks of ended turns, consumers, timers."""
     starts = starts_of(open_requests.waiting())
     await mark_over(bus, open_requests, starts, _events_in(folder, manifest.streams[LOG]))
     await asyncio.sleep(STALE_S)
@@ -169,14 +169,14 @@ async def _open_queues(
 
 
 def _has_conf(there: Mapping[str, Any], manifest: Manifest) -> bool:
-    """Return True if a restore of this backup has written everything, and did not come to say so."""
+    """Return True if a restore of this backup has written everything except its final mark."""
     conf = there.get(_CONF)
     is_whole = conf is not None and conf["state"]["last_seq"] >= manifest.streams[_CONF].through
     return is_whole and _mark(there) == f"{manifest.head} begun"
 
 
 def _mark(there: Mapping[str, Any]) -> str:
-    """Return what the log's stream says about the backup that it was made from; empty if it says nothing."""
+    """Return the mark of the backup that the log's stream was made from; empty if it has none."""
     metadata = (there.get(LOG) or {}).get("config", {}).get("metadata") or {}
     return str(metadata.get(_RESTORED, ""))
 
@@ -210,14 +210,14 @@ def _fleet_in(folder: Path, manifest: Manifest) -> Fleet:
             try:
                 found = read_fleet(message.data)
             except DocumentInvalid:
-                continue  # guards go by the last one that they can read, too
+                continue  # guards also use the last one that they can read
     if found is None:
         raise BackupUnusable(f"{folder} holds no fleet that can be read")
     return found
 
 
 async def _clear(bus: Bus, there: Mapping[str, Any], manifest: Manifest) -> None:
-    """Take away what an interrupted restore of the same backup left.
+    """Remove what an interrupted restore of the same backup left.
 
     Raises RestoreFailed if the bus has anything else.
     """
@@ -228,7 +228,7 @@ async def _clear(bus: Bus, there: Mapping[str, Any], manifest: Manifest) -> None
             f"the bus is not empty: it has {', '.join(sorted(there)[:5])} and {max(0, len(there) - 5)} more "
             "streams; restore into a server with an empty store"
         )
-    for name in sorted(there, key=lambda name: name == LOG):  # LOG last: it has the mark
+    for name in sorted(there, key=lambda name: name == LOG):  # LOG last, because it has the mark
         await delete_stream(bus, name)
 
 
@@ -256,7 +256,7 @@ async def _events_in(folder: Path, log: BackupStream) -> AsyncIterator[tuple[int
 
 
 async def _fill_conf(bus: Bus, folder: Path, stream: BackupStream, config: Mapping[str, Any]) -> None:
-    """Write CONF with the sequences that it had: events name the fleet by them."""
+    """Write CONF with its old sequences: events name the fleet by them."""
     following = _first(stream)
     await create_stream(bus, {**config, "first_seq": following, "deny_delete": False, "republish": None})
     writer = Writer(bus, _CONF, exact=True)

@@ -28,14 +28,14 @@ from protocol.wire.records import Card
 from protocol.wire.subjects import BREAKERS, FLEET, FREEZE, card
 
 _AT_ONCE = 32
-"""Agents that are asked side by side."""
+"""Agents that are asked concurrently."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One process that serves an agent, by its own word."""
+    """A process that serves an agent, by its own account."""
 
     id: str
-    """Empty: it is there and does not say who it is."""
+    """Empty if it is there and does not identify itself."""
     version: str
     started: str = ""
     handled: int = 0
@@ -86,7 +86,7 @@ async def card_of(bus: Bus, agent: str) -> Card | None:
 
 
 async def inbox_state(bus: Bus, agent: str) -> tuple[int, int]:
-    """Return how many handoffs an agent has not acknowledged, and from where in the log the oldest is."""
+    """Return how many handoffs an agent has not acknowledged, and the place of the oldest in the log."""
     info = await bus.api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}")
     return int(info["num_pending"]) + int(info["num_ack_pending"]), int(info["ack_floor"]["stream_seq"]) + 1
 
@@ -106,15 +106,15 @@ async def instances(bus: Bus, agents: Iterable[str]) -> dict[str, tuple[Instance
 
 
 async def _instances_of(bus: Bus, agent: str) -> tuple[Instance, ...]:
-    """Return the instances that send statistics, and the one that answers a ping.
+    """Return the instances that send statistics, or the one that answers a ping.
 
-    An agent need not say more than that it is there; a silent one has no id.
+    An agent need not report more than that it is there; such an instance has no id.
     """
     pinged = await ping(bus, agent)
     if pinged is None:
         return ()
-    told = [_instance(data, agent) for data in await statistics(bus, agent)]
-    found = {each.id: each for each in told if each is not None}
+    reported = [_instance(data, agent) for data in await statistics(bus, agent)]
+    found = {each.id: each for each in reported if each is not None}
     there = _instance(pinged, agent) or Instance(id="", version="")
     if not found or there.id:
         found.setdefault(there.id, there)
@@ -139,7 +139,7 @@ class _Stats(msgspec.Struct, frozen=True):
 
 
 def _instance(data: bytes, agent: str) -> Instance | None:
-    """Return the instance that answered, by its own word; None if it does not serve `agent`."""
+    """Return the instance that answered, by its own account; None if it does not serve `agent`."""
     stats = codec.readable(data, _Stats)
     if stats is None or stats.name != agent:
         return None
@@ -154,42 +154,42 @@ def _instance(data: bytes, agent: str) -> Instance | None:
     )
 
 
-async def with_served(bus: Bus, told: Timeline) -> Timeline:
-    """Return an open request's story with the agents that it waits for marked as served or not.
+async def with_served(bus: Bus, shown: Timeline) -> Timeline:
+    """Return a request's timeline, with the agents that it waits for marked as served or not.
 
-    The log does not have that, and a story is true without it. Raises BusError.
+    This is not in the log, and a timeline is true without it. Raises BusError.
     """
-    names = {waiting.for_ for waiting in told.waiting} - {HUMAN, "thaw", told.client}
+    names = {waiting.for_ for waiting in shown.waiting} - {HUMAN, "thaw", shown.client}
     agents = tuple(name for name in names if not name.startswith(ANYBODY))
     try:
         served = await asyncio.gather(*(is_served(bus, agent) for agent in agents))
     except Denied:
-        return told
+        return shown
     there = dict(zip(agents, served, strict=True))
     waits = tuple(
-        msgspec.structs.replace(waiting, served=there.get(waiting.for_)) for waiting in told.waiting
+        msgspec.structs.replace(waiting, served=there.get(waiting.for_)) for waiting in shown.waiting
     )
-    return msgspec.structs.replace(told, waiting=waits)
+    return msgspec.structs.replace(shown, waiting=waits)
 
 
 # --- breakers -------------------------------------------------------------------------------------
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
-    """The breaker of an agent: open, it keeps work from one that failed too often."""
+    """The breaker of an agent: while open, it gives no work to an agent that failed too often."""
 
     agent: str
     state: BreakerState
     since: int
-    """UTC µs."""
+    """In UTC µs."""
     failures: int
-    """Turns that failed lately, while it is closed."""
+    """Recent failed turns, while it is closed."""
     unreadable: str = ""
-    """Why its entry cannot be read, which guards take for open."""
+    """Why its entry cannot be read; guards then take it for open."""
 
 
 async def breakers(bus: Bus) -> list[Breaker]:
-    """Return the breakers that anything is known of; an agent without one is given work. Raises BusError."""
+    """Return the known breakers; an agent without one is given work. Raises BusError."""
     found = []
     for kept in await newest(bus, "CONF", BREAKERS):
         agent = kept.subject.rpartition(".")[2]
@@ -209,7 +209,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     """A freeze, of a request or of the whole mesh."""
 
     by: str
-    """The person."""
+    """The person who froze it."""
     since: int
     """UTC µs."""
     reason: str
@@ -218,7 +218,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Who did it, since when, and why."""
+        """Who froze it, since when, and why."""
         who = named(self.by, self.sender) or "somebody"
         return f"by {who} since {when(self.since)}" + (f": {self.reason}" if self.reason else "")
 
@@ -230,14 +230,14 @@ class MeshFreeze(Frozen, frozen=True, kw_only=True):
 
     @property
     def notice(self) -> str:
-        """That the mesh is frozen, and what ends it."""
+        """A sentence that the mesh is frozen, and what ends it."""
         return f"the whole mesh is frozen {self.in_words}; mesh thaw lets it go on"
 
 
 async def mesh_freeze(bus: Bus) -> MeshFreeze:
     """Return the freeze of the whole mesh, or its end. Raises BusError.
 
-    An entry that cannot be read is a freeze, as it is to guards.
+    An unreadable entry counts as a freeze, as it does for guards.
     """
     kept = await get(bus, "CONF", FREEZE)
     entry, at = FreezeEntry(), 0

@@ -24,15 +24,15 @@ from protocol.wire.ids import HUMAN, submitter_of
 from protocol.wire.moves import Transfer
 
 TEXT = 1_000
-"""Characters of a text that the index has."""
+"""Characters of a text that the index keeps."""
 _TRAIL = 12
 """Names of a trail that a list shows, from its end."""
 COSTS = (0, 6, 7, 8, 9, 10, 11)
-"""Powers of ten, of nano-dollars, that have a tag; 0 is any cost at all."""
+"""Powers of ten of nano-dollars that have a tag; 0 means any cost at all."""
 _WORD = re.compile(r"[^\W_]+")
 STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled", "unreadable")
-"""The states of a request, and two kinds of open ones: `human`, which people have to do something about, and
-`frozen`. Those are asked for as a status is; their status is `open` everywhere."""
+"""The states of a request, and two kinds of open ones: `human`, on which people have to act, and `frozen`.
+These can be filtered for like a status; their status is `open` everywhere."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,19 +42,19 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """`open`, how it ended, or `unreadable`."""
     holder: str
-    """Who has to act; empty when nobody has."""
+    """Who has to act; empty if no one has."""
     type: str
-    """The newest event's type."""
+    """Type of the newest event."""
     at: int
-    """UTC µs of the newest event."""
+    """Time of the newest event (UTC µs)."""
     events: int
     frozen: Frozen | None = None
     conversation: str | None = None
     text: str = ""
-    """What its client wrote; only the beginning of a long text."""
+    """What its client wrote; of a long text only the beginning."""
     client: str
     opened: int
-    """UTC µs of its first event."""
+    """Time of its first event (UTC µs)."""
     nano_dollars: int = 0
     tokens: int = 0
     model_calls: int = 0
@@ -62,7 +62,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = ""
     """The rule of the newest refusal."""
     trail: str = ""
-    """Everybody who held the work, in order; the newest of many."""
+    """All holders of the work, in order; of many, the newest."""
     hops: int = 0
     """How often work was given to someone."""
     depth: int = 0
@@ -76,24 +76,24 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexRow(NamedTuple):
-    """A request as it is indexed."""
+    """A request in the index."""
 
     listed: Listed
     tags: frozenset[str]
     words: str
-    """The words that a search finds, as `words_of` returns them."""
+    """The words that a search finds, as returned by `words_of`."""
     counts: RequestCounts = RequestCounts()
     """What statistics count of it."""
 
 
 def words_of(*texts: str) -> str:
-    """Return the words of texts apart by spaces, without case and accents."""
+    """Return the words of texts separated by spaces, without case and accents."""
     plain = unicodedata.normalize("NFKD", " ".join(texts).casefold())
     return " ".join(_WORD.findall("".join(char for char in plain if not unicodedata.combining(char))))
 
 
 def version_tag(agent: str, version: str) -> str:
-    """Return the tag of requests in which an agent's turn ran as a version; it has no space."""
+    """Return the tag of requests in which an agent ran a turn with this version; it has no space."""
     return f"version:{agent}={quote(version, safe='')}"
 
 
@@ -108,7 +108,7 @@ def rerun_tag(request: str) -> str:
 
 
 class EdgeCount(NamedTuple):
-    """How often work passed from one name to another, and how often it was refused."""
+    """How often work passed from one name to another, and how often that was refused."""
 
     giver: str
     taker: str
@@ -120,10 +120,10 @@ class EdgeCount(NamedTuple):
 
 
 def holder_of(ledger: Ledger) -> str:
-    """Return who has to act; empty when nobody has."""
+    """Return who has to act; empty if no one has."""
     if not ledger.is_open:
         return ""
-    acting = (turn for turn in ledger.open.values() if turn.state != "delegated")  # not leads that wait
+    acting = (turn for turn in ledger.open.values() if turn.state != "delegated")  # without waiting leads
     holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in acting)
     return HUMAN if is_for_people(ledger) else ", ".join(map(str, holders))
 
@@ -144,7 +144,7 @@ class FoldedRequest:
         self.batches = set[str]()
 
     def take(self, event: AnyEvent) -> EdgeCount | None:
-        """Take in the next event; return between whom work passed, or was not to pass. Raises BrokenLog."""
+        """Add the next event; return between whom work passed, or would have passed. Raises BrokenLog."""
         self.ledger.apply(event)
         self._hops.take(event, self.ledger)
         if event.n == 0:
@@ -182,7 +182,7 @@ class FoldedRequest:
         return None
 
     def row(self, last: int) -> IndexRow:
-        """Return it as it is indexed; `last` is the place of its newest event."""
+        """Return its row in the index; `last` is the place of its newest event."""
         ledger, newest = self.ledger, self.ledger.head
         assert newest is not None
         spent = budget.NOTHING
@@ -232,7 +232,7 @@ class FoldedRequest:
 
 
 def folded_from(happened: Sequence[AnyEvent] | None) -> FoldedRequest | None:
-    """Return a request folded; None if it cannot be."""
+    """Return a folded request; None if it cannot be folded."""
     folded = FoldedRequest()
     try:
         for event in happened or ():
@@ -243,10 +243,10 @@ def folded_from(happened: Sequence[AnyEvent] | None) -> FoldedRequest | None:
 
 
 def unreadable(stored: StoredMessage, before: IndexRow | None = None) -> IndexRow:
-    """Return the row of a request that cannot be folded, by its newest event.
+    """Return the row of a request that cannot be folded, from its newest event.
 
     Args:
-        before: its row so far. It keeps the text by which it is found.
+        before: its row so far. It keeps the text that finds it.
     """
     seen = header_of(stored.data)
     assert seen is not None

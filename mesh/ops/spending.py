@@ -1,7 +1,8 @@
-"""The cost of model calls, by the agents' reports, and by their journals where a report is missing.
+"""The cost of model calls, from the agents' reports, and from their journals where a report is missing.
 
-Reports of turns count. A turn that still runs has not reported all, nor has one that a cancel, a deadline or
-a timeout ended. On the bus its journal adds the rest, so that the sum is what has been spent until now.
+The reports of turns count. A running turn has not reported everything, nor has one that was ended by a
+cancel, a deadline or a timeout. On the bus its journal adds the rest, so the sum is what has been spent until
+now.
 """
 
 from collections.abc import Sequence
@@ -24,31 +25,31 @@ from protocol.wire.prices import UNUSED, Metered
 from protocol.wire.subjects import EVENTS, evt_of
 
 By = Literal["agent", "edge", "model", "client", "request", "turn", "lead", "worker"]
-"""The keys by which costs can be summed up."""
+"""The keys by which costs can be summed."""
 _NO_MODEL = "(no model named)"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What one agent, model, request … cost."""
+    """The cost of one agent, model, request …"""
 
     name: str
     nano_dollars: int
     model_calls: int
     unpriced_calls: int
-    """Calls of models that have no price: the dollars are too few by them."""
+    """Calls of models without a price, which the dollars leave out."""
     tokens: int
     prompt_tokens: int
     input_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
     cached_share: float | None
-    """How much of the prompts came from the vendor's cache; None without a prompt."""
+    """The share of the prompts that came from the vendor's cache; None without a prompt."""
     output_tokens: int
     thinking_tokens: int
 
 
 class SpendingReport(msgspec.Struct, frozen=True):
-    """What was spent, summed up."""
+    """The spending, summed."""
 
     by: By
     rows: list[Row]
@@ -56,24 +57,24 @@ class SpendingReport(msgspec.Struct, frozen=True):
 
 
 class Reported(NamedTuple):
-    """A report, and what has to be known to read it."""
+    """A report, and what is needed to read it."""
 
     report: SpendingReport
     unpriced: list[str]
     """Models without a price."""
     missing: int
-    """Turns of which no report tells, and no journal: a file has none."""
+    """Turns in no report and no journal: a file has no journals."""
     passed_over: set[str]
     """Steps that cannot be read, or cannot be true."""
     unreadable: dict[str, str]
-    """Requests that count up to their first event that cannot be read, and why it cannot."""
+    """Requests that count up to their first unreadable event, with the reason."""
 
 
 async def spent_on_bus(bus: Bus, request: str | None, *, by: By, since: int = 0) -> Reported:
-    """Return what a request cost, or everything in the log.
+    """Return the cost of a request, or of everything in the log.
 
     Args:
-        since: leave out what was reported earlier (UTC µs); a turn counts whole, at its newest report.
+        since: leave out what was reported earlier (UTC µs); a turn counts as a whole, at its newest report.
 
     Raises NotFound, BusError.
     """
@@ -82,7 +83,7 @@ async def spent_on_bus(bus: Bus, request: str | None, *, by: By, since: int = 0)
     async for kept in every(bus, "LOG", EVENTS if request is None else evt_of(request)):
         _take(account, kept.subject.rpartition(".")[2], kept.data, unreadable)
     if request is not None and kept is None:
-        await request_bodies(bus, request)  # which says why there is nothing
+        await request_bodies(bus, request)  # which reports why there is nothing
     for turn in account.unreported:
         found = await journaled(bus, turn.request, (turn.agent,), turn.journal, passed_over=passed_over)
         for step in found:
@@ -102,7 +103,7 @@ def spent_in_file(path: Path, *, by: By, since: int = 0) -> Reported:
 
 
 def _take(account: Spending, request: str, body: bytes, unreadable: dict[str, str]) -> None:
-    """Count an event; of each request the events up to the first that cannot be read."""
+    """Count an event; in each request, up to its first unreadable event."""
     if request not in unreadable:
         try:
             account.take(codec.decode_event(body))
@@ -149,7 +150,7 @@ def _by_model(lines: Sequence[Spent]) -> list[Row]:
 
 
 def _row(name: str, lines: Sequence[Spent]) -> Row:
-    """Return what turns cost together."""
+    """Return the total cost of turns."""
     usage, unpriced = spending.total(lines), sum(line.unpriced_calls for line in lines)
     models = sum(usage.models.values(), UNUSED)
     return _metered(name, models, usage.nano_dollars, usage.model_calls, usage.tokens, unpriced)

@@ -1,7 +1,7 @@
 """Statistics of requests, from their index: edges, depths, refusals, ping-pong, times, costs and days.
 
-Each is a sum over rows that the index keeps for each request, so that a log of a million events is read in no
-part again. Times of an edge come from buckets that are 19% apart.
+Each is a sum over rows that the index keeps for each request, so no part of a log of a million events is read
+again. Times of an edge come from buckets that are 19% apart.
 """
 
 import time
@@ -17,36 +17,36 @@ from mesh.ops.index import RequestIndex, SubsetReader
 from mesh.ops.where import Filter
 
 QUIET_S: Final = 900
-"""An open request in which nothing happened for so long is counted as quiet."""
+"""An open request in which nothing happened for this long (s) counts as quiet."""
 _DAY_US: Final = 86_400_000_000
 
 
 class EdgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Hops from one name to another. Times are seconds, of hops that are over."""
+    """Hops from one name to another. Times are in seconds, of hops that have ended."""
 
     giver: str
     taker: str
     passed: int
     refused: int
     open: int = 0
-    """Hops that are not over."""
+    """Hops that have not ended."""
     mean_s: float | None = None
-    """How long a hop lasted, its time in the queue included; None where none is over."""
+    """Mean duration of a hop, including its time in the queue; None if none has ended."""
     p50_s: float | None = None
     p95_s: float | None = None
     waited_s: float | None = None
-    """How much of the mean a hop waited: for a reply, another try, its tasks, or a person's word."""
+    """How much of the mean a hop waited: for a reply, another try, its tasks, or a person."""
     nano_dollars: int = 0
-    """What the takers reported, all together."""
+    """Total cost that the takers reported."""
 
 
 class RuleStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rule refused."""
+    """The refusals of one rule."""
 
     rule: str
     refused: int
     requests: int
-    """In how many requests."""
+    """Number of requests with such a refusal."""
 
 
 class DayStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +70,11 @@ class StuckStatistics(msgspec.Struct, frozen=True, kw_only=True):
     quiet: int
     """Those in which nothing happened for 15 minutes."""
     since: int
-    """UTC µs of the newest event of the one that has been quiet for longest."""
+    """Newest event (UTC µs) of the request that has been quiet for longest."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to count of some requests."""
+    """All counts of some requests."""
 
     requests: int
     events: int
@@ -86,29 +86,29 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     ping_pong_requests: int
     nano_dollars: int
     depths: Mapping[int, int]
-    """How many requests went so deep at most."""
+    """Number of requests by their greatest depth."""
     edges: tuple[EdgeStatistics, ...]
-    """Those with the most hops first."""
+    """Edges with the most hops first."""
     rules: tuple[RuleStatistics, ...]
     days: tuple[DayStatistics, ...]
-    """The oldest first; a day without a request is left out."""
+    """Oldest first; days without a request are left out."""
     stuck: tuple[StuckStatistics, ...]
-    """Those with the most quiet requests first."""
+    """Holders with the most quiet requests first."""
     human: int
-    """Open requests in which people must act."""
+    """Open requests on which people must act."""
     frozen: int
 
     @property
     def ping_pong_share(self) -> float:
-        """How many of the hops went to and fro again."""
+        """Share of the hops that went to and fro again."""
         return self.ping_pong / self.hops if self.hops else 0.0
 
 
 def statistics(index: RequestIndex, wanted: Filter, *, now: int | None = None) -> Statistics:
-    """Return the statistics of the requests that are wanted.
+    """Return the statistics of the wanted requests.
 
     Args:
-        now: UTC µs; the clock's by default.
+        now: the present (UTC µs); by default from the clock.
     """
     with index.reading_of(wanted) as subset:
         days, depths, (ping_pong, ping_pong_requests) = _days(subset)
@@ -144,7 +144,7 @@ _Row = tuple[Any, ...]
 
 
 def _days(subset: SubsetReader) -> tuple[list[DayStatistics], Counter[int], tuple[int, int]]:
-    """Return days, how many requests went how deep, and how often and in how many it went to and fro."""
+    """Return days, the number of requests by depth, and how often and in how many work went to and fro."""
     rows = subset.read(
         f"SELECT opened / {_DAY_US}, status, depth, count(*), sum(events), sum(hops), sum(refusals),"
         " total(nano_dollars), sum(ping_pong), sum(ping_pong > 0)"
@@ -176,7 +176,7 @@ def _day(day: int, rows: Iterable[_Row]) -> DayStatistics:
 
 
 def _date(day: int) -> str:
-    """Return a day since 1970 as ISO-8601; `?` for one that no calendar has."""
+    """Return a day since 1970 as ISO-8601; `?` for a day outside the calendar."""
     try:
         return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
     except (ValueError, OverflowError, OSError):
@@ -220,7 +220,7 @@ def _edge(edge: tuple[str, str], buckets: Sequence[_Row], refused: int) -> EdgeS
 
 
 def _quantile(over: Sequence[tuple[int, int]], count: int, share: float) -> float | None:
-    """Return the time, s, which this share of hops did not exceed; None without any."""
+    """Return the time (s) that this share of hops did not exceed; None without any."""
     left = count * share
     for bucket, passed in over:
         left -= passed

@@ -1,7 +1,7 @@
 """`mesh human watch`: finds what people must act on, in the log as it grows and in DEAD.
 
-Everything is told at least once for each watch, in the order of the log; a broker that restarts costs
-time and nothing else. An alarm shows its request as it was when the event was written.
+Everything is reported at least once by each watch, in the order of the log. A broker restart costs time and
+nothing else. An alarm shows its request as it was when the event was written.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from protocol.wire import events, subjects
 from protocol.wire.ids import HUMAN
 from protocol.wire.records import DeadLetter
 
-_DEAD_LOOK_S = 1.0
+_DEAD_POLL_S = 1.0
 
 _INTERESTING: dict[str, What] = {
     events.type_of(events.EscalationRaised): "escalation",
@@ -32,24 +32,24 @@ _INTERESTING: dict[str, What] = {
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a person should know of."""
+    """Something that a person should know about."""
 
     what: Literal["escalation", "ask", "doubt", "dead_letter"]
     at: int
-    """UTC µs."""
+    """In UTC µs."""
     request: str
-    """Empty for a dead letter about none."""
+    """Empty for a dead letter about no request."""
     agent: str
     """The agent whose turn it was or is; for a dead letter, the sender."""
     summary: str
     reason: str
     url: str
-    """The bus."""
+    """Address of the bus."""
     waiting: Waiting | None = None
     seq: int | None = None
     """A dead letter's number in `mesh dead ls`."""
     tier_name: str = ""
-    """Which tier of the fleet's people it is for; empty where the fleet names none."""
+    """The tier of the fleet's people that it is for; empty if the fleet names none."""
     id: str = ""
     """The same whenever this is reported: `<request>-<event>`, or `dead-<number>`; without a `.`."""
 
@@ -67,8 +67,8 @@ class Watch:
     """One watch on a bus, as an operator or a viewer.
 
     Args:
-        url: where the bus is, for those who are told.
-        on_unreadable: told of requests that could not be looked into.
+        url: where the bus is, for those who get the alarms.
+        on_unreadable: called with requests that could not be read.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Watch:
         self._on_unreadable = on_unreadable
         self._log = JetStreamLog(bus, leader=False)
         self.place: WatchPoint | None = None
-        """How far the alarms yielded so far have come; None until all that waited at the beginning is."""
-        self._told: set[tuple[str, int]] = set()
-        """(request, event) of what was waiting when the watch began."""
+        """How far the yielded alarms have come; None until all that waited at the beginning are yielded."""
+        self._at_start: set[tuple[str, int]] = set()
+        """(request, event) of what waited when the watch began."""
 
     async def alarms(
         self,
@@ -91,16 +91,16 @@ class Watch:
         goes_on: bool = True,
         on_begun: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Alarm]:
-        """Yield alarms as they come, each with the tier that has it by the fleet as it is then.
+        """Yield alarms as they come, each with the tier that has it according to the current fleet.
 
         Args:
-            since: begin with what was raised from this time on (RFC 3339), settled since or not.
-            after: begin with what was raised after this place, settled since or not.
+            since: begin with what was raised from this time on (RFC 3339), even if it is settled.
+            after: begin with what was raised after this place, even if it is settled.
             waiting: without `since` and `after`: begin with what waits for people now.
-            goes_on: whether to wait for more; if not, it ends with the log as it is.
+            goes_on: True to wait for more; if not, end with the current end of the log.
             on_begun: called when all that waited at the beginning was yielded, and `place` is known.
 
-        Raises BusError when the bus cannot be reached at the beginning.
+        Raises BusError if the bus cannot be reached at the beginning.
         """
         async for alarm in self._alarms(since, after, waiting, goes_on, on_begun):
             fleet = await self._bus.retry_unavailable(lambda: people_of(self._bus))
@@ -123,8 +123,8 @@ class Watch:
             found = await queue(self._bus)
             self._on_unreadable(found.unreadable)
             for each in found.waiting:
-                self._told.add((each.request, each.n))
-                yield self._of(each)
+                self._at_start.add((each.request, each.n))
+                yield self._alarm(each)
         self.place = WatchPoint(log=log_from - 1, dead=dead_from - 1)
         on_begun()
         if goes_on:
@@ -146,9 +146,9 @@ class Watch:
         self.place = msgspec.structs.replace(self.place, **moved)
 
     async def _begin(self, stream: str, subject: str, since: str | None, after: int | None) -> int:
-        """Return the sequence to begin with: of the first message since a time, else of the next one.
+        """Return the sequence to begin with: of the first message since a time, else of the next message.
 
-        A place beyond the stream's end belongs to an earlier stream of that name, since replaced.
+        A place beyond the stream's end belongs to an earlier stream of that name.
         """
         start, last = await bounds(self._bus, stream)
         if after is not None:
@@ -157,7 +157,7 @@ class Watch:
         return last + 1 if first is None else first.seq
 
     async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[tuple[int, Alarm]]:
-        """Yield what both sources bring, as it comes, each with its sequence in its source."""
+        """Yield the alarms of both sources as they come, each with its sequence in its source."""
         found = asyncio.Queue[tuple[int, Alarm] | Exception]()
 
         async def put(source: AsyncIterator[tuple[int, Alarm]]) -> None:
@@ -186,16 +186,16 @@ class Watch:
         following = self._log.follow(from_seq, tail=tail)
         async with contextlib.aclosing(following) as stored_events:
             async for stored in stored_events:
-                event = _of_interest(stored)
-                if event is not None and (event.request, event.n) not in self._told:
-                    yield stored.seq, await self._looked_into(event)
+                event = _raising_header(stored)
+                if event is not None and (event.request, event.n) not in self._at_start:
+                    yield stored.seq, await self._alarm_for(event)
 
-    async def _looked_into(self, event: EventHeader) -> Alarm:
-        """Return the alarm that an event raises, with what its request was like then."""
+    async def _alarm_for(self, event: EventHeader) -> Alarm:
+        """Return the alarm that an event raises, with its request as it was then."""
         try:
             stored = await self._bus.retry_unavailable(lambda: self._log.read(event.request))
             happened = decoded([each.data for each in stored][: event.n + 1])
-            return next(self._of(each) for each in waiting_in(happened) if each.n == event.n)
+            return next(self._alarm(each) for each in waiting_in(happened) if each.n == event.n)
         except BusError:
             raise
         except (MeshError, StopIteration):
@@ -210,7 +210,7 @@ class Watch:
                 id=f"{event.request}-{event.n}",
             )
 
-    def _of(self, waiting: Waiting) -> Alarm:
+    def _alarm(self, waiting: Waiting) -> Alarm:
         return Alarm(
             what=waiting.what,
             at=waiting.since,
@@ -226,15 +226,15 @@ class Watch:
     # --- dead letters -----------------------------------------------------------------------------
 
     async def _dead_lettered(self, from_seq: int) -> AsyncIterator[tuple[int, Alarm]]:
-        told = set[dead_letters.Buried]()
+        seen = set[dead_letters.LetterKey]()
         while True:
             try:
-                async for seq, letter in dead_letters.letters(self._bus, from_seq, told):
+                async for seq, letter in dead_letters.letters(self._bus, from_seq, seen):
                     from_seq = seq + 1
                     yield seq, self._dead(seq, letter)
             except PASSING:
                 await self._bus.wait_connected()
-            await asyncio.sleep(_DEAD_LOOK_S)
+            await asyncio.sleep(_DEAD_POLL_S)
 
     def _dead(self, seq: int, letter: DeadLetter) -> Alarm:
         return Alarm(
@@ -250,7 +250,7 @@ class Watch:
         )
 
 
-def _of_interest(stored: StoredMessage) -> EventHeader | None:
+def _raising_header(stored: StoredMessage) -> EventHeader | None:
     event = header_of(stored.data)
     if event is None or event.type not in _INTERESTING:
         return None

@@ -4,8 +4,8 @@
     clause = name "=" value
     value  = what has no space and no quote | a text in double quotes, with `\\"` for a quote in it
 
-A request is wanted if every clause applies to it. `agent`, `rule` and `version` may be there several times.
-`Filter` is what the index of requests looks for, and `matches` says the same of one request without an index.
+A request is wanted if every clause applies to it. `agent`, `rule` and `version` may be given several times.
+`Filter` is what the index of requests searches for, and `matches` tests a single request without an index.
 """
 
 import re
@@ -27,7 +27,7 @@ MOST_TEXT = 200
 """The longest text to search for, in characters."""
 TAGGED = ("agent", "client", "rule")
 PREFIX = 3
-"""The least letters that find words by their beginning. Fewer are in most texts."""
+"""The fewest letters that find words by their beginning. Shorter beginnings are in most texts."""
 _AN_ID = re.compile(r"[a-z][a-z0-9-]*_[0-9A-Z]{3,26}")
 _CLAUSE = re.compile(r'(?P<name>[^\s="]*)(?P<equals>=?)(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]*)(?=\s|$)')
 _QUOTED = re.compile(r"\\(.)")
@@ -80,7 +80,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def matches(wanted: Filter, row: IndexRow) -> bool:
-    """Return True if a request is wanted, as the index would find it."""
+    """Return True if a request is wanted, exactly as the index would find it."""
     listed = row.listed
     if not row.tags.issuperset(wanted.tags) or listed.nano_dollars < wanted.nano_dollars:
         return False
@@ -112,7 +112,7 @@ def is_wanted(wanted: Filter, bodies: Sequence[bytes]) -> bool:
 
 
 class Clause(NamedTuple):
-    """One condition, and its place in the text; 0 where it is an option or a field of its own."""
+    """One condition, and its place in the text; 0 if it is an option or a field of its own."""
 
     name: str
     value: str
@@ -120,12 +120,12 @@ class Clause(NamedTuple):
 
 
 def parse(text: str) -> Filter:
-    """Return the filter that a text says. Raises WhereWrong with the place of the first mistake."""
+    """Return the filter that a text describes. Raises WhereWrong with the place of the first mistake."""
     return filter_from(clauses_in(text))
 
 
 def clauses_in(text: str) -> list[Clause]:
-    """Return the clauses of a text. Raises WhereWrong where it has none, or a name that there is not."""
+    """Return the clauses of a text. Raises WhereWrong if it has none, or for an unknown name."""
     found, at = list[Clause](), 0
     while text[at:].strip():
         at += len(text[at:]) - len(text[at:].lstrip())
@@ -143,16 +143,16 @@ def clauses_in(text: str) -> list[Clause]:
 
 
 def filter_from(clauses: Iterable[Clause]) -> Filter:
-    """Return the filter of these clauses, each of which is tried in its turn. Raises WhereWrong."""
-    fields, tags, told = dict[str, Any](), list[str](), set[str]()
+    """Return the filter of these clauses, checked one after the other. Raises WhereWrong."""
+    fields, tags, given = dict[str, Any](), list[str](), set[str]()
     for clause in clauses:
         if clause.name not in NAMES:
             near = get_close_matches(clause.name, NAMES, 1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(NAMES)}"
             raise _wrong(clause, f"there is no such name; {hint}")
-        if clause.name in told and clause.name not in _SEVERAL:
+        if clause.name in given and clause.name not in _SEVERAL:
             raise _wrong(clause, f"{clause.name} is there twice")
-        told.add(clause.name)
+        given.add(clause.name)
         try:
             field, value = NAMES[clause.name].read(clause.name, clause.value.strip())
         except UsageWrong as wrong:
@@ -165,7 +165,7 @@ def filter_from(clauses: Iterable[Clause]) -> Filter:
 
 
 def text_of(clauses: Iterable[Clause]) -> str:
-    """Return clauses as one text, which `parse` reads as the same."""
+    """Return clauses as one text, which `parse` reads back as the same."""
     return " ".join(f"{name}={_as_value(value)}" for name, value, _ in clauses)
 
 
@@ -247,7 +247,7 @@ def nano_dollars(name: str, value: str) -> int:
 
 
 class Name(NamedTuple):
-    """What may be asked for under one name."""
+    """What can be asked for under one name."""
 
     read: Callable[[str, str], tuple[str, Any]]
     """Returns the filter's field and its value. Raises UsageWrong."""

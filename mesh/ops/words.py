@@ -1,8 +1,8 @@
 """What happened, in words: a sentence and a tone for each entry of a log, for terminal, page, `why` and logs.
 
-Who held the request, what was handed over, every verdict with its rule. The facts come from
-`protocol.views.timeline` alone, so that a person and a program read the same. Text of a model, an agent, a
-client or a person stays within its line. It cannot look like a line of ours.
+Holders of the request, handed-over facts, every verdict with its rule. The facts come only from
+`protocol.views.timeline`, so people and programs read the same. Text of a model, an agent, a client or a
+person stays within its line. It cannot look like a line of ours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,16 +20,16 @@ from protocol.wire.ids import HUMAN
 from protocol.wire.records import Record
 
 ASKED = "a question waits for its reply"
-"""Why a request that has asked a question waits, in the words of `protocol.views.timeline`."""
+"""Why a request with an open question waits, in the words of `protocol.views.timeline`."""
 OF_TASKS = ("task", "offer", "deliver", "task_failed", "task_cancelled")
 """Moves whose detail is the name of a task."""
 WIDTH = 80
-"""Columns that no line of a tree exceeds: a tree is read on a terminal at night."""
+"""Columns that no line of a tree exceeds, so that it fits a terminal."""
 _NAME_COLUMNS = 44
 _STATUS_COLUMNS = 11
 FOLLOWED_CHARS = 400
 INDENT = "       "
-"""The indent of lines beneath an entry."""
+"""The indent of lines below an entry."""
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128
@@ -49,21 +49,21 @@ _STATUS_STYLE = {
 _VERDICT_STYLE = {"admitted": "green", "refused": "bold red", "deferred": "yellow"}
 
 
-def story(told: Timeline, *, steps: bool = False, now: int = 0, fold: bool = False) -> Iterator[Line]:
-    """Yield a whole request, a line each.
+def story(view: Timeline, *, steps: bool = False, now: int = 0, fold: bool = False) -> Iterator[Line]:
+    """Yield a whole request, line by line.
 
     Args:
-        steps: tell each turn's journal, too, beneath the entries that its rounds came to.
-        fold: tell entries that come again and again in one line, without what is beneath them.
-        now: the present, UTC µs, at which open tasks still last; not before the newest entry.
+        steps: True to show each turn's journal below the entries of its rounds.
+        fold: True to show repeated entries in one line, without what is below them.
+        now: the present (UTC µs), for the duration of open tasks; not before the newest entry.
     """
-    yield heading(told)
-    newest = max(now, *(move.at for move in told.moves))
-    for node in told.tree:
+    yield heading(view)
+    newest = max(now, *(move.at for move in view.moves))
+    for node in view.tree:
         yield from _tree_node(node, "", "", newest)
-    last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
+    last = {move.turn.id: move.seq for move in view.moves if move.turn is not None}
     before = -1
-    for repeat in folded(told.moves) if fold else (Repeat((move,), 1) for move in told.moves):
+    for repeat in folded(view.moves) if fold else (Repeat((move,), 1) for move in view.moves):
         move = repeat.entries[-1]
         if repeat.times > 1:
             yield from _repeat(repeat, before, last)
@@ -75,62 +75,62 @@ def story(told: Timeline, *, steps: bool = False, now: int = 0, fold: bool = Fal
             yield from (_step(made, move.turn) for made in move.turn.steps)
         if move.turn is not None and last[move.turn.id] == move.seq:
             spent = [_spent(move.turn.usage)] if _cost_anything(move.turn.usage) else []
-            if said := [*spent, *([ran] if (ran := code_of(move.turn.version, move.turn.build)) else [])]:
-                yield _beneath(f"{move.turn.agent}'s turn", ", ".join(said))
-    for turn in told.running if steps else ():
+            if parts := [*spent, *([ran] if (ran := code_of(move.turn.version, move.turn.build)) else [])]:
+                yield _beneath(f"{move.turn.agent}'s turn", ", ".join(parts))
+    for turn in view.running if steps else ():
         if turn.steps:
             yield Line((f"     {turn.agent} has done so far:", "dim"))
             yield from (_step(made, turn) for made in turn.steps)
-    yield from ending(told)
+    yield from ending(view)
 
 
-def heading(told: Timeline) -> Line:
-    line = Line((told.request, "bold"))
+def heading(view: Timeline) -> Line:
+    line = Line((view.request, "bold"))
     line.append("  ")
-    line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
-    held = f"depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}"
-    if told.tree:
-        tasks = sum(node.level > 1 for node in flat(told.tree))
-        held = f"led by {' → '.join(node.agent for node in told.tree)}, {counted(tasks, 'task')}"
-    line.append(_line(f"  policy {told.policy}, {held}"))
-    if told.conversation is not None:
-        line.append(_line(f", in conversation {told.conversation}"))
-    if told.rerun_of is not None:
-        line.append(f", a rerun of {told.rerun_of}")
-    if told.forked_from is not None:
-        line.append(f", forked from {told.forked_from.request} after event {told.forked_from.n}")
-    if told.forks:
-        line.append(f", forked as {', '.join(told.forks)}")
+    line.append(view.status, style=_STATUS_STYLE.get(view.status, ""))
+    held = f"depth {view.depth}, held by {' → '.join(view.trail) or 'nobody'}"
+    if view.tree:
+        tasks = sum(node.level > 1 for node in flat(view.tree))
+        held = f"led by {' → '.join(node.agent for node in view.tree)}, {counted(tasks, 'task')}"
+    line.append(_line(f"  policy {view.policy}, {held}"))
+    if view.conversation is not None:
+        line.append(_line(f", in conversation {view.conversation}"))
+    if view.rerun_of is not None:
+        line.append(f", a rerun of {view.rerun_of}")
+    if view.forked_from is not None:
+        line.append(f", forked from {view.forked_from.request} after event {view.forked_from.n}")
+    if view.forks:
+        line.append(f", forked as {', '.join(view.forks)}")
     return line
 
 
-def ending(told: Timeline) -> Iterator[Line]:
-    """Yield what a request came to, or what it waits for."""
-    if told.status == "completed":
-        first, *rest = (_line(each) for each in as_text(told.answer).split("\n"))
+def ending(view: Timeline) -> Iterator[Line]:
+    """Yield what a request ended with, or what it waits for."""
+    if view.status == "completed":
+        first, *rest = (_line(each) for each in as_text(view.answer).split("\n"))
         yield Line(("answer: ", "green"), first)
         yield from (Line(f"        {each}".rstrip()) for each in rest)
-    if told.error is not None:
-        code, detail = told.error["code"], told.error["detail"]
-        parts = (told.status, *([] if code == told.status else [code]), *([detail] if detail else []))
+    if view.error is not None:
+        code, detail = view.error["code"], view.error["detail"]
+        parts = (view.status, *([] if code == view.status else [code]), *([detail] if detail else []))
         yield Line((parts[0], "red"), *(f": {_line(part)}" for part in parts[1:]))
-    yield from awaited(told)
-    if _cost_anything(told.cost):
-        yield Line((f"reported cost: {_spent(told.cost)}", "dim"))
-    if told.charged != told.cost:
-        yield Line((f"charged to the budget: {_spent(told.charged)}", "dim"))
+    yield from awaited(view)
+    if _cost_anything(view.cost):
+        yield Line((f"reported cost: {_spent(view.cost)}", "dim"))
+    if view.charged != view.cost:
+        yield Line((f"charged to the budget: {_spent(view.charged)}", "dim"))
 
 
-def awaited(told: Timeline) -> Iterator[Line]:
-    """Yield what a request waits for, a line each."""
-    for waiting in told.waiting:
+def awaited(view: Timeline) -> Iterator[Line]:
+    """Yield what a request waits for, one line each."""
+    for waiting in view.waiting:
         line = Line(
             ("waits for ", "yellow"), f"{waiting.for_} since {clock(waiting.since)}: {_line(waiting.why)}"
         )
         if waiting.why == ASKED:
             key = "an operator's key" if waiting.for_ == HUMAN else f"{waiting.for_}'s own key"
             option = "" if waiting.for_ == HUMAN else f" --as {waiting.for_}"
-            line.append(f"; it is given under {key}: mesh human reply {told.request} '…'{option}")
+            line.append(f"; it is given under {key}: mesh human reply {view.request} '…'{option}")
         if waiting.served is False:
             line.append(f"; nobody serves {waiting.for_}", style="bold red")
         yield line
@@ -141,9 +141,9 @@ def _cost_anything(cost: Cost) -> bool:
 
 
 def code_of(version: str, build: str) -> str:
-    """Return which code ran, as its agent reported; empty for one that has no versions."""
-    said = f"version {one_line(version)}" if version not in ("", "0") else ""
-    return ", ".join(filter(None, (said, f"build {one_line(build)}" if build else "")))
+    """Return which code ran, as its agent reported; empty for code without versions."""
+    known = f"version {one_line(version)}" if version not in ("", "0") else ""
+    return ", ".join(filter(None, (known, f"build {one_line(build)}" if build else "")))
 
 
 def _spent(cost: Cost) -> str:
@@ -154,7 +154,7 @@ def _spent(cost: Cost) -> str:
 # --- one entry ------------------------------------------------------------------------------------
 
 Tone = Literal["plain", "good", "bad", "asks", "replies", "people", "cold", "back"]
-"""What an entry means to a reader; terminal and page give it a colour."""
+"""The meaning of an entry for a reader; terminal and page give it a colour."""
 _TONES: dict[str, Tone] = {
     "turn_failed": "bad",
     "fail": "bad",
@@ -184,12 +184,12 @@ _TONES: dict[str, Tone] = {
 
 
 def tone_of(move: str, *, refused: bool) -> Tone:
-    """Return what an entry means to a reader."""
+    """Return the meaning of an entry for a reader."""
     return "bad" if refused else _TONES.get(move, "plain")
 
 
 class Detail(NamedTuple):
-    """A line beneath an entry."""
+    """A line below an entry."""
 
     label: str
     """`task`, `why`, `instead`, `facts`, `dropped`, `withheld`, or where remembered facts come from."""
@@ -198,7 +198,7 @@ class Detail(NamedTuple):
 
 
 def details(move: TimelineEntry) -> Iterator[Detail]:
-    """Yield the lines below an entry: why, what instead, and what was handed over."""
+    """Yield the lines below an entry: why, what would be allowed, and what was handed over."""
     if move.detail:
         failed = move.verdict == "refused" or move.move in ("turn_failed", "task_failed")
         yield Detail("task" if move.move in OF_TASKS else "why", move.detail, failed)
@@ -218,16 +218,16 @@ def details(move: TimelineEntry) -> Iterator[Detail]:
 
 
 def numbered(first: int, last: int) -> str:
-    """Return the numbers of the events that one entry tells of: `4`, or `3-4`."""
+    """Return the numbers of the events that one entry covers: `4`, or `3-4`."""
     return str(last) if first == last else f"{first}-{last}"
 
 
 def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
-    """Yield one thing that happened: a line, and what was handed over beneath it.
+    """Yield one entry: a line, and what was handed over below it.
 
     Args:
         before: the number of the entry before this one, -1 for the first. An event that withholds facts is
-            told with the next one, as `3-4`, so that no number is left out.
+            shown with the next one, as `3-4`, so that no number is left out.
     """
     line = Line((f"{numbered(before + 1, move.seq):>3}  {clock(move.at)}  ", "dim"))
     line.append(_line(between(move)), style="bold")
@@ -266,7 +266,7 @@ def _repeat(repeat: Repeat, before: int, last: Mapping[str, int]) -> Iterator[Li
 
 
 def _step(made: StepEntry, turn: TurnEntry) -> Line:
-    """Return one step of a journal: its place, when, how long after the one before, and what came of it."""
+    """Return one step of a journal: its place, its time, how long after the one before, and its result."""
     place, after = f"{made.round}-{made.n}", f"+{made.after / 1e6:.3f} s"
     line = Line((f"       {place:<5} {clock(made.at)}  {after:>10}  ", "dim"))
     called = f"{'effect' if made.kind == 'intent' else made.kind} {made.name}"
@@ -274,7 +274,7 @@ def _step(made: StepEntry, turn: TurnEntry) -> Line:
     if called_with := given(made):
         line.append(f" {short(called_with, _VALUE_CHARS)}")
     if made.kind == "intent":
-        doubted = turn.status == "doubted"  # else it may be running
+        doubted = turn.status == "doubted"  # otherwise it may be running
         line.append(*(("  in doubt", "bold red") if doubted else ("  begun", "yellow")))
     elif made.error is not None:
         line.append(f"  refused: {short(made.error, _CODE_CHARS)}", style="red")
@@ -290,7 +290,7 @@ def _beneath(what: str, text: str) -> Line:
 
 
 def _line(text: str) -> str:
-    """Return text whole, as one line."""
+    """Return all of a text as one line."""
     kept = text[: len(text) - len(text.lstrip(" "))]
     return kept + one_line(text)
 
@@ -301,27 +301,27 @@ def _fact(fact: Fact) -> str:
 
 
 class Teller:
-    """Tells a growing request: each call returns the lines that the one before could not have."""
+    """Shows a growing request: each call returns only the lines that are new."""
 
     def __init__(self) -> None:
-        self._told = -1
+        self._last_shown = -1
 
     def more(self, happened: Sequence[AnyEvent]) -> tuple[Timeline, list[Line]]:
         """Return the whole timeline, and the lines about its new entries."""
-        told = timeline(happened)
+        shown = timeline(happened)
         fresh: list[Line] = []
-        for move in told.moves:
-            if move.seq > self._told:
-                fresh += entry(move, self._told)
-                self._told = move.seq
-        return told, fresh
+        for move in shown.moves:
+            if move.seq > self._last_shown:
+                fresh += entry(move, self._last_shown)
+                self._last_shown = move.seq
+        return shown, fresh
 
 
 # --- while it goes on -----------------------------------------------------------------------------
 
 
 def step_in_words(made: Record) -> str:
-    """Return what a journaled step shows of itself while it is followed; empty for nothing."""
+    """Return what a journaled step shows while it is followed; may be empty."""
     if made.kind == "model":
         text = made.value.get("text", "") if isinstance(made.value, dict) else ""
         return short(str(text), FOLLOWED_CHARS)
@@ -333,13 +333,13 @@ def step_in_words(made: Record) -> str:
 
 
 class Trouble:
-    """Says what a request's events mean to a submitter who waits."""
+    """Explains a request's events to a submitter who waits."""
 
     def __init__(self) -> None:
         self._failure = ""
         """The message of the newest failed turn."""
         self._holders: dict[str, str] = {}
-        """By turn: a turn that ran out of time did not send the event that says so."""
+        """By turn: if a turn ran out of time, the event does not name its holder."""
 
     def in_words(self, event: AnyEvent) -> str:
         """Return what the request's next event means; empty if nothing."""
@@ -367,11 +367,11 @@ class Trouble:
 
 
 def _tree_node(node: TreeNode, first: str, rest: str, now: int) -> Iterator[Line]:
-    """Yield a node and all below it.
+    """Yield a node and all nodes below it.
 
     Args:
-        first, rest: what stands before its first line, and before all others.
-        now: the present, UTC µs, at which open tasks still last.
+        first, rest: prefix of its first line, and of all others.
+        now: the present (UTC µs), for the duration of open tasks.
     """
     who = " → ".join(node.agents) or node.agent or "nobody yet"
     name = f"{node.name} ({who})" if node.name else who
@@ -422,7 +422,7 @@ def waits(node: TreeNode) -> str:
 
 
 def channel(level: ErrorLevel) -> str:
-    """Return what one level made of a failure."""
+    """Return how one level of tasks handled a failure."""
     attempts = f", {counted(level.attempts, 'attempt')}"
     failure = f"{level.code} ({' → '.join(level.lineage) or level.agent}{attempts})"
     return f"{failure}: {level.message}" if level.message else failure

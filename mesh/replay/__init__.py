@@ -1,8 +1,8 @@
-"""Replay: what the live code makes of a log, from a file or the bus. It never writes to the bus.
+"""Replay: run the live code over a log, from a file or the bus. It never writes to the bus.
 
     from mesh.replay import Recording, Replayer
 
-A guard's verdicts are judged again (`rejudge`); an agent's code runs again over what a round's record holds
+A guard's verdicts are judged again (`rejudge`); an agent's code runs again over the record of a round
 (`code`).
 """
 

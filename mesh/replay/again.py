@@ -1,7 +1,7 @@
 """One round, run again: the agent's code over what its journal holds. Nothing is called, asked or written.
 
-A call is answered by the recorded step of its kind, name and arguments; of equal ones the first that is left.
-What a round checks before a call (its budget, approvals, allowed actions) it checks here, too. Then a call
+A call is answered by the recorded step of its kind, name and arguments; of equal ones the first unused one.
+What a live round checks before a call (budget, approvals, allowed actions) is checked here, too. Then a call
 without a record stops the code: `NoRecord`.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from mesh.agent._execution import Execution
-from mesh.agent._executor import sound
+from mesh.agent._executor import encode_or_fail
 from mesh.agent._journal import Produce
 from mesh.agent._steps import Given, RoundKey, digest_of, given, key_of, prompt_of
 from mesh.agent.definition import Agent
@@ -21,7 +21,7 @@ from mesh.agent.errors import Fenced, Superseded, TurnError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.artifacts import ArtifactStore
-from mesh.model.choice import Make, instead, made, shared
+from mesh.model.choice import Make, made, replaced_by, shared
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.replay.journal import NoRecord, OwnStep, RecordedJournal, Unusable, Wanted
 from mesh.replay.outside import Outside, ReadsOutside
@@ -35,28 +35,28 @@ from protocol.wire.records import Record
 T = TypeVar("T")
 
 _SETTLING = 20
-"""Turns of the event loop that calls side by side get to come to their steps, after one of them raised."""
+"""Turns of the event loop that concurrent calls get to reach their steps, after one of them raised."""
 
 
 @dataclass
 class Ran:
-    """What came of a round that was run again."""
+    """The outcome of a round that was run again."""
 
     proposal: Proposal | None = None
-    """None: the code came to no end here."""
+    """None: the code reached no end here."""
     error: BaseException | None = None
-    """What ended it, where that was no move."""
+    """The error that ended it; None if a move did."""
     left: list[OwnStep] = field(default_factory=list)
-    """Steps to which the code did not come again, in order."""
+    """Steps that the code did not reach again, in order."""
     out_of_order: tuple[OwnStep, OwnStep] | None = None
-    """A step, and one after it to which the code came before."""
+    """A step, and a later one that the code reached before it."""
     wanted: Wanted | None = None
     """The call that stopped it."""
     outside: ReadsOutside | None = None
     changed_prompt: "ChangedPrompt | None" = None
-    """A model's call whose prompt is the recorded one, with something beside it that is not."""
+    """A model call with the recorded prompt but another model or other parameters."""
     steps: int = 0
-    """Steps that the code came to, of this round or taken over."""
+    """Number of steps that the code reached, of this round or reused."""
     context: Any = None
     """With what a conversation began, where the code began one without a record."""
     asked: Usage | None = None
@@ -64,7 +64,7 @@ class Ran:
 
 
 class ChangedPrompt(NamedTuple):
-    """A model is asked with the recorded prompt, and not in the recorded way."""
+    """A model is asked with the recorded prompt, but not in the recorded way."""
 
     step: OwnStep | None
     was: str
@@ -144,7 +144,7 @@ class RecordedExecution(Execution):
         if parts is None:
             if name != known.name:
                 self.changed_prompt = ChangedPrompt(step, known.name, name, "model")
-        elif _is_a_vendors(known):
+        elif _is_by_vendor(known):
             if name != known.name:
                 self.changed_prompt = ChangedPrompt(step, known.name, name, "model")
             elif known.prompt is not None and (fixed := prompt_of(*parts)[0].fixed) != known.prompt.fixed:
@@ -163,13 +163,13 @@ class RecordedExecution(Execution):
         return self._artifacts
 
 
-def _is_a_vendors(known: Record) -> bool:
-    """Return True for a reply that names the model which a vendor had make it."""
+def _is_by_vendor(known: Record) -> bool:
+    """Return True for a reply that names the model of a vendor that made it."""
     return isinstance(known.value, dict) and bool(known.value.get("model") or known.value.get("asked"))
 
 
 class _StandIn(Model):
-    """A model by whose name a step was recorded. It is not asked."""
+    """A model with the name under which a step was recorded. It is not asked."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
@@ -183,7 +183,7 @@ def _models(steps: Iterable[Record], *, live: bool) -> Make:
     replies = [record for record in steps if record.kind == "model"]
     if live:
         return _asked
-    if not replies or any(map(_is_a_vendors, replies)):
+    if not replies or any(map(_is_by_vendor, replies)):
         return _pinned
     stand_in = _StandIn(replies[0].name)
     return lambda model, fallback, max_tokens: stand_in
@@ -195,13 +195,13 @@ def _asked(model: str | Model, fallback: str | None, max_tokens: int) -> Model:
 
 
 def _pinned(model: str | Model, fallback: str | None, max_tokens: int) -> Model:
-    """Return an agent's own model, which says how it would ask, and is not asked."""
+    """Return an agent's own model, which shows how it would ask, and is not asked."""
     return model if isinstance(model, Model) else made(model, fallback, max_tokens)
 
 
-def _as_it_is_read(proposal: Proposal) -> Proposal:
+def _as_read(proposal: Proposal) -> Proposal:
     """Return a proposal as a guard reads it, or the failure that names why no guard could."""
-    return codec.parse_proposal(sound(proposal)[1])
+    return codec.parse_proposal(encode_or_fail(proposal)[1])
 
 
 def spent_by(records: Iterable[Record]) -> Usage:
@@ -225,8 +225,8 @@ async def run_again(
 
     Args:
         fleet: as it was then.
-        steps: the turn's journal, by step; of other rounds as much as is there.
-        outside: watches what the code reads besides.
+        steps: the turn's journal, by step; other rounds as far as they are known.
+        outside: watches what the code reads outside its record.
         resumed: as for `RecordedJournal`.
         store: of artifacts.
         live: models are asked what the record does not answer.
@@ -237,7 +237,7 @@ async def run_again(
     ran = Ran()
     error: BaseException | None = None
     proposal: Proposal | None = None
-    with instead(_models(steps.values(), live=live)):
+    with replaced_by(_models(steps.values(), live=live)):
         try:
             with outside.watched(journal.stop):
                 move = await agent(Turn(execution))
@@ -271,7 +271,7 @@ async def run_again(
         and not isinstance(error, Unusable | Fenced | Superseded)
     ):
         proposal = execution.stopped(error)
-    ran.proposal, ran.error = None if proposal is None else _as_it_is_read(proposal), error
+    ran.proposal, ran.error = None if proposal is None else _as_read(proposal), error
     ran.left = [step for step in journal.own if not step.reached]
     ran.out_of_order, ran.changed_prompt = journal.out_of_order, execution.changed_prompt
     if journal.asked:

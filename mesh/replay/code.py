@@ -1,13 +1,13 @@
-"""Replay of agents' code: what would it have come to in the rounds that a log holds?
+"""Replay of agents' code: what would it do today in the rounds that a log holds?
 
     record = Recording().take(steps_in(path))
     for bodies in load(path).values():
         for each in await Replayer({"billing": billing}, record).replay(bodies):
             print(each.result, each.difference)
 
-Each round runs again from its record (`mesh.replay.again`), and what it comes to goes through the guard's
-decider (`mesh.replay.rounds`). Nothing is written, and no tool, model or person is asked. A round whose
-record does not hold what the code reads is not judged: it is counted, with the reason.
+Each round runs again from its record (`mesh.replay.again`), and its proposal goes through the guard's decider
+(`mesh.replay.rounds`). Nothing is written, and no tool, model or person is asked. If a round's record lacks
+what the code reads, the round is not judged: it is counted, with the reason.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from mesh.agent.definition import Agent
 from mesh.artifacts import ArtifactStore
 from mesh.errors import MeshError, OldForm
 from mesh.replay.again import Ran, run_again, spent_by
-from mesh.replay.differences import CodeDifference, of_calls, of_ending, wants_a_model
+from mesh.replay.differences import CodeDifference, compare_calls, compare_ending, wants_a_model
 from mesh.replay.export import StoredStep
 from mesh.replay.journal import Unusable
 from mesh.replay.outside import Outside
@@ -39,16 +39,16 @@ _MOST_STEP_BYTES = (512 << 10) + MOST_ARGUMENTS_BYTES
 
 
 class Replayed(NamedTuple):
-    """One round, and what came of running it again."""
+    """One round, and the outcome of running it again."""
 
     request: str
     agent: str
     turn: str
     round: int
     n: int | None
-    """Number of the event by which the guard answered it; None if it came to no proposal."""
+    """Number of the event that is the guard's answer; None if the round made no proposal."""
     version: str
-    """The agent's that ran it; empty where the record does not say."""
+    """Version of the agent that ran it; empty if the record does not say."""
     result: Result
     difference: CodeDifference | None = None
     why: str = ""
@@ -58,11 +58,11 @@ class Replayed(NamedTuple):
 
 
 class Recording:
-    """What a log holds beside its events: steps of journals, fleets by revision, fixed parts of prompts.
+    """What a log holds besides its events: steps of journals, fleets by revision, fixed parts of prompts.
 
     Args:
         fleets: by revision.
-        fleet: where the revision that a round began with is not kept; None: such a round is not replayable.
+        fleet: used if the revision that a round began with is not kept; None: such a round is not replayable.
     """
 
     def __init__(self, *, fleets: Mapping[int, Fleet] | None = None, fleet: Fleet | None = None) -> None:
@@ -70,10 +70,10 @@ class Recording:
         self.fleet = fleet
         self.prompts: Mapping[str, bytes] = {}
         self._journals: dict[tuple[str, str], dict[str, dict[str, bytes]]] = defaultdict(dict)
-        """By request and agent: journals, by turn, of steps, by name."""
+        """Stored steps: by request and agent, then by turn, then by name."""
 
     def take(self, stored: Iterable[StoredStep]) -> Self:
-        """Take in steps, prompts and revisions as they are stored; other documents are passed over."""
+        """Add steps, prompts and revisions as they are stored; other documents are skipped."""
         for each in stored:
             kind, *rest = each.subject.removeprefix("mesh.").split(".")
             if kind == "step" and len(rest) == 4:
@@ -96,7 +96,7 @@ class Recording:
         ]
 
     def forget_steps(self) -> None:
-        """Drop the journals: other requests have others."""
+        """Drop the journals: other requests have their own."""
         self._journals.clear()
 
     def fleet_of(self, revision: int) -> Fleet | None:
@@ -117,8 +117,8 @@ class Replayer:
     """Runs agents' code over requests, one after the other.
 
     Args:
-        agents: the code by the agent's name.
-        record: what it is run over.
+        agents: their code, by name.
+        record: the recording to run it over.
         allowed: by agent: kinds of what its code may read outside its record (`mesh.replay.outside.KINDS`).
         store: of artifacts.
         live: rounds (request, turn, round) whose models are asked what the record does not answer. If any are
@@ -146,7 +146,7 @@ class Replayer:
         }
 
     async def replay(self, bodies: Sequence[bytes]) -> list[Replayed]:
-        """Return what came of each round that these agents had in a request.
+        """Return the outcome of each round that these agents had in a request.
 
         Args:
             bodies: its stored events, from the first on.
@@ -172,7 +172,7 @@ class Replayer:
         return found
 
     async def round(self, recorded: RecordedRound) -> Replayed:
-        """Return what came of one round."""
+        """Return the outcome of one round."""
         known = self._before(recorded)
         if known is not None:
             return known
@@ -253,8 +253,8 @@ class Replayer:
                 return None, f"what {ran.wanted.called} failed with is not recorded"
         if ran.wanted is not None and (there := _places(steps)) < (expected := _expected(recorded)):
             return None, f"its journal is not whole: {there} of {expected} steps"
-        found = of_calls(ran, self._record.prompts)
-        return (of_ending(recorded, ran, fleet) if found is None else found), ""
+        found = compare_calls(ran, self._record.prompts)
+        return (compare_ending(recorded, ran, fleet) if found is None else found), ""
 
 
 def _place(recorded: RecordedRound) -> tuple[str, str, int]:
@@ -265,7 +265,7 @@ def _place(recorded: RecordedRound) -> tuple[str, str, int]:
 
 
 def _steps(stored: Mapping[str, bytes], until: int) -> dict[str, Record]:
-    """Return a journal up to the end of a round. Raises Unusable for a step that nobody can read."""
+    """Return a journal up to the end of a round. Raises Unusable for an unreadable step."""
     found = {}
     for name, body in stored.items():
         round_, _, place = name.partition("-")
@@ -287,17 +287,17 @@ def _is_older(record: Record) -> bool:
 
 
 def _expected(recorded: RecordedRound) -> int:
-    """Return how many steps the round reported, those that it took over included."""
+    """Return how many steps the round reported, including reused ones."""
     return recorded.proposal.report.steps - recorded.work.reported.steps
 
 
 def _places(steps: Mapping[str, Record]) -> int:
-    """Return how many steps a round could have come to: its own, and those that it could take over."""
+    """Return how many steps a round could have reached: its own, and those that it could reuse."""
     return len({name.removesuffix(DONE) for name, record in steps.items() if record.kind != FENCE})
 
 
 def _may_be_the_fleets(ran: Ran, steps: Mapping[str, Record], round_: int) -> bool:
-    """Return True if a prompt may differ since the agent knew its peers better than the fleet file."""
+    """Return True if a prompt may differ only since the agent knew more of its peers than the fleet file."""
     began = [record.began for name, record in steps.items() if record.began and name.startswith(f"{round_}-")]
     if ran.context is None or not began:
         return False

@@ -1,15 +1,15 @@
-"""Where a round's code comes to something else than its record: the first difference, and its kind.
+"""Where a round's code departs from its record: the first difference, and its kind.
 
-    prompt          a model is asked otherwise: which part of the prompt, or which model
+    prompt          a model is asked differently: another part of the prompt, or another model
     tool            another step, or none where one was recorded
     arguments       the same step with other arguments
-    order           the same steps, one before another
-    move            another move: with the guard's verdict on it
-    raises          the code raises, or raises something else: the own file and line
-    stops           a step, or a wait, to which the record has no end
+    order           the same steps in another order
+    move            another move, with the guard's verdict on it
+    raises          the code raises, or raises something else: with file and line in the author's code
+    stops           a step or a wait for which the record has no end
     reads outside   clock, random numbers, files, sockets or processes
 
-An earlier difference makes those after it worthless, so that there is one for each round.
+After the first difference the later ones mean nothing, so each round has one.
 """
 
 import difflib
@@ -46,13 +46,13 @@ class CodeDifference(NamedTuple):
 
     kind: Kind
     says: str
-    """One line."""
+    """The difference, in one line."""
     was: Any = None
     now: Any = None
     diff: str = ""
-    """Of a prompt: the changed part, line by line."""
+    """For a prompt: the changed part, line by line."""
     verdict: str = ""
-    """What the guard would make of the new move."""
+    """How the guard would decide the new move."""
 
 
 # --- steps --------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def wants_a_model(found: CodeDifference) -> bool:
     return found.kind == "prompt" or (found.kind == "stops" and str(found.now).startswith("model "))
 
 
-def of_calls(ran: Ran, prompts: Mapping[str, bytes]) -> CodeDifference | None:
+def compare_calls(ran: Ran, prompts: Mapping[str, bytes]) -> CodeDifference | None:
     """Return the first difference among what a round read and called; None if there is none.
 
     Args:
@@ -81,8 +81,8 @@ def of_calls(ran: Ran, prompts: Mapping[str, bytes]) -> CodeDifference | None:
         _, was, now, what = ran.changed_prompt
         if what == "model":
             return CodeDifference("prompt", f"model: {was} → {now}", was=was, now=now)
-        return _of_fixed(was, prompts.get(was), now, b"", "parameters")
-    return None if ran.wanted is None else _of_call(ran.wanted, _left(ran), prompts)
+        return _compare_fixed(was, prompts.get(was), now, b"", "parameters")
+    return None if ran.wanted is None else _compare_call(ran.wanted, _left(ran), prompts)
 
 
 def _left(ran: Ran) -> list[OwnStep]:
@@ -94,18 +94,18 @@ def _left(ran: Ran) -> list[OwnStep]:
     return [step for step in ran.left if step.record.kind not in passed_over]
 
 
-def _of_call(wanted: Wanted, left: list[OwnStep], prompts: Mapping[str, bytes]) -> CodeDifference:
-    """Return the difference of a call without a record from what is recorded in its place."""
+def _compare_call(wanted: Wanted, left: list[OwnStep], prompts: Mapping[str, bytes]) -> CodeDifference:
+    """Return how a call without a record differs from what is recorded in its place."""
     alike = [step.record for step in left if step.kind == wanted.kind]
     if wanted.kind == "model" and alike:
-        return _of_prompt(wanted, alike[0], prompts)
+        return _compare_prompt(wanted, alike[0], prompts)
     same_name = [record for record in alike if record.name == wanted.name]
     if same_name:
         was, now = _arguments(same_name[0]), _arguments(wanted.given)
         if same_name[0].digest == wanted.digest:
             return CodeDifference("tool", f"{wanted.called} once more", now=wanted.called)
-        said = _fields(was, now) or "those that are secret, or too long to show"
-        return CodeDifference("arguments", f"{wanted.called}: {said}", was=was, now=now)
+        fields = _fields(was, now) or "those that are secret, or too long to show"
+        return CodeDifference("arguments", f"{wanted.called}: {fields}", was=was, now=now)
     if left:
         was, now = _called(left[0].record), wanted.called
         return CodeDifference("tool", f"{was} → {now}", was=was, now=now)
@@ -117,7 +117,7 @@ def _called(record: Record) -> str:
 
 
 def _arguments(given: Any) -> Any:
-    """Return the arguments of a step or a call as JSON has them; of long ones what is recorded."""
+    """Return the arguments of a step or a call as JSON; for long ones, the recorded part."""
     if isinstance(given.arguments, msgspec.Raw):
         return msgspec.json.decode(given.arguments)
     if given.arguments is not None:
@@ -126,23 +126,23 @@ def _arguments(given: Any) -> Any:
 
 
 def _fields(was: Any, now: Any) -> str:
-    """Return which fields of two objects differ, and how, in one line. Facts are told apart by their keys."""
+    """Describe which fields of two objects differ, and how, in one line. Facts are matched by their keys."""
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
         return "" if was == now else f"{_short(was)} → {_short(now)}"
-    said = []
+    parts = []
     for name in dict.fromkeys((*was, *now)):
         one, other = was.get(name), now.get(name)
         if name in ("facts", "remember"):
             one, other = _by_key(one), _by_key(other)
             if inner := _fields(one, other):
-                said.append(f"{name}: {inner}")
+                parts.append(f"{name}: {inner}")
         elif msgspec.json.encode(one) != msgspec.json.encode(other):
-            said.append(f"{name} {_short(one)} → {_short(other)}")
-    return short(", ".join(said), 400)
+            parts.append(f"{name} {_short(one)} → {_short(other)}")
+    return short(", ".join(parts), 400)
 
 
 def _by_key(facts: Any) -> dict[str, Any]:
-    """Return facts by key: the value, or the whole of a fact with labels."""
+    """Return facts by key: the value, or all of a fact with labels."""
     return {fact["key"]: fact if fact.get("labels") else fact.get("value") for fact in facts or ()}
 
 
@@ -153,8 +153,8 @@ def _short(value: Any) -> str:
 # --- prompts --------------------------------------------------------------------------------------------
 
 
-def _of_prompt(wanted: Wanted, was: Record, prompts: Mapping[str, bytes]) -> CodeDifference:
-    """Return which part of a prompt is another."""
+def _compare_prompt(wanted: Wanted, was: Record, prompts: Mapping[str, bytes]) -> CodeDifference:
+    """Return which part of a prompt differs."""
     then, now = was.prompt, wanted.given.prompt
     if then is None or now is None:
         name = "" if wanted.name == was.name else f"{was.name} → {wanted.name}, and "
@@ -163,13 +163,13 @@ def _of_prompt(wanted: Wanted, was: Record, prompts: Mapping[str, bytes]) -> Cod
         )
     body = prompts.get(then.fixed)
     if body is not None and _without_parameters(body) != _without_parameters(wanted.fixed):
-        return _of_fixed(then.fixed, body, now.fixed, wanted.fixed, "")
+        return _compare_fixed(then.fixed, body, now.fixed, wanted.fixed, "")
     if then.transcript != now.transcript and then.brief == now.brief:
-        said = "transcript: what was said and found so far"
-        return CodeDifference("prompt", said, was=then.transcript, now=now.transcript)
+        what = "transcript: what was said and found so far"
+        return CodeDifference("prompt", what, was=then.transcript, now=now.transcript)
     if then.brief != now.brief:
         return CodeDifference("prompt", "brief: the turn as text", was=then.brief, now=now.brief)
-    return _of_fixed(then.fixed, body, now.fixed, wanted.fixed, "")
+    return _compare_fixed(then.fixed, body, now.fixed, wanted.fixed, "")
 
 
 def _without_parameters(fixed: bytes) -> dict[str, Any]:
@@ -178,8 +178,8 @@ def _without_parameters(fixed: bytes) -> dict[str, Any]:
     return parts
 
 
-def _of_fixed(was: str, then: bytes | None, now: str, body: bytes, what: str) -> CodeDifference:
-    """Return the difference of the fixed part of a prompt, as far as both can be read."""
+def _compare_fixed(was: str, then: bytes | None, now: str, body: bytes, what: str) -> CodeDifference:
+    """Return the difference in the fixed part of a prompt, as far as both can be read."""
     if then is None or not body:
         return CodeDifference(
             "prompt", what or "fixed part: instructions, tools or parameters", was=was, now=now
@@ -209,10 +209,10 @@ def _lines(fixed: Mapping[str, Any], names: list[str]) -> list[str]:
 # --- what the round came to -----------------------------------------------------------------------------
 
 
-def of_ending(recorded: RecordedRound, ran: Ran, fleet: Fleet) -> CodeDifference | None:
+def compare_ending(recorded: RecordedRound, ran: Ran, fleet: Fleet) -> CodeDifference | None:
     """Return how a round's end differs from the recorded one; None if the guard would write the same.
 
-    Of calls that are left out there is no word where the code raises: that comes first.
+    If the code raises, that takes precedence over calls that it leaves out.
     """
     was = recorded.proposal
     if ran.proposal is None:
@@ -254,7 +254,7 @@ def _alike(was: Ending, ran: Ran) -> Ending:
     )
     now = replace(now, report=report)
     if isinstance(now, ReportFailure) and isinstance(was, ReportFailure):
-        if _bare(now.error) == _bare(was.error):
+        if _without_place(now.error) == _without_place(was.error):
             now = replace(now, error=was.error)
     elif isinstance(now, ReportInDoubt) and isinstance(was, ReportInDoubt):
         now = replace(now, effect=replace(now.effect, message=was.effect.message))
@@ -263,29 +263,29 @@ def _alike(was: Ending, ran: Ran) -> Ending:
     return now  # type: ignore[no-any-return]
 
 
-def _bare(error: Failure) -> Failure:
+def _without_place(error: Failure) -> Failure:
     return replace(error, message=_PLACE.sub("", error.message))
 
 
 def _raised(error: BaseException | None, failure: Failure | None = None) -> str:
-    """Return what the code raised: its own file and line first."""
+    """Return what the code raised, with the place in the author's code first."""
     if error is None:
         return "comes to no end"
     where = where_raised(error)
-    said = failure.message if failure is not None and failure.code != "bug" else ""
-    what = f"{failure.code}: {_PLACE.sub('', said)}" if failure is not None and said else type(error).__name__
+    text = failure.message if failure is not None and failure.code != "bug" else ""
+    what = f"{failure.code}: {_PLACE.sub('', text)}" if failure is not None and text else type(error).__name__
     return f"{where}: {what}" if where else what
 
 
 def _ending(proposal: Ending) -> Any:
-    """Return what a proposal asks for, as JSON has it."""
+    """Return what a proposal asks for, as JSON."""
     if isinstance(proposal, MoveProposed):
         return msgspec.to_builtins(proposal.move)
     return msgspec.to_builtins(proposal.error if isinstance(proposal, ReportFailure) else proposal.effect)
 
 
 def _moves(was: Ending, now: Ending, changed: Mapping[str, tuple[object, object]]) -> str:
-    """Return how two proposals differ, in one line."""
+    """Describe how two proposals differ, in one line."""
     if not isinstance(was, MoveProposed) or not isinstance(now, MoveProposed):
         return f"{_proposes(was)} → {_proposes(now)}"
     if type(was.move) is not type(now.move):
@@ -317,7 +317,7 @@ def _asks(move: Move) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    """Return what the guard would make of it, as a sentence's end."""
+    """Return how the guard would decide it, as the end of a sentence."""
     match verdict.event:
         case None:
             return "the guard would reject it"

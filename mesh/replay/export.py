@@ -1,11 +1,11 @@
-"""An exported log: one event a line, the very bytes that are stored, in the log's order.
+"""An exported log: one event per line, exactly the stored bytes, in the log's order.
 
-An export may also hold the steps of journals, each a line of its own that names its subject. Such a line is
-no event.
+An export may also hold the steps of journals, each on its own line with its subject. Such a line is not an
+event.
 
-Requests do not depend on each other. So the machine's cores share a large file. Each process reads all of it,
-decodes only its own requests, and works on these (`of_each`). What needs no whole requests takes a part of
-the file in each process, and decodes each event once (`of_parts`).
+Requests do not depend on each other, so the machine's cores share a large file. Each process reads all of it,
+decodes only its own requests, and works on these (`of_each`). Work that does not need whole requests takes a
+part of the file in each process, and decodes each event once (`of_parts`).
 """
 
 import asyncio
@@ -39,14 +39,14 @@ T = TypeVar("T")
 
 
 class StoredStep(NamedTuple):
-    """A step of a journal, as it is stored; or what others name: a prompt, a revision of a document."""
+    """A stored step of a journal, or something that steps refer to: a prompt, a document's revision."""
 
     subject: str
     data: bytes
     rev: int = 0
-    """Of a document: its revision."""
+    """A document's revision."""
     by: str = ""
-    """Of a document: who wrote it."""
+    """Who wrote a document."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -58,25 +58,25 @@ class _Line(msgspec.Struct, frozen=True):
     by: str = ""
     body: msgspec.Raw = msgspec.Raw()
     base64: str = ""
-    """The bytes of a step that are no JSON on one line."""
+    """The bytes of a step that are not JSON on one line."""
 
 
 _LINE = msgspec.json.Decoder(_Line)
 
 
 def step_line(stored: StoredStep) -> bytes:
-    """Return a step as one line of an export, from which `steps_in` reads the very bytes again."""
+    """Return a step as one line of an export, from which `steps_in` reads exactly the same bytes."""
     named = b'{"step":' + msgspec.json.encode(stored.subject)
     if stored.rev:
         named += b',"rev":%d,"by":' % stored.rev + msgspec.json.encode(stored.by)
     line = named + b',"body":' + stored.data + b"}"
-    if not _stands_alone(line) or bytes(_LINE.decode(line).body) != stored.data:
+    if not _is_plain_json(line) or bytes(_LINE.decode(line).body) != stored.data:
         line = named + b',"base64":"' + base64.b64encode(stored.data) + b'"}'
     return line
 
 
-def _stands_alone(line: bytes) -> bool:
-    """Return True for JSON on one line that any reader of JSON takes."""
+def _is_plain_json(line: bytes) -> bool:
+    """Return True for JSON on one line that every JSON reader accepts."""
     try:
         json.loads(line)
         _LINE.decode(line)
@@ -86,7 +86,7 @@ def _stands_alone(line: bytes) -> bool:
 
 
 def steps_in(path: Path) -> list[StoredStep]:
-    """Return all that an export holds beside events: steps of journals, prompts, revisions of documents.
+    """Return everything in an export besides events: steps of journals, prompts, revisions of documents.
 
     Raises ExportInvalid with the file and the line's number.
     """
@@ -124,7 +124,7 @@ def load(path: Path) -> dict[str, list[bytes]]:
 
 
 def sort(lines: Iterable[bytes]) -> dict[str, list[bytes]]:
-    """Return stored events by request, each request's in order of their numbers. Raises Malformed."""
+    """Return stored events by request, in order of their numbers. Raises Malformed."""
     found: dict[str, list[tuple[int, bytes]]] = {}
     for head, line in _lines(lines):
         if not head.step:
@@ -147,7 +147,7 @@ def _lines(lines: Iterable[bytes]) -> Iterable[_Read]:
 
 
 def line_head(line: bytes, number: int) -> _Line:
-    """Return how an event or a step begins. Raises Malformed for any other line."""
+    """Return the beginning of an event or a step. Raises Malformed for any other line."""
     try:
         head = _LINE.decode(line)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as broken:
@@ -160,14 +160,14 @@ def line_head(line: bytes, number: int) -> _Line:
 # --- shared among processes -------------------------------------------------------------------------
 
 SHARE_BYTES = 1 << 20
-"""Bytes of a file for which a process is worth starting: verifying them takes 15 ms, a process about 10."""
+"""Bytes of a file that are worth starting a process for: verifying them takes 15 ms, a process about 10."""
 _REQUEST, _STEP = b'"request":"', b'{"step":'
 _BUFFER_BYTES = 1 << 20
-_TELL_S = 1.0
+_REPORT_S = 1.0
 
 
 Requests = Iterator[tuple[int, list[bytes]]]
-"""Requests of a file: each with the number of its first line, and its events in order of their numbers."""
+"""Requests of a file, each with the number of its first line, and its events in order of their numbers."""
 
 
 async def of_each(path: Path, work: Callable[[list[bytes]], T]) -> list[T]:
@@ -197,13 +197,13 @@ async def of_shares(
 ) -> list[T]:
     """Return the result of `work` on each process's share of the requests.
 
-    Only places of events are kept in memory. If a process meets an odd line, fails or dies, this process does
-    all the work again, and raises the error itself.
+    Only places of events are kept in memory. If a process meets an odd line, fails or dies, this process
+    repeats all of the work, and raises the error itself.
 
     Args:
         work: its result must be picklable.
-        jobs: processes at most; by default one for each core.
-        on_progress: is told now and then how many events were worked on.
+        jobs: limit of processes; by default one per core.
+        on_progress: called now and then with the number of events processed.
 
     Raises ExportInvalid with the line's number, also for a file without any event, and as `work`.
     """
@@ -216,16 +216,16 @@ async def of_shares(
         )
         if found is not None and progress.events:
             return found
-    return [work(_told_of(_share(path, 0, 1), on_progress))]
+    return [work(_reporting(_share(path, 0, 1), on_progress))]
 
 
-def _told_of(requests: Requests, on_progress: Callable[[int], None]) -> Requests:
-    events, told = 0, time.monotonic()
+def _reporting(requests: Requests, on_progress: Callable[[int], None]) -> Requests:
+    events, reported = 0, time.monotonic()
     for place, bodies in requests:
         yield place, bodies
         events += len(bodies)
-        if time.monotonic() > told + _TELL_S:
-            told = time.monotonic()
+        if time.monotonic() > reported + _REPORT_S:
+            reported = time.monotonic()
             on_progress(events)
 
 
@@ -241,7 +241,7 @@ class Progress:
         return sum(array("Q", self._counts[: self._size]))
 
     def count(self, process: int, events: int) -> None:
-        """Count events of a process: each writes its own number."""
+        """Count events of a process: each process writes its own number."""
         at = slice(8 * process, 8 * process + 8)
         self._counts[at] = (int.from_bytes(self._counts[at], sys.byteorder) + events).to_bytes(
             8, sys.byteorder
@@ -249,10 +249,10 @@ class Progress:
 
 
 async def of_parts(path: Path, work: Callable[[Iterator[bytes]], T]) -> list[T] | None:
-    """Return the result of `work` on the events of each part of a file, as they lie in it.
+    """Return the result of `work` on the events of each part of a file, in the file's order.
 
-    The parts are in order, one for each process; a request may have events in several. Return None if a line
-    is none that a guard writes, or if `work` raises MeshError: `of_each` says what such a file is worth.
+    There is one part per process, in order; a request may have events in several. Return None if a line is
+    not as a guard writes it, or if `work` raises MeshError: then use `of_each`, which reports what is wrong.
 
     Args:
         work: its result must be picklable.
@@ -269,7 +269,7 @@ async def of_parts(path: Path, work: Callable[[Iterator[bytes]], T]) -> list[T] 
 
 
 def _processes_for(path: Path) -> int:
-    """Return how many processes a file is worth; 1 where forking is not safe."""
+    """Return how many processes a file is worth; 1 if forking is not safe."""
     if sys.platform != "linux" or threading.active_count() > 1:
         return 1
     return max(1, min(len(os.sched_getaffinity(0)), _size_of(path) // SHARE_BYTES))
@@ -285,13 +285,13 @@ async def _of_processes(
     arguments: tuple[Any, ...],
     now_and_then: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Return the results of all processes in their order; None if one has none. They end with this call.
+    """Return the results of all processes in order; None if one has none. The processes end with this call.
 
     Args:
-        send: sends (a number, result) for each result of its process; results are ordered by these.
-        now_and_then: is called meanwhile.
+        send: sends (a number, result) for each result of its process; results are ordered by these numbers.
+        now_and_then: called meanwhile.
     """
-    from multiprocessing import get_context  # a small file needs none of it
+    from multiprocessing import get_context  # a small file does not need it
 
     forking = get_context("fork")
     found: list[tuple[int, Any]] = []
@@ -310,23 +310,23 @@ async def _of_processes(
                 pipes.append(receiving)
             async with asyncio.TaskGroup() as group:
                 shares = [group.create_task(_received(each)) for each in pipes]
-                telling = group.create_task(_tell(now_and_then))
+                reporting = group.create_task(_report(now_and_then))
                 await asyncio.wait(shares, return_when=asyncio.FIRST_EXCEPTION)
-                telling.cancel()
+                reporting.cancel()
             found = [each for share in shares for each in share.result()]
     except* OSError:
-        pass  # one cannot begin, or has no results; the others need not go on
+        pass  # one cannot begin, or has no results, so the others need not continue
     return [result for _, result in sorted(found, key=lambda each: each[0])] or None
 
 
-async def _tell(now_and_then: Callable[[], None]) -> None:
+async def _report(now_and_then: Callable[[], None]) -> None:
     while True:
-        await asyncio.sleep(_TELL_S)
+        await asyncio.sleep(_REPORT_S)
         now_and_then()
 
 
 async def _received(pipe: "Connection") -> list[tuple[int, Any]]:
-    """Return a process's results when they are there. Raises OSError if it ended without any."""
+    """Return a process's results when they arrive. Raises OSError if it ended without any."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(pipe.fileno(), ready.set)
     try:
@@ -341,8 +341,8 @@ async def _received(pipe: "Connection") -> list[tuple[int, Any]]:
 
 
 def _begin_share() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal: the parent ends this process
-    gc.freeze()  # what the parent had is not looked through again and again, which would copy it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends this process
+    gc.freeze()  # collecting the parent's objects would copy them
 
 
 def _send_part(
@@ -358,14 +358,14 @@ def _send_part(
     _begin_share()
     try:
         pipe.send([(index, work(_events_between(path, ends[index], ends[index + 1])))])
-    except Exception as failed:  # the parent does all again, more slowly, and says what is wrong
+    except Exception as failed:  # the parent repeats the work, more slowly, and reports the error
         _log.debug("part_given_up", path=str(path), index=index, error=type(failed).__name__)
 
 
 def _events_between(path: Path, begin: int, end: int) -> Iterator[bytes]:
     """Yield the events whose lines begin from one place in a file up to another.
 
-    Raises Malformed for a line that no guard wrote so.
+    Raises Malformed for a line that is not as a guard writes it.
     """
     at = max(0, begin - 1)
     with path.open("rb", buffering=_BUFFER_BYTES) as file:
@@ -399,13 +399,13 @@ def _send_share(
     def counted() -> Requests:
         for place, bodies in _share(path, index, of):
             if os.getppid() != parent:
-                raise OSError("nobody waits any more")
+                raise OSError("nothing waits any more")
             yield place, bodies
             progress.count(index, len(bodies))
 
     try:
         pipe.send([(index, work(counted()))])
-    except Exception as failed:  # whatever it is: the parent, which does all again, meets it and raises it
+    except Exception as failed:  # any error: the parent repeats the work and raises it
         _log.debug("share_given_up", path=str(path), index=index, error=type(failed).__name__)
 
 
@@ -456,7 +456,7 @@ def _number_of(place: "array[int]") -> int:
 
 
 def _numbered(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Yield each line with its number and place. A carriage return ends one, too, as `splitlines` has it."""
+    """Yield each line with its number and place. A carriage return also ends a line, as in `splitlines`."""
     number, begin = 0, 0
     for whole in file:
         for line in whole.splitlines(keepends=True) if b"\r" in whole else (whole,):

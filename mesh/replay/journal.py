@@ -1,6 +1,6 @@
-"""A journal that answers an agent's code by what is recorded, and brings nothing about.
+"""A journal that answers an agent's code from the record, and has no effects.
 
-A call is answered by the recorded step of its kind, name and arguments; of equal ones the first that is left.
+A call is answered by the recorded step of its kind, name and arguments; of equal ones the first unused one.
 A call without a record stops the code.
 """
 
@@ -19,13 +19,13 @@ from protocol.wire.event_parts import Assignment
 from protocol.wire.records import DONE, FENCE, Record, place_of
 
 _MADE_UP = frozenset({"remark", "results", "context"})
-"""Steps whose value the code itself has: without a record they stop nothing."""
+"""Steps whose value the code makes itself: without a record they stop nothing."""
 _ALONE = frozenset({"now", "random", "save", "post"})
 """Steps before which nothing is checked."""
 
 _runs = itertools.count(1)
 _highest: ContextVar[tuple[int, int]] = ContextVar("highest", default=(0, -1))
-"""The run of a round, and the highest place that this task of its code has come to."""
+"""The run of a round, and the highest place that this task of its code has reached."""
 
 
 class NoRecord(TurnError, code="replay.no_record"):
@@ -37,7 +37,7 @@ class NoRecord(TurnError, code="replay.no_record"):
 
 
 class Unusable(TurnError, code="replay.unusable"):
-    """The round cannot be run again here: what it reads is not there."""
+    """The round cannot be run again here, because something that it reads is missing."""
 
 
 class Wanted(NamedTuple):
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
     digest: str
     given: Given
     fixed: bytes = b""
-    """Of a model's call: the fixed part of its prompt."""
+    """For a model's call: the fixed part of its prompt."""
 
     @property
     def called(self) -> str:
@@ -57,12 +57,12 @@ class Wanted(NamedTuple):
 
 @dataclass
 class OwnStep:
-    """A step of the round, as it is recorded."""
+    """A recorded step of the round."""
 
     n: int
     name: str
     record: Record
-    """The step; of an effect its result, or the intent of one that has none."""
+    """The step; for an effect its result, or its intent if it has no result."""
     intent: Record | None = None
     reached: bool = False
 
@@ -72,7 +72,7 @@ class OwnStep:
 
 
 class NoStore:
-    """A store without steps, which keeps none."""
+    """A store that has no steps, and keeps none."""
 
     async def get(self, request: str, turn: str, name: str) -> bytes | None:
         return None
@@ -82,12 +82,12 @@ class NoStore:
 
 
 class RecordedJournal(Journal):
-    """A journal that answers by what is recorded, and brings nothing about.
+    """A journal that answers from the record, and has no effects.
 
     Args:
         steps: the turn's journal by step, up to the end of this round.
-        resumed: True for a round that finds the beginnings of conversations of its own, as one does that is
-            delivered again.
+        resumed: True for a round that finds beginnings of its own conversations, as a round that is delivered
+            again does.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class RecordedJournal(Journal):
         return Place(step.n, step.name, step.record, step.intent)
 
     def _reach(self, step: OwnStep) -> None:
-        """Note that the code has come to a step. Order counts within a task: others run side by side."""
+        """Note that the code has reached a step. Order counts only within a task: tasks run concurrently."""
         step.reached = True
         run, highest = _highest.get()
         before = highest if run == self._run else -1
@@ -167,12 +167,12 @@ class RecordedJournal(Journal):
         self._reached[step.n] = step
         _highest.set((self._run, max(step.n, before)))
 
-    def come_to(self, name: str, record: Record, nth: int) -> Any:
-        self.tally.spend(record)  # as it was when the step was made
+    def reach(self, name: str, record: Record, nth: int) -> Any:
+        self.tally.spend(record)  # as when the step was made
         return self.recall(name, record, nth)
 
     async def write(self, name: str, record: Record, nth: int) -> Record:
-        """Count a step whose value the code has by itself. Raises NoRecord for any other."""
+        """Count a step whose value the code makes itself. Raises NoRecord for any other step."""
         if record.kind in _MADE_UP:
             self.tally.count(name, record, nth)
             return record
@@ -188,7 +188,7 @@ class RecordedJournal(Journal):
 
 
 def _own_steps(own: Mapping[str, Record]) -> list[OwnStep]:
-    """Return a round's steps in order, an effect once."""
+    """Return a round's steps in order, each effect once."""
     found: dict[int, OwnStep] = {}
     for name, record in own.items():
         n = place_of(name)

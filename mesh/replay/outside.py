@@ -1,9 +1,9 @@
-"""What a handler reads besides its record: the clock, random numbers, files, sockets and processes.
+"""What a handler reads outside its record: the clock, random numbers, files, sockets and processes.
 
-A value from outside is not in the journal, so that the code may come to something else today. While a
-handler runs, its own files are watched: a profile of their calls finds clock and random numbers, and
-Python's audit events find files, sockets and processes, whichever library opens them. The runtime's own
-reading is not the handler's, and neither is an import.
+A value from outside is not in the journal, so the code may come to a different result today. While a handler
+runs, its own files are watched. A profile of their calls finds clock and random numbers, and Python's audit
+events find files, sockets and processes, whichever library opens them. What the runtime reads does not count,
+and neither does an import.
 """
 
 import datetime
@@ -33,7 +33,7 @@ _BUILTINS: Final[dict[Any, Kind]] = {
     random.getrandbits: "random",
 }
 _CLOCK_METHODS: Final = frozenset({"now", "utcnow", "today"})
-"""Of dates, which are classes without a module's name in the call."""
+"""Methods of dates, whose classes have no module's name in the call."""
 _FUNCTIONS: Final[dict[CodeType, Kind]] = {
     function.__code__: "random"
     for function in (uuid.uuid1, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.token_urlsafe)
@@ -77,7 +77,7 @@ _DEBUGGERS: Final = frozenset({"pdb", "bdb", "ipdb", "IPython", "debugpy", "pyde
 
 
 class ReadsOutside(TurnError, code="replay.outside"):
-    """A handler reads something that no record holds."""
+    """A handler reads something that is in no record."""
 
     def __init__(self, kind: Kind, what: str, where: str) -> None:
         super().__init__(f"{what}, at {where}" if where else what)
@@ -89,7 +89,7 @@ class Outside:
 
     Args:
         handler: the function whose calls are watched.
-        allowed: kinds of what it may read all the same.
+        allowed: kinds of what it may read nevertheless.
     """
 
     def __init__(self, handler: object, allowed: Collection[str] = ()) -> None:
@@ -98,10 +98,10 @@ class Outside:
 
     @contextmanager
     def watched(self, stop: Callable[[TurnError], TurnError]) -> Iterator[None]:
-        """Watch what the code of this block reads. It is stopped where it reads something outside.
+        """Watch what the code of this block reads. It is stopped when it reads something outside.
 
         Args:
-            stop: takes the error, whatever the code makes of it.
+            stop: takes the error, even if the code catches it.
         """
         global _watching
         _audit_once()
@@ -132,7 +132,7 @@ class _Watch:
     # --- clock and random numbers -----------------------------------------------------------------
 
     def profile(self, frame: FrameType, event: str, called: Any) -> None:
-        """See a call. An error that is raised here is raised by the call."""
+        """Check a call. An error that is raised here is raised by the call."""
         if event == "c_call":
             kind = _BUILTINS.get(called) if isinstance(called, BuiltinFunctionType) else None
             if kind is None:
@@ -142,7 +142,7 @@ class _Watch:
             caller: FrameType | None = frame
             what = _called(called)
         elif event == "call":
-            kind = _FUNCTIONS.get(frame.f_code) or _of_a_shared_source(frame)
+            kind = _FUNCTIONS.get(frame.f_code) or _is_shared_source(frame)
             if kind is None:
                 return
             caller, what = frame.f_back, f"calls {frame.f_globals['__name__']}.{frame.f_code.co_name}"
@@ -157,7 +157,7 @@ class _Watch:
         kind = _EVENTS.get(event)
         if kind is None or self._busy or not self._outside.forbids(kind):
             return
-        self._busy = True  # what is looked at here may open files itself
+        self._busy = True  # the checks here may open files themselves
         try:
             frame = _reader(sys._getframe(2))
             if frame is not None:
@@ -171,7 +171,7 @@ _audits = False
 
 
 def _audit_once() -> None:
-    """Hear Python's audit events from here on; a hook cannot be taken out again."""
+    """Receive Python's audit events from here on; a hook cannot be removed."""
     global _audits
     if not _audits:
         _audits = True
@@ -189,7 +189,7 @@ def _is_own(filename: str) -> bool:
 
 
 def _reader(frame: FrameType | None) -> FrameType | None:
-    """Return the author's frame that reads; None if it is the runtime, or an import."""
+    """Return the author's frame that reads; None if the runtime reads, or an import."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if frame.f_code.co_name == "<module>":
@@ -207,8 +207,8 @@ def _is_date(called: Any) -> bool:
     return isinstance(owner, type) and issubclass(owner, datetime.date)
 
 
-def _of_a_shared_source(frame: FrameType) -> Kind | None:
-    """Return `random` for a method of a source of random numbers without a seed of the handler's own."""
+def _is_shared_source(frame: FrameType) -> Kind | None:
+    """Return `random` for a method of a random source that the handler has not seeded itself."""
     if frame.f_code not in _RANDOM_METHODS:
         return None
     source = frame.f_locals.get("self")
@@ -217,7 +217,7 @@ def _of_a_shared_source(frame: FrameType) -> Kind | None:
 
 
 def _called(called: Any) -> str:
-    """Return what is called, by the name that an author knows it by."""
+    """Return the name of what is called, as an author knows it."""
     owner = getattr(called, "__self__", None)
     named = owner.__name__ if isinstance(owner, type | ModuleType) else "random"
     return f"calls {named.replace('posix', 'os')}.{called.__name__}"
@@ -227,8 +227,8 @@ def _opened(event: str, arguments: tuple[Any, ...]) -> str:
     about = arguments[0] if arguments else ""
     if event.startswith("socket.") and len(arguments) > 1:
         about = arguments[1] if event in ("socket.connect", "socket.bind") else arguments[0]
-    said = os.fsdecode(about) if isinstance(about, str | bytes) else about
-    return f"{event} {said!r}"[:200]
+    name = os.fsdecode(about) if isinstance(about, str | bytes) else about
+    return f"{event} {name!r}"[:200]
 
 
 # --- does the code name any of it -------------------------------------------------------------------
@@ -237,7 +237,7 @@ def _opened(event: str, arguments: tuple[Any, ...]) -> str:
 def _may_read(handler: object) -> bool:
     """Return True if a function, or an author's code that it names, names a clock or random numbers.
 
-    What it calls by no name that can be looked up is not known to it.
+    Calls without a name that can be looked up are not found.
     """
     seen, left = set[int](), [handler]
     while left:

@@ -1,7 +1,7 @@
-"""Replay of agents' code in processes of its own: user code gets no credential, and cannot stop the replay.
+"""Replay of agents' code in separate processes: user code gets no credentials, and cannot stop the replay.
 
-Each process has a share of the requests. One that dies, or is silent for too long within a round, is ended
-and begun again behind that round; the round counts as different.
+Each process has a share of the requests. A process that dies, or is silent for too long within a round, is
+replaced by one that begins after that round; the round counts as different.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from mesh.errors import UsageWrong
 from mesh.model.vendors import secrets
 from mesh.replay.code import Replayed
 from mesh.replay.differences import CodeDifference
-from mesh.replay.worker import Dead, Job, Saying
+from mesh.replay.worker import Dead, Job, WorkerMessage
 from protocol.domain.budget import NOTHING, plus
 from protocol.wire.commands import Usage
 
 LIMIT_S = 10.0
-"""How long a round may be silent."""
+"""How long a round may be silent (s)."""
 _HIDDEN = ("NATS_URL", "MESH_CREDENTIALS", "MESH_NAME", "MESH_HEALTH", *TLS_VARIABLES)
-_SAID = msgspec.json.Decoder(Saying)
+_MESSAGE = msgspec.json.Decoder(WorkerMessage)
 
 
 def hidden_variables() -> frozenset[str]:
@@ -38,18 +38,18 @@ def hidden_variables() -> frozenset[str]:
 
 
 class RoundTally:
-    """What came of all rounds so far."""
+    """The outcomes of all rounds so far."""
 
     def __init__(self, *, keep_same: bool = False) -> None:
         self.rounds: Counter[tuple[str, str]] = Counter()
-        """By agent, and kind of difference; `same` and `not replayable` are kinds, too."""
+        """By agent, and kind of difference; `same` and `not replayable` also count as kinds."""
         self.reasons: Counter[tuple[str, str]] = Counter()
         """Why rounds are not replayable, by agent and reason."""
         self.different: list[Replayed] = []
         self.unreadable: list[Replayed] = []
         """Requests whose log cannot be read."""
         self.same: list[tuple[str, str, int]] | None = [] if keep_same else None
-        """Request, agent and event of each round that is the same, if they are wanted."""
+        """Request, agent and event of each unchanged round, if asked for."""
         self.left_out: list[Replayed] = []
         """Rounds that are not replayable, if the same ones are wanted."""
         self.models: Usage = NOTHING
@@ -57,7 +57,7 @@ class RoundTally:
 
     @property
     def judged(self) -> int:
-        """How many rounds came to the same, or to something else."""
+        """How many rounds were judged as the same or as different."""
         return sum(count for (_, kind), count in self.rounds.items() if kind != "not replayable")
 
     def add_same(self, request: str, agent: str, n: int) -> None:
@@ -103,16 +103,16 @@ async def replay_file(
     keep_same: bool = False,
     on_round: Callable[[int], None] = lambda rounds: None,
 ) -> RoundTally:
-    """Return what came of the rounds of an export.
+    """Return the outcomes of the rounds in an export.
 
     Args:
         job: whose code, over which file.
-        jobs: how many processes.
+        jobs: number of processes.
         limit_s: how long a round may be silent.
-        keep_same: True to keep which rounds came to the same.
-        on_round: called with the number of rounds, now and then.
+        keep_same: True to keep which rounds are unchanged.
+        on_round: called now and then with the number of rounds.
 
-    Raises UsageWrong for code that cannot be loaded, and for a file that is none.
+    Raises UsageWrong for code that cannot be loaded, and for a file that is not an export.
     """
     tally = RoundTally(keep_same=keep_same)
     async with asyncio.TaskGroup() as group:
@@ -136,14 +136,14 @@ class _InHand(NamedTuple):
 
 
 class _Process:
-    """One share: a process, or one after the other."""
+    """One share: a process, or several one after the other."""
 
     def __init__(self, job: Job, tally: RoundTally, limit_s: float, on_round: Callable[[int], None]) -> None:
         self._job, self._tally, self._limit_s, self._on_round = job, tally, limit_s, on_round
         self._in_hand: _InHand | None = None
-        self._heard_at = 0.0
-        self._pending: list[Saying] = []
-        """Of the request in hand: it counts once the request is done."""
+        self._last_at = 0.0
+        self._pending: list[WorkerMessage] = []
+        """Messages about the current request: they count once the request is done."""
 
     async def run(self) -> None:
         """Do the whole share. Raises UsageWrong."""
@@ -160,7 +160,7 @@ class _Process:
     async def _one_process(self) -> str | None:
         """Return None once the share is done, else what became of the process."""
         loop = asyncio.get_running_loop()
-        self._in_hand, self._heard_at = None, loop.time()
+        self._in_hand, self._last_at = None, loop.time()
         self._pending.clear()
         reading, writing = os.pipe()
         async with contextlib.AsyncExitStack() as stack:
@@ -181,7 +181,7 @@ class _Process:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._limit_s):
                         await process.wait()
-                return _end_of(process.returncode)
+                return _describe_end(process.returncode)
             finally:
                 for task in (watch, listen):
                     task.cancel()
@@ -189,47 +189,47 @@ class _Process:
                 transport.close()
 
     async def _silence(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
-        """Return once a round has been silent for too long, and had its time on a processor."""
+        """Return once a round has been silent for too long although it had processor time."""
         since, cpu_s = 0.0, 0.0
         while True:
-            silent_s = 0.0 if self._in_hand is None else loop.time() - self._heard_at
+            silent_s = 0.0 if self._in_hand is None else loop.time() - self._last_at
             if silent_s < self._limit_s:
                 await asyncio.sleep(self._limit_s - silent_s)
                 continue
-            if since != self._heard_at:
-                since, cpu_s = self._heard_at, _of_process(pid).cpu_s
-            state, now_s = _of_process(pid)
+            if since != self._last_at:
+                since, cpu_s = self._last_at, _state_of(pid).cpu_s
+            state, now_s = _state_of(pid)
             if state not in "RT" or now_s - cpu_s >= self._limit_s:
                 return
-            await asyncio.sleep(self._limit_s / 4)  # a busy machine lets it wait, or somebody stopped it
+            await asyncio.sleep(self._limit_s / 4)  # it may wait on a busy machine, or be stopped
 
     async def _listen(self, reader: asyncio.StreamReader, loop: asyncio.AbstractEventLoop) -> bool:
-        """Take what a process says; return True if its share is done, False if it ended before."""
+        """Read what a process reports; return True if its share is done, False if it ended first."""
         while line := await reader.readline():
             if not line.endswith(b"\n"):
                 return False
-            said, self._heard_at = _SAID.decode(line), loop.time()
-            if said.wrong is not None:
-                raise UsageWrong(said.wrong)
-            if said.ended:
+            message, self._last_at = _MESSAGE.decode(line), loop.time()
+            if message.wrong is not None:
+                raise UsageWrong(message.wrong)
+            if message.ended:
                 return True
-            if said.begins is not None:
-                self._in_hand = _InHand(*said.begins)
-            elif said.done:
+            if message.begins is not None:
+                self._in_hand = _InHand(*message.begins)
+            elif message.done:
                 self._count()
             else:
                 self._in_hand = None
-                self._pending.append(said)
+                self._pending.append(message)
         return False
 
     def _count(self) -> None:
         self._in_hand = None
         self._job = replace(self._job, start=self._job.start + 1)
-        for said in self._pending:
-            if said.same is not None:
-                self._tally.add_same(*said.same)
-            elif said.came is not None:
-                self._tally.add(_replayed(said.came))
+        for message in self._pending:
+            if message.same is not None:
+                self._tally.add_same(*message.same)
+            elif message.came is not None:
+                self._tally.add(_replayed(message.came))
         if self._pending:
             self._on_round(self._tally.rounds.total())
         self._pending.clear()
@@ -244,12 +244,12 @@ def _replayed(came: Mapping[str, Any]) -> Replayed:
 
 class _State(NamedTuple):
     state: str
-    """As `/proc` has it: R runs or would, S waits, T is stopped."""
+    """As in `/proc`: R runs or is ready, S waits, T is stopped."""
     cpu_s: float
 
 
-def _of_process(pid: int) -> _State:
-    """Return what a process is at; one that waits where nothing can be known."""
+def _state_of(pid: int) -> _State:
+    """Return the state of a process; a waiting one if nothing can be known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -257,10 +257,10 @@ def _of_process(pid: int) -> _State:
     return _State(fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
 
 
-def _end_of(status: int | None) -> str:
-    """Return what became of a process, as a sentence goes on."""
+def _describe_end(status: int | None) -> str:
+    """Return what became of a process, as a continued sentence."""
     if status is None:
-        return "closes what it says"
+        return "closes its output"
     if status < 0:
         return f"ends its process by {signal.Signals(-status).name}"
     return f"ends its process with exit status {status}"
@@ -290,7 +290,7 @@ async def _started(writing: int, *, with_keys: bool) -> AsyncIterator[asyncio.su
     try:
         process = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await _ended(await starting)  # it has begun, whoever is waited for no more
+        await _ended(await starting)  # it has begun, even if it is no longer waited for
         raise
     finally:
         os.close(writing)

@@ -1,7 +1,8 @@
-"""Which requests another policy or fleet can reach: found by a scan of a few fields, without decoding events.
+"""Which requests another policy or fleet can affect: found by a scan of a few fields, without decoding
+events.
 
-Most requests are nowhere near a limit. `may_differ` says of such a one that no verdict in it can have been
-another; it errs on the other side only. What a scan cannot tell is compared in full.
+Most requests are nowhere near a limit. For these `may_differ` shows that no verdict can differ. It never errs
+on that side. Requests that a scan cannot decide are compared in full.
 """
 
 import re
@@ -21,7 +22,7 @@ _DEPTH, _ASKED = b'"depth":', b'"asked":{'
 _POLICY, _POLICY_ENDS = b'"policy":{', b',"policy_hash":"'
 _NUMBER = re.compile(rb"[0-9]+")
 _PLAIN = frozenset((b"request.opened", b"facts.withheld", b"handoff.admitted", b"request.completed"))
-"""Types of events of a request in which nothing was refused, failed, asked, planned or waited for."""
+"""Event types of a request in which nothing was refused, failed, asked, planned or waited for."""
 _AMOUNTS = ("nano_dollars", "tokens", "model_calls")
 
 
@@ -69,7 +70,7 @@ _GROUNDED, _ENTRY = msgspec.json.Decoder(_Grounded), msgspec.json.Decoder(AgentE
 
 
 class _Scan:
-    """What a scan finds in one request's stored events; each thing is looked for once it is asked for."""
+    """What a scan finds in one request's stored events, searched for on first use."""
 
     __slots__ = ("_bodies", "_types", "policy", "types")
 
@@ -88,7 +89,7 @@ class _Scan:
 
     @property
     def deepest(self) -> int:
-        """No assignment has a greater depth; facts that look like one only make it greater."""
+        """An upper bound of any assignment's depth: facts that look like one can only make it greater."""
         most = 0
         for body in self._bodies:
             at = body.find(_DEPTH)
@@ -114,7 +115,7 @@ class _Scan:
 
     @property
     def usage(self) -> _Usage:
-        """Reports summed up: as much as was spent, or more."""
+        """The sum of all reports: what was spent, or more."""
         reports = [_REPORTED.decode(body).report.usage for body in self._bodies]
         return _Usage(*(sum(getattr(each, name) for each in reports) for name in _Usage.__struct_fields__))
 
@@ -128,7 +129,7 @@ class _Scan:
 
 
 def may_differ(bodies: Sequence[bytes], other: Other) -> bool:
-    """Return False if no verdict of a request can be another; True if one can be, or nobody knows."""
+    """Return False if no verdict of a request can differ; True if one can, or if that is unknown."""
     scan = _scan(bodies)
     if scan is None:
         return True
@@ -142,7 +143,7 @@ def may_differ(bodies: Sequence[bytes], other: Other) -> bool:
 
 
 def _scan(bodies: Sequence[bytes]) -> _Scan | None:
-    """Return what can be scanned; None for what is no whole request as a guard writes it."""
+    """Return what can be scanned; None if it is not a whole request as a guard writes it."""
     begins = len(_TYPE)
     types = [body[begins : body.find(b'"', begins)] for body in bodies if body.startswith(_TYPE)]
     opened = 1 if types[:1] == [b"facts.withheld"] else 0
@@ -153,12 +154,12 @@ def _scan(bodies: Sequence[bytes]) -> _Scan | None:
 
 
 _policies: dict[bytes, Policy | None] = {}
-"""What was read, by its bytes: a log has few."""
+"""Policies by their bytes: a log has few."""
 _MOST_POLICIES = 1_000
 
 
 def _policy_in(opened: bytes) -> Policy | None:
-    """Return the policy of a request's first event; None if it cannot be found by its place there."""
+    """Return the policy of a request's first event; None if it is not at its usual place."""
     ends = opened.rfind(_POLICY_ENDS)
     raw = opened[opened.rfind(_POLICY, 0, ends) + len(_POLICY) - 1 : ends]
     if raw not in _policies:
@@ -193,7 +194,7 @@ def _where(*types: bytes) -> _Reach:
 
 
 def _often(*types: bytes) -> _Reach:
-    """Return what reaches a limit of how often something happened before, if it is there more often."""
+    """Return a check of a limit on how often something happened, by how often it is in the log."""
     return lambda scan, was, would: scan.count(*types) > min(was, would)
 
 
@@ -255,7 +256,7 @@ _REACHES: Mapping[str, _Reach] = {
     "max_posts": _where(b"facts.posted", b"move.refused"),
     "max_posted_bytes": _where(b"facts.posted", b"move.refused"),
 }
-"""By field of a policy: can a change from one number to another be seen in a request?"""
+"""By field of a policy: can a change from one number to another show in a request?"""
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ def _refused_by(event: AnyEvent, rule: Rule) -> bool:
     return event.refusal is not None and event.refusal.rule == rule
 
 
-def _of_depth(event: AnyEvent, was: int, would: int) -> bool:
+def _concerns_depth(event: AnyEvent, was: int, would: int) -> bool:
     if would > was:
         return _refused_by(event, Rule.DEPTH)
     if isinstance(event, events.HandoffAdmitted):
@@ -279,33 +280,33 @@ def _of_depth(event: AnyEvent, was: int, would: int) -> bool:
     return isinstance(event, events.MoveRefused)
 
 
-def _of_asks(event: AnyEvent, was: int, would: int) -> bool:
+def _concerns_asks(event: AnyEvent, was: int, would: int) -> bool:
     if would > was:
         return _refused_by(event, Rule.ASKS)
     return isinstance(event, events.TurnSuspended | events.TurnDelegated | events.MoveRefused)
 
 
-_OF_PLANS = _is(events.TurnDelegated, events.MoveRefused)
+_CONCERNS_PLANS = _is(events.TurnDelegated, events.MoveRefused)
 _CONCERNS: Mapping[str, _Concerns] = {
     "name": _is(),
     "version": _is(),
-    "max_depth": _of_depth,
+    "max_depth": _concerns_depth,
     "max_refusals": _is(events.MoveRefused),
-    "max_asks": _of_asks,
+    "max_asks": _concerns_asks,
     "max_escalations": _is(events.EscalationRaised, events.RequestFailed),
-    "max_levels": _OF_PLANS,
-    "max_open_tasks": _OF_PLANS,
-    "max_tasks": _OF_PLANS,
-    "max_revisions": _OF_PLANS,
+    "max_levels": _CONCERNS_PLANS,
+    "max_open_tasks": _CONCERNS_PLANS,
+    "max_tasks": _CONCERNS_PLANS,
+    "max_revisions": _CONCERNS_PLANS,
 }
-"""By field of a policy that is a limit and nothing else: may an event be another because of it?"""
+"""By field of a policy that is only a limit: may an event differ because of it?"""
 
 
 class Concerned:
-    """Which events of a request may be others: all of them, unless nothing but limits is changed.
+    """Which events of a request may differ: all of them, unless only limits are changed.
 
-    A limit changes what is decided where it is asked about. All else a policy says changes what follows from
-    a decision, too: then each event has to be derived from those that were derived before.
+    A limit changes only decisions that check it. Any other field of a policy also changes the consequences of
+    a decision: then each event has to be derived from the derived events before it.
     """
 
     def __init__(self, recorded: Policy | None, other: Other) -> None:
@@ -324,7 +325,7 @@ class Concerned:
         return self._limits is None
 
     def may_be_another(self, event: AnyEvent) -> bool:
-        """Return True if an event has to be derived to know."""
+        """Return True if an event has to be derived to find out."""
         limits = self._limits
         return limits is None or any(concerns(event, was, would) for concerns, was, would in limits)
 
@@ -335,15 +336,15 @@ class Concerned:
 class _Known(NamedTuple):
     fleet: Fleet
     same: dict[bytes, bool]
-    """By an entry as it is recorded: is it the same in the fleet?"""
+    """By recorded entry: is it the same in the fleet?"""
 
 
 _known: list[_Known] = []
-"""The fleet that was asked for last."""
+"""The latest fleet that was asked for."""
 
 
 def _fleet_reaches(scan: _Scan, fleet: Fleet) -> bool:
-    """Return False if all agents of a request that went well are in the fleet, just as they were then."""
+    """Return False if all agents of a request that went well are in the fleet unchanged."""
     if fleet.labels or not scan.types <= _PLAIN:
         return True
     if not _known or _known[0].fleet is not fleet:

@@ -1,7 +1,7 @@
-"""The rounds of a request as its log has them: what each was given, and what its agent proposed.
+"""The rounds of a request in its log: the input of each, and its agent's proposal.
 
 A round's inputs are its work, the fleet as it was then, and its turn's journal up to the round's end. The
-guard's verdict is in the log: `verdict_on` asks the live decider what it would have been on another proposal.
+guard's verdict is in the log. `verdict_on` asks the live decider for its verdict on another proposal.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from protocol.wire.events import AnyEvent, FactsWithheld, MoveDeferred, TurnFail
 from protocol.wire.ids import HUMAN, AgentName
 
 Ending = MoveProposed | ReportFailure | ReportInDoubt
-"""What ends a round by its agent's own word."""
+"""What an agent itself ends a round with."""
 
 TIMED_OUT = "its time ran out"
 ENDED_OUTSIDE = "it was ended from outside"
@@ -44,7 +44,7 @@ UNDECIDED = "it is not decided yet"
 
 
 class RecordedRound(NamedTuple):
-    """One round, and what its agent came to. It is of use only until the next one is asked for."""
+    """One round and its agent's proposal. Use it before asking for the next: the ledger is shared."""
 
     request: str
     agent: AgentName
@@ -54,7 +54,7 @@ class RecordedRound(NamedTuple):
     ledger: Ledger
     """The request before the verdict."""
     event: AnyEvent | None
-    """The verdict; None if the round came to no proposal."""
+    """The verdict; None if the round made no proposal."""
     command: Command | None
     """What the verdict answers."""
     why: str = ""
@@ -76,9 +76,9 @@ class _Given(NamedTuple):
 def rounds_of(
     happened: Sequence[AnyEvent], bodies: Sequence[bytes], agents: Collection[str]
 ) -> Iterator[RecordedRound]:
-    """Yield the rounds of these agents, as they were decided; those without a proposal last.
+    """Yield the rounds of these agents in order of decision; those without a proposal last.
 
-    A proposal that waited while its request was frozen comes with the verdict that it got after the thaw.
+    A proposal that waited while its request was frozen comes with its verdict after the thaw.
 
     Args:
         happened, bodies: a request's events, from the first on.
@@ -115,25 +115,25 @@ def rounds_of(
 
 
 class Verdict(NamedTuple):
-    """What the decider makes of a proposal."""
+    """How the decider decides a proposal."""
 
     event: AnyEvent | None
     """None: a guard rejects it, and nothing is written."""
     withheld: FactsWithheld | None
-    """What is kept from the event's reader, stored before it."""
+    """What is withheld from the event's reader, stored before it."""
 
 
 def recorded_verdict(recorded: RecordedRound) -> Verdict:
-    """Return the verdict that is in the log."""
+    """Return the verdict in the log."""
     assert recorded.event is not None
     return Verdict(recorded.event, recorded.ledger.kept_back(recorded.event.cause))
 
 
 def verdict_on(recorded: RecordedRound, proposal: Ending, fleet: Fleet) -> Verdict:
-    """Return what the live decider makes of another proposal, where it answered the recorded one.
+    """Return the live decider's verdict on another proposal in place of the recorded one.
 
-    It knows what was recorded. Of agents that the record does not name, it knows what the fleet file said,
-    and takes their breakers for closed.
+    It knows what was recorded. For agents that the record does not name, it knows what the fleet file said,
+    and takes their breakers to be closed.
 
     Args:
         fleet: as it was then.
@@ -141,7 +141,7 @@ def verdict_on(recorded: RecordedRound, proposal: Ending, fleet: Fleet) -> Verdi
     assert recorded.event is not None
     assert recorded.command is not None
     event, ledger = recorded.event, copy(recorded.ledger)
-    command = replace(recorded.command, what=proposal, stored=1)  # what was due before has events of its own
+    command = replace(recorded.command, what=proposal, stored=1)  # what was due before has its own events
     answers = _Answers(ledger, event, fleet, recorded.command)
     derived = _first_event(ledger, command, answers, event)
     if not isinstance(derived, FactsWithheld):
@@ -162,7 +162,7 @@ def _first_event(ledger: Ledger, command: Command, answers: "_Answers", event: A
 
 
 class _Answers(RecordedAnswers):
-    """Answers by what the record says, and for the rest by the fleet as it was then."""
+    """Answers from the record, and for the rest from the fleet as it was then."""
 
     def __init__(self, ledger: Ledger, event: AnyEvent, fleet: Fleet, command: Command) -> None:
         super().__init__(ledger, event)
@@ -175,7 +175,7 @@ class _Answers(RecordedAnswers):
         known = {**self._then.agents, **entries}
         for name in (self._command.sender, self._target):
             if name is not None and name not in entries:
-                known.pop(name, None)  # the guard looked, and did not find it
+                known.pop(name, None)  # the guard did not find it
         return replace(recorded, agents=known, labels=self._then.labels)
 
     def supply(self, need: Asks) -> None:
@@ -198,7 +198,7 @@ class _Answers(RecordedAnswers):
 def differing(
     one: msgspec.Struct | None, other: msgspec.Struct | None
 ) -> Mapping[str, tuple[object, object]]:
-    """Return the fields of two structs that differ, by name, with both values as JSON has them."""
+    """Return the fields of two structs that differ, by name, with both values as JSON."""
     left = {} if one is None else msgspec.to_builtins(one)
     right = {} if other is None else msgspec.to_builtins(other)
     names = dict.fromkeys((*left, *right))

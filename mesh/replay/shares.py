@@ -1,7 +1,7 @@
 """One process's share of an export: whole requests with their journals, without all of it in memory.
 
-A request belongs to the share that its id falls to. Of its lines only the places are kept; the lines are read
-when its turn comes. So an export of a million events takes a few tens of megabytes.
+A request belongs to the share that its id maps to. Only the places of its lines are kept; the lines are read
+when the request's turn comes. So an export of a million events takes a few tens of megabytes.
 """
 
 import base64
@@ -19,7 +19,7 @@ from mesh.replay.export import StoredStep, line_head, placed_in
 from protocol.wire.ids import submitted_ms
 
 _STEP, _REQUEST = b'{"step":"mesh.', b'"request":"'
-_OF_A_JOURNAL = b"step."
+_JOURNAL_STEP = b"step."
 
 
 class Whole(NamedTuple):
@@ -56,10 +56,10 @@ class Share:
         self._stack = ExitStack()
         self._marks = [b'"to_agent":"%s"' % name.encode() for name in agents]
         self._places: dict[bytes, array[int]] = {}
-        """By request: where each of its lines begins."""
+        """Where each line of a request begins."""
         self._prompts: dict[str, tuple[int, int]] = {}
         self.recording = Recording()
-        """Fleets by revision; the fixed parts of prompts are read when they are asked for."""
+        """Fleets by revision. The fixed parts of prompts are read on demand."""
         self._since, self._share = since, (index, of)
         self._only = None if only is None else frozenset(only)
         self._path = path
@@ -95,7 +95,7 @@ class Share:
 
     def _take(self, line: bytes, number: int, begin: int) -> None:
         subject = line[len(_STEP) : line.find(b'"', len(_STEP))]
-        if subject.startswith(_OF_A_JOURNAL):
+        if subject.startswith(_JOURNAL_STEP):
             parts = subject.split(b".")
             if len(parts) == 5:
                 self._of(parts[2], begin, number)

@@ -1,8 +1,8 @@
 """A process that runs agents' code over a share of an export: `python -m mesh.replay.worker`.
 
-It is told what to do by one JSON document on its standard input, and says what comes of it on a pipe of its
-own, a line each: `begins` before a round, so that whoever waits knows which one ends or holds up the process.
-Code may print, exit, or never return: it costs the round in hand. The process ends with its parent.
+It reads its job as one JSON document from standard input, and reports on a separate pipe, one line each. It
+sends `begins` before a round, so the parent knows which round ends or blocks the process. Code may print,
+exit, or never return: that costs the current round. The process ends with its parent.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ class Dead(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is to do."""
+    """The work of a process."""
 
     path: str
     agents: dict[str, str]
-    """By name: `MODULE:NAME`."""
+    """`MODULE:NAME`, by name."""
     index: int = 0
     of: int = 1
     since: int = 0
@@ -56,19 +56,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Rounds whose models are asked what the record does not answer; then they alone are run."""
 
 
-class Saying(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of what a process says."""
+class WorkerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line that a process reports."""
 
     begins: tuple[str, str, str, int, int | None, str] | None = None
     """Request, agent, turn, round, number of the event, version."""
     came: dict[str, Any] | None = None
-    """A round that came to something else, or is not replayable."""
+    """A round that is different, or not replayable."""
     same: tuple[str, str, int] | None = None
-    """Request, agent and number of the event of a round that came to the same."""
+    """Request, agent and number of the event of an unchanged round."""
     done: bool = False
     """A request is done."""
     wrong: str | None = None
-    """Why it cannot go on."""
+    """Why it cannot continue."""
     ended: bool = False
 
 
@@ -78,7 +78,7 @@ class _Worker:
         self._lines: list[bytes] = []
         self._dead = {(each.request, each.turn, each.round): each.how for each in job.dead}
 
-    def say(self, line: Saying, *, at_once: bool = False) -> None:
+    def say(self, line: WorkerMessage, *, at_once: bool = False) -> None:
         self._lines.append(msgspec.json.encode(line) + b"\n")
         if at_once:
             left, self._lines = b"".join(self._lines), []
@@ -94,7 +94,9 @@ class _Worker:
             difference = CodeDifference("raises", self._dead[place])
             return known._replace(result="different", difference=difference)
         if not recorded.why:
-            self.say(Saying(begins=(place[0], recorded.agent, place[1], place[2], n, version)), at_once=True)
+            self.say(
+                WorkerMessage(begins=(place[0], recorded.agent, place[1], place[2], n, version)), at_once=True
+            )
         return None
 
     async def work(self) -> None:
@@ -121,20 +123,20 @@ class _Worker:
                 if whole is not None:
                     share.recording.take(whole.steps)
                     for each in await replayer.replay(whole.bodies):
-                        self._tell(each)
+                        self._report(each)
                     share.recording.forget_steps()
-                self.say(Saying(done=True))
+                self.say(WorkerMessage(done=True))
                 if len(self._lines) > 1_000:
-                    self.say(Saying(), at_once=True)
-        self.say(Saying(ended=True), at_once=True)
+                    self.say(WorkerMessage(), at_once=True)
+        self.say(WorkerMessage(ended=True), at_once=True)
 
-    def _tell(self, each: Replayed) -> None:
+    def _report(self, each: Replayed) -> None:
         if each.result == "same" and each.models is None:
-            self.say(Saying(same=(each.request, each.agent, -1 if each.n is None else each.n)))
+            self.say(WorkerMessage(same=(each.request, each.agent, -1 if each.n is None else each.n)))
         else:
             came = each._asdict()
             came |= {"difference": each.difference and each.difference._asdict()}
-            self.say(Saying(came=came))
+            self.say(WorkerMessage(came=came))
 
 
 def _end_with_parent() -> None:
@@ -144,21 +146,23 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Do a job, which stands on the standard input; say what came of it on the file descriptor in argv."""
+    """Do the job on standard input; report the outcome on the file descriptor in argv."""
     out = int(sys.argv[1])
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logs.silence()
     worker = _Worker(job, out)
     try:
         asyncio.run(worker.work())
     except MeshError as error:
-        worker.say(Saying(wrong=str(error)), at_once=True)
-    except Exception as error:  # of importing an author's module, say
-        worker.say(Saying(wrong=f"the code cannot be loaded: {type(error).__name__}: {error}"), at_once=True)
+        worker.say(WorkerMessage(wrong=str(error)), at_once=True)
+    except Exception as error:  # such as importing an author's module
+        worker.say(
+            WorkerMessage(wrong=f"the code cannot be loaded: {type(error).__name__}: {error}"), at_once=True
+        )
     sys.stdout.flush()
-    os._exit(0)  # threads of the code may still be there
+    os._exit(0)  # threads of the code may still be running
 
 
 if __name__ == "__main__":

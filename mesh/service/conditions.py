@@ -1,14 +1,14 @@
 """Conditions that keep a process from its work, and the HTTP probes that report them.
 
-Each condition is logged once as it begins and once as it ends. Code that meets a failure calls `raise_`; code
-that finds the same thing working calls `clear`. A condition ends when it was cleared and nobody raised it
-again for the kind's `settle_s`: one that comes and goes stays one condition. It also ends when nobody raised
-it for `FORGET_S`.
+Each condition is logged once when it begins and once when it ends. Code that meets a failure calls `raise_`.
+Code that finds the same thing working calls `clear`. A condition ends when it was cleared and not raised
+again for the kind's `settle_s`, so one that comes and goes remains a single condition. It also ends when it
+was not raised for `FORGET_S`.
 
 Probes are answered on the service's own event loop. An answer from `/healthz` therefore *is* the proof that
-the loop turns; a blocked one does not answer, and the probe's time-out says so. `/readyz` says if the service
-takes work; if not, 503 with the conditions that stand. One request a connection; a request that makes no
-sense gets a 4xx, and harms nobody.
+the loop runs. A blocked loop does not answer, and the probe times out. `/readyz` reports if the service takes
+work; if not, it answers 503 with the current conditions. Each connection serves one request; a malformed
+request gets a 4xx, and does no harm.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from mesh.service.logs import get_logger
 _log = get_logger(__name__)
 
 FORGET_S = 30.0
-"""A condition that nobody raised for so long has ended. Nobody cleared it, because there was no more work."""
+"""A condition that was not raised for this long (s) has ended: there was no more work to clear it."""
 _MOST_HELD = 10_000
 
 
@@ -36,12 +36,12 @@ class Kind(NamedTuple):
     """The event that is logged when it begins; also its code."""
     ends: str
     text: str
-    """For people; `{}` is replaced by the subject of the condition."""
+    """Text for people; `{}` is replaced by the subject of the condition."""
     settle_s: float = 2.0
     lasts: bool = False
-    """True: only `clear` ends it, however long nobody raises it."""
+    """True if only `clear` ends it, however long it is not raised."""
     blocks: bool = True
-    """True: a process that has it is not ready. False: it concerns some messages and not others."""
+    """True if a process that has it is not ready. False: it affects some messages and not others."""
 
 
 class Reason(NamedTuple):
@@ -67,16 +67,16 @@ class Conditions:
     """The conditions of one process. Used on one event loop.
 
     Args:
-        forget_s: how long after it was last raised a condition counts as over.
-        fields: goes into every line that is logged.
+        forget_s: how long after it was last raised a condition ends (s).
+        fields: added to every line that is logged.
     """
 
     def __init__(self, *, forget_s: float = FORGET_S, **fields: Any) -> None:
         self._forget_s = forget_s
         self._fields = fields
         self.quiet = False
-        """True if they are logged for debugging alone: another connection tells of the same."""
-        self._standing: dict[tuple[str, str], _Condition] = {}
+        """True if they are logged for debugging only, because another connection reports the same."""
+        self._current: dict[tuple[str, str], _Condition] = {}
         self.raised = 0
         """How often any condition was raised."""
 
@@ -84,81 +84,81 @@ class Conditions:
         """Raise a condition. It is logged if it is new.
 
         Args:
-            about: its subject, for instance a stream; each subject may have one condition of a kind.
-            held: a thing that cannot go on because of it; the line that ends it has their number.
-            fields: goes into the line that begins it.
+            about: its subject, such as a stream; each subject may have one condition of a kind.
+            held: a thing that cannot continue because of it; the line that ends it has their number.
+            fields: added to the line that begins it.
         """
         self.raised += 1
         now = time.monotonic()
-        condition = self._standing.get((kind.begins, about))
+        condition = self._current.get((kind.begins, about))
         if condition is None:
-            condition = self._standing[kind.begins, about] = _Condition(kind, about, now, now)
+            condition = self._current[kind.begins, about] = _Condition(kind, about, now, now)
             named = {"about": about} if about else {}
-            self._tell(_log.warning, kind.begins, **named, **fields)
+            self._write_log(_log.warning, kind.begins, **named, **fields)
         condition.raised_at, condition.cleared_at = now, None
         if held:
             self.hold(kind, about, held=held)
         if condition.timer is None and not kind.lasts:
-            self._look_after(condition, self._forget_s)
+            self._check_in(condition, self._forget_s)
 
     def hold(self, kind: Kind, about: str = "", *, held: str) -> None:
-        """Count one more thing that a condition holds up, if the condition stands."""
-        condition = self._standing.get((kind.begins, about))
+        """Count one more thing that a condition delays, if the condition is current."""
+        condition = self._current.get((kind.begins, about))
         if condition is not None and len(condition.held) < _MOST_HELD:
             condition.held.add(held)
 
     def clear(self, kind: Kind, about: str = "") -> None:
-        """Clear a condition, if it stands."""
-        if not self._standing:
+        """Clear a condition, if it is current."""
+        if not self._current:
             return
-        condition = self._standing.get((kind.begins, about))
+        condition = self._current.get((kind.begins, about))
         if condition is not None and condition.cleared_at is None:
             condition.cleared_at = time.monotonic()
-            self._look_after(condition, kind.settle_s)
+            self._check_in(condition, kind.settle_s)
 
     def __bool__(self) -> bool:
-        """Return True if any condition stands."""
-        return bool(self._standing)
+        """Return True if there is any condition."""
+        return bool(self._current)
 
     def reasons(self) -> list[Reason]:
-        """Return why the process is not ready: the blocking conditions that nobody has cleared."""
+        """Return why the process is not ready: the blocking conditions that were not cleared."""
         now = time.monotonic()
         return [
             Reason(each.kind.begins, each.kind.text.format(each.about), round(now - each.began, 3))
-            for each in self._standing.values()
+            for each in self._current.values()
             if each.cleared_at is None and each.kind.blocks
         ]
 
     def close(self) -> None:
         """Forget every condition and log nothing: the process ends."""
-        for condition in self._standing.values():
+        for condition in self._current.values():
             if condition.timer is not None:
                 condition.timer.cancel()
-        self._standing.clear()
+        self._current.clear()
 
-    def _look_after(self, condition: _Condition, delay_s: float) -> None:
+    def _check_in(self, condition: _Condition, delay_s: float) -> None:
         if condition.timer is not None:
             condition.timer.cancel()
         loop = asyncio.get_running_loop()
-        condition.timer = loop.call_later(delay_s, self._look, condition)
+        condition.timer = loop.call_later(delay_s, self._check, condition)
 
-    def _look(self, condition: _Condition) -> None:
-        """End a condition that was left alone for long enough; otherwise look again when it may be so."""
+    def _check(self, condition: _Condition) -> None:
+        """End a condition that was left alone for long enough; otherwise check again when it may be so."""
         condition.timer = None
         quiet_s = time.monotonic() - (condition.cleared_at or condition.raised_at)
         wait_s = self._forget_s if condition.cleared_at is None else condition.kind.settle_s
         if quiet_s < wait_s:
             if condition.cleared_at is not None or not condition.kind.lasts:
-                self._look_after(condition, wait_s - quiet_s)
+                self._check_in(condition, wait_s - quiet_s)
             return
-        del self._standing[condition.kind.begins, condition.about]
+        del self._current[condition.kind.begins, condition.about]
         named: dict[str, Any] = {"about": condition.about} if condition.about else {}
         if condition.held:
             named["held_up"] = len(condition.held)
         lasted_s = round((condition.cleared_at or condition.raised_at) - condition.began, 3)
-        self._tell(_log.info, condition.kind.ends, **named, lasted_s=lasted_s)
+        self._write_log(_log.info, condition.kind.ends, **named, lasted_s=lasted_s)
 
-    def _tell(self, log: Callable[..., None], event: str, **fields: Any) -> None:
+    def _write_log(self, log: Callable[..., None], event: str, **fields: Any) -> None:
         (_log.debug if self.quiet else log)(event, **self._fields, **fields)
 
 
@@ -168,11 +168,11 @@ JSON = "application/json"
 _HEAD_BYTES = 8192
 _PATIENCE_S = 5.0
 _MOST = 64
-"""Connections at a time; the next one takes the place of the oldest, which has said nothing."""
+"""Connections at a time; the next one replaces the oldest, which has sent nothing."""
 
 
 class ProbesUnusable(MeshError, code="health.unusable"):
-    """The address to answer on makes no sense, or is taken."""
+    """The address to answer on is invalid, or is taken."""
 
 
 class ProbeAnswer(NamedTuple):
@@ -184,11 +184,11 @@ class ProbeAnswer(NamedTuple):
 
 
 Show = Callable[[], ProbeAnswer]
-"""Makes a page when it is asked for. It must not block; what it raises is a 500."""
+"""Makes a page on request. It must not block; an error that it raises is a 500."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 host stands in brackets. Raises ProbesUnusable."""
+    """Return host and port of `HOST:PORT`; an IPv6 host is in brackets. Raises ProbesUnusable."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
@@ -206,8 +206,8 @@ class Probes:
     """`async with Probes("127.0.0.1:8081", reasons) as probes:` answers until it ends.
 
     Args:
-        address: HOST:PORT; port 0 lets the system choose (`url` says which).
-        reasons: why the service takes no work at the moment; none when it does.
+        address: HOST:PORT; port 0 lets the system choose (see `url`).
+        reasons: why the service takes no work at the moment; empty if it does.
     """
 
     def __init__(self, address: str, reasons: Callable[[], Sequence[Reason]]) -> None:
@@ -218,10 +218,10 @@ class Probes:
         }
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}
-        """The oldest first. One that asks is answered at once, so that those which stay are silent."""
+        """Oldest first. A request is answered at once, so connections that stay open are silent."""
 
     def add(self, path: str, show: Show) -> None:
-        """Show one page more."""
+        """Add a page."""
         self._pages[path] = show
 
     @property
@@ -258,7 +258,7 @@ class Probes:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError):
-            pass  # the asker has gone, or never finished asking
+            pass  # the client has gone, or never finished its request
         finally:
             self._open.pop(writer, None)
             writer.transport.abort()

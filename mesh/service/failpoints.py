@@ -1,9 +1,9 @@
 """Failpoints: named places between two writes, where a crash hurts most.
 
 The fault drill (`tests/drill/`) lists them and ends processes in exactly these places; a call of `failpoint`
-marks each. It does nothing, and costs one look at a global, unless `MESH_FAILPOINTS` named a directory as the
-process started. A file of the failpoint's name in there is an armed fault. The process that reaches it
-renames it to `<failpoint>.<pid>`, so that one file ends one process, and then obeys what the file says.
+marks each. It does nothing, and costs one lookup of a global, unless `MESH_FAILPOINTS` named a directory when
+the process started. A file with the failpoint's name in it is an armed fault. The process that reaches it
+renames it to `<failpoint>.<pid>`, so that one file ends one process, and then does what the file says.
 """
 
 import json
@@ -21,7 +21,7 @@ _passed: dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
-    """Mark a place. Where a fault is armed for it, the call does not return."""
+    """Mark a place. If a fault is armed for it, the call does not return."""
     if _armed is not None:
         _claim(_armed, name)
 

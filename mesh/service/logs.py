@@ -1,12 +1,11 @@
-"""Structured logs: one line an event, bound to its request.
+"""Structured logs: one line per event, bound to its request.
 
-What an exception says of itself may hold anything that its code had in hand: a customer's address, a prompt,
-a key. So a traceback is written without it: types, files, lines and functions are all that is kept.
+An exception's text may hold anything that its code was working on: a customer's address, a prompt, a key. So
+a traceback is written without it, with only types, files, lines and functions.
 
-Every module gets its logger here. structlog is loaded with the first line that is written. A command logs
-nothing unless asked to, and loading structlog would be a third of its work. structlog in turn loads rich,
-where it finds it, for tracebacks that we do not use. That is a quarter of what a guard loads, so it does not
-find it.
+Every module gets its logger here. structlog is loaded when the first line is written. A command logs nothing
+unless asked to, and loading structlog would be a third of its work. structlog in turn loads rich, if it finds
+it, for tracebacks that we do not use. That is a quarter of what a guard loads, so rich is hidden from it.
 """
 
 import importlib
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict, ExcInfo, Processor
 
 VALUES = "MESH_LOG_VALUES"
-"""The variable that lets exceptions' own texts into the logs and into the messages of failures."""
+"""The variable that allows exceptions' own texts in the logs and in the messages of failures."""
 _YES = ("1", "true", "yes", "on")
 _silent = False
 
 
 class Logger:
-    """A structlog logger that is made when it is first needed."""
+    """A structlog logger that is made on first use."""
 
     debug: Callable[..., None]
     info: Callable[..., None]
@@ -47,7 +46,7 @@ class Logger:
 
     @property
     def debugs(self) -> bool:
-        """True if lines of level `debug` are written; else the caller need not put one together."""
+        """True if lines of level `debug` are written; else the caller need not build one."""
         return not _silent and bool(self._logger().is_enabled_for(logging.DEBUG))
 
     def __getattr__(self, method: str) -> Any:
@@ -57,7 +56,7 @@ class Logger:
         if self._made is None:
             structlog = _structlog()
             made = structlog.get_logger(self._name)
-            # A proxy binds anew for each line. Where logging is configured for good, once is enough.
+            # A proxy binds again for each line. If logging is configured for good, once is enough.
             self._made = made.bind() if structlog.get_config()["cache_logger_on_first_use"] else made
         return self._made
 
@@ -72,7 +71,7 @@ def bind(**values: object) -> None:
 
 
 def _structlog() -> Any:
-    """Return structlog; the first time it is loaded, and rich is not."""
+    """Return structlog; on first use it is loaded, without rich."""
     if (known := sys.modules.get("structlog")) is not None:
         return known
     if "rich" in sys.modules:
@@ -90,12 +89,12 @@ def get_logger(name: str) -> Logger:
 
 
 def shows_values() -> bool:
-    """Return True if exceptions' own texts may be logged, and told in failures: nothing here is anybody's."""
+    """Return True if exceptions' own texts may be logged and reported: this machine has no private data."""
     return os.environ.get(VALUES, "").lower() in _YES
 
 
 def silence() -> None:
-    """Write no log line of this process."""
+    """Write no more log lines in this process."""
     global _silent
     _silent = True
     logging.getLogger().setLevel(logging.CRITICAL)
@@ -108,27 +107,27 @@ _log = Logger("")
 def configure_logging(style: str = "auto", level: str = "info", *, for_good: bool = False) -> None:
     """Send structlog's and the standard library's records to standard error.
 
-    The text of an exception may hold private data. It is written only if MESH_LOG_VALUES says so.
+    The text of an exception may hold private data. It is written only if MESH_LOG_VALUES allows it.
 
     Args:
         style: `console`, `json`, or `auto` (console on a terminal).
-        level: a name of the standard library's levels. Lines below it cost next to nothing.
-        for_good: it is not configured again in this process. Each line then costs less, and uncaught
-            exceptions of any thread are logged, too.
+        level: a level's name in the standard library. Lines below it cost next to nothing.
+        for_good: True if logging is not configured again in this process. Each line then costs less, and
+            uncaught exceptions of any thread are logged, too.
     """
     structlog = _structlog()
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     as_console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    told = shows_values()
+    with_values = shows_values()
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         tracing.add_ids,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _exceptions(as_console, told),
+        _exceptions(as_console, with_values),
     ]
     if as_console:
-        shared.append(_harmless)  # JSON escapes by itself
+        shared.append(_harmless)  # JSON is escaped anyway
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if as_console
@@ -141,7 +140,7 @@ def configure_logging(style: str = "auto", level: str = "info", *, for_good: boo
         cache_logger_on_first_use=for_good,
     )
     handler = logging.StreamHandler(sys.stderr)
-    if not told:
+    if not with_values:
         handler.addFilter(_without_reprs)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -150,13 +149,13 @@ def configure_logging(style: str = "auto", level: str = "info", *, for_good: boo
         )
     )
     logging.basicConfig(handlers=[handler], level=number, force=True)
-    logging.getLogger("nats").setLevel(logging.CRITICAL)  # `mesh.bus` says what is worth saying, once
-    if for_good and not told:
+    logging.getLogger("nats").setLevel(logging.CRITICAL)  # `mesh.bus` logs what matters, once
+    if for_good and not with_values:
         sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
 
 
 def _harmless(_logger: Any, _method: str, line: "EventDict") -> "EventDict":
-    """Write out what would steer a terminal: subjects, ids and texts in a line may be any stranger's."""
+    """Write out what would steer a terminal: subjects, ids and texts in a line may be foreign."""
     return {
         printable(key): printable(value, lines=key == "exception") if isinstance(value, str) else value
         for key, value in line.items()
@@ -210,7 +209,7 @@ def _exceptions(as_console: bool, values: bool) -> "Processor":
 
 
 def _placed(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return an exception and what it came of, the newest first: types and places, no texts."""
+    """Return an exception and its causes, newest first: types and places, without texts."""
     return [
         {
             "exc_type": stack["exc_type"],
@@ -226,7 +225,7 @@ def _placed(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lines(stacks: list[dict[str, Any]], indent: str = "") -> Iterator[str]:
-    """Yield the same for people, the newest last as in every traceback."""
+    """Yield the same for people, newest last as in every traceback."""
     for number, stack in enumerate(reversed(stacks), 1):
         yield f"{indent}Traceback (most recent call last):"
         for frame in stack["frames"]:
@@ -242,7 +241,7 @@ def _lines(stacks: list[dict[str, Any]], indent: str = "") -> Iterator[str]:
 
 
 def _without_reprs(record: logging.LogRecord) -> bool:
-    """Take out of asyncio's own complaints what they are about: it is shown with its exception's text."""
+    """Remove the object from asyncio's own complaints: its repr has the text of an exception."""
     if record.name == "asyncio" and record.exc_info:
         record.msg = record.getMessage().partition("\n")[0].partition("(")[0]
         record.args = ()

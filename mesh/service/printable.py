@@ -1,4 +1,4 @@
-"""Text that is safe for a terminal and a log: strangers' text made harmless, times and counts in words."""
+"""Text that is safe for a terminal and a log: foreign text made harmless, times and counts in words."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ _CONTROLS = "\x00-\x1f\x7f-\x9f"
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """Marks, embeddings, overrides and isolates (Unicode Bidirectional Algorithm, UAX #9)."""
 _UNSEEN = "\u200b\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-"""Separators of lines, and characters without a shape that can hide text. Joiners stay: scripts need them."""
+"""Line separators, and characters without a shape that can hide text. Joiners stay: scripts need them."""
 _SURROGATES = "\ud800-\udfff"
 _STEERING = re.compile(f"[{_CONTROLS}{_BIDI}{_UNSEEN}{_SURROGATES}]")
 _STEERING_LINES = re.compile(f"(?![\t\n])[{_CONTROLS}{_BIDI}{_UNSEEN}{_SURROGATES}]")
@@ -25,7 +25,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     """Return text with every character that could steer a terminal written out, like `\\x1b` or `\\u202e`.
 
     Args:
-        lines: keep line feeds and tabs, in a text of several lines.
+        lines: True to keep line feeds and tabs, in a text of several lines.
     """
     return (_STEERING_LINES if lines else _STEERING).sub(_escape, text)
 
@@ -49,11 +49,11 @@ def _json_escape(found: re.Match[str]) -> str:
     return f"\\u{0xD7C0 + (number >> 10):04x}\\u{0xDC00 | number & 0x3FF:04x}"
 
 
-# --- words and numbers of ours --------------------------------------------------------------------
+# --- our own words and numbers --------------------------------------------------------------------
 
 
 def one_line(text: str) -> str:
-    """Return text whole, as one printable line."""
+    """Return all of a text as one printable line."""
     return printable(" ".join(text.split()))
 
 
@@ -74,7 +74,7 @@ def span_s(written: str) -> int | None:
 
 
 def moment(written: str) -> datetime | None:
-    """Return a time, UTC unless it says otherwise, or the one of a span ago; None for any other text."""
+    """Return a time, UTC by default, or the time a span ago; None for any other text."""
     ago_s = span_s(written)
     try:
         at = (
@@ -86,7 +86,7 @@ def moment(written: str) -> datetime | None:
 
 
 def when(at_us: int) -> str:
-    """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for a time that no calendar has."""
+    """Return an event's time (UTC µs) as ISO-8601 with milliseconds; `?` for a time outside the calendar."""
     try:
         at = datetime.fromtimestamp(at_us / 1e6, UTC)
     except (ValueError, OverflowError, OSError):  # an agent can write any number
@@ -95,12 +95,12 @@ def when(at_us: int) -> str:
 
 
 def counted(number: int, what: str, several: str = "") -> str:
-    """Return a number and what it counts; `several` is the plural where no `s` makes one."""
+    """Return a number with the noun that it counts; `several` is the plural if it does not end in `s`."""
     return f"{number} {what if number == 1 else several or what + 's'}"
 
 
 def clock(at_us: int) -> str:
-    """Return a time: on a terminal that of the day, with the date of another day; elsewhere whole (UTC)."""
+    """Return a time: on a terminal the time of day, with the date of another day; elsewhere in full (UTC)."""
     whole = when(at_us)
     if not sys.stdout.isatty() or whole == "?":
         return whole
@@ -115,12 +115,12 @@ def as_json_text(value: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as people read it: text as it is, everything else as JSON."""
+    """Return a value as people read it: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else as_json_text(value)
 
 
 class _Called(Protocol):
-    """A tool's call as it is recorded; of long arguments there is only a part."""
+    """A recorded call of a tool; of long arguments it has only a part."""
 
     @property
     def arguments(self) -> Any: ...
@@ -131,11 +131,11 @@ class _Called(Protocol):
 
 
 def given(called: _Called) -> str:
-    """Return what a tool was called with, as people read it; empty if that is nothing, or not recorded."""
-    said = [as_json_text(called.arguments)] if called.arguments else []
+    """Return a tool's arguments as people read them; empty if there are none, or they are not recorded."""
+    parts = [as_json_text(called.arguments)] if called.arguments else []
     if called.cut is not None:
-        said = [f"{called.cut.head}… ({called.cut.bytes} bytes)"]
-    return " ".join([*said, *(f"{name}: secret" for name in called.secret)])
+        parts = [f"{called.cut.head}… ({called.cut.bytes} bytes)"]
+    return " ".join([*parts, *(f"{name}: secret" for name in called.secret)])
 
 
 TIMES = frozenset({"at", "again_at", "since", "until", "expires_at", "due", "began", "ended", "deadline"})
@@ -143,9 +143,9 @@ TIMES = frozenset({"at", "again_at", "since", "until", "expires_at", "due", "beg
 
 
 def as_program_reads(value: Any) -> Any:
-    """Return a value as plain JSON values, the times of our structs as ISO-8601.
+    """Return a value as plain JSON values, with the times of our structs as ISO-8601.
 
-    A time that no calendar has stays a number, and so does whatever strangers wrote within a value.
+    A time outside the calendar stays a number, and so does any number within a foreign value.
     """
     import msgspec
 
@@ -173,7 +173,7 @@ def _dated(value: Any, plain: Any) -> Any:
 
 
 class Line:
-    """A line of the result with its styles: parts of text, each plain or with a style of rich's."""
+    """A line of output with its styles: parts of text, each plain or with a style of rich's."""
 
     def __init__(self, *parts: str | tuple[str, str]) -> None:
         self.parts = [(part, "") if isinstance(part, str) else part for part in parts]

@@ -1,7 +1,7 @@
 """The life of a service's process: wait for the bus, work, and drain on SIGTERM or SIGINT.
 
-Where it is asked to, it answers probes meanwhile (`mesh.service.conditions`). The second signal does not make
-it faster; SIGKILL does, and costs nothing but a redelivery.
+If asked to, it answers probes meanwhile (`mesh.service.conditions`). A second signal does not make it faster.
+SIGKILL does, and costs nothing but a redelivery.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from mesh.service.conditions import Conditions, Probes, Reason
 from mesh.service.logs import configure_logging
 from mesh.telemetry.export import configure_telemetry
 
-_LAST_WORDS_S = 2.0
+_FLUSH_S = 2.0
 _RARELY = (50_000, 20, 100)
-"""Objects made until the youngest are looked through, and how often that goes before the older ones are."""
+"""Collector thresholds: new objects per youngest collection, and collections per older one."""
 
 
 class Connection(Protocol):
@@ -60,7 +60,7 @@ class _Service:
         self._began = time.monotonic()
 
     def reasons(self) -> list[Reason]:
-        """Return why the service takes no work; nothing when it does."""
+        """Return why the service takes no work; empty if it does."""
         found: list[Reason] = []
         since_s = round(time.monotonic() - self._began, 3)
         if self._leaving:
@@ -75,12 +75,12 @@ class _Service:
         return found
 
     async def serve(self, grace_s: float) -> None:
-        """Work until a signal comes, then drain for `grace_s` at most."""
-        told = asyncio.Event()
+        """Work until a signal comes, then drain for at most `grace_s`."""
+        signalled = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told.set)
-        ending = asyncio.create_task(told.wait())
+            loop.add_signal_handler(number, signalled.set)
+        ending = asyncio.create_task(signalled.wait())
         connecting = asyncio.ensure_future(self._connect())
         if not await _first(ending, connecting):
             connecting.cancel()
@@ -98,8 +98,8 @@ class _Service:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             with contextlib.suppress(BusError, TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS_S):
-                    await bus.flush()  # the last acknowledgements are on their way
+                async with asyncio.timeout(_FLUSH_S):
+                    await bus.flush()  # the last acknowledgements are being sent
 
 
 def run_service(
@@ -115,18 +115,19 @@ def run_service(
     """Run a service until a signal ends it, then return.
 
     Args:
-        name: whose credentials it has.
+        name: the member whose credentials it has.
         connect: returns a connection, however long that takes.
         make: returns the worker for a connection.
-        grace_s: how long it may finish what it holds; the rest is given back to the bus.
+        grace_s: how long it may finish its work (s); the rest is given back to the bus.
         health: HOST:PORT to answer probes on.
-        log_format: as in `configure_logging`, and so `log_level`.
+        log_format, log_level: as in `configure_logging`.
 
-    Raises AuthenticationFailed, TlsFailed, ProbesUnusable, TelemetryUnavailable, and as `Worker.run`.
+    Raises AuthenticationFailed, TlsFailed, ProbesUnusable, TelemetryUnavailable, and the errors of
+    `Worker.run`.
     """
     configure_logging(log_format, log_level, for_good=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # what an author prints is read as it comes, also from a pipe
+        # an author's prints are read as they come, also from a pipe
         sys.stdout.reconfigure(line_buffering=True)
     service = _Service(connect, make)
 
@@ -144,9 +145,9 @@ def run_service(
 
 
 def collect_rarely() -> None:
-    """Set this process's garbage collector for a service; called once, when everything is imported.
+    """Tune this process's garbage collector for a service. Call it once, when everything is imported.
 
-    What was imported lives as long as the process, and a message leaves hardly a cycle behind. Looking for
+    Imported modules live as long as the process, and a message leaves hardly any cycle behind. Searching for
     cycles as often as Python does by default cost a guard a fifth of its time (bench/README.md).
     """
     gc.freeze()
@@ -154,7 +155,7 @@ def collect_rarely() -> None:
 
 
 async def _first(ending: "asyncio.Task[Any]", task: "asyncio.Future[Any]") -> bool:
-    """Wait for `task`; return True if it was done before the signal to end came. Raises what it raises."""
+    """Wait for `task`; return True if it was done before the signal to end. Raises the error of `task`."""
     await asyncio.wait((ending, task), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         return False

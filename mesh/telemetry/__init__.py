@@ -1,1 +1,1 @@
-"""Traces and metrics: the names and places of spans (`tracing`), and what sends them out (`export`)."""
+"""Traces and metrics: the names and places of spans (`tracing`), and what exports them (`export`)."""

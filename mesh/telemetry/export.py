@@ -1,9 +1,9 @@
-"""Metrics: what is counted and timed, and their export where the environment asks for it.
+"""Metrics: what is counted and timed, and their export if the environment asks for it.
 
 Labels of metrics are names of agents, models, rules and codes: a small, known number.
 
-The variables are OpenTelemetry's own. The SDK is imported only when something asks for it. Exporters work in
-threads of their own with bounded queues: a collector that is slow or gone costs spans, never a turn.
+The variables are OpenTelemetry's own. The SDK is imported only if something asks for it. Exporters work in
+their own threads with bounded queues: a collector that is slow or gone costs spans, never a turn.
 """
 
 import importlib.util
@@ -32,9 +32,9 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SIGNALS = ("TRACES", "METRICS")
 PROTOCOL = "http/protobuf"
 _NO_METER = "_ProxyMeterProvider"
-"""The class of the API's own provider, until somebody sets another."""
+"""The class of the API's default provider."""
 FLUSH_S = 2.0
-"""How long a process that ends may wait for its collector."""
+"""How long a process that ends may wait for its collector (s)."""
 EXTRA = "handoff-mesh[otel]"
 
 # --- metrics --------------------------------------------------------------------------------------
@@ -92,15 +92,15 @@ class TelemetryUnavailable(MeshError, code="telemetry.unavailable"):
 def configure_telemetry(service: str, *, prometheus: bool = False) -> Iterator[Show | None]:
     """Switch on what the environment asks for; at the end, send the rest.
 
-    A provider that is set already stays, and counts as on. Gives what makes the page for Prometheus, if there
-    is one.
+    A provider that is set already stays, and counts as on. Yields the maker of the page for Prometheus, if
+    there is one.
 
     Args:
-        service: `service.name`, unless OTEL_SERVICE_NAME says another.
-        prometheus: keep metrics for a page too, if the SDK is installed.
+        service: `service.name`, unless OTEL_SERVICE_NAME has another.
+        prometheus: True to keep metrics for a page as well, if the SDK is installed.
 
-    Raises TelemetryUnavailable when the environment names a collector and the SDK is not installed, or asks
-    for a protocol that is not spoken here.
+    Raises TelemetryUnavailable if the environment names a collector and the SDK is not installed, or asks for
+    an unsupported protocol.
     """
     wanted = _wanted(os.environ)
     if wanted and not _installed("opentelemetry.exporter.otlp.proto.http"):
@@ -117,7 +117,7 @@ def configure_telemetry(service: str, *, prometheus: bool = False) -> Iterator[S
         if not is_measured():
             ends.append(_export_metrics(resource, otlp="METRICS" in wanted, page=with_page))
             page = _page if with_page else None
-    tracing.look()
+    tracing.probe()
     try:
         yield page
     finally:
@@ -125,8 +125,8 @@ def configure_telemetry(service: str, *, prometheus: bool = False) -> Iterator[S
 
 
 def _end(ends: Sequence[Callable[[], Any]], within_s: float = FLUSH_S) -> None:
-    """Send the rest, for so long at most; the remainder is lost."""
-    # They wait for their own threads, longer than they are told: a late one is left behind.
+    """Send the rest within this time (s); the remainder is lost."""
+    # They wait for their own threads, longer than asked: a late one is left behind.
     ending = [threading.Thread(target=end, daemon=True) for end in ends]
     for each in ending:
         each.start()
@@ -147,7 +147,7 @@ def _disabled(environment: Mapping[str, str]) -> bool:
 
 
 def _wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the signals that have a collector to go to."""
+    """Return the signals that have a collector."""
     if _disabled(environment):
         return ()
     found = tuple(
@@ -185,7 +185,7 @@ def _resource(service: str) -> "Resource":
 
 
 class _Reporting:
-    """An exporter that logs once when its collector does not take anything, and once when it does again.
+    """An exporter that logs once when its collector stops taking data, and once when it takes data again.
 
     The exporter's own lines, a few for every attempt, are dropped.
     """

@@ -1,8 +1,8 @@
-"""The state of the mesh as gauges, and of a process what a page of metrics says beside its counts.
+"""The state of the mesh as gauges, and a process's own metrics besides its counts.
 
-A table's series are what was set last, as a whole. So a name that is gone leaves with the next look, and a
-guard that looks no more shows nothing instead of old values. Labels are names of the fleet, and versions of
-which few are kept: an agent says its version itself.
+A table's series are always replaced as a whole. So a removed name disappears at the next update, and a guard
+that stops updating shows nothing instead of old values. Labels are names of the fleet, and versions, of which
+few are kept, because agents report these themselves.
 """
 
 import time
@@ -82,7 +82,7 @@ build_info = GaugeTable("mesh.build.info", "", "1: the version and the build of 
 
 
 class _AgeTable(GaugeTable):
-    """Series that are worked out whenever somebody asks."""
+    """Series that are computed on each request."""
 
     read: Callable[[], Iterable[tuple[Labels, float]]] = staticmethod(lambda: ())
 
@@ -102,10 +102,10 @@ OF_PROCESS = (build_info, key_age, certificate_remaining)
 def show_process(
     version: str, build: str, key: Path, certificates: Callable[[], Mapping[str, float]]
 ) -> None:
-    """Show what a page says of the process itself.
+    """Show the metrics of the process itself.
 
     Args:
-        certificates: returns when each certificate expires (Unix time), by whose it is.
+        certificates: returns when each certificate expires (Unix time), by its owner.
     """
     build_info.show([({VERSION: version, BUILD: build}, 1.0)])
 

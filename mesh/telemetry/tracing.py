@@ -1,15 +1,15 @@
 """Spans: their names and attributes, and the W3C `traceparent` that carries them between processes.
 
-A request is one trace through all processes. The header of each message names the span that it came from.
-Each event repeats it in its body, because an exported log has no headers.
+A request is one trace through all processes. The header of each message names its span. Each event repeats it
+in its body, because an exported log has no headers.
 
-`look` finds out once if this process traces, when a client, a guard or an agent begins. With telemetry off,
-asking each time would be a guard's largest cost of telemetry. A process traces only if other code has
+`probe` finds out once whether this process traces, when a client, a guard or an agent begins. With telemetry
+off, asking each time would be a guard's largest cost of telemetry. A process traces only if other code has
 loaded OpenTelemetry's API.
 
-GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development. The names of a
-transfer are those of its pull request 447 (read in September 2026) and may move. Messaging names follow the
-semantic conventions 1.44. What begins with `mesh.` is ours and will not move.
+GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development. The names for a
+transfer are those of its pull request 447 (read in September 2026) and may change. Messaging names follow the
+semantic conventions 1.44. Names that begin with `mesh.` are ours and will not change.
 """
 
 import os
@@ -31,7 +31,7 @@ SCOPE: Final = "handoff-mesh"
 # --- names of spans, of their events and of attributes: GenAI's, messaging's, ours ----------------
 
 SUBMIT: Final = "send mesh.prop"
-"""A client's submit, and what an agent proposes that moves no work to another."""
+"""A client's submit, or a proposal of an agent that moves no work to another."""
 SEND_CONTROL: Final = "send mesh.ctl"
 VERDICT: Final = "process mesh.prop"
 CONTROL: Final = "process mesh.ctl"
@@ -52,7 +52,7 @@ TOOL_TYPE: Final = "gen_ai.tool.type"
 FUNCTION: Final = "function"
 TOOL_CALL: Final = "gen_ai.tool.call.id"
 PROVIDER: Final = "gen_ai.provider.name"
-"""The vendor of a model, by GenAI's names; `custom` for one that says none."""
+"""The vendor of a model, by GenAI's names; `custom` for a model that names none."""
 TRANSFER_MODE: Final = "gen_ai.transfer.mode"
 TRANSFER_TARGET: Final = "gen_ai.transfer.target.name"
 PASS_CONTROL: Final = "pass_control"
@@ -64,7 +64,7 @@ CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 SERVER: Final = "server.address"
-"""The host that a model's vendor is asked at."""
+"""The host where a model's vendor is asked."""
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 ERROR: Final = "error.type"
@@ -102,7 +102,7 @@ OUTCOME: Final = "mesh.outcome"
 
 
 def messaging(operation: str, template: str, **named: str) -> dict[str, str]:
-    """Return what messaging's conventions want of a span about one message.
+    """Return the attributes that messaging's conventions give a span about one message.
 
     Args:
         operation: `SEND` or `PROCESS`.
@@ -125,14 +125,14 @@ PRODUCER: Kind = "PRODUCER"
 Attributes = Mapping[str, str | int | float | bool]
 
 conversation: ContextVar[str] = ContextVar("mesh_conversation", default="")
-"""The request that the code at hand works on: what spans of a model vendor's own SDK are to name."""
+"""The request that the current code works on, for the spans of a model vendor's own SDK."""
 
 _WELL_FORMED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _API = "opentelemetry.trace"
 
 
 class _NoSpan:
-    """Takes what a span takes, and keeps nothing."""
+    """Accepts what a span accepts, and keeps nothing."""
 
     def is_recording(self) -> bool:
         return False
@@ -147,7 +147,7 @@ OFF: "AbstractContextManager[Any]" = nullcontext(_NoSpan())
 _on = False
 
 
-def look() -> bool:
+def probe() -> bool:
     """Return True if this process has a tracer that keeps anything, and remember it for `traced`."""
     global _on
     _on = False
@@ -159,25 +159,25 @@ def look() -> bool:
 
 
 def traced() -> bool:
-    """Return True if this process traces, as `look` last found."""
+    """Return True if this process traces, as `probe` last found."""
     return _on
 
 
 # --- traceparent ----------------------------------------------------------------------------------
 
 
-def sound(traceparent: str | None) -> str:
-    """Return a `traceparent` as it may go on; empty for anything else that a sender calls so."""
+def well_formed(traceparent: str | None) -> str:
+    """Return a `traceparent` that can be passed on; empty for an invalid value from a sender."""
     return traceparent if traceparent and _WELL_FORMED.fullmatch(traceparent) else ""
 
 
 def traceparent_in(headers: Mapping[str, str]) -> str:
     """Return the `traceparent` in a message's headers; empty without a well-formed one."""
-    return sound(headers.get(HEADER))
+    return well_formed(headers.get(HEADER))
 
 
 def current(otherwise: str = "") -> str:
-    """Return the current span's `traceparent`; `otherwise` where nothing is traced."""
+    """Return the current span's `traceparent`; `otherwise` if nothing is traced."""
     if not _on:
         return otherwise
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -188,7 +188,7 @@ def current(otherwise: str = "") -> str:
 
 
 def headers(otherwise: str = "") -> dict[str, str]:
-    """Return the header for a message that is sent now: the current span's, or `otherwise` passed on."""
+    """Return the header for a message sent now: the current span's, or `otherwise` passed on."""
     found = current(otherwise)
     return {HEADER: found} if found else {}
 
@@ -204,12 +204,12 @@ def span(
     came: str = "",
     attributes: Attributes | None = None,
 ) -> "AbstractContextManager[Span]":
-    """Run something as a span, the current one meanwhile. An error is recorded by its code alone.
+    """Run something as a span, the current one meanwhile. An error is recorded only by its code.
 
     Args:
-        parent: a `traceparent`; the span is its child. Empty: a child of the current span, or the first of
-            a new trace.
-        came: the `traceparent` that a message brought; the span is linked to it.
+        parent: a `traceparent`; the span is its child. Empty: a child of the current span, or the first of a
+            new trace.
+        came: the `traceparent` that came with a message; the span is linked to it.
     """
     return _opened(name, kind, parent, came, attributes) if _on else OFF
 

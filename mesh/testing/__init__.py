@@ -1,4 +1,4 @@
-"""Doubles and servers for the tests of this project, and of every fleet built with it (docs/testing.md)."""
+"""Test doubles and servers for this project and every fleet built with it (docs/testing.md)."""
 
 from mesh.fleet.file import load_fleet
 from mesh.local.in_memory import MemorySteps, TemporaryStore

@@ -5,7 +5,7 @@
     walk = await FleetHarness(guard, {"front": front, "greeter": greeter}).go("Say hello")
     assert walk.path == ["front", "greeter"]
 
-A harness journals every turn: a round after a refusal, a reply or a retry takes over what was done.
+A harness journals every turn: a round after a refusal, a reply or a retry reuses what was done.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -71,24 +71,24 @@ def turn(
     """Return the first round of a turn, or a later one after refusals.
 
     Args:
-        facts: by key, or with their labels.
-        path: holders before and including `agent`; just `agent` by default.
+        facts: by key, or as `Fact` with labels.
+        path: holders up to and including `agent`; just `agent` by default.
         peers: names of the other agents in the fleet.
         refused: (move, rule) of each round that the guard refused, in order.
-        past: how further rounds ended, after those; see `replied` and `unanswered`.
-        reported: what the rounds before this one reported, cumulative.
-        steps: where this turn's journal is kept; its own by default. With the same for each `turn` of a test,
-            the next one finds what the one before did, as after a crash.
+        past: how further rounds after those ended; see `replied` and `unanswered`.
+        reported: what the earlier rounds reported, cumulative.
+        steps: where this turn's journal is kept; its own by default. If all turns of a test share one, each
+            turn finds what the one before did, as after a crash.
         is_over: returns True if a guard has ended the turn.
-        prices: what models' tokens cost, by model.
+        prices: prices of tokens, by model.
         topology: `supervised` or `swarm` for a turn in a tree of tasks.
         task: the name of the task that it does; empty for a root turn.
-        results: of its tasks that ended since its last round; of a task, what it is given to use. See
+        results: of its tasks that ended since its last round; in a task, those that it is given to use. See
             `delivered` and `undelivered`.
-        waiting: names of its tasks that are still open.
-        board: what is on the board.
+        waiting: names of its open tasks.
+        board: the posts on the board.
         send: gets what the turn posts.
-        store: of artifacts; a `TemporaryStore` of its own by default.
+        store: the artifact store; a `TemporaryStore` of its own by default.
     """
     refusals = (
         RoundOutcome(
@@ -131,36 +131,36 @@ def turn(
 
 
 def turn_in(guard: InMemoryGuard) -> Turn:
-    """Return the turn of the request's holder, with what the guard lets them see, and an empty journal.
+    """Return the turn of the request's holder, as the guard lets the holder see it, with an empty journal.
 
-    Raises NotDecided when it is nobody's.
+    Raises NotDecided if the request has no holder.
     """
     return turn_of(guard.request, guard.holder.work, guard.fleet)
 
 
 def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> RoundOutcome:
-    """Return how a round ended that asked and got a reply; `ask` may be an approval's."""
+    """Return the outcome of a round that asked and got a reply; `ask` may be an approval's."""
     return RoundOutcome(round=round_, how="replied", reply=value, by=by, asked=_approval(ask))
 
 
 def unanswered(ask: Move, *, round_: int = 0) -> RoundOutcome:
-    """Return how a round ended that asked and got no reply in time."""
+    """Return the outcome of a round that asked and got no reply in time."""
     return RoundOutcome(round=round_, how="expired", asked=_approval(ask))
 
 
 JOINED = RoundOutcome(round=0, how="joined")
-"""How a round ended that delegated tasks and whose join is reached."""
+"""The outcome of a round that delegated tasks and whose join is reached."""
 
 
 def delivered(name: str, summary: str = "", facts: Facts = None, *, agent: str = "worker") -> TaskResult:
-    """Return the result of a task that was done."""
+    """Return the result of a completed task."""
     task = TurnId(f"turn-of-{name}")
     done = TaskResult(name=name, task=task, status="delivered", agent=AgentName(agent))
     return msgspec.structs.replace(done, summary=summary, facts=facts_of(facts))
 
 
 def undelivered(name: str, code: str, message: str = "", *, agent: str = "worker") -> TaskResult:
-    """Return the result of a task that failed."""
+    """Return the result of a failed task."""
     error = TaskError(code=code, message=message, agent=AgentName(agent), lineage=(AgentName(agent),))
     failed = TaskResult(name=name, task=TurnId(f"turn-of-{name}"), status="failed", agent=AgentName(agent))
     return msgspec.structs.replace(failed, error=error)
@@ -175,13 +175,13 @@ def _approval(ask: Move) -> str:
 
 
 class FleetHarness(InMemoryFleet):
-    """One request on its way; time passes at once.
+    """One request on its way through a fleet. Time passes at once.
 
     Args:
-        guard: the guard; events that are in it already are part of the way.
-        agents: the code by name.
-        keep_going: what code raises, `Retry` and its like aside, fails its turn as on the bus; by default it
-            ends the test where it was raised.
+        guard: the guard; events that it already has are part of the way.
+        agents: their code, by name.
+        keep_going: True if an error in an agent's code fails its turn, as on the bus; by default it ends the
+            test where it was raised. `Retry` and the like always fail the turn.
     """
 
     _replies: Iterator[Any] = iter(())
@@ -190,17 +190,17 @@ class FleetHarness(InMemoryFleet):
         """Submit, and follow the request until it ends or no reply is left for it.
 
         Args:
-            replies: what people and clients answer when they are asked, in order.
+            replies: the answers of people and clients, in order.
             submit: further fields of the submit.
 
-        Raises NotDecided when it comes to no end, and an agent's error that is none of `mesh.agent.errors`,
+        Raises NotDecided if it reaches no end, and an agent's error that is not one of `mesh.agent.errors`,
         with its traceback, unless it keeps going.
         """
         self.guard.submit(text, **submit)
         return await self.go_on(replies=replies)
 
     async def go_on(self, *, replies: Iterable[Any] = ()) -> "FleetHarness":
-        """Follow the request from its present state, as `go` does: after a person's word, for instance."""
+        """Follow the request from its present state, as `go` does; such as after a person has replied."""
         self._replies = iter(replies)
         await self.walk()
         return self
@@ -211,11 +211,11 @@ class FleetHarness(InMemoryFleet):
             self.guard.reply(value, turn=held)
         return value is not None
 
-    # --- what came of it --------------------------------------------------------------------------
+    # --- the outcome --------------------------------------------------------------------------
 
     @property
     def recording(self) -> Recording:
-        """What its agents journaled, with the fleet: what `mesh.replay` runs their code over."""
+        """What its agents journaled, and the fleet: the input for `mesh.replay` to run their code again."""
         kept = Recording(fleet=self.guard.fleet)
         kept.prompts = dict(self.prompts)
         for by, memory in self.journals.items():
@@ -228,13 +228,13 @@ class FleetHarness(InMemoryFleet):
 
     @property
     def path(self) -> list[str]:
-        """Holders in order, hand-backs included; people are none."""
+        """The holders in order, hand-backs included; without people."""
         given = (events.RequestOpened, events.HandoffAdmitted)
         return [event.to for event in self.guard.events if isinstance(event, given)]
 
     @property
     def tasks(self) -> dict[str, str]:
-        """Tasks in the order of their plans, with their state or end; for equal names, the newest."""
+        """Tasks in the order of their plans, with their state or end; of equal names, the newest."""
         return {task.name: task.state for task in self.guard.ledger.tasks.values()}
 
     @property
@@ -245,13 +245,13 @@ class FleetHarness(InMemoryFleet):
 
     @property
     def answer(self) -> Any:
-        """What the request was answered; None while it is not."""
+        """The request's answer; None as long as there is none."""
         end = self.guard.ledger.ended
         return end.answer if isinstance(end, events.RequestCompleted) else None
 
     @property
     def status(self) -> str:
-        """The request's; `escalated` while it waits for people."""
+        """The request's status; `escalated` while it waits for people."""
         held = self.guard.ledger.holder
         waits = held is not None and HUMAN in (held.agent, held.asked)
         return "escalated" if waits else self.guard.ledger.status

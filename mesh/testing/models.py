@@ -1,4 +1,4 @@
-"""A model that says exactly what a test wrote down, and how a test puts it behind an agent.
+"""A model that replies exactly what a test wrote down, and how a test puts it behind an agent.
 
 with driven_by(StrictModel(calls(("find", {"what": "x"})), says("found"))):
     move = await librarian(turn(agent="librarian", summary="x"))
@@ -9,31 +9,31 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from mesh.model.choice import instead
+from mesh.model.choice import replaced_by
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
 from protocol.wire.commands import Usage
 
 Step = Reply | Callable[[Prompt], Reply]
-"""A reply, or what makes one of the prompt (and may assert things about it)."""
+"""A reply, or a function that makes one from the prompt (and may assert things about it)."""
 
 
 ONE_CALL = Usage(model_calls=1)
 
 
 class StrictModel(Model):
-    """Replies in order; a call too many fails. As a context it also fails if a step is left over."""
+    """Replies in order; a surplus call fails. As a context it also fails if a step is left over."""
 
     mode = "strict"
 
     def __init__(self, *steps: Step) -> None:
         self._steps = list(steps)
         self._wrong = ""
-        """The first mistake: further rounds make further ones."""
+        """The first mistake: later rounds only make further ones."""
         self.prompts: list[Prompt] = []
-        """What it was asked, in order."""
+        """The prompts so far, in order."""
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
-        """Return the next step. Raises AssertionError when there is none, and what a step raises."""
+        """Return the next step. Raises AssertionError if there is none, and what a step raises."""
         self.prompts.append(prompt)
         number = len(self.prompts)
         try:
@@ -46,9 +46,9 @@ class StrictModel(Model):
             raise
 
     def done(self) -> None:
-        """Raise AssertionError if a step is left over, or one was lacking or wrong.
+        """Raise AssertionError if a step is left over, missing or wrong.
 
-        It raises the error even if a fleet has swallowed it, as one more turn that failed.
+        It raises the error even if a fleet has swallowed it as one more failed turn.
         """
         assert not self._wrong, self._wrong
         assert not self._steps, f"{len(self._steps)} of the model's steps left over: {self._steps}"
@@ -69,7 +69,7 @@ def says(text: str) -> Reply:
 
 
 def calls(*wanted: tuple[str, Mapping[str, Any]], text: str = "") -> Reply:
-    """Return a reply that calls tools, or moves: pairs of a name and arguments. It is charged as one call."""
+    """Return a reply that calls tools or moves: pairs of a name and arguments. It is charged as one call."""
     made = (ToolCall(f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(wanted))
     return Reply(text=text, calls=tuple(made), usage=ONE_CALL)
 
@@ -89,26 +89,26 @@ def driven_by(model: M) -> AbstractContextManager[M]: ...
 def driven_by(model: Model | Mapping[str, Model]) -> Iterator[Model | Mapping[str, Model]]:
     """Let `model` reply to every `ClaudeAgent` that runs in this block, whatever the environment says.
 
-    What is started outside of the block, a runtime's tasks for instance, does not know of it. A
-    `StrictModel` fails at the block's end if a step is left over.
+    What was started outside the block, such as a runtime's tasks, is not affected. A `StrictModel` fails at
+    the block's end if a step is left over.
 
     Args:
         model: one for all, or one for each agent by name; an agent without one fails its turn, and the
             block's end.
     """
     each = tuple(model.values()) if isinstance(model, Mapping) else (model,)
-    one: Model = _Cast(model) if isinstance(model, Mapping) else model
+    one: Model = _ModelByAgent(model) if isinstance(model, Mapping) else model
     with ExitStack() as stack:
         for strict in each:
             if isinstance(strict, StrictModel):
                 stack.enter_context(strict)
-        stack.enter_context(instead(lambda *_: one))
+        stack.enter_context(replaced_by(lambda *_: one))
         yield model
-        if isinstance(one, _Cast):
-            one.done()  # before the models' own end: steps left over may come of it
+        if isinstance(one, _ModelByAgent):
+            one.done()  # before the models' own end, which may fail only because of this
 
 
-class _Cast(Model):
+class _ModelByAgent(Model):
     """Replies with the model of the agent that speaks."""
 
     mode = "cast"
@@ -126,5 +126,5 @@ class _Cast(Model):
         return await self._models[prompt.agent].reply(prompt, hear)
 
     def done(self) -> None:
-        """Raise AssertionError if an agent had no model, whatever became of that error."""
+        """Raise AssertionError if an agent had no model, even if that error was swallowed."""
         assert not self._lacking, self._lacking

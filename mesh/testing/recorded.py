@@ -16,7 +16,7 @@ from mesh.agent._steps import Recorded, given, raised_again
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
 from mesh.local.in_memory import MemorySteps, turn_of
-from mesh.model.choice import instead
+from mesh.model.choice import replaced_by
 from mesh.model.port import Hear, Model, Prompt, Reply
 from protocol.wire.commands import MoveProposed, Proposal, ReportFailure
 from protocol.wire.config import Fleet
@@ -81,7 +81,7 @@ async def _came_to(
 
     turn = turn_of(request, work, fleet, steps, version=agent.version, execution=made)
     execution = turn.execution
-    with instead(lambda *_: _StandIn()):
+    with replaced_by(lambda *_: _StandIn()):
         try:
             move = await agent(turn)
             await execution.journal.finish()
@@ -209,17 +209,17 @@ class AnsweredExecution(Execution):
         tool: Tool,
         arguments: Mapping[str, Any],
         key: str,
-        told: str,
+        forbidden: str,
         for_model: bool,
         caught: list[Exception],
         reads: Reads | None,
     ) -> Any:
-        if not told and tool.effect is None and tool.approve is not None:
+        if not forbidden and tool.effect is None and tool.approve is not None:
             require_approval(self.work, self.request, tool, arguments, key)
         shown = given(arguments, tool.secret).arguments
-        said = None if shown is None else msgspec.json.decode(shown)
+        decoded = None if shown is None else msgspec.json.decode(shown)
         kind = "call" if tool.effect is None else "effect"
-        answer = await self._answers.next(kind, tool.name, said)
+        answer = await self._answers.next(kind, tool.name, decoded)
         error = answer.get("error")
         if error is None:
             return answer["result"]
@@ -238,8 +238,8 @@ class AnsweredExecution(Execution):
 
         return await super().model(name, prompt, answered, kind, **rest)
 
-    async def note(self, kind: str, value: Any, said: str = "") -> Any:
-        return await super().note(kind, self._answers.note(kind, value), said)
+    async def note(self, kind: str, value: Any, about: str = "") -> Any:
+        return await super().note(kind, self._answers.note(kind, value), about)
 
 
 class _StandIn(Model):

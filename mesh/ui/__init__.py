@@ -2,7 +2,7 @@
 
     async with serving(keys, Options(allow_write=True)) as address: ...
 
-Everything that it shows and does is the operator's API (`mesh.ops`); here it is drawn, and guarded.
+Everything that it shows and does is the operator's API (`mesh.ops`); here it is drawn and guarded.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ _NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
 class UiNotInstalled(MeshError, code="ui.not_installed"):
-    """The page's libraries are not installed; the text says how to get them."""
+    """The page's libraries are not installed; the text tells how to get them."""
 
 
 def require_installed(*needed: str) -> None:
-    """Raise UiNotInstalled unless these libraries are there; by default all that the page needs."""
+    """Raise UiNotInstalled unless these libraries are installed; by default all that the page needs."""
     missing = [name for name in needed or _NEEDED if find_spec(name) is None]
     if missing:
         raise UiNotInstalled(f"the page needs {', '.join(missing)}: pip install 'handoff-mesh[ui]'")
@@ -38,22 +38,22 @@ def require_installed(*needed: str) -> None:
 
 USUAL_PORT = 8420
 LEAST_TOKEN = 16
-"""Characters of a token."""
+"""Fewest characters of a token."""
 
 
 class Keys(NamedTuple):
     """The keys that the server holds. A browser gets none of them."""
 
     reader: Access
-    """A viewer's or an operator's access, for everything that is shown."""
+    """Access of a viewer or an operator, for everything that is shown."""
     of: Callable[[str], Access | None]
-    """Returns how to get on the bus as a name; None if its key is not at hand."""
+    """Returns how to reach the bus under a name; None without its key."""
     operator: str | None = None
-    """Under whose name the page acts."""
+    """The name under which the page acts."""
 
 
 def keys_in(url: str, directory: Path, *, reader: str, operator: str | None = None) -> Keys:
-    """Return the keys of a mesh on this machine, which lie in one folder."""
+    """Return the keys of a mesh on this machine, which are in one folder."""
 
     def access(name: str) -> Access | None:
         seed = seed_file(directory, name)
@@ -66,16 +66,16 @@ def keys_in(url: str, directory: Path, *, reader: str, operator: str | None = No
 
 
 class PageLimits(NamedTuple):
-    """What browsers may take of the page."""
+    """Limits on what browsers may use of the page."""
 
     head_s: float = 10.0
-    """For a request's line and headers, whole."""
+    """For a complete request line and headers."""
     body_s: float = 30.0
-    """For a form, once its head is there."""
+    """For a form, once its headers have arrived."""
     stalled_s: float = 60.0
-    """For a browser that reads nothing of an answer."""
+    """For a browser that does not read an answer."""
     waiting: int = 128
-    """Connections without a whole request. If one more comes, the oldest is cut."""
+    """Connections without a complete request. If one more comes, the oldest is cut."""
     connections: int = 512
     """Connections in all; requests on others are answered with 503."""
     beat_s: float = 15.0
@@ -83,7 +83,7 @@ class PageLimits(NamedTuple):
     streams: int = 50
     """Live views at once: each visitor's tab has one."""
     streams_of_one: int = 20
-    """The most of one session: a visitor cannot take them all."""
+    """Live views of one session at most: a visitor cannot take them all."""
 
 
 class Options(NamedTuple):
@@ -93,29 +93,29 @@ class Options(NamedTuple):
     port: int = 0
     """0 lets the system choose."""
     token: str | None = None
-    """The token that a visitor has to show first; None, for tests: none. A network needs one."""
+    """The token that a visitor has to show first; None means none, for tests. A network needs one."""
     session_key: bytes = b""
-    """32 random bytes that sign sessions. Empty: made anew, so that sessions end with the page."""
+    """32 random bytes that sign sessions. Empty: made at the start, so that sessions end with the page."""
     ended_sessions: Path | None = None
-    """The file that keeps which sessions were ended, for a `session_key` that lasts."""
+    """The file that records ended sessions, for a lasting `session_key`."""
     allow_write: bool = False
     by: str = ""
-    """In whose name the page acts; empty: each visitor says it once."""
+    """The name in which the page acts; empty: each visitor enters one."""
     names: tuple[str, ...] = ()
     """Further host names under which browsers reach the page, as behind a proxy."""
     store: Path | None = None
-    """The folder of the index of requests; None: a temporary one."""
+    """The folder of the index of requests; None for a temporary one."""
     rebuild: bool = False
-    """Make that index anew from the log."""
+    """True to rebuild that index from the log."""
     file: "FleetFile | None" = None
-    """For doctor, to compare the server with."""
+    """The fleet file that doctor compares the server with."""
     monitor: str | None = None
     """URLs of the servers' monitoring, separated by commas."""
     limits: PageLimits = PageLimits()
 
     @property
     def is_loopback(self) -> bool:
-        """Return True if nobody but this machine can reach the page."""
+        """Return True if only this machine can reach the page."""
         if self.host == "localhost":
             return True
         try:
@@ -124,7 +124,7 @@ class Options(NamedTuple):
             return False
 
     def check(self) -> None:
-        """Raise UsageWrong for a page that others on the network could open, or a token that is short."""
+        """Raise UsageWrong for a page that others on the network could open, or for a short token."""
         if self.token is not None and len(self.token) < LEAST_TOKEN:
             raise UsageWrong(f"the page's token has {LEAST_TOKEN} characters or more")
         if not self.is_loopback and not self.token:
@@ -134,18 +134,18 @@ class Options(NamedTuple):
 
 
 class Secret(NamedTuple):
-    """A token that nobody could guess, and the key that signs the sessions of those who show it."""
+    """A token that cannot be guessed, and the key that signs the sessions of those who show it."""
 
     token: str
     session_key: bytes
 
 
 def secret(path: Path | None = None) -> Secret:
-    """Return a secret made anew.
+    """Return a new secret.
 
     Args:
-        path: of a file, which only its owner can read, for one that lasts: open tabs and bookmarks then
-            outlive the page's process.
+        path: a file that only its owner can read, for a lasting secret: open tabs and bookmarks then outlive
+            the page's process.
     """
     token = secrets.token_urlsafe(24)
     if path is not None and path.exists():
@@ -157,9 +157,9 @@ def secret(path: Path | None = None) -> Secret:
 
 @contextlib.asynccontextmanager
 async def serving(keys: Keys, options: Options) -> AsyncIterator[str]:
-    """Serve the page while the block runs; give its address.
+    """Serve the page while the block runs; yield its address.
 
-    Raises UiNotInstalled, UsageWrong for options that would be unsafe and for a port that is taken, and as
+    Raises UiNotInstalled, UsageWrong for unsafe options and for a port that is taken, and as
     `Access.connect`.
     """
     require_installed()

@@ -1,7 +1,7 @@
 """How long a browser's connection may keep the page waiting, and how many there may be.
 
-uvicorn waits for the rest of a request for ever, and for a browser that reads nothing. Some hundred such
-connections, which cost their owner nothing, would keep everybody else out.
+uvicorn waits for ever for the rest of a request, and for a browser that reads nothing. Some hundred such
+connections, which cost their owner nothing, would keep all other visitors out.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Timed(H11Protocol):
         super().timeout_keep_alive_handler()
         self.loop.call_later(
             self.limits.stalled_s, self._cut
-        )  # it closes once all is read, which may be never
+        )  # it closes once everything is read, which may be never
 
     def _await_rest(self) -> None:
         """Limit the time for the part of a request that is missing now."""

@@ -21,21 +21,21 @@ from protocol.wire.ids import HUMAN
 
 _log = get_logger(__name__)
 MOST_LETTERS = 200
-"""Places of the stream of dead letters that are listed, from its end."""
+"""Letters that are listed, counted in places of their stream from its end."""
 
 
 def routes(page: Page) -> list[Route]:
     async def agents(request: Request) -> Response:
         fleet = await roster.fleet_of(page.bus)
         members = await roster.roster(page.bus)
-        stands = {each.agent: each for each in await roster.breakers(page.bus)}
+        known = {each.agent: each for each in await roster.breakers(page.bus)}
         happened = await asyncio.to_thread(page.feed.index.edges)
         return page.render(
             request,
             "fleet.html" if is_piece(request) else "agents.html",
             members=members,
-            states={each.name: _state(each, stands.get(each.name)) for each in members},
-            breakers=stands,
+            states={each.name: _state(each, known.get(each.name)) for each in members},
+            breakers=known,
             handovers=handovers(fleet, happened),
             entry=fleet.entry,
         )
@@ -97,7 +97,7 @@ def routes(page: Page) -> list[Route]:
 
 
 def _state(member: RosterEntry, breaker: Breaker | None) -> str:
-    """Return `alive`, `failing`, `absent`, or nothing where nobody may ask."""
+    """Return `alive`, `failing`, `absent`, or nothing if that may not be asked."""
     if breaker is not None and breaker.state != "closed":
         return "failing"
     if member.instances is None:
@@ -114,7 +114,7 @@ class Handovers(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What happened between a giver and a taker, and if the fleet file allows more of it."""
+    """What happened between a giver and a taker, and whether the fleet file allows more of it."""
 
     may: bool = False
     passed: int = 0
@@ -122,10 +122,10 @@ class Cell(NamedTuple):
 
 
 def handovers(fleet: Fleet, happened: Sequence[EdgeCount]) -> Handovers:
-    """Return who may hand to whom, with what happened there; also what happened where it may not be.
+    """Return who may hand to whom, with what happened there; also what happened although it is not allowed.
 
-    Names come in the fleet's order, then people, then those that the fleet no longer has. A name that
-    neither gives nor takes has no row or column.
+    Names come in the fleet's order, then people, then names that the fleet no longer has. A name that neither
+    gives nor takes has no row or column.
     """
     counts = {(each.giver, each.taker): each for each in happened}
     may = {

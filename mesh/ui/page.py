@@ -24,32 +24,32 @@ from mesh.ui.story import environment
 
 
 class ReadOnly(MeshError, code="ui.read_only"):
-    """The page shows and does nothing; the text says how it could act."""
+    """The page only shows; the text tells how it could act."""
 
 
 class Page:
     """One served page: `async with Page(keys, options, port) as page`.
 
     Args:
-        port: on which it listens.
+        port: the port that it listens on.
     """
 
     def __init__(self, keys: Keys, options: Options, port: int) -> None:
         self.keys, self.options = keys, options
         self.security = Security(options, port)
         self.stopping = asyncio.Event()
-        """Set when the page ends: streams end, too."""
+        """Set when the page ends, which ends all streams."""
         self._templates = environment()
         self._stack = contextlib.AsyncExitStack()
         self._buses: dict[str, asyncio.Task[Bus | None]] = {}
         self._clients: dict[str, asyncio.Task[Client]] = {}
         self.streams = Counter[str]()
-        """Live views that are open, of each session."""
+        """Number of open live views, by session."""
 
     async def __aenter__(self) -> Self:
         """Connect. Raises as `Access.connect`."""
         self.bus = await self._stack.enter_async_context(await self.keys.reader.connect())
-        """A viewer's, or an operator's: for everything that is shown."""
+        """A viewer's or an operator's connection, for everything that is shown."""
         feed = IndexFeed(self.bus, self.options.store, anew=self.options.rebuild)
         self.feed = await self._stack.enter_async_context(feed)
         feeding = asyncio.create_task(self.feed.run())
@@ -64,7 +64,7 @@ class Page:
     # --- connections ------------------------------------------------------------------------------
 
     async def bus_of(self, name: str) -> Bus | None:
-        """Return the one connection of a name; None if its key is not at hand. Raises as `Access.connect`."""
+        """Return the shared connection of a name; None without its key. Raises as `Access.connect`."""
         opening = self._buses.get(name)
         if opening is None or (opening.done() and opening.exception() is not None):
             opening = self._buses[name] = asyncio.create_task(self._connect(name))
@@ -75,7 +75,7 @@ class Page:
         return None if access is None else await self._stack.enter_async_context(await access.connect())
 
     async def client_of(self, name: str) -> Client | None:
-        """Return the one client of a name, as `bus_of`."""
+        """Return the shared client of a name, like `bus_of`."""
         bus = await self.bus_of(name)
         if bus is None:
             return None
@@ -104,8 +104,8 @@ class Page:
     def render(self, request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
         """Return a page, or a piece of one, made by a template."""
         visit: Visit = request.scope["mesh.visit"]
-        request.scope["mesh.visit"] = msgspec.structs.replace(visit, told="")  # it is told once
-        # A view that has just read the queue has counted it; others go by the feed, which may lag a moment.
+        request.scope["mesh.visit"] = msgspec.structs.replace(visit, told="")  # it is shown once
+        # A view that has just read the queue has counted it; others use the feed, which may lag a moment.
         for_people = self.feed.index.count("status:human")
         made = self._templates.get_template(template).render(
             {"for_people": for_people} | context,
@@ -120,7 +120,7 @@ class Page:
         return HTMLResponse(made, status)
 
     def done(self, request: Request, path: str, words: str) -> Response:
-        """Return the answer to a form that was obeyed: go to a view, which tells so."""
+        """Return the answer to an obeyed form: go to a view, which reports it."""
         request.scope["mesh.visit"] = msgspec.structs.replace(
             request.scope["mesh.visit"], told=short(words, 300)
         )
@@ -158,11 +158,11 @@ register_url_convertor("request_id", RequestIdConvertor())
 
 
 def is_piece(request: Request) -> bool:
-    """Return True if htmx asks for a piece of a page, to put it into the one that is shown."""
+    """Return True if htmx asks for a piece of a page, to insert it into the current one."""
     return "hx-request" in request.headers
 
 
-# --- what visitors say --------------------------------------------------------------------------
+# --- what visitors enter --------------------------------------------------------------------------
 
 
 MOST = 2**53

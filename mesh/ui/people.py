@@ -1,7 +1,7 @@
 """Views: what waits for people, and the forms by which they decide.
 
-A form names the event that its visitor looked at. If something else waits by the time it is sent, nothing is
-done. A yes counts only for what was shown.
+A form names the event that its visitor saw. If something else waits by the time it is sent, nothing is done.
+A yes counts only for what was shown.
 
 A question's form is made from its JSON Schema. It has fields for texts, numbers, yes or no, choices, lists
 and objects of these; anything else gets one field for JSON. The schema is an agent's text, so nothing here
@@ -144,7 +144,14 @@ async def _reply(bus: Bus, request: str, form: Mapping[str, str], by: str, n: in
     except SchemaUnusable as unusable:
         unchecked = f", unchecked: the question's schema cannot be used ({unusable})"
     done = await queue.reply(
-        bus, request, value, by=by, check=lambda schema, value: None, connect_as=_nobody, n=n, reason=reason
+        bus,
+        request,
+        value,
+        by=by,
+        check=lambda schema, value: None,
+        connect_as=_no_connection,
+        n=n,
+        reason=reason,
     )
     if waiting.what == "ask" and waiting.action:
         verdict = "approved" if value is True else "denied"
@@ -152,8 +159,8 @@ async def _reply(bus: Bus, request: str, form: Mapping[str, str], by: str, n: in
     return f"goes on with the reply{unchecked} (event {done.event})"
 
 
-async def _nobody(client: str) -> Bus | None:
-    """Return no connection: what a client is asked, that client alone replies to."""
+async def _no_connection(client: str) -> Bus | None:
+    """Return no connection: only the client itself replies to a question to it."""
     return None
 
 
@@ -183,17 +190,17 @@ Kind = Literal["text", "number", "yesno", "choice", "lines", "json", "object"]
 MOST_FIELDS = 60
 _DEEPEST = 3
 _LONG = 80
-"""Characters from which on a text gets several lines."""
+"""Length from which on a text gets several lines."""
 _NOTHING = object()
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """One field of a form, or an object with fields of its own."""
+    """One field of a form, or an object with its own fields."""
 
     name: str
-    """In the form: places, not the schema's names, which may be any text."""
+    """Its name in the form: a position, since the schema's names may be any text."""
     key: str
-    """In the object that it is a part of; empty for the whole value."""
+    """Its key in the object that it is a part of; empty for the whole value."""
     kind: Kind
     label: str
     help: str = ""
@@ -201,12 +208,12 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     value: str = ""
     """The initial value."""
     choices: tuple[str, ...] = ()
-    """JSON of each."""
+    """Each as JSON."""
     is_long: bool = False
     least: float | None = None
     most: float | None = None
     item: Kind | None = None
-    """The kind of each line, where it has lines."""
+    """The kind of each line, if it has lines."""
     fields: tuple["Field", ...] = ()
 
 
@@ -252,7 +259,7 @@ def field_for(
 
 
 def _kind(shape: Mapping[str, Any], depth: int) -> Kind:
-    """Return what kind of field a schema gets; `json` for what no field is made for."""
+    """Return the kind of field for a schema; `json` if no other field fits."""
     if "const" in shape or (isinstance(shape.get("enum"), list) and 0 < len(shape["enum"]) <= MOST_FIELDS):
         return "choice"
     properties, items = shape.get("properties"), shape.get("items")
@@ -271,7 +278,7 @@ def _kind(shape: Mapping[str, Any], depth: int) -> Kind:
 
 
 def _few(shape: Mapping[str, Any]) -> bool:
-    """Return True if an object has so few parts, its inner ones included, that each can have a field."""
+    """Return True if an object has few enough parts, including inner ones, for a field each."""
     count, nodes = 0, [shape]
     while nodes:
         inner = nodes.pop().get("properties")

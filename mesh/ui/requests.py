@@ -1,9 +1,9 @@
 """Views: the list of requests, filtered and live; and one request, with what happened and why.
 
-What happens now are server-sent events: `note`, a live note of the running turn (its steps, and the model's
-text as it comes); `grown`, the number of the newest event in the log; `ended`, how the request ended, and
-then the stream ends. Notes go only to the client whose request it is: they are here only if its
-key is at hand.
+Server-sent events report what happens now: `note`, a live note of the running turn (its steps, and the
+model's text as it comes); `grown`, the number of the newest event in the log; `ended`, how the request ended,
+and then the stream ends. Notes go only to the request's own client: they are here only if its key is
+available.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def list_routes(page: Page) -> list[Route]:
         rows = found[:PAGE]
         sign = _sign(rows)
         if is_piece(request) and fields.get("seen") == sign:
-            return Response(status_code=204)  # nothing is new, and the page stays as it is
+            return Response(status_code=204)  # nothing is new, so the page stays as it is
         kept = {name: value for name, value in fields.items() if name not in ("before", "seen")}
         more = urlencode(kept | {"before": rows[-1].id}) if len(found) > PAGE else ""
         return page.render(
@@ -88,7 +88,7 @@ def list_routes(page: Page) -> list[Route]:
 
 
 def _sign(rows: list[Listed]) -> str:
-    """Return what tells one state of a page of rows from another."""
+    """Return a digest of a page of rows, which changes with any of them."""
     return f"{len(rows)}-{rows[0].id}-{max(row.last for row in rows)}" if rows else "0"
 
 
@@ -98,7 +98,7 @@ def _sign(rows: list[Listed]) -> str:
 EVENTS = 100
 """Entries of one part of a request's list."""
 ROUNDS = 20
-"""Rounds of one part of the list of what they called."""
+"""Rounds in one part of the list of their calls."""
 
 
 def request_routes(page: Page) -> list[Route]:
@@ -108,26 +108,26 @@ def request_routes(page: Page) -> list[Route]:
         name = request.path_params["request"]
         try:
             story = await stories.read(name)
-        except NotFound as missing:  # it was sent this moment, perhaps
+        except NotFound as missing:  # it may just have been sent
             return page.error(request, 404, str(missing), missing.code, awaits=name)
         at = number(request.query_params, "at", None)
         at = None if at is None or at >= len(story.happened) - 1 else at
         forks = await asyncio.to_thread(page.feed.index.forks_of, name)
-        told = replace(await stories.told(story, at), forks=forks)
+        view = replace(await stories.timeline(story, at), forks=forks)
         shown = story.until(at)
-        last = max(0, (len(told.moves) - 1) // EVENTS)
+        last = max(0, (len(view.moves) - 1) // EVENTS)
         part = min(number(request.query_params, "part", 0) or 0, last)
         rows = number(request.query_params, "rows", 0) or 0
         return page.render(
             request,
             "story.html" if is_piece(request) else "request.html",
-            told=told,
-            drawn=pictures(told, shown, rows, f"/requests/{told.request}/events/"),
+            told=view,
+            drawn=pictures(view, shown, rows, f"/requests/{view.request}/events/"),
             began=story.happened[0].at,
             stands=standing(shown),
             at=at,
             head=len(story.happened) - 1,
-            moves=told.moves[part * EVENTS : (part + 1) * EVENTS],
+            moves=view.moves[part * EVENTS : (part + 1) * EVENTS],
             part=part,
             last_part=last,
             waiting=queue.waiting_in(story.happened),
@@ -148,7 +148,7 @@ def request_routes(page: Page) -> list[Route]:
         )
 
     async def arrival(request: Request) -> Response:
-        """Load the page that waits for its request anew once that is in the log; nothing until then."""
+        """Reload the page that waits for its request once that is in the log; do nothing until then."""
         head = await JetStreamLog(page.bus, leader=False).head(log.checked_id(request.path_params["request"]))
         return Response(status_code=204, headers={} if head is None else {"hx-refresh": "true"})
 
@@ -171,13 +171,13 @@ def request_routes(page: Page) -> list[Route]:
     async def download(request: Request) -> Response:
         name, form = request.path_params["request"], request.path_params["form"]
         story = await stories.read(name)
-        told = await stories.told(story)
+        view = await stories.timeline(story)
         if form == "html":
-            body, kind, ending = as_html(told, story.happened, story.bodies).encode(), "text/html", "html"
+            body, kind, ending = as_html(view, story.happened, story.bodies).encode(), "text/html", "html"
         elif form == "mermaid":
-            body, kind, ending = mermaid(scene(told)).encode(), "text/plain", "mmd"
+            body, kind, ending = mermaid(scene(view)).encode(), "text/plain", "mmd"
         elif form == "json":
-            encoded = msgspec.json.encode(log.documented(told, story.bodies))
+            encoded = msgspec.json.encode(log.documented(view, story.bodies))
             body, kind, ending = msgspec.json.format(encoded, indent=2), "application/json", "json"
         else:
             raise UsageWrong("a request is downloaded as html, mermaid or json")
@@ -215,13 +215,13 @@ def request_routes(page: Page) -> list[Route]:
 # --- one, as it goes on -------------------------------------------------------------------------
 
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 MOST_WAITING = 500
-"""Notes that wait for a slow browser; more are dropped."""
+"""Notes that wait for a slow browser; further ones are dropped."""
 
 
 class LiveResponse(StreamingResponse):
-    """A stream that is counted while it is sent, and refused where there are too many."""
+    """A stream that is counted while it is sent, and refused if there are too many."""
 
     def __init__(self, page: Page, visit: Visit, items: AsyncGenerator[bytes]) -> None:
         super().__init__(items, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
@@ -250,7 +250,7 @@ async def live(page: Page, request: str, visit: Visit) -> Response:
     if head is None:
         raise NotFound(await log.not_there(page.bus, name))
     client = None
-    with contextlib.suppress(MeshError):  # then there are no notes, and all else is there
+    with contextlib.suppress(MeshError):  # then there are no notes, but everything else
         client = await page.client_of(submitter_of(name))
     return LiveResponse(page, visit, _stream(page, name, client, visit))
 
@@ -282,7 +282,7 @@ async def _stream(page: Page, request: str, client: Client | None, visit: Visit)
 
 
 async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> None:
-    """Tell how far the log is, until the request ends."""
+    """Report how far the log is, until the request ends."""
     events, known = JetStreamLog(page.bus, leader=False), -1
     while True:
         with contextlib.suppress(*PASSING):
@@ -294,11 +294,11 @@ async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> N
             if seen is not None and seen.is_end:
                 waiting.put_nowait(_event("ended", {"type": seen.type}))
                 return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 async def _noted(client: Client, request: str, waiting: asyncio.Queue[bytes]) -> None:
-    """Pass on what the running turn shows of itself."""
+    """Pass on the live notes of the running turn."""
     async with client.follow(request) as feed:
         async for item in feed:
             if isinstance(item, AgentNote) and waiting.qsize() < MOST_WAITING:

@@ -1,14 +1,14 @@
 """The page's gate: who may open it, and which forms it accepts.
 
-Five things keep other pages and other people out. The server answers under its own names only, so that no
-stranger's DNS name can be rebound to it. A visitor shows the token once, in the printed address or in a form,
-and gets a session for it. The session lives in one signed cookie that no script can read, until the visitor
-ends it or stays away. What changes anything is a form that only our own pages have, sent from our own origin.
-And the browser is told to load, run and embed nothing but our own files.
+Five things keep other pages and other people out. The server answers only under its own names, so that no
+foreign DNS name can be rebound to it. A visitor shows the token once, in the printed address or in a form,
+and gets a session for it. The session is in one signed cookie that no script can read, until the visitor ends
+it or stays away. Every change is made by a form that only our own pages have, sent from our own origin. And
+the browser is instructed to load, run and embed nothing but our own files.
 
-Every request goes through one gate, so that no route can forget to ask. What changes anything is a POST of a
-form, and nothing else is. It passes if it is small, comes from our own page with that page's token, names a
-person, and the page may write. Routes find the form in the scope.
+Every request goes through one gate, so that no route can forget to ask. Every change is a POST of a form, and
+nothing else is. It passes if it is small, comes from our own page with that page's token, names a person, and
+the page may write. Routes find the form in the scope.
 """
 
 import base64
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 IDLE_S = 12 * 3600
-"""How long a session lasts without a request."""
+"""How long a session lasts without a request (s)."""
 LASTS_S = 7 * 24 * 3600
-"""How long it lasts in all."""
+"""How long it lasts in all (s)."""
 MOST_BODY = 256 << 10
-"""Bytes of a form: more than the guard takes of an answer."""
+"""Bytes of a form: more than the guard accepts as an answer."""
 MOST_FIELDS = 200
 MOST_NAME = 80
 """Characters of a person's name."""
@@ -59,27 +59,27 @@ HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 
 
 class Visit(msgspec.Struct, frozen=True, kw_only=True):
-    """A session: what its cookie says, signed."""
+    """A session: the signed content of its cookie."""
 
     id: str
     by: str = ""
-    """Who they say they are."""
+    """The name that they entered."""
     known: bool = False
     """True if they have shown the token."""
     told: str = ""
-    """What the next view tells: how the last form ended."""
+    """What the next view reports: how the last form ended."""
     until: int
-    """UTC s; later requests put it off."""
+    """UTC s; later requests extend it."""
     last: int
-    """UTC s; never put off."""
+    """UTC s; never extended."""
 
 
 class Security:
-    """The secrets of one served page; they end with its process, unless the options bring one that lasts."""
+    """The secrets of one served page. They end with its process, unless the options give a lasting one."""
 
     def __init__(self, options: Options, port: int) -> None:
         self._options = options
@@ -101,7 +101,7 @@ class Security:
         return name in self._hosts or (self._is_any and _is_address(name))
 
     def is_own_origin(self, headers: Mapping[str, str]) -> bool:
-        """Return True if the browser says that one of our own pages sent a form, or says nothing."""
+        """Return True if a form came from one of our own pages, or the browser sent no origin."""
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = headers.get("origin")
@@ -121,14 +121,14 @@ class Security:
         )
 
     def prolonged(self, visit: Visit) -> Visit:
-        """Return the same session, put off if half of its time without a request is over."""
+        """Return the session, extended if half of its time without a request is over."""
         now = int(time.time())
         until = min(now + IDLE_S, visit.last)
         return msgspec.structs.replace(visit, until=until) if until - visit.until > IDLE_S // 2 else visit
 
     def end(self, visit: Visit) -> None:
-        """End a session for good: whoever has a copy of its cookie."""
-        if visit.known:  # nobody else's opens anything that they could not open anew
+        """End a session for good, also for copies of its cookie."""
+        if visit.known:  # any other opens nothing that a new session would not
             self._ended.add(visit.id, visit.last)
 
     def is_over(self, visit: Visit) -> bool:
@@ -138,26 +138,26 @@ class Security:
         """Return the same session with a person's name."""
         return msgspec.structs.replace(visit, by=by.strip()[:MOST_NAME])
 
-    def is_token(self, said: str) -> bool:
+    def is_token(self, shown: str) -> bool:
         """Return True if this is the token; it takes the same time for every text."""
         token = self._options.token or ""
-        return bool(token) and hmac.compare_digest(said.encode(), token.encode())
+        return bool(token) and hmac.compare_digest(shown.encode(), token.encode())
 
     def may_enter(self, visit: Visit, authorization: str) -> bool:
-        """Return True if a visitor has shown the token, or none is asked for."""
-        kind, _, said = authorization.partition(" ")
-        bearer = kind.lower() == "bearer" and self.is_token(said.strip())
+        """Return True if a visitor has shown the token, or none is required."""
+        kind, _, shown = authorization.partition(" ")
+        bearer = kind.lower() == "bearer" and self.is_token(shown.strip())
         return self._options.token is None or visit.known or bearer
 
     def csrf(self, visit: Visit) -> str:
-        """Return what each form of a session has to hold."""
+        """Return what each form of a session has to contain."""
         return self._sign(b"form", visit.id.encode())
 
-    def is_csrf(self, visit: Visit, said: str) -> bool:
-        return hmac.compare_digest(said.encode(), self.csrf(visit).encode())
+    def is_csrf(self, visit: Visit, shown: str) -> bool:
+        return hmac.compare_digest(shown.encode(), self.csrf(visit).encode())
 
     def visit_in(self, cookies: str) -> Visit | None:
-        """Return the session of a Cookie header; None if it has none of ours, or one that was made up."""
+        """Return the session in a Cookie header; None if it has none of ours, or a forged one."""
         try:
             found = SimpleCookie(cookies).get(self.cookie)
             body, _, signature = ("" if found is None else found.value).partition(".")
@@ -171,7 +171,7 @@ class Security:
     def set_cookie(self, visit: Visit) -> str:
         """Return the Set-Cookie header that keeps a session.
 
-        Links from elsewhere, as from a chat, bring it along; forms from elsewhere do not.
+        Links from elsewhere, such as a chat, send it along; forms from elsewhere do not.
         """
         body = base64.urlsafe_b64encode(msgspec.json.encode(visit)).decode()
         value = f"{body}.{self._sign(b'visit', body.encode())}"
@@ -195,7 +195,7 @@ def _is_address(name: str) -> bool:
 FORM = "application/x-www-form-urlencoded"
 STATIC = "/static/"
 LOGIN = "/login"
-"""What a visitor may see who has not shown the token; whole paths, for `/me` is where `/mesh` begins."""
+"""What a visitor may see without the token; whole paths, since `/mesh` begins with `/me`."""
 OWN = frozenset({LOGIN, "/login/out", "/me"})
 """Forms about the visitor's own session: they change nothing in the mesh."""
 
@@ -239,7 +239,7 @@ class Gate:
         await (answer or self._app)(scope, receive, guarded)
 
     async def _stopped(self, scope: Scope, headers: Headers, receive: Receive) -> Response | None:
-        """Return the answer in the route's place; None if the request passes. Raises Turned."""
+        """Return the answer in place of the route's; None if the request passes. Raises Turned."""
         path, visit = scope["path"], scope["mesh.visit"]
         if not self._security.is_ours(headers.get("host", "")):
             raise Turned(421, "this page does not answer under that host name; start it with --name NAME")
@@ -247,7 +247,7 @@ class Gate:
         if scope["method"] == "GET" and (led := self._with_token_in_address(scope)) is not None:
             return led
         if not is_open and not self._security.may_enter(visit, headers.get("authorization", "")):
-            if "hx-request" in headers:  # the whole page is loaded again, and led to the form then
+            if "hx-request" in headers:  # the whole page is then loaded again, and redirected to the form
                 return Response(status_code=401, headers={"hx-refresh": "true"})
             if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
                 asked = path + (
@@ -274,25 +274,25 @@ class Gate:
         if self._page.options.token is None or b"token=" not in scope["query_string"]:
             return None
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        said = [value for name, value in asked if name == "token"]
-        if not said:
+        tokens = [value for name, value in asked if name == "token"]
+        if not tokens:
             return None
         rest = urlencode([each for each in asked if each[0] != "token"])
         goes_on = _own_path("/" if scope["path"] == LOGIN else quote(scope["path"]))
         goes_on += f"?{rest}" if rest else ""
-        if not self._security.is_token(said[-1]):
+        if not self._security.is_token(tokens[-1]):
             return self._page.login(Request(scope), goes_on, wrong=True)
         scope["mesh.visit"] = self._security.fresh(scope["mesh.visit"].by, known=True)
         return RedirectResponse(goes_on, 303)
 
     def _check_person(self, scope: Scope, form: Mapping[str, str]) -> None:
-        """Learn who acts, and raise Turned unless the page may act for them."""
+        """Find out who acts, and raise Turned unless the page may act for them."""
         if not self._page.options.allow_write:
             raise Turned(403, "this page is read-only; nothing was done: start it with --allow-write")
         visit: Visit = scope["mesh.visit"]
-        said = form.get("by", "").strip()
-        if not self._page.options.by and not visit.by and said:
-            scope["mesh.visit"] = visit = self._security.named(visit, said)
+        name = form.get("by", "").strip()
+        if not self._page.options.by and not visit.by and name:
+            scope["mesh.visit"] = visit = self._security.named(visit, name)
         if not (self._page.options.by or visit.by):
             raise Turned(400, "say your name first: it is recorded with what you do; nothing was done")
 
@@ -360,6 +360,6 @@ def routes(page: "Page") -> list[Route]:
     ]
 
 
-def _own_path(said: str) -> str:
+def _own_path(path: str) -> str:
     """Return where to go on: a path of this page, never another site."""
-    return said if said.startswith("/") and not said.startswith("//") and "\\" not in said else "/"
+    return path if path.startswith("/") and not path.startswith("//") and "\\" not in path else "/"

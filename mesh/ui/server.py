@@ -22,13 +22,13 @@ from mesh.ui.page import Page
 from mesh.ui.security import Gate
 
 _LAST_ANSWERS_S = 2
-"""How long answers that are under way may take when the server ends, in seconds."""
+"""How long running answers may take when the server ends (s)."""
 _HEAD_BYTES = 32 << 10
-"""The largest line and headers of a request, in bytes."""
+"""The largest request line and headers, in bytes."""
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is up, and leaves the process's signals to whose they are."""
+    """A server that reports when it is up, and leaves the process's signals to their owner."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -45,7 +45,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def served(keys: Keys, options: Options) -> AsyncIterator[str]:
-    """Serve the page while the block runs; give its address. Raises UsageWrong, BusError."""
+    """Serve the page while the block runs; yield its address. Raises UsageWrong, BusError."""
     options.check()
     with contextlib.closing(_listening(options)) as listening:
         host, port = listening.getsockname()[:2]
@@ -79,7 +79,7 @@ async def served(keys: Keys, options: Options) -> AsyncIterator[str]:
 
 
 def _listening(options: Options) -> socket.socket:
-    """Return a socket that is bound. Raises UsageWrong."""
+    """Return a bound socket. Raises UsageWrong."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -109,7 +109,7 @@ _STATUS: Mapping[str, int] = {
     "client.reply_unjudged": 400,
     "ui.read_only": 403,
 }
-"""By an error's code; of the bus 503, of anything else that is known 422."""
+"""By an error's code; 503 for the bus, 422 for any other known error."""
 
 
 def create_app(page: Page) -> Starlette:

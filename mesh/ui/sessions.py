@@ -12,10 +12,10 @@ _log = get_logger(__name__)
 
 
 class EndedSessions:
-    """The ids of sessions that were ended, each kept as long as its cookie could be valid.
+    """The ids of ended sessions, each kept as long as its cookie could be valid.
 
     Args:
-        path: of a file that outlives the process; None where sessions end with it.
+        path: a file that outlives the process; None if sessions end with it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -34,7 +34,7 @@ class EndedSessions:
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Return what a file holds; nothing if there is none, or if it cannot be read."""
+    """Return the content of a file; empty if there is none, or if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
     except FileNotFoundError:

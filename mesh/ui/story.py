@@ -1,4 +1,4 @@
-"""One request as its page shows it: the timeline up to an event, and how the request stood then."""
+"""One request as its page shows it: the timeline up to an event, and the request's state then."""
 
 import functools
 from base64 import b64encode
@@ -33,11 +33,11 @@ from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import HUMAN, RequestId
 
 _KEPT = 8
-"""How many requests have their events cached: people view the same one repeatedly."""
+"""Number of requests whose events are cached: people view the same one repeatedly."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request stood after an event: the fold of its log up to there."""
+    """The state of a request after an event: the fold of its log up to there."""
 
     n: int
     """Number of that event."""
@@ -48,7 +48,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     max_depth: int
     left: Budget | None
-    """What its holder may still spend; None: no limit."""
+    """What its holder may still spend; None without a limit."""
     deadline: int | None
     frozen_at: int | None
     facts: tuple[Fact, ...]
@@ -100,14 +100,14 @@ class Pictures(msgspec.Struct, frozen=True, kw_only=True):
     strip: Markup
 
 
-def pictures(told: Timeline, happened: Sequence[AnyEvent], part: int, link: str) -> Pictures:
+def pictures(view: Timeline, happened: Sequence[AnyEvent], part: int, link: str) -> Pictures:
     """Return the pictures of a request. Raises BrokenLog.
 
     Args:
-        part: of the sequence, from 0; the last one where there are not so many.
+        part: which part of the sequence, from 0; the last one if there are fewer.
         link: the address of an event without its number.
     """
-    drawn = scene(told)
+    drawn = scene(view)
     last = parts(drawn) - 1
     return Pictures(
         sequence=Markup(sequence(drawn, part=min(part, last), link=link)),
@@ -133,7 +133,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class Stories:
-    """Reads requests, and caches those that were viewed last: a stored event never changes."""
+    """Reads requests, and caches the latest viewed ones: a stored event never changes."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -153,40 +153,40 @@ class Stories:
         return story
 
     async def _has_grown(self, story: Story, request: str) -> bool:
-        """Return True if events came after those that were read; it costs one small question."""
+        """Return True if there are events after those that were read. It costs one small request."""
         if log.has_ended(story.bodies[-1]):
             return False
         head = await JetStreamLog(self._bus, leader=False).head(RequestId(request))
         return head is None or head.data != story.bodies[-1]
 
-    async def told(self, story: Story, n: int | None = None) -> Timeline:
-        """Return the timeline up to event `n`, or of all, with the steps of its turns. Raises as `read`."""
+    async def timeline(self, story: Story, n: int | None = None) -> Timeline:
+        """Return the timeline up to event `n`, or all of it, with its turns' steps. Raises as `read`."""
         happened = story.until(n)
         until = None if n is None or n + 1 == len(story.happened) else story.happened[n + 1].at
-        told = timeline(happened, (await journals_of(self._bus, happened, until)).steps)
-        return told if until is not None else await with_served(self._bus, told)
+        view = timeline(happened, (await journals_of(self._bus, happened, until)).steps)
+        return view if until is not None else await with_served(self._bus, view)
 
 
 # --- as one file --------------------------------------------------------------------------------------
 
 
-def as_html(told: Timeline, happened: Sequence[AnyEvent], bodies: Sequence[bytes]) -> str:
+def as_html(view: Timeline, happened: Sequence[AnyEvent], bodies: Sequence[bytes]) -> str:
     """Return a request as a page that opens without a server, a network or a script.
 
-    Its policy allows its own style sheet, by that one's digest, and nothing else.
+    Its policy allows only its own style sheet, by digest.
 
     Args:
-        bodies: the events as stored; each is in the page whole.
+        bodies: the events as stored; each is on the page in full.
 
     Raises BrokenLog.
     """
     style = files("mesh.ui").joinpath("static", "page.css").read_text()
-    drawn = scene(told)
+    drawn = scene(view)
     return (
         environment()
         .get_template("download.html")
         .render(
-            told=told,
+            told=view,
             stands=standing(happened),
             began=happened[0].at,
             bodies=bodies,
@@ -201,12 +201,12 @@ def as_html(told: Timeline, happened: Sequence[AnyEvent], bodies: Sequence[bytes
 # --- how values are written, on the page and in a file -----------------------------------------------
 
 MOST_SHOWN = 4_000
-"""Characters of one value on a view; the event's JSON has the whole."""
+"""Limit of one value on a view, in characters; the event's JSON has all of it."""
 
 
 @functools.cache  # a template is compiled once in a process, for a page and for each download
 def environment() -> Environment:
-    """Return the templates. Text of strangers is escaped, and harmless to people who copy it."""
+    """Return the templates. Foreign text is escaped, and harmless to people who copy it."""
     made = Environment(
         loader=PackageLoader("mesh.ui"),
         autoescape=True,
@@ -217,8 +217,8 @@ def environment() -> Environment:
     )
     filters = (when, short, given, code_of, money, pretty, shown, clock, day, lasting, unquoted)
     made.filters |= {each.__name__: each for each in filters}
-    told = (numbered, details, firsts, closing, flat, waits, channel)
-    made.globals |= {"parts": named_parts} | {each.__name__: each for each in told}
+    functions = (numbered, details, firsts, closing, flat, waits, channel)
+    made.globals |= {"parts": named_parts} | {each.__name__: each for each in functions}
     return made
 
 
@@ -229,28 +229,28 @@ def _harmless(value: Any) -> Any:
 
 
 def money(nano_dollars: int) -> str:
-    """Return an amount as `$0.0123`; nothing for none."""
+    """Return an amount as `$0.0123`; empty for zero."""
     return "" if not nano_dollars else f"${nano_dollars / 1e9:,.4f}"
 
 
 def named_parts(shown: int, last: int) -> list[int]:
-    """Return which parts of something long are named: the first, the last, and those around the one shown."""
+    """Return which parts of a long list are named: the first, the last, and those around the current one."""
     return sorted({0, last, *range(max(0, shown - 3), min(last, shown + 3) + 1)})
 
 
-def firsts(told: Timeline) -> dict[int, int]:
-    """Return by number the first event that each entry tells of: one that withholds facts has no entry."""
-    before = [-1, *(move.seq for move in told.moves)]
-    return {move.seq: last + 1 for last, move in zip(before, told.moves, strict=False)}
+def firsts(view: Timeline) -> dict[int, int]:
+    """Return each entry's first event, by its number: an event that withholds facts has no entry."""
+    before = [-1, *(move.seq for move in view.moves)]
+    return {move.seq: last + 1 for last, move in zip(before, view.moves, strict=False)}
 
 
-def closing(told: Timeline) -> frozenset[int]:
-    """Return the numbers of the entries after which no other is about the same turn."""
-    return frozenset({move.turn.id: move.seq for move in told.moves if move.turn is not None}.values())
+def closing(view: Timeline) -> frozenset[int]:
+    """Return the numbers of the entries after which no other concerns the same turn."""
+    return frozenset({move.turn.id: move.seq for move in view.moves if move.turn is not None}.values())
 
 
 def shown(value: Any) -> str:
-    """Return a value as people read it: text as it is, all else as JSON; only the beginning of a long one."""
+    """Return a value as people read it: text as it is, anything else as JSON; of a long one the beginning."""
     text = as_text(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} … ({len(text)} characters)"
 
@@ -290,4 +290,4 @@ def lasting(us: int) -> str:
         if whole >= size:
             rest = whole % size // {"h": 3_600, "min": 60, "s": 1}[small]
             return f"{whole // size} {large} {rest} {small}"
-    raise AssertionError("less than a minute was told above")
+    raise AssertionError("less than a minute was handled above")

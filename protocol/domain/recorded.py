@@ -32,26 +32,26 @@ _NOTHING = Grounds()
 
 
 class Other(NamedTuple):
-    """What is to be otherwise than a log recorded it."""
+    """What should differ from the recorded world."""
 
     policies: Mapping[str, Policy] = {}
-    """By name; a request whose policy is not there keeps its own. `*` is for every name."""
+    """By name; a request keeps its policy if the name is missing here. `*` stands for every name."""
     fleet: Fleet | None = None
 
     def policy_for(self, recorded: Policy) -> Policy:
-        """Return the policy that a request is to begin under."""
+        """Return the policy that a request should begin under."""
         return self.policies.get(recorded.name) or self.policies.get("*") or recorded
 
 
 class RecordedAnswers:
-    """Answers a decision's needs by what one event rested on.
+    """Answers a decision's needs with the grounds of one event.
 
-    Of any other turn or offer it says what makes nothing due: its agents are served since just now.
+    For any other turn or offer the answers make nothing due: its agents have been served just now.
 
     Args:
-        ledger: the request before the event, what was withheld for it included.
-        other: what is to be otherwise. Of agents that the event says nothing of, it is taken that they are
-            served and do not fail.
+        ledger: the request before the event, including what was withheld for it.
+        other: what should differ. Agents that the event does not mention are taken to be served and not to
+            fail.
     """
 
     def __init__(self, ledger: Ledger, event: AnyEvent, other: Other | None = None) -> None:
@@ -61,7 +61,7 @@ class RecordedAnswers:
 
     @property
     def fleet(self) -> Fleet:
-        """The fleet, as far as the event recorded it; or the other one, as if it had been there then."""
+        """The fleet, as far as the event recorded it; or the other fleet, as if it had been used then."""
         grounds, other = self._grounds, self._other.fleet
         if other is not None:
             revision, longest_s = max(grounds.fleet, self._ledger.fleet), grounds.longest_s
@@ -79,7 +79,7 @@ class RecordedAnswers:
 
     @property
     def removed(self) -> TurnId | None:
-        """The turn whose round ended since its agent was not in the fleet; None if none did."""
+        """The turn whose round ended because its agent left the fleet; None if none did."""
         turn = self._event.turn
         return turn if self._grounds.removed and turn in self._ledger.turns else None
 
@@ -99,21 +99,21 @@ class RecordedAnswers:
         elif isinstance(need, NeedReaders):
             need.supply(tuple(map(self._readers, need.offers)))
         elif isinstance(need, NeedUndecided):
-            need.supply(False)  # else nothing would have been appended
+            need.supply(False)  # otherwise nothing would have been appended
 
     def _verdict_context(self) -> VerdictContext:
         grounds, event = self._grounds, self._event
         use = Permit(grounds.breaker, grounds.breaker_since, grounds.breaker_until)
         if not isinstance(event, events.RequestOpened | events.RequestRefused):
             return VerdictContext(use)
-        named = event.policy  # None: there was none of the name, and no other policy makes one
+        named = event.policy  # None: there was none of that name, and another policy does not create one
         prices = event.prices if isinstance(event, events.RequestOpened) else None
         memory = recalled_for(event, self._kept)
         return VerdictContext(use, named and self._other.policy_for(named), prices, memory)
 
     @property
     def _about(self) -> TurnId:
-        """The turn or offer that the event speaks of."""
+        """The turn or offer that the event is about."""
         event = self._event
         return event.offer.turn if isinstance(event, events.TaskOffered) else event.turn
 
@@ -145,10 +145,10 @@ def _standing(one: Candidate | None) -> AgentReadiness:
 
 
 class _Recorded(dict[str, AgentEntry]):
-    """The agents that an event recorded. Who holds a turn is in the fleet, too; more is not known of them.
+    """The agents that an event recorded. A turn's holder counts as one, with nothing else known about it.
 
     Args:
-        removed: the turn whose agent is in the fleet no more.
+        removed: the turn whose agent is no longer in the fleet.
     """
 
     def __init__(self, entries: Iterable[AgentEntry | None], ledger: Ledger, removed: TurnId | None) -> None:

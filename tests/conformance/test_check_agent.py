@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.conformance.checks import CHECKS, STARTS, Check, CheckResult, check_agent
-from mesh.conformance.stage import COMES_S, Process, Stage
+from mesh.conformance.harness import COMES_S, Harness, Process
 from tests.docs.pages import DOCS, section
 from tests.servers import PATIENCE_S, ROOT, alive, until
 
@@ -29,25 +29,25 @@ FAULTS = {
     "acknowledges first": "proposes once, then acknowledges",
     "proposes twice": "proposes once, then acknowledges",
     "waits for no acknowledgement": "waits until its proposal is stored",
-    "drops its report": "reports what was before",
-    "takes five at once": "takes what it has hands for",
+    "drops its report": "reports earlier rounds",
+    "takes five at once": "takes only what it can work on",
     "pulls for thirty seconds": "lets pulls end before the lease",
-    "believes a smuggled delivery": "believes its consumer alone",
-    "hears no refusal": "is told of a refusal",
+    "believes a smuggled delivery": "trusts only its consumer",
+    "hears no refusal": "learns of a refusal",
     "takes the turn that ended": "goes on when the work comes back",
-    "hears no reply": "asks, and is told the reply",
-    "dies of what is withheld": "bears facts that are withheld",
-    "says nothing of what is too large": "says that a move is too large",
+    "hears no reply": "asks, and gets the reply",
+    "dies of what is withheld": "works with withheld facts",
+    "says nothing of what is too large": "reports a move that is too large",
     "says nothing of a bug": "fails a turn whose code breaks",
     "sends no heartbeat": "keeps its lease while it works",
     "goes on after the end": "stops when the turn is over",
-    "looks only when it is told": "looks if the turn is over",
+    "looks only when it is told": "checks if the turn is over",
     "knows everything": "gives an event of an unknown type back",
     "gives back at once": "gives an event of an unknown type back",
     "reads every form": "gives an event of another form back",
-    "keeps no dead letter": "keeps what it cannot read",
-    "ignores a second delivery": "bears a second delivery",
-    "waits for a lost pull": "outlives the server",
+    "keeps no dead letter": "dead-letters what it cannot read",
+    "ignores a second delivery": "survives a second delivery",
+    "waits for a lost pull": "survives a server restart",
     "does not end": "ends in good order",
 }
 
@@ -114,9 +114,9 @@ async def test_the_agent_ends_with_the_command_whatever_ends_it(
 
 
 async def test_the_agent_ends_when_its_check_raises(tmp_path: Path) -> None:
-    async def breaks(stage: Stage) -> None:
-        assert stage.process.running
-        processes.append(stage.process)
+    async def breaks(harness: Harness) -> None:
+        assert harness.process.running
+        processes.append(harness.process)
         raise RuntimeError("a check that is wrong itself")
 
     processes: list[Process] = []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mesh.agent import _attempts, _effects, _journal, _steps, definition
-from mesh.agent._ahead import LOOK_S
+from mesh.agent._ahead import PROBE_S
 from protocol.wire.config import LEASE_S, Fleet
 from protocol.wire.ids import HUMAN
 from tests.docs.pages import Block, blocks, read
@@ -48,7 +48,7 @@ def test_how_late_an_effect_may_begin_follows_from_leases_looks_and_heartbeats()
     """Shown to bound it by tests/unit/agent/test_executor.py and tests/runtime/test_stopping.py."""
     said, fleet = " ".join(PAGE.split()), Fleet(name="any", entry=HUMAN)
     assert f"half an agent's lease after the end: {fleet.lease_s / 2:g} s by default" in said
-    assert f"The last look is {LOOK_S * 1e3:g} ms old at most" in said
+    assert f"The last look is {PROBE_S * 1e3:g} ms old at most" in said
     assert fleet.heartbeat_s == fleet.lease_s / 3
     assert f"a third of the lease later: {fleet.heartbeat_s:g} s" in said
     assert f"after a guard's lease: {fleet.guard_lease_s:g} s" in said

@@ -122,7 +122,7 @@ async def test_between_a_dead_letter_and_its_acknowledgement(stage: Stage) -> No
     await stage.drained()
     letters = await stage.dead_letters(after=after)
     assert [(letter.code, letter.original) for letter in letters] == [("protocol.malformed", b"{")]
-    viewer, told = await stage.bus("op"), set[dead_letters.Buried]()
+    viewer, told = await stage.bus("op"), set[dead_letters.LetterKey]()
     ((seq, letter),) = [each async for each in dead_letters.letters(viewer, after + 1, told)]
     assert letter == letters[0]
     assert not [each async for each in dead_letters.letters(viewer, seq + 1, told)]

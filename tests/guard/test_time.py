@@ -114,7 +114,7 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
     assert failed.grounds.unbegun
     assert failed.at - known(failed.grounds.served_since) >= 250_000
     await stage.reaches(queued, "escalation.raised")
-    await until(lambda: failed.turn in runtime._executor.running.called_over)
+    await until(lambda: failed.turn in runtime._executor.running.noted_ends)
     stuck.set()
     assert (await client.wait(first, timeout_s=PATIENCE_S)).answer == "at last"
     assert first in begun

@@ -276,7 +276,7 @@ async def test_a_mesh_keeps_its_number_of_partitions(own_server: EmbeddedBus, lo
         before = (await admin.api("STREAM.LIST"))["streams"]
         with pytest.raises(OtherPartitions, match=r"partitions = 4.*a new mesh") as refused:
             await provision(admin, msgspec.structs.replace(FLEET, partitions=16))
-        assert (refused.value.stands, refused.value.wanted) == (4, 16)
+        assert (refused.value.current, refused.value.wanted) == (4, 16)
         left = (await admin.api("STREAM.LIST"))["streams"]
         assert [(each["config"], each["state"]) for each in left] == [
             (each["config"], each["state"]) for each in before

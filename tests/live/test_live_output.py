@@ -148,7 +148,7 @@ async def test_text_waits_longer_after_text_where_many_notes_are_sent(
         said.hear("one")
         said.close()
         for _ in range(own):
-            said._say("step")  # whatever it shows: it is the number that counts
+            said._show("step")  # whatever it shows: it is the number that counts
         for _ in range(others):
             of_all.add()
         still(5000.0 + SOON_S / 4)

@@ -179,7 +179,7 @@ async def test_a_note_that_says_a_turn_is_over_is_not_believed_without_the_guard
     heard = await stage.notices("a")
     await guard.publish(subjects.note("a", request), b'{"request":"last"}')
     await until(lambda: bool(heard))
-    await until(lambda: not any(each.looks for each in runtime._executor.running.rounds.values()))
+    await until(lambda: not any(each.probes for each in runtime._executor.running.rounds.values()))
     assert gate.running == 1
     gate.open.set()
     assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
@@ -213,7 +213,7 @@ async def test_a_turn_that_was_ended_while_its_agent_was_busy_is_not_begun_howev
     second = await client.submit("hello")
     await client.cancel(second)
     opened, _ = await stage.reaches(second, "request.cancelled")
-    await until(lambda: opened.id in runtime._executor.running.called_over)
+    await until(lambda: opened.id in runtime._executor.running.noted_ends)
     gate.open.set()
     await stage.inbox_drained("a")
     assert gate.began == [first]

@@ -195,7 +195,7 @@ async def test_a_bus_that_is_away_for_a_while_hides_no_dead_letter(
     every_letter = dead_letters.letters
 
     async def flaky(
-        bus: Bus, from_seq: int = 1, told: set[dead_letters.Buried] | None = None
+        bus: Bus, from_seq: int = 1, told: set[dead_letters.LetterKey] | None = None
     ) -> AsyncIterator[tuple[int, DeadLetter]]:
         nonlocal tries
         tries += 1

@@ -16,7 +16,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.cli.options import Where
-from mesh.cli.send import _somebody
+from mesh.cli.send import _waits_for
 from mesh.cli.waiting import Typed
 from mesh.ops.queue import reply_command
 from mesh.settings import NO_FLAGS
@@ -213,11 +213,11 @@ async def test_whoever_is_interrupted_knows_what_goes_on(
 async def test_a_viewers_eyes_tell_whether_the_question_still_stands(office: Office, stage: Stage) -> None:
     audit = await stage.bus("audit")
     request = await office.asked("c1")
-    told = await _somebody(audit, request, Where(NO_FLAGS), "c1")
+    told = await _waits_for(audit, request, Where(NO_FLAGS), "c1")
     assert told == f"you are asked: which one?; it goes on with a reply: mesh human reply {request} '…'"
-    assert not await _somebody(audit, request, Where(NO_FLAGS), "c2")
+    assert not await _waits_for(audit, request, Where(NO_FLAGS), "c2")
     await office.mesh("human", "reply", request, "red", who="c1")
-    assert not await _somebody(audit, request, Where(NO_FLAGS), "c1")
+    assert not await _waits_for(audit, request, Where(NO_FLAGS), "c1")
 
 
 @pytest.mark.parametrize(
@@ -305,15 +305,15 @@ async def test_what_was_typed_for_a_question_that_is_over_is_dropped(by_lines: b
 async def test_a_person_who_has_it_is_named_as_what_it_waits_for(stage: Stage, office: Office) -> None:
     audit = await stage.bus("audit")
     request = await office.escalated()
-    told = await _somebody(audit, request, Where(NO_FLAGS), "c1")
+    told = await _waits_for(audit, request, Where(NO_FLAGS), "c1")
     assert told.startswith(
         "a person has it (asked: a person, please); it goes on when they have decided: mesh request show"
     )
     assert request in told
-    assert (await _somebody(audit, await office.asked(), Where(NO_FLAGS), "c1")).startswith(
+    assert (await _waits_for(audit, await office.asked(), Where(NO_FLAGS), "c1")).startswith(
         "a person was asked; "
     )
-    assert (await _somebody(audit, await office.doubted(), Where(NO_FLAGS), "c1")).startswith(
+    assert (await _waits_for(audit, await office.doubted(), Where(NO_FLAGS), "c1")).startswith(
         "a person has to say what became of"
     )
 
@@ -321,9 +321,9 @@ async def test_a_person_who_has_it_is_named_as_what_it_waits_for(stage: Stage, o
 async def test_what_no_person_has_is_not_said_to_be_a_persons(stage: Stage, office: Office) -> None:
     audit = await stage.bus("audit")
     request, _ = await office.begun()
-    assert not await _somebody(audit, request, Where(NO_FLAGS), "c1")
+    assert not await _waits_for(audit, request, Where(NO_FLAGS), "c1")
     client = await stage.client()
-    assert not await _somebody(audit, client.new_id(), Where(NO_FLAGS), "c1")
+    assert not await _waits_for(audit, client.new_id(), Where(NO_FLAGS), "c1")
 
 
 async def test_who_cannot_look_is_told_where_to(stage: Stage, office: Office) -> None:

@@ -26,10 +26,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     provider.add_span_processor(SimpleSpanProcessor(kept))
     with monkeypatch.context() as patch:
         patch.setattr(trace, "_TRACER_PROVIDER", provider)
-        assert tracing.look()
+        assert tracing.probe()
         yield Seen(kept)
         provider.shutdown()
-    assert not tracing.look()
+    assert not tracing.probe()
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def untraced_stage(furnished: EmbeddedBus) -> AsyncIterator[Stage]:
 @pytest_asyncio.fixture
 async def stage(seen: Seen, readings: Readings, untraced_stage: Stage) -> Stage:
     """A stage with a guard, all of it traced; every log is judged again when it ends."""
-    tracing.look()
+    tracing.probe()
     return untraced_stage
 
 

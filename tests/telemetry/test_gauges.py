@@ -80,7 +80,7 @@ async def test_gauges_say_what_doctor_the_list_and_the_roster_say(
     op = await stage.bus("op")
     await control.freeze(op, left, by="kim", reason="wait")
     looking = MeshGauges(await stage.bus("guard", "gauges"), lambda: True)
-    await looking.look()
+    await looking.probe()
 
     listed = await requests.from_index(
         op, lambda index: index.page(Filter(), limit=10_000, by_change=True), folder=None
@@ -134,10 +134,10 @@ async def test_a_later_look_reads_on_where_the_last_one_ended(
 
     monkeypatch.setattr(looked, "batch", batch)
     looking = MeshGauges(await stage.bus("guard", "gauges"), lambda: True)
-    await looking.look()
+    await looking.probe()
     before = readings.value("mesh.requests", mesh__status="open")
     await office.begun()
-    await looking.look()
+    await looking.probe()
     assert readings.value("mesh.requests", mesh__status="open") == before + 1
     assert len(read) == len(set(read)), "each event is read once"
 
@@ -145,10 +145,10 @@ async def test_a_later_look_reads_on_where_the_last_one_ended(
 async def test_a_guard_that_is_not_elected_shows_nothing(stage: Stage, readings: Readings) -> None:
     elected = True
     looking = MeshGauges(await stage.bus("guard", "gauges"), lambda: elected)
-    assert await looking.look_if_elected()
+    assert await looking.probe_if_elected()
     assert readings.points("mesh.requests")
     elected = False
-    assert not await looking.look_if_elected()
+    assert not await looking.probe_if_elected()
     assert not any(readings.points(table.name) for table in gauges.OF_MESH)
 
 
@@ -158,18 +158,18 @@ async def test_a_look_that_fails_shows_nothing_and_is_logged_once(
     from mesh.ops import gauges as looked
 
     looking = MeshGauges(await stage.bus("guard", "gauges"), lambda: True)
-    await looking.look_if_elected()
+    await looking.probe_if_elected()
     with monkeypatch.context() as patch:
 
         async def gone(bus: object) -> None:
             raise NotFound("the bus has no fleet document")
 
         patch.setattr(looked, "fleet_of", gone)
-        assert await looking.look_if_elected()
+        assert await looking.probe_if_elected()
         assert not any(readings.points(table.name) for table in gauges.OF_MESH)
-        await looking.look_if_elected()
+        await looking.probe_if_elected()
     assert "".join(capfd.readouterr()).count("gauges_not_shown") == 1
-    await looking.look_if_elected()
+    await looking.probe_if_elected()
     assert readings.points("mesh.agent.instances"), "what is looked at seldom is shown at once, too"
 
 
@@ -182,7 +182,7 @@ async def test_accounts_of_an_earlier_build_are_named_and_stop_no_guard(
         return None
 
     monkeypatch.setattr(looked, "instances", denied)
-    await MeshGauges(await stage.bus("guard", "gauges"), lambda: True).look_if_elected()
+    await MeshGauges(await stage.bus("guard", "gauges"), lambda: True).probe_if_elected()
     assert not any(readings.points(table.name) for table in gauges.OF_MESH)
     assert "run `mesh setup`, and reload the server" in "".join(capfd.readouterr())
 

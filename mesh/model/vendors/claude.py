@@ -1,16 +1,16 @@
 """Claude: prompts for the Messages API, its streamed replies read back, and the SDK.
 
 A request is stable, so that the vendor's prompt cache helps: the system text first, then the tools sorted by
-name, then the brief. One marker ends the part that is the same for every turn of an agent, another one the
+name, then the brief. One marker ends the part that is equal for every turn of an agent; another one ends the
 conversation so far.
 
 In a conversation the two sides alternate, and every call is answered in the next message, before anything
-else. A call without a result gets an error as its result. A reply that nothing followed is asked to go on,
-unless it stopped among the vendor's own tools: then it goes on by itself.
+else. A call without a result gets an error as its result. If nothing followed a reply, the model is asked to
+go on, unless it stopped among the vendor's own tools: then it continues by itself.
 
 A reply goes back as it came, without the blocks that the API refuses. These are empty texts, unknown blocks,
-and thoughts that are unsigned, last, moved or another model's. Thoughts are bound to all that was said before
-them. Once a block of a reply is left out or changed, its later thoughts are left out.
+and thoughts that are unsigned, last, moved or another model's. Thoughts are bound to all text before them.
+Once a block of a reply is left out or changed, its later thoughts are left out.
 """
 
 import os
@@ -77,8 +77,8 @@ class _Messages(parts.Dialogue):
         """True if the last reply used the vendor's own tools."""
         super().__init__(prompt)
 
-    def _add_reply(self, said: PastReply) -> None:
-        blocks = _blocks_back(said, with_thoughts=self._own(said))
+    def _add_reply(self, past: PastReply) -> None:
+        blocks = _blocks_back(past, with_thoughts=self._own(past))
         if self.messages[-1]["role"] == "assistant":
             self.messages[-1]["content"] += blocks
         else:
@@ -87,7 +87,7 @@ class _Messages(parts.Dialogue):
         self._goes_on = any(block["type"] in OWN_TOOLS for block in blocks)
 
     def _answer(self, call: str, text: str, *, is_error: bool) -> None:
-        result = {"type": "tool_result", "tool_use_id": call, "content": parts.said_or_nothing(text)}
+        result = {"type": "tool_result", "tool_use_id": call, "content": parts.non_empty(text)}
         self._results.append({**result, "is_error": True} if is_error else result)
 
     def _say(self, texts: list[str]) -> None:
@@ -107,14 +107,14 @@ class _Messages(parts.Dialogue):
 
 
 def _text(text: str) -> Block:
-    return {"type": "text", "text": parts.said_or_nothing(text)}
+    return {"type": "text", "text": parts.non_empty(text)}
 
 
-def _blocks_back(said: PastReply, *, with_thoughts: bool) -> list[Block]:
-    """Return a reply as it goes back: at least one block, and no thought at the end."""
+def _blocks_back(past: PastReply, *, with_thoughts: bool) -> list[Block]:
+    """Return a reply as it is sent back: at least one block, and no thought at the end."""
     blocks: list[Block] = []
     unchanged = True
-    for came in said.blocks or _plain(said):
+    for came in past.blocks or _plain(past):
         back = _block_back(came)
         if came.get("type") in THOUGHTS and not (with_thoughts and unchanged):
             back = None
@@ -126,16 +126,16 @@ def _blocks_back(said: PastReply, *, with_thoughts: bool) -> list[Block]:
     return blocks or [_text("")]
 
 
-def _plain(said: PastReply) -> list[Block]:
+def _plain(past: PastReply) -> list[Block]:
     made = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
-        for call in said.calls
+        for call in past.calls
     ]
-    return [{"type": "text", "text": said.text}, *made]
+    return [{"type": "text", "text": past.text}, *made]
 
 
 def _block_back(block: Mapping[str, Any]) -> Block | None:
-    """Return a block as the API takes it; None for one that it refuses."""
+    """Return a block as the API accepts it; None if it refuses it."""
     match block.get("type"):
         case "text" if not block["text"].strip():
             return None
@@ -155,17 +155,17 @@ def _block_back(block: Mapping[str, Any]) -> Block | None:
 
 
 class StreamedMessage(parts.Streamed):
-    """The events of one reply, added up to its message.
+    """The events of one reply, assembled into its message.
 
-    The SDK adds up, too. But it takes a stream that ends early for a whole message. And it loses the whole
-    reply over one call whose arguments are no JSON. Here a message is whole only after its `message_stop`,
-    and the pieces of a call's arguments are read when all of them are there.
+    The SDK assembles them, too. But it takes a stream that ends early for a whole message, and it loses the
+    whole reply if one call's arguments are not JSON. Here a message is whole only after its `message_stop`,
+    and a call's arguments are parsed once all pieces have arrived.
     """
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
         self._blocks: dict[int, Block] = {}
-        """By the vendor's index, in the order in which they began."""
+        """By the vendor's index, in order of their beginning."""
         self._written: dict[int, str] = {}
         """The JSON of calls' arguments so far, by the same index."""
 
@@ -175,7 +175,7 @@ class StreamedMessage(parts.Streamed):
     def message(self) -> Block:
         """Return the message as the API gives it without a stream. Raises BrokenOff, Unreadable.
 
-        An `input` that cannot be read is None.
+        An unreadable `input` is None.
         """
         if self._message is None:
             raise parts.Unreadable("no message in it")
@@ -245,9 +245,9 @@ def reply_of(message: Mapping[str, Any], *, asked: str, taken: Iterable[str] = (
     """Return a reply. Raises Unreadable.
 
     Args:
-        message: the API's message as JSON has it, with None for an `input` that cannot be read.
+        message: the API's message as JSON, with None for an unreadable `input`.
         asked: the model that was asked, for a reply that names none.
-        taken: ids of calls that another reply of the same conversation made.
+        taken: ids of calls in other replies of the same conversation.
     """
     blocks, calls = _parts(message["content"], taken)
     tokens = _tokens(message["usage"])
@@ -266,7 +266,7 @@ def reply_of(message: Mapping[str, Any], *, asked: str, taken: Iterable[str] = (
 def _parts(
     content: Sequence[Any], taken: Iterable[str]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[ToolCall, ...]]:
-    """Return a reply's blocks, which can be written and read again, and the calls among them.
+    """Return a reply's blocks, in a form that can be stored and read back, and the calls among them.
 
     No thought is kept after a block that had to be changed.
     """
@@ -305,7 +305,7 @@ def _parts(
 def _tokens(usage: Mapping[str, Any]) -> Tokens:
     """Return tokens by kind, each from 0 to MOST_TOKENS; an invalid count is 0.
 
-    The API's `input_tokens` leaves out tokens that the cache was read or written for.
+    The API's `input_tokens` leaves out tokens that were read from or written to the cache.
     """
     written = parts.count_of(usage, "cache_creation_input_tokens")
     output = parts.count_of(usage, "output_tokens")
@@ -338,13 +338,13 @@ _REHEARSAL: tuple[Block, ...] = (
     {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 0}},
     {"type": "message_stop"},
 )
-"""Every kind of event that a reply of words and a call has."""
+"""Every kind of event in a reply with text and a call."""
 
 
 class ClaudeModel(VendorModel):
     """One of Anthropic's models.
 
-    Its `more` are arguments of `messages.create`: `thinking`, `output_config`.
+    Its `more` are arguments of `messages.create`, such as `thinking` and `output_config`.
     """
 
     vendor = "claude"
@@ -367,7 +367,7 @@ class ClaudeModel(VendorModel):
             {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
             for tool in sorted(prompt.tools, key=lambda tool: tool.name)
         ]
-        messages = _Messages(prompt, own=lambda said: self.asked_of(said.model) == name)
+        messages = _Messages(prompt, own=lambda past: self.asked_of(past.model) == name)
         asked: dict[str, Any] = {"model": name, "max_tokens": self._max_tokens, "messages": messages.marked()}
         asked |= self._more
         if prompt.instructions.strip():  # an empty text is an error
@@ -402,12 +402,12 @@ class ClaudeModel(VendorModel):
         )
 
     def _rehearsal(self, transport: Any) -> tuple["AsyncAnthropic", Iterable[Block]]:
-        import opentelemetry.propagate  # noqa: F401  # a request's own span would
+        import opentelemetry.propagate  # noqa: F401  # the span of a request would import it
 
         return self._connected(http_client=transport, open_telemetry={"traces": False}), _REHEARSAL
 
     def _on_record(self) -> "AsyncAnthropic":
-        """Return the client; where its spans are kept, one that names the request in them."""
+        """Return the client; if its spans are kept, one whose spans name the request."""
         client: AsyncAnthropic = self._client
         request = tracing.conversation.get()
         if not request or not tracing.traced():
@@ -421,8 +421,8 @@ class ClaudeModel(VendorModel):
     async def _stream(self, request: Mapping[str, Any]) -> "AsyncIterator[_AnyStream]":
         """Ask for a stream, and yield it.
 
-        The SDK's own helper breaks on a call whose arguments are no JSON. But it alone gives a span the
-        content. So it is used only where spans have content, which is for looking closely.
+        The SDK's helper breaks on a call whose arguments are not JSON. But only the helper puts the content
+        into a span. So it is used only where spans have content, which is for close inspection.
         """
         client = self._on_record()
         if client.open_telemetry.get("traces", {}).get("content_mode") == "content":

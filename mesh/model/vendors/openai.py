@@ -3,8 +3,8 @@
     model = OpenAIModel("qwen3", base_url="http://127.0.0.1:11434/v1")
 
 A request is stable, so that the vendor's prompt cache helps: the system text, then the tools sorted by name,
-then the brief. Every call is answered in the next messages, before anything else; a call without a result
-gets an error as its result, and a reply that nothing followed is asked to go on.
+then the brief. Every call is answered in the next messages, before anything else. A call without a result
+gets an error as its result. If nothing followed a reply, the model is asked to go on.
 """
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KEY, SERVER = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _NO_KEY = "none"
-"""Sent to a server of one's own, which wants no key; the SDK wants one."""
+"""Sent to your own server, which needs no key, because the SDK demands one."""
 _STOPS = {
     "stop": "end_turn",
     "tool_calls": "tool_use",
@@ -33,10 +33,10 @@ _STOPS = {
     "length": "max_tokens",
     "content_filter": "refusal",
 }
-"""Reasons to stop, as `mesh.model.loop` knows them. Another one ends the turn under its own name."""
+"""Reasons to stop, as `mesh.model.loop` knows them. Any other ends the turn under its own name."""
 
 THOUGHTS = ("reasoning_content", "reasoning")
-"""Fields in which servers of other models give a model's thoughts, and want them back."""
+"""Fields in which servers of other models return a model's thoughts, and want them back."""
 
 # --- what is sent ---------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class _Messages(parts.Dialogue):
             prompt, *([{"role": "system", "content": parts.encodable(system)}] if system else [])
         )
 
-    def _add_reply(self, said: PastReply) -> None:
+    def _add_reply(self, past: PastReply) -> None:
         calls = [
             {
                 "id": call.id,
@@ -64,44 +64,44 @@ class _Messages(parts.Dialogue):
                     "arguments": msgspec.json.encode(call.arguments).decode(),
                 },
             }
-            for call in said.calls
+            for call in past.calls
         ]
-        text = parts.said_or_nothing(said.text) if said.text.strip() or not calls else None
+        text = parts.non_empty(past.text) if past.text.strip() or not calls else None
         reply: dict[str, Any] = {"role": "assistant", "content": text}
-        if self._own(said):
-            for block in said.blocks:
+        if self._own(past):
+            for block in past.blocks:
                 reply |= {name: thought for name, thought in block.items() if name in THOUGHTS}
         self.messages.append({**reply, "tool_calls": calls} if calls else reply)
-        self._open = [call.id for call in said.calls]
+        self._open = [call.id for call in past.calls]
 
     def _answer(self, call: str, text: str, *, is_error: bool) -> None:
-        self.messages.append({"role": "tool", "tool_call_id": call, "content": parts.said_or_nothing(text)})
+        self.messages.append({"role": "tool", "tool_call_id": call, "content": parts.non_empty(text)})
 
     def _say(self, texts: list[str]) -> None:
         if not texts and self.messages[-1]["role"] == "assistant":
             texts = [parts.GO_ON]
         if texts:
-            self.messages.append({"role": "user", "content": "\n\n".join(map(parts.said_or_nothing, texts))})
+            self.messages.append({"role": "user", "content": "\n\n".join(map(parts.non_empty, texts))})
 
 
 # --- what comes in --------------------------------------------------------------------------------
 
 
 class StreamedCompletion(parts.Streamed):
-    """The chunks of one reply, added up. It is whole once a chunk says why it ended.
+    """The chunks of one reply, assembled. It is whole once a chunk has the reason why it ended.
 
-    Counts of tokens come in a chunk of their own, behind that; a server that sends none is taken to be free
-    of tokens, not of calls.
+    Token counts come in a separate chunk after that. A server that sends none is taken to charge for calls,
+    not for tokens.
     """
 
     def __init__(self) -> None:
         self._text: list[str] = []
         self._thoughts: dict[str, str] = {}
-        """By the field in which they came."""
+        """By the field that they came in."""
         self._calls: list[dict[str, str]] = []
         """Id, name, and the JSON of the arguments so far."""
         self._newest: dict[object, dict[str, str]] = {}
-        """The newest call by the vendor's index; under None the newest of all."""
+        """The newest call by the vendor's index; None is the key of the newest of all."""
         self._stop = ""
         self._refused = self._begun = False
         self._usage: Mapping[str, Any] = {}
@@ -171,22 +171,22 @@ class StreamedCompletion(parts.Streamed):
 
     def _made(self, taken: set[str]) -> tuple[ToolCall, ...]:
         made = []
-        for said in self._calls:
-            given = parts.value_of(said["arguments"]) if said["arguments"].strip() else {}
-            made.append(parts.call_of(said["name"], said["id"], given, taken))
+        for call in self._calls:
+            given = parts.value_of(call["arguments"]) if call["arguments"].strip() else {}
+            made.append(parts.call_of(call["name"], call["id"], given, taken))
             taken.add(made[-1].id)
         return tuple(made)
 
 
 def _begins_another(call: Mapping[str, str], made: str, name: str) -> bool:
-    """Return True for a piece of another call: it has another id, or a name after whole arguments."""
+    """Return True if a piece begins another call: it has another id, or a name after complete arguments."""
     if made and call["id"]:
         return made != call["id"]
     return bool(name and call["arguments"]) and parts.value_of(call["arguments"]) is not None
 
 
 def _tokens(usage: Mapping[str, Any]) -> Tokens:
-    """Return tokens by kind; an invalid count is 0. The API's `prompt_tokens` are all that went in."""
+    """Return tokens by kind; an invalid count is 0. The API's `prompt_tokens` are all input tokens."""
     return limited_tokens(
         parts.count_of(usage, "prompt_tokens"),
         usage.get("prompt_tokens_details"),
@@ -213,19 +213,19 @@ def limited_tokens(prompt: int, in_detail: object, output: int, out_detail: obje
 
 _CHUNK = {"id": "", "object": "chat.completion.chunk", "created": 0, "model": ""}
 _CALL = {"index": 0, "id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-_SAID = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_DELTA = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _REHEARSAL: tuple[Mapping[str, Any], ...] = (
-    {**_CHUNK, "choices": [{"index": 0, "delta": _SAID, "finish_reason": "tool_calls"}]},
+    {**_CHUNK, "choices": [{"index": 0, "delta": _DELTA, "finish_reason": "tool_calls"}]},
     {**_CHUNK, "choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}},
 )
-"""Chunks with all that a reply of words and a call has."""
+"""Chunks with everything in a reply with text and a call."""
 
 
 class OpenAIModel(VendorModel):
-    """One model.
+    """A model of OpenAI, or of a compatible server.
 
-    Its `more` are arguments of `chat.completions.create`: `reasoning_effort`, or `max_tokens` for a server
-    that knows no other limit.
+    Its `more` are arguments of `chat.completions.create`, such as `reasoning_effort`, or `max_tokens` for a
+    server that knows no other limit.
     """
 
     vendor = provider = "openai"
@@ -253,7 +253,7 @@ class OpenAIModel(VendorModel):
         asked: dict[str, Any] = {
             "model": name,
             "max_completion_tokens": self._max_tokens,
-            "messages": _Messages(prompt, own=lambda said: self.asked_of(said.model) == name).messages,
+            "messages": _Messages(prompt, own=lambda past: self.asked_of(past.model) == name).messages,
             "stream": True,
             "stream_options": {"include_usage": True},
         }

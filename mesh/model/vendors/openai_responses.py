@@ -56,14 +56,14 @@ class _Items(parts.Dialogue):
         self._open = list(calls)
 
     def _answer(self, call: str, text: str, *, is_error: bool) -> None:
-        output = parts.said_or_nothing(text)
+        output = parts.non_empty(text)
         self.messages.append({"type": "function_call_output", "call_id": call, "output": output})
 
     def _say(self, texts: list[str]) -> None:
         if not texts and self.messages[-1].get("role") == "assistant":
             texts = [parts.GO_ON]
         if texts:
-            self.messages.append({"role": "user", "content": "\n\n".join(map(parts.said_or_nothing, texts))})
+            self.messages.append({"role": "user", "content": "\n\n".join(map(parts.non_empty, texts))})
 
 
 def _again(block: Mapping[str, Any], calls: Mapping[str, ToolCall]) -> dict[str, Any] | None:
@@ -79,7 +79,7 @@ def _again(block: Mapping[str, Any], calls: Mapping[str, ToolCall]) -> dict[str,
 
 
 def _assistant(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": parts.said_or_nothing(text)}
+    return {"role": "assistant", "content": parts.non_empty(text)}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

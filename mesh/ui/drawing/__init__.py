@@ -1,8 +1,8 @@
 """Pictures of requests and of a fleet: pure functions from what happened to SVG and to mermaid's text.
 
-Everything here is drawn with classes and without a colour: the style sheet of the page gives them, light and
-dark. All pictures are trees of SVG elements. Every text is a stranger's, and is escaped where it is written
-out. `mermaid` writes texts as character codes.
+Everything here is drawn with classes and without colours: the page's style sheet gives them, light and dark.
+All pictures are trees of SVG elements. Every text is foreign, and is escaped when it is written out.
+`mermaid` writes texts as character codes.
 """
 
 import unicodedata
@@ -18,7 +18,7 @@ HUES = 8
 
 
 def hues(names: Iterable[str]) -> dict[str, str]:
-    """Return the class of each name's colour, by its place."""
+    """Return the class of each name's colour, by the name's position."""
     return {name: f"hue-{place % HUES}" for place, name in enumerate(names)}
 
 
@@ -27,7 +27,7 @@ def picture(title: str, description: str, *, width: float, height: float, kind: 
 
     Args:
         kind: its class.
-        key: what tells its ids from those of other pictures on the page.
+        key: distinguishes its ids from those of other pictures on the page.
     """
     root = Element(
         "svg",
@@ -65,7 +65,7 @@ def box(parent: Element, kind: str, x: float, y: float, width: float, height: fl
 
 
 def name_of(text: str) -> str:
-    """Return a name, which its owner chose, short and on one line."""
+    """Return a name, which its owner chose, shortened and on one line."""
     return short(text, 80)
 
 
@@ -75,7 +75,7 @@ def number(value: float) -> str:
 
 
 def fitting(text: str, width: float) -> str:
-    """Return as much of a stranger's text as fits into `width` px, as one printable line."""
+    """Return as much of a foreign text as fits into `width` px, as one printable line."""
     most = max(1, int(width / CHAR_PX))
     line = short(text, most)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in line)

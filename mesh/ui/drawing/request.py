@@ -1,8 +1,8 @@
 """A request as pictures: its sequence, and the strip of its depth and spending.
 
-The sequence has a lane for the client, each agent and people, and row by row what passed between them. The
-time stands left of the lanes, what was said right of them. A row is a link to its event in the list.
-The strip has depth and each kind of spending, event by event, against what they may be.
+The sequence has a lane for the client, each agent and people, and one row for each event between them. The
+time is to the left of the lanes, the text to their right. A row is a link to its event in the list. The strip
+shows depth and each kind of spending, event by event, with their limits.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from protocol.wire.handoff import Budget
 from protocol.wire.ids import HUMAN
 
 PART_ROWS = 80
-"""Rows of one picture: what a screen can be scrolled through; more are on the next."""
+"""Rows of one picture: as much as a screen can be scrolled through; further rows are in the next one."""
 _TIME = 92.0
 _LANE = 128.0
 _WORDS = 470.0
@@ -34,18 +34,18 @@ _BAR = 8.0
 _TIP_CHARS = 500
 
 
-def sequence(told: Scene, *, part: int = 0, key: str = "seq", link: str = "#e") -> str:
+def sequence(whole: Scene, *, part: int = 0, key: str = "seq", link: str = "#e") -> str:
     """Return one part of a scene as SVG.
 
     Args:
         part: which one, from 0; each has `PART_ROWS` rows.
         link: the address of an event's row without its number.
     """
-    shown = told.part(part, PART_ROWS)
+    shown = whole.part(part, PART_ROWS)
     width = _TIME + _LANE * len(shown.lanes) + _WORDS
     height = _HEAD + _ROW * len(shown.rows) + 16
     root = picture(
-        f"Sequence of the request of {told.client}",
+        f"Sequence of the request of {whole.client}",
         _description(shown),
         width=width,
         height=height,
@@ -55,7 +55,7 @@ def sequence(told: Scene, *, part: int = 0, key: str = "seq", link: str = "#e") 
     x = {lane: _TIME + _LANE * (place + 0.5) for place, lane in enumerate(shown.lanes)}
     colour = hues(lane for lane in shown.everyone if lane not in (shown.client, HUMAN))
     for lane in shown.lanes:
-        kind = "client" if lane == told.client else "people" if lane == HUMAN else "agent"
+        kind = "client" if lane == whole.client else "people" if lane == HUMAN else "agent"
         _lane(root, lane, x[lane], height, kind, colour.get(lane, kind))
     _held(root, shown, x, colour)
     for place, row in enumerate(shown.rows):
@@ -63,9 +63,9 @@ def sequence(told: Scene, *, part: int = 0, key: str = "seq", link: str = "#e") 
     return written(root)
 
 
-def parts(told: Scene) -> int:
+def parts(whole: Scene) -> int:
     """Return how many parts a scene has."""
-    return max(1, -(-len(told.rows) // PART_ROWS))
+    return max(1, -(-len(whole.rows) // PART_ROWS))
 
 
 def _description(shown: Scene) -> str:
@@ -100,7 +100,7 @@ def _held(root: Element, shown: Scene, x: dict[str, float], colour: dict[str, st
 
 
 def height_of(rows: list[SceneRow], place: int) -> float:
-    """Return where the row after this one happens, or the end of the picture."""
+    """Return where the next row is, or the end of the picture."""
     following = rows[place + 1] if place + 1 < len(rows) else None
     return _HEAD + _ROW * (place + 1) + (4.0 if following is None else _middle(following))
 
@@ -141,7 +141,7 @@ def _arrow(drawn: Element, row: SceneRow, x: dict[str, float], y: float, width: 
     begin = x[row.lane]
     end = x.get(row.to or "")
     outward = 1.0 if begin + _LANE / 2 < width - 20 else -1.0
-    aimed = end is None or end == begin  # its target has no lane: it leads nowhere
+    aimed = end is None or end == begin  # its target has no lane, so it leads nowhere
     if end is None or end == begin:
         end = begin + outward * _LANE * 0.62
     way = 1.0 if end > begin else -1.0
@@ -171,7 +171,7 @@ def _note(drawn: Element, row: SceneRow, x: float, top: float) -> None:
 
 
 def _beside(drawn: Element, text: str, x: float, y: float, way: float) -> None:
-    """Write a label from the lane at `x` on, in the direction of its arrow."""
+    """Write a label beside the lane at `x`, in the direction of its arrow."""
     anchor = "start" if way > 0 else "end"
     add(drawn, "text", fitting(text, _LANE - 20), x=x, y=y, class_="label", text_anchor=anchor)
 
@@ -204,7 +204,7 @@ def _in_words(row: SceneRow) -> str:
 
 
 def _after(us: int) -> str:
-    """Return how long after the beginning something was, short."""
+    """Return how long after the beginning something happened, in short form."""
     seconds = us / 1e6
     if seconds < 0:
         return "before"
@@ -226,7 +226,7 @@ _GAP = 14.0
 
 
 class Point(msgspec.Struct, frozen=True):
-    """How a request stood after an event."""
+    """The state of a request after an event."""
 
     n: int
     depth: int
@@ -234,16 +234,16 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):
-    """What a strip shows."""
+    """The content of a strip."""
 
     points: tuple[Point, ...]
     max_depth: int
     ceiling: Budget
-    """What the request may bring its spending up to."""
+    """The limit of the request's total spending."""
 
 
 def course(happened: Sequence[AnyEvent]) -> Course:
-    """Return how depth and spending went. Raises BrokenLog where events are missing."""
+    """Return how depth and spending developed. Raises BrokenLog if events are missing."""
     ledger = Ledger()
     points = []
     ceiling = budget.UNLIMITED
@@ -256,28 +256,28 @@ def course(happened: Sequence[AnyEvent]) -> Course:
     return Course(points=tuple(points), max_depth=ledger.policy.max_depth, ceiling=ceiling)
 
 
-def strip(told: Course, *, key: str = "strip") -> str:
-    """Return the strip as SVG: a band for depth, and one for each kind of spending that there is."""
-    bands = [_depth(told), *_spending(told)]
+def strip(whole: Course, *, key: str = "strip") -> str:
+    """Return the strip as SVG: a band for depth, and one for each kind of spending that occurs."""
+    bands = [_depth(whole), *_spending(whole)]
     height = (_BAND + _GAP) * len(bands) + 8
-    words = "; ".join(f"{what} {stands}" for what, stands, *_ in bands)
+    words = "; ".join(f"{what} {state}" for what, state, *_ in bands)
     root = picture(
         "Depth and budget", f"{words}.", width=_NAMES + _COURSE + 8, height=height, kind="strip", key=key
     )
-    for place, (what, stands, values, limit) in enumerate(bands):
-        _band(root, what, stands, values, limit, 4 + (_BAND + _GAP) * place)
+    for place, (what, state, values, limit) in enumerate(bands):
+        _band(root, what, state, values, limit, 4 + (_BAND + _GAP) * place)
     return written(root)
 
 
 _Band = tuple[str, str, Sequence[int], int | None]
-"""Its name, how it stands in words, its value after each event, and its limit."""
+"""Its name, its current state in words, its value after each event, and its limit."""
 
 
-def _depth(told: Course) -> _Band:
-    values = [point.depth for point in told.points]
+def _depth(whole: Course) -> _Band:
+    values = [point.depth for point in whole.points]
     now = values[-1] if values else 0
-    stands = f"{now} of {told.max_depth}, at most {max(values, default=0)} so far"
-    return "Depth", stands, values, told.max_depth
+    state = f"{now} of {whole.max_depth}, at most {max(values, default=0)} so far"
+    return "Depth", state, values, whole.max_depth
 
 
 def dollars(nano_dollars: int) -> str:
@@ -292,28 +292,26 @@ _KINDS: tuple[tuple[str, str, Callable[[int], str]], ...] = (
 )
 
 
-def _spending(told: Course) -> list[_Band]:
+def _spending(whole: Course) -> list[_Band]:
     found: list[_Band] = []
     for what, name, form in _KINDS:
-        values = [getattr(point.spent, name) for point in told.points]
-        limit = getattr(told.ceiling, name)
+        values = [getattr(point.spent, name) for point in whole.points]
+        limit = getattr(whole.ceiling, name)
         if limit is not None or any(values):
             now = form(values[-1] if values else 0)
             found.append((what, now if limit is None else f"{now} of {form(limit)}", values, limit))
     return found
 
 
-def _band(
-    root: Element, what: str, stands: str, values: Sequence[int], limit: int | None, top: float
-) -> None:
-    """Draw one band: steps over the events, filled, and a line where the limit is."""
+def _band(root: Element, what: str, state: str, values: Sequence[int], limit: int | None, top: float) -> None:
+    """Draw one band: filled steps over the events, and a line at the limit."""
     most = max([*values, limit or 0, 1])
     over = limit is not None and bool(values) and max(values) > limit
     near = limit is not None and bool(values) and values[-1] >= limit
     drawn = add(root, "g", class_=f"band {'over' if over else 'near' if near else 'within'}")
-    add(drawn, "title", f"{what}: {stands}, over {counted(len(values), 'event')}")
+    add(drawn, "title", f"{what}: {state}, over {counted(len(values), 'event')}")
     add(drawn, "text", what, x=0.0, y=top + 16, class_="what")
-    add(drawn, "text", stands, x=0.0, y=top + 32, class_="stands")
+    add(drawn, "text", state, x=0.0, y=top + 32, class_="stands")
     box(drawn, "room", _NAMES, top, _COURSE, _BAND, rx=5)
     bottom, step = top + _BAND, _COURSE / max(1, len(values))
     path, at = [f"M{number(_NAMES)} {number(bottom)}"], 0

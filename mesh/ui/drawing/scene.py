@@ -1,7 +1,7 @@
 """The scene of a request: a lane for each member, a row for each thing that happened.
 
-A row is an entry of the timeline with its place. What repeats itself is folded: a request that went in
-circles a thousand times is as short as its circle. `mermaid` writes a scene as text.
+A row is an entry of the timeline with its place. Repetitions are folded: a request that went in circles a
+thousand times is as short as its circle. `mermaid` writes a scene as text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,24 +17,24 @@ Form = Literal["arrow", "broken", "note", "band", "fold"]
 """`arrow` passes between lanes, `broken` was refused, `note` happens on a lane, `band` to the whole request;
 `fold` stands for rows that repeat those before it."""
 State = Literal["working", "waiting", "failed", "doubt"]
-"""What a holder does once a row has happened."""
+"""What a holder does after a row."""
 
 GUARD = "guard"
 LONGEST_CYCLE = 8
-"""Rows that a repeated pattern can have: an arrow, a refusal and an answer for each of a few agents."""
+"""Most rows of a repeated pattern: an arrow, a refusal and an answer for each of a few agents."""
 _WORTH_FOLDING = 4
-"""Rows that a fold stands for at least: fewer are shown."""
+"""Fewest rows that a fold replaces: fewer are shown."""
 
 
 class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened, and where."""
+    """One event, and where it happened."""
 
     seq: int
     """The number of the event that its link leads to."""
     first: int
-    """Number of the first event that it stands for: one that withholds facts is told with the next one."""
+    """Number of its first event: an event that withholds facts is shown with the next one."""
     last: int
-    """Number of the last event that it stands for; `seq` but for a fold."""
+    """Number of the last event that it stands for; except in a fold, equal to `seq`."""
     at: int
     """UTC µs."""
     form: Form
@@ -42,16 +42,16 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     lane: str
     """Where it begins."""
     to: str | None = None
-    """Where it ends; None: on the same lane, or nowhere."""
+    """Where it ends; None for the same lane, or for nowhere."""
     aim: str | None = None
     """The target of a refused move, if that is no lane."""
     who: str = ""
-    """Who did it, if that is another name than the lane's: a person, an operator, the guard."""
+    """Who did it, if that is not the lane's name: a person, an operator, the guard."""
     text: str = ""
     rule: str | None = None
     detail: str = ""
     held: tuple[tuple[str, State], ...] = ()
-    """By lane: who holds work once this has happened, and what they do with it."""
+    """By lane: who holds work after this row, and what they do with it."""
     cycle: int = 0
     """How many rows a fold repeats."""
     times: int = 0
@@ -59,7 +59,7 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def across(self) -> str:
-        """A fold, or what happened to the whole request, in words."""
+        """A fold, or an event of the whole request, in words."""
         if self.form == "fold":
             return f"the same {counted(self.cycle, 'row')}, {counted(self.times, 'time')} more"
         return self.move if self.who == GUARD else f"{self.move} by {self.who or self.lane}"
@@ -71,7 +71,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[str, ...]
     """The client, the agents in the order in which they held the work, then `human`."""
     everyone: tuple[str, ...]
-    """The lanes of the whole request: a name's place gives it its colour in every part."""
+    """The lanes of the whole request: a name's position gives it its colour in every part."""
     client: str
     began: int
     """UTC µs of the first event."""
@@ -85,16 +85,16 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, lanes=lanes or self.lanes[:1], rows=rows)
 
 
-def scene(told: Timeline, *, folded: bool = True) -> Scene:
+def scene(view: Timeline, *, folded: bool = True) -> Scene:
     """Return the scene of a request.
 
     Args:
-        folded: put a fold in the place of rows that repeat those before them.
+        folded: True to replace rows that repeat those before them by a fold.
     """
-    rows = tuple(_rows(told))
-    agents = dict.fromkeys(name for name in (*told.trail, *_claimants(told)) if name != HUMAN)
+    rows = tuple(_rows(view))
+    agents = dict.fromkeys(name for name in (*view.trail, *_claimants(view)) if name != HUMAN)
     targets = dict.fromkeys(row.to for row in rows if row.to)
-    lanes = [told.client, *agents, *(name for name in targets if name not in agents and name != told.client)]
+    lanes = [view.client, *agents, *(name for name in targets if name not in agents and name != view.client)]
     lanes = [name for name in lanes if name != HUMAN]
     if any(HUMAN in (row.lane, row.to) for row in rows):
         lanes.append(HUMAN)
@@ -102,8 +102,8 @@ def scene(told: Timeline, *, folded: bool = True) -> Scene:
     return Scene(
         lanes=everyone,
         everyone=everyone,
-        client=told.client,
-        began=told.moves[0].at if told.moves else 0,
+        client=view.client,
+        began=view.moves[0].at if view.moves else 0,
         rows=tuple(_folded(rows)) if folded else rows,
     )
 
@@ -115,7 +115,7 @@ _AFTER: dict[str, State] = {
     "doubt": "doubt",
 }
 _RECORDED_OPENS = ("escalate", "resolve")
-"""What gives the work without a verdict; an admitted move that reaches somebody gives it to them."""
+"""Moves that give work without a verdict; any other move gives work if it is admitted and has a receiver."""
 _ENDS = ("complete", "fail", "cancel")
 _REPLIES = ("reply", "approve", "deny")
 _AGAIN = ("retry", *_REPLIES, "settle", "expire", "join")
@@ -124,13 +124,13 @@ _WHOLE = ("freeze", "thaw", "cancel", "expire")
 """What happens to the request and not to a turn; `expire` only where it reaches nobody."""
 
 
-def _rows(told: Timeline) -> Iterator[SceneRow]:
+def _rows(view: Timeline) -> Iterator[SceneRow]:
     """Yield a row for each entry, and keep account of who holds the work."""
-    asked, held, before = told.client, Held(), -1
-    known = {told.client, HUMAN, *told.trail, *_claimants(told)}
-    for move in told.moves:
-        giver, taker = _lane(told, move, asked), move.to
-        if move.move in _TO_ANYBODY:
+    asked, held, before = view.client, Held(), -1
+    known = {view.client, HUMAN, *view.trail, *_claimants(view)}
+    for move in view.moves:
+        giver, taker = _lane(view, move, asked), move.to
+        if move.move in _WITHOUT_RECEIVER:
             giver, taker = move.from_, None
         form: Form = "arrow"
         refused = move.verdict == "refused"
@@ -141,7 +141,7 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
         elif taker is None or giver == taker or move.move in ("proposal", "assign"):
             form, taker = "note", None
         if not refused and move.move == "ask":
-            asked = move.to or told.client
+            asked = move.to or view.client
         if not refused or move.move == "submit":
             held.take(move, ended=refused or (form == "band" and move.move == "expire"))
         actor = named(move.from_, move.sender)
@@ -164,13 +164,13 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
         before = move.seq
 
 
-_TO_ANYBODY = ("offer", "claim")
+_WITHOUT_RECEIVER = ("offer", "claim")
 """Moves without another agent: an offer, and a claim that was refused."""
 
 
-def _claimants(told: Timeline) -> Iterator[str]:
+def _claimants(view: Timeline) -> Iterator[str]:
     """Yield agents whose claim was refused: they may have had no turn."""
-    return (move.from_ for move in told.moves if move.move == "claim")
+    return (move.from_ for move in view.moves if move.move == "claim")
 
 
 class Held:
@@ -188,7 +188,7 @@ class Held:
         return tuple(dict(held).items())
 
     def take(self, move: TimelineEntry, *, ended: bool) -> None:
-        """Take in what happened.
+        """Apply an entry.
 
         Args:
             ended: True if it ended the request.
@@ -216,24 +216,24 @@ class Held:
         return admitted or move.move in _RECORDED_OPENS
 
 
-def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:
-    """Return whose lane an entry begins on: people share one, and the guard acts on the turn's."""
+def _lane(view: Timeline, move: TimelineEntry, asked: str) -> str:
+    """Return the lane on which an entry begins: people share one, and the guard acts on the turn's."""
     name = move.from_
-    if name == told.client or name in told.trail:
+    if name == view.client or name in view.trail:
         return name
     if name == GUARD:
-        return told.client if move.turn is None else move.turn.agent
+        return view.client if move.turn is None else move.turn.agent
     if move.move in _REPLIES:
         return asked
-    if move.move in _TASK_ENDS:  # of a task that was never opened: its agent has no lane
-        return move.to or told.client
+    if move.move in _TASK_ENDS:  # the task was never opened, so its agent has no lane
+        return move.to or view.client
     if move.verdict == "deferred" or (move.move in ("proposal", "doubt") and move.turn is not None):
         return name if move.turn is None else move.turn.agent
     return HUMAN
 
 
 def _folded(rows: Sequence[SceneRow]) -> Iterator[SceneRow]:
-    """Yield rows, and for what repeats the rows before it one fold."""
+    """Yield rows, with one fold for rows that repeat those before them."""
     signs = [(row.form, row.move, row.lane, row.to, row.aim, row.rule) for row in rows]
     at = 0
     while at < len(rows):
@@ -252,7 +252,7 @@ def _folded(rows: Sequence[SceneRow]) -> Iterator[SceneRow]:
 
 
 def _times(signs: Sequence[object], at: int, length: int) -> int:
-    """Return how often the pattern that begins here stands here, one after the other."""
+    """Return how often the pattern that begins here is repeated from here on."""
     times = 1
     while signs[at : at + length] == signs[at + length * times : at + length * (times + 1)]:
         times += 1
@@ -281,21 +281,21 @@ _MERMAID_CHARS = 100
 _SAFE = frozenset(" .,:!?'()/-+=_")
 
 
-def mermaid(told: Scene) -> str:
-    """Return a scene as a diagram (https://mermaid.js.org/syntax/sequenceDiagram.html), a line for each row.
+def mermaid(view: Scene) -> str:
+    """Return a scene as a diagram (https://mermaid.js.org/syntax/sequenceDiagram.html), one line per row.
 
-    No stranger's name or text can end a line or begin a keyword.
+    No foreign name or text can end a line or begin a keyword.
     """
-    return "\n".join(_lines(told)) + "\n"
+    return "\n".join(_lines(view)) + "\n"
 
 
-def _lines(told: Scene) -> Iterator[str]:
-    ids = {lane: f"p{place}" for place, lane in enumerate(told.lanes)}
+def _lines(view: Scene) -> Iterator[str]:
+    ids = {lane: f"p{place}" for place, lane in enumerate(view.lanes)}
     yield "sequenceDiagram"
     for lane, id_ in ids.items():
-        kind = "actor" if lane in (told.client, HUMAN) else "participant"
+        kind = "actor" if lane in (view.client, HUMAN) else "participant"
         yield f"    {kind} {id_} as {_coded('people' if lane == HUMAN else lane)}"
-    for row in told.rows:
+    for row in view.rows:
         yield f"    {_line(row, ids)}"
 
 
@@ -325,7 +325,7 @@ def _joined(move: str, text: str) -> str:
 
 
 def _coded(text: str) -> str:
-    """Return a text whose every character that mermaid or HTML could read otherwise is a character code."""
+    """Return a text in which every character with a meaning for mermaid or HTML is a character code."""
     line = short(text, _MERMAID_CHARS)
     coded = (char if char.isalnum() or char in _SAFE else f"#{ord(char)};" for char in line)
     return "".join(coded) or " "

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mesh.agent._effects import bring_about
+from mesh.agent._effects import run_effect
 from mesh.agent._journal import Journal
 from mesh.agent._steps import RoundKey
 from mesh.testing import MemorySteps
@@ -32,7 +32,7 @@ async def test_a_journal_of_two_rounds_is_read_with_its_effects_and_fences() -> 
     store = MemorySteps()
     first = journal(store, 0, "n1")
     await first.step(("model", "m", "d"), giving(1))
-    await bring_about(first, ("effect", "pay", "d"), "key", giving(2), again=None)
+    await run_effect(first, ("effect", "pay", "d"), "key", giving(2), again=None)
     await journal(store, 1, "n2").step(("call", "look", "d"), giving(3))
     await store.put("r", "t", "0-a0", b"{}")
     reading = reading_of(store)

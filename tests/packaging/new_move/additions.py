@@ -159,7 +159,7 @@ ADDITIONS = (
         MODEL,
         "            case HandBackArguments():\n",
         """            case GoHomeArguments():
-                return turn.go_home(said.reason, facts=self._facts(said.facts, said.drop), drop=said.drop)
+                return turn.go_home(args.reason, facts=self._facts(args.facts, args.drop), drop=args.drop)
 """,
     ),
     Addition(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import mesh
 from mesh.agent import tool
-from mesh.agent._effects import bring_about
+from mesh.agent._effects import run_effect
 from mesh.agent.errors import EffectUnknown, InDoubt, JournalMismatch, NotBegun, ToolRefused
 from mesh.agent.tools import NOT_DONE, Effect
 from mesh.testing import MemorySteps, turn
@@ -36,7 +36,7 @@ async def crashed(store: MemorySteps, world: World) -> None:
         raise Crash
 
     with pytest.raises(Crash):
-        await bring_about(journal(store), call("pay", kind="effect"), "k", half, again=None)
+        await run_effect(journal(store), call("pay", kind="effect"), "k", half, again=None)
 
 
 @pytest.mark.parametrize("round_", [0, 1])
@@ -44,7 +44,7 @@ async def test_an_effect_without_a_result_is_in_doubt(round_: int) -> None:
     store, world = MemorySteps(), World()
     await crashed(store, world)
     with pytest.raises(InDoubt) as caught:
-        await bring_about(
+        await run_effect(
             journal(store, round_, nonce="n2"),
             call("pay", kind="effect"),
             "k",
@@ -62,11 +62,11 @@ async def test_an_effect_that_knows_its_key_is_run_again_or_reconciled(round_: i
     again = world.doing("again")
     kind = call("pay", kind="effect")
     assert (
-        await bring_about(journal(store, round_, nonce="n2"), kind, "k", world.doing("pay"), again=again)
+        await run_effect(journal(store, round_, nonce="n2"), kind, "k", world.doing("pay"), again=again)
         == "again"
     )
     assert (
-        await bring_about(journal(store, round_, nonce="n3"), kind, "k", world.doing("pay"), again=again)
+        await run_effect(journal(store, round_, nonce="n3"), kind, "k", world.doing("pay"), again=again)
         == "again"
     )
     assert world.done == ["half", "again"]
@@ -82,13 +82,13 @@ async def test_a_settled_doubt_is_believed(outcome: Any, value: str, done: list[
     kind = call("pay", kind="effect")
     for nonce in ("n2", "n3"):
         settled = journal(store, 1, nonce=nonce, past=past)
-        assert await bring_about(settled, kind, "k", world.doing("pay"), again=None) == value
+        assert await run_effect(settled, kind, "k", world.doing("pay"), again=None) == value
     assert world.done == done
 
 
 async def test_a_round_waits_for_its_effects_before_it_is_over() -> None:
     own, paying = journal(MemorySteps()), Held("paid")
-    left_running = asyncio.create_task(bring_about(own, call("pay", kind="effect"), "k", paying, again=None))
+    left_running = asyncio.create_task(run_effect(own, call("pay", kind="effect"), "k", paying, again=None))
     await paying.begun.wait()
     end = asyncio.create_task(own.finish())
     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_code_that_no_longer_comes_to_its_effect_is_a_mismatch() -> None:
     store, world = MemorySteps(), World()
     first = journal(store)
     await first.step(call("a"), world.doing("a"))
-    await bring_about(first, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+    await run_effect(first, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
     second = journal(store, nonce="n2")
     await second.step(call("a"), world.doing("a again"))
     with pytest.raises(

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from mesh.agent._ahead import LOOK_S, NEXT_LOOK_S, EndWatch
+from mesh.agent._ahead import NEXT_PROBE_S, PROBE_S, EndWatch
 from mesh.agent._attempts import Attempts
-from mesh.agent._effects import bring_about
+from mesh.agent._effects import run_effect
 from mesh.agent._executor import open_since
 from mesh.agent._instance import LOST_S, ForeignRounds
 from mesh.agent._journal import Journal
@@ -60,7 +60,7 @@ async def pay(store: MemorySteps, own: Attempts, lease_s: float) -> list[str]:
         done.append("paid")
         return "ok"
 
-    await bring_about(journal(store, own.is_overtaken, lease_s), PAY, "key", produce, again=produce)
+    await run_effect(journal(store, own.is_overtaken, lease_s), PAY, "key", produce, again=produce)
     return done
 
 
@@ -94,10 +94,10 @@ async def test_an_effect_whose_intent_took_long_does_not_begin_if_a_guard_ended_
         is_over=is_over,
     )
     with pytest.raises(Superseded):
-        await bring_about(held_up, PAY, "key", produce, again=produce)
+        await run_effect(held_up, PAY, "key", produce, again=produce)
     assert (looks, done) == (["looked"], [])
     with pytest.raises(Superseded):  # whatever the code caught
-        await bring_about(held_up, PAY, "key", produce, again=produce)
+        await run_effect(held_up, PAY, "key", produce, again=produce)
 
 
 async def test_it_begins_if_nobody_did() -> None:
@@ -133,7 +133,7 @@ async def test_it_does_not_begin_either_if_a_later_round_has_closed_this_one() -
             done.append("later")
             return "ok"
 
-        await bring_about(other, PAY, "key", produce, again=produce)
+        await run_effect(other, PAY, "key", produce, again=produce)
         return False
 
     held_up = journal(store, later, 0.0)
@@ -143,7 +143,7 @@ async def test_it_does_not_begin_either_if_a_later_round_has_closed_this_one() -
         return "ok"
 
     with pytest.raises(Fenced):
-        await bring_about(held_up, PAY, "key", produce, again=produce)
+        await run_effect(held_up, PAY, "key", produce, again=produce)
     assert done == ["later"]
     assert not await own.is_overtaken()
 
@@ -243,7 +243,7 @@ class Looks:
     ("answered_s", "looks"),
     [
         pytest.param(0.0, 1, id="in time"),
-        pytest.param(LOOK_S, 2, id="after the process stood still, or the bus hung"),
+        pytest.param(PROBE_S, 2, id="after the process stood still, or the bus hung"),
     ],
 )
 async def test_a_look_that_was_begun_ahead_serves_one_call_and_for_a_moment(
@@ -251,7 +251,7 @@ async def test_a_look_that_was_begun_ahead_serves_one_call_and_for_a_moment(
 ) -> None:
     asked, now = Looks(), 0.0
     watch = EndWatch(asked, clock=lambda: now)
-    watch.look_ahead()
+    watch.probe_ahead()
     asked.ended = True
     over = asyncio.ensure_future(watch.is_over())
     await asyncio.sleep(0)
@@ -267,12 +267,12 @@ async def test_a_look_serves_the_next_call_too_if_that_is_announced_in_time() ->
     asked.may_answer.set()
     watch = EndWatch(asked, clock=lambda: now)
     for _ in range(2):
-        watch.look_ahead()
+        watch.probe_ahead()
         assert not await watch.is_over()
     assert asked.began == 1
     asked.ended = True
-    watch.look_ahead()
-    now += LOOK_S
+    watch.probe_ahead()
+    now += PROBE_S
     assert await watch.is_over(), "it came too late"
     assert asked.began == 2
 
@@ -282,18 +282,18 @@ async def test_a_round_whose_event_was_just_stored_needs_no_look() -> None:
     asked.ended = True
     asked.may_answer.set()
     watch = EndWatch(asked, open_at=now, clock=lambda: now)
-    watch.look_ahead()
+    watch.probe_ahead()
     assert not await watch.is_over()
     assert asked.began == 0
-    now += LOOK_S
+    now += PROBE_S
     assert await watch.is_over()
     assert asked.began == 1
 
 
 async def test_a_look_is_begun_ahead_where_the_latest_may_be_too_old_for_the_call() -> None:
     asked = Looks()
-    watch = EndWatch(asked, open_at=0.0, clock=lambda: NEXT_LOOK_S)
-    watch.look_ahead()
+    watch = EndWatch(asked, open_at=0.0, clock=lambda: NEXT_PROBE_S)
+    watch.probe_ahead()
     assert asked.began == 1
     watch.close()
 
@@ -314,9 +314,9 @@ async def test_a_look_that_found_the_end_counts_however_late_and_is_not_repeated
     asked.ended = True
     asked.may_answer.set()
     watch = EndWatch(asked, clock=lambda: now)
-    watch.look_ahead()
-    now += LOOK_S
-    watch.look_ahead()
+    watch.probe_ahead()
+    now += PROBE_S
+    watch.probe_ahead()
     assert await watch.is_over()
     assert asked.began == 1
 
@@ -328,7 +328,7 @@ async def test_a_look_that_no_call_asks_for_is_given_up_and_its_error_is_nobodys
     asked = Looks()
     for was_ended in (asked, breaks):
         watch = EndWatch(was_ended)
-        watch.look_ahead()
+        watch.probe_ahead()
         watch.close()
         await asyncio.sleep(0)
     assert asked.began == 1

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mesh.agent._effects import bring_about
+from mesh.agent._effects import run_effect
 from mesh.agent._journal import Journal
 from mesh.agent._steps import RoundKey
 from mesh.agent.errors import Fenced
@@ -17,9 +17,9 @@ async def test_an_effect_is_not_tried_once_fenced() -> None:
     store, world = MemorySteps(), World()
     late, other = journal(store, nonce="late"), journal(store, nonce="other")
     await late.load()
-    await bring_about(other, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+    await run_effect(other, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
     with pytest.raises(Fenced):
-        await bring_about(late, call("pay", kind="effect"), "k", world.doing("pay late"), again=None)
+        await run_effect(late, call("pay", kind="effect"), "k", world.doing("pay late"), again=None)
     assert world.done == ["pay"]
 
 
@@ -29,7 +29,7 @@ async def test_a_later_rounds_first_step_fences_whoever_still_runs_the_earlier_o
     await earlier.step(call("a"), world.doing("a"))
     await journal(store, round_=1, nonce="n2").step(call("x"), world.doing("x"))
     with pytest.raises(Fenced):
-        await bring_about(earlier, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+        await run_effect(earlier, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
     assert world.done == ["a", "x"]
 
 
@@ -42,10 +42,10 @@ async def test_an_effect_that_begins_while_a_later_round_thinks_is_not_done_twic
     first = asyncio.create_task(later.step(call("think", kind="model"), thinking))
     await thinking.begun.wait()
     with pytest.raises(Fenced):  # its time ran out, and it does not know
-        await bring_about(earlier, effect, "k", world.doing("pay"), again=None)
+        await run_effect(earlier, effect, "k", world.doing("pay"), again=None)
     thinking.may_end.set()
     await first
-    await bring_about(later, effect, "k", world.doing("pay"), again=None)
+    await run_effect(later, effect, "k", world.doing("pay"), again=None)
     assert world.done.count("pay") == 1
 
 
@@ -107,8 +107,8 @@ async def test_an_effect_that_slips_in_before_the_fence_is_known_behind_it() -> 
     effect = call("pay", kind="effect")
     earlier, later = journal(store), journal(store, round_=1, nonce="n2")
     await earlier.step(call("a"), world.doing("a"))
-    store.between = lambda: bring_about(earlier, effect, "k", world.doing("pay"), again=None)
-    assert await bring_about(later, effect, "k", world.doing("pay again"), again=None) == "pay"
+    store.between = lambda: run_effect(earlier, effect, "k", world.doing("pay"), again=None)
+    assert await run_effect(later, effect, "k", world.doing("pay again"), again=None) == "pay"
     assert world.done == ["a", "pay"]
 
 
@@ -121,7 +121,7 @@ async def test_an_effect_beside_other_steps_is_fenced_by_the_places_that_they_le
     await reading.begun.wait()
     await journal(store, round_=1, nonce="n2").step(call("x"), world.doing("x"))
     with pytest.raises(Fenced):  # its own place is free, but not the one that the slow step is to have
-        await bring_about(earlier, effect, "k", world.doing("pay"), again=None)
+        await run_effect(earlier, effect, "k", world.doing("pay"), again=None)
     reading.may_end.set()
     with pytest.raises(Fenced):
         await read

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mesh.agent import tool
-from mesh.agent._effects import bring_about
+from mesh.agent._effects import run_effect
 from mesh.agent._steps import WINDOW, Recorded
 from mesh.agent.errors import JournalFull, JournalMismatch, RoundOver
 from mesh.testing import MemorySteps
@@ -134,7 +134,7 @@ async def test_nothing_begins_after_the_move() -> None:
     own, world = journal(MemorySteps()), World()
     await own.finish()
     with pytest.raises(RoundOver):
-        await bring_about(own, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+        await run_effect(own, call("pay", kind="effect"), "k", world.doing("pay"), again=None)
     assert world.done == []
 
 

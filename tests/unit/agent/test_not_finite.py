@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent._executor import sound
-from mesh.agent._steps import plain
+from mesh.agent._executor import encode_or_fail
+from mesh.agent._steps import to_json
 from mesh.agent.values import NotFinite
 from mesh.testing import turn
 from protocol.wire import codec
@@ -36,7 +36,7 @@ def test_an_author_is_told_at_the_call(number: float) -> None:
 @pytest.mark.parametrize("number", VALUES)
 def test_a_move_that_was_made_by_hand_fails_the_turn_with_the_path(number: float) -> None:
     proposal = MoveProposed(turn=TurnId("t"), round=0, move=Complete(answer=[None, number]))
-    failed, _ = sound(proposal)
+    failed, _ = encode_or_fail(proposal)
     assert "move.answer[1]: NaN and infinity" in is_(failed, ReportFailure).error.message
 
 
@@ -60,5 +60,5 @@ def test_null_itself_and_every_finite_number_may_be_said() -> None:
 @pytest.mark.parametrize("number", VALUES)
 def test_a_tools_result_is_refused_before_it_is_journaled(number: float) -> None:
     with pytest.raises(NotFinite, match=r"^result\.rows\[1\]: "):
-        plain({"rows": [None, number]})
-    assert plain({"rows": (None, 0.5)}) == {"rows": [None, 0.5]}
+        to_json({"rows": [None, number]})
+    assert to_json({"rows": (None, 0.5)}) == {"rows": [None, 0.5]}

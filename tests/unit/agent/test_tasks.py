@@ -93,7 +93,7 @@ async def test_more_results_than_a_step_holds_are_recorded_in_parts() -> None:
     assert list(await known_to(in_round(2, steps))) == [f"t{n}" for n in range(9)]
     again = in_round(2, steps)
     await lead(again)
-    first = again.execution.tasks.told[1]
+    first = again.execution.tasks.news[1]
     assert (len(first.results), len(first.board), first.waiting) == (9, 1, ("w",))
 
 

@@ -185,13 +185,13 @@ async def test_what_a_round_cost_that_only_the_clock_ended_is_counted_once() -> 
     await model.ask(turn(steps=steps), "one")  # and its time runs out: nothing is reported
     past = [RoundOutcome(round=0, how="failed", failure=TIMED_OUT)]
     second = turn(past=past, steps=steps)
-    assert second.execution.journal.owes
+    assert second.execution.journal.has_unreported
     await model.ask(second, "one")
     await model.ask(second, "two")
     assert (spent(second), model.called) == ((20, 2), 2)
     past.append(RoundOutcome(round=1, how="refused"))
     third = turn(past=past, reported=second.execution.report, steps=steps)
-    assert not third.execution.journal.owes
+    assert not third.execution.journal.has_unreported
     await model.ask(third, "three")
     assert spent(third) == (30, 3)
 
@@ -320,8 +320,8 @@ async def test_the_loop_looks_while_it_stores_and_asks_nobody_once_the_turn_is_o
     monkeypatch: pytest.MonkeyPatch, ends_in: str
 ) -> None:
     """A look that is begun with the storing of a step comes after what that step waited for."""
-    monkeypatch.setattr(_ahead, "LOOK_S", math.inf)
-    monkeypatch.setattr(_ahead, "NEXT_LOOK_S", 0.0)
+    monkeypatch.setattr(_ahead, "PROBE_S", math.inf)
+    monkeypatch.setattr(_ahead, "NEXT_PROBE_S", 0.0)
     looked_at: list[int] = []
     ended = False
 
@@ -370,7 +370,7 @@ async def test_a_turn_that_ends_while_a_step_is_long_in_storing_does_nothing_mor
             await super().put(request, turn, name, body)
             if self.written == at:
                 ended = True
-                await asyncio.sleep(_ahead.LOOK_S)
+                await asyncio.sleep(_ahead.PROBE_S)
 
     @tool
     async def note(key: str) -> str:

@@ -14,7 +14,7 @@ import pytest_asyncio
 from pydantic import BaseModel
 
 from mesh.agent import Agent
-from mesh.agent.definition import key_will_do
+from mesh.agent.definition import key_suffices
 from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent, Swarm
@@ -341,7 +341,7 @@ async def test_without_rules_it_is_said_what_to_do_and_nobody_is_asked(vendor: S
 
 def test_where_work_is_done_a_key_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-of-a-service")
-    with key_will_do():
+    with key_suffices():
         assert mode() == "claude"
         monkeypatch.setenv(VARIABLE, "scripted")
         assert mode() == "scripted"

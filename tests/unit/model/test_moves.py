@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
-from mesh.agent._executor import sound
+from mesh.agent._executor import encode_or_fail
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
 from mesh.agent.turn import Turn
 from mesh.local.in_memory import turn_of
@@ -94,7 +94,7 @@ def test_what_is_read_is_sound() -> None:
     facts = [{"key": "k" * 128, "value": value, "labels": ["l" * 64]}]
     move = MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", {"summary": "s", "facts": facts}))
     proposal = MoveProposed(turn=TurnId("t"), round=0, move=move)
-    assert sound(proposal)[0] is proposal
+    assert encode_or_fail(proposal)[0] is proposal
 
 
 def test_a_label_of_an_old_log_is_not_brought_again() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mesh.agent._rate_limit import FIRST_PAUSE_S
-from mesh.agent.definition import key_will_do
+from mesh.agent.definition import key_suffices
 from mesh.agent.tools import tool
 from mesh.model import ClaudeAgent, Model, OpenAIModel, Prompt, Reply, parts
 from mesh.model.choice import VARIABLE, ModelUnavailable, close_models, driven_by, model_for
@@ -319,7 +319,7 @@ async def test_a_prefix_pins_an_agent_to_it_and_only_if_asked_for(monkeypatch: p
         with pytest.raises(ModelUnavailable, match="set MESH_MODEL=openai and OPENAI_API_KEY"):
             await agent(turn(agent="a"))
         assert stub.asked == []
-        with key_will_do():
+        with key_suffices():
             assert driven_by(agent) == MODEL
             assert await agent(turn(agent="a", prices=PRICES)) == Complete(answer="paid for")
         monkeypatch.setenv(VARIABLE, "openai")

@@ -36,7 +36,7 @@ class Pinned(TalkingModel):
 
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pricing, "_told", set())
+    monkeypatch.setattr(pricing, "_reported", set())
 
 
 def reply(model: str) -> Reply:

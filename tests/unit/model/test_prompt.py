@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from mesh.agent.turn import Turn
 from mesh.local.in_memory import turn_of
 from mesh.model.port import Prompt
-from mesh.model.prompt import render, told
+from mesh.model.prompt import outcome_line, render
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
 from mesh.testing.harness import replied
@@ -203,7 +203,7 @@ def test_a_person_who_says_nothing_more_is_told_of_in_words() -> None:
     said = render(turn(past=past)).splitlines()
     assert "- round 0 resolved: A person says: go on." in said
     assert said[-1].endswith("went to a person, who says: go on.")
-    assert told(past[0]) == "A person says: go on."
+    assert outcome_line(past[0]) == "A person says: go on."
 
 
 def test_who_may_not_be_handed_to_is_not_named() -> None:

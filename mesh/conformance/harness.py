@@ -1,4 +1,4 @@
-"""The stage of a check: a scratch mesh, the agent's process, and all that it says on the bus."""
+"""The harness of a check: a scratch mesh, the agent's process, and all that it publishes on the bus."""
 
 import asyncio
 import contextlib
@@ -39,12 +39,12 @@ SECRET = "check-secret"
 """A label that the agent under test may not see."""
 FOUND = "found by the counterpart"
 READY_S = 60.0
-"""How long an agent may take to start, at least."""
+"""The shortest time that an agent is given to start (s)."""
 COMES_S = 10.0
-"""How long an agent may take for what it does at once, unless the caller allows more."""
+"""How long an agent may take for what it should do at once (s), unless the caller allows more."""
 _ENDS_S = 5.0
-"""How much longer an agent may take to end."""
-_LOOK_S = 0.05
+"""How much longer an agent may take to end (s)."""
+_PROBE_S = 0.05
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
 _POLICY = Policy(retry_backoff_s=0.1, retry_backoff_max_s=0.2)
@@ -55,7 +55,7 @@ class Wrong(Exception):
 
 
 class Published(NamedTuple):
-    """One message of the agent's."""
+    """A message of the agent's."""
 
     at: float
     """Monotonic seconds."""
@@ -64,34 +64,34 @@ class Published(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """One pull of the agent's."""
+    """A pull of the agent's."""
 
     reply: str
     """Where its messages go."""
     expires_s: float
-    """How long it lasts; 0 if it says nothing of that."""
+    """How long it lasts (s); 0 if it names no time."""
 
 
 class Ack(NamedTuple):
-    """What it said of one delivery: `+ACK`, `+WPI`, `-NAK`, `+TERM`."""
+    """The agent's answer to one delivery: `+ACK`, `+WPI`, `-NAK`, `+TERM`."""
 
     at: float
     deliveries: int
-    """Which delivery of the event it speaks of, counted from 1."""
+    """Which delivery of the event this is, counted from 1."""
     seq: int
-    """Of the event, in the log."""
+    """Place of the event in the log."""
     payload: str
 
 
 _ONCE_WATCHED = 'read -r _ || exit; exec /bin/sh -c "$1" </dev/null'
-"""Runs a command once a line says that its group is watched. If this process dies before, it never runs."""
+"""Runs a command once a line confirms that its group is watched; never, if this process dies first."""
 
 
 class Process:
-    """Runs a shell command in a process group of its own, as often as it is started.
+    """Runs a shell command in its own process group, as often as it is started.
 
-    The shell may end before what it started, so that the group counts: it is signalled, waited for and
-    killed as a whole. It does not outlive this process, however this process ends.
+    The shell may end before its children, so the group counts: it is signalled, waited for and killed as a
+    whole. It does not outlive this process, however this process ends.
 
     Args:
         kill: a shell command that ends what a signal to the group does not reach.
@@ -101,18 +101,18 @@ class Process:
         self._command, self._kill = command, kill
         self._environment = {**os.environ, **environment}
         self._shell: subprocess.Popen[bytes] | None = None
-        self._parent_death = ParentDeath(guard="pipe")  # the kernel's signal would reach the shell alone
+        self._parent_death = ParentDeath(guard="pipe")  # the kernel's signal would reach only the shell
 
     @property
     def running(self) -> bool:
         """True while any process of the group runs."""
         if self._shell is not None and self._shell.poll() is not None and not _runs(self._shell.pid):
-            self._shell = None  # its number may be another group's soon
+            self._shell = None  # its number may soon be another group's
             self._parent_death.release()
         return self._shell is not None
 
     def start(self) -> None:
-        """Start the command, which must not run."""
+        """Start the command, which must not be running."""
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _ONCE_WATCHED, "start", self._command],
             env=self._environment,
@@ -147,16 +147,16 @@ class Process:
                 os.killpg(self._shell.pid, number)
         async with asyncio.timeout(within_s):
             while self.running:  # noqa: ASYNC110 - other processes
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_PROBE_S)
 
 
 def _runs(group: int) -> bool:
-    """Return True while a process of a group runs, not counting the zombies that an init fails to reap."""
+    """Return True while a process of a group runs, apart from zombies that an init fails to reap."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # macOS answers so for a group of zombies
+    except PermissionError:  # macOS raises this for a group of zombies
         return sys.platform != "darwin"
     return sys.platform != "linux" or any(map(partial(_runs_in, group), Path("/proc").glob("[0-9]*/stat")))
 
@@ -168,8 +168,8 @@ def _runs_in(group: int, stat: Path) -> bool:
     return False
 
 
-class Overheard:
-    """What the agent `name` says, in its order, as the streams' own account hears it."""
+class Traffic:
+    """What the agent `name` publishes, in order, as seen from the account of the streams."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -179,18 +179,22 @@ class Overheard:
         self.acks: list[Ack] = []
 
     async def listen(self, bus: Bus) -> None:
-        """Hear everything from now on; `bus` is the admin's."""
-        await bus.subscribe(f"mesh.prop.{self.name}.*", lambda message: self.proposals.append(_said(message)))
-        await bus.subscribe(f"mesh.dead.{self.name}", lambda message: self.letters.append(_said(message)))
+        """Record everything from now on; `bus` is the admin's."""
+        await bus.subscribe(
+            f"mesh.prop.{self.name}.*", lambda message: self.proposals.append(_published(message))
+        )
+        await bus.subscribe(
+            f"mesh.dead.{self.name}", lambda message: self.letters.append(_published(message))
+        )
         await bus.subscribe(f"$JS.ACK.LOG.in-{self.name}.>", self._acknowledged)
         await bus.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.LOG.in-{self.name}", self._pulled)
 
     def proposed(self, request: str) -> list[Published]:
-        """Return what was proposed for a request."""
-        return [said for said in self.proposals if said.subject.endswith(f".{request}")]
+        """Return the proposals for a request."""
+        return [each for each in self.proposals if each.subject.endswith(f".{request}")]
 
     def acks_of(self, seq: int) -> list[Ack]:
-        """Return what was said of the event at a place of the log."""
+        """Return the answers to the event at a place of the log."""
         return [ack for ack in self.acks if ack.seq == seq]
 
     def _pulled(self, message: Incoming) -> None:
@@ -199,11 +203,11 @@ class Overheard:
 
     def _acknowledged(self, message: Incoming) -> None:
         deliveries, seq = message.subject.split(".")[4:6]
-        payload = bytes(message.data).decode(errors="replace") or "+ACK"  # so the server takes an empty one
+        payload = bytes(message.data).decode(errors="replace") or "+ACK"  # the server reads an empty one so
         self.acks.append(Ack(time.monotonic(), int(deliveries), int(seq), payload))
 
 
-def _said(message: Incoming) -> Published:
+def _published(message: Incoming) -> Published:
     return Published(time.monotonic(), message.subject, bytes(message.data))
 
 
@@ -213,14 +217,14 @@ def _failure(event: TurnFailed) -> str:
 
 
 class _AskedPull(msgspec.Struct, frozen=True):
-    """The part of a pull that is looked at."""
+    """The part of a pull that is checked."""
 
     expires: int = 0
-    """Nanoseconds."""
+    """In nanoseconds."""
 
 
 class _Pong(msgspec.Struct, frozen=True):
-    """The part of an answer to `$SRV.PING` that is looked at."""
+    """The part of an answer to `$SRV.PING` that is checked."""
 
     name: str
 
@@ -231,13 +235,13 @@ async def counterpart(turn: Turn) -> Move:
 
 
 @asynccontextmanager
-async def staged(
+async def running_harness(
     name: str, command: str, directory: Path, *, kill: str | None = None, patience_s: float = COMES_S
-) -> "AsyncIterator[Stage]":
-    """Run a scratch mesh, and on it the agent under test, which takes work by then. Raises Wrong."""
+) -> "AsyncIterator[Harness]":
+    """Run a scratch mesh, and on it the agent under test, until it takes work. Raises Wrong."""
     agents = {each: AgentEntry(name=AgentName(each)) for each in (name, COUNTERPART)}
     members: dict[str, Any] = {"clients": (AgentName("app"),), "operators": (AgentName("ops"),)}
-    # The checks read what an agent stores. On the lane nothing of it would be stored.
+    # The checks read what an agent stores. On the lane nothing would be stored.
     fleet = Fleet(name="check", entry=AgentName(name), agents=agents, lane=False, **members)
     local = LocalMesh([counterpart], directory, fleet=fleet, policies={"default": _POLICY})
     async with local as mesh, mesh.bus.connected_as(ADMIN) as admin, mesh.bus.connected_as("ops") as operator:
@@ -247,8 +251,8 @@ async def staged(
             "MESH_CREDENTIALS": str(directory / "keys" / f"{name}.nk"),
         }
         process = Process(command, environment, kill=kill)
-        stage = Stage(name, mesh, process, admin, await mesh.client(), Client(operator, "ops"), patience_s)
-        await stage.heard.listen(admin)
+        stage = Harness(name, mesh, process, admin, await mesh.client(), Client(operator, "ops"), patience_s)
+        await stage.traffic.listen(admin)
         try:
             process.start()
             await stage.takes_work()
@@ -257,8 +261,8 @@ async def staged(
             await process.kill()
 
 
-class Stage:
-    """What a check has in hand."""
+class Harness:
+    """What a check works with."""
 
     def __init__(
         self,
@@ -273,23 +277,23 @@ class Stage:
         self.name, self.mesh, self.process, self.admin = name, mesh, process, admin
         self.client, self.operator = client, operator
         self.patience_s = patience_s
-        """How long anything may take that the agent does at once."""
+        """How long anything may take that the agent should do at once (s)."""
         self.lease_s = mesh.fleet.lease_s
         self.log = JetStreamLog(admin)
-        self.heard = Overheard(name)
+        self.traffic = Traffic(name)
         self.submitted: list[RequestId] = []
 
     # --- asking -----------------------------------------------------------------------------------
 
     async def submit(self, do: str, *facts: Fact, **more: Any) -> RequestId:
-        """Submit a request whose fact `do` says what the agent's code does."""
-        told = [Fact(key=key, value=value) for key, value in {"do": do, **more}.items()]
-        request = await self.client.submit(f"check {do}", facts=[*told, *facts])
+        """Submit a request whose fact `do` names what the agent's code does."""
+        given = [Fact(key=key, value=value) for key, value in {"do": do, **more}.items()]
+        request = await self.client.submit(f"check {do}", facts=[*given, *facts])
         self.submitted.append(request)
         return request
 
     async def end(self, request: RequestId, after_s: float = 0.0, reply: Any = None) -> AnyEvent:
-        """Return how a request ended, for which it has `after_s` more than patience. Raises Wrong."""
+        """Return how a request ended, within patience plus `after_s`. Raises Wrong."""
         within_s = after_s + self.patience_s
 
         async def answer(question: Question) -> Any:
@@ -307,24 +311,24 @@ class Stage:
         end = await self.end(request, after_s, **how)
         given = end.answer if isinstance(end, RequestCompleted) else None
         if given != answer:
-            raise Wrong(f"the answer was to be {answer!r}; {type_of(end)} came, with {given!r}")
+            raise Wrong(f"expected the answer {answer!r}, got {type_of(end)} with {given!r}")
 
     async def events(self, request: str) -> list[AnyEvent]:
         return [codec.decode_event(each.data) for each in await self.log.read(request)]
 
     async def failed_turns(self, requests: Iterable[str]) -> str:
-        """Return each `turn.failed` of these requests in words, the same one once; empty if there is none."""
+        """Describe each `turn.failed` of these requests, equal ones once; empty if there is none."""
         found = [event for request in requests for event in await self.events(request)]
-        said = (_failure(event) for event in found if isinstance(event, TurnFailed))
-        return "; ".join(dict.fromkeys(said))
+        failures = (_failure(event) for event in found if isinstance(event, TurnFailed))
+        return "; ".join(dict.fromkeys(failures))
 
     async def inject(self, request: str, body: bytes) -> int:
         """Put bytes into the agent's inbox, as only a fault or a newer guard would; return their place."""
         ack = await self.admin.publish_durable(subjects.evt(self.name, request), body)
         return ack.seq
 
-    async def end_untold(self, request: str) -> None:
-        """Leave the end of a request's first turn where an agent looks, and send no notice."""
+    async def end_without_notice(self, request: str) -> None:
+        """Store the end of a request's first turn where agents look it up, and send no notice."""
         (opened, *_) = await self.events(request)
         assert opened.work is not None
         turn = opened.work.turn
@@ -336,20 +340,20 @@ class Stage:
     async def eventually(
         self, ask: Callable[[], Awaitable[T | None]], missed: str, after_s: float = 0.0
     ) -> T:
-        """Ask until there is an answer that is true, and return it. Raises Wrong with what was `missed`."""
+        """Ask until the answer is true, and return it. Raises Wrong with `missed`, what was expected."""
         within_s = after_s + self.patience_s
         give_up_at = time.monotonic() + within_s
         while not (found := await ask()):
             if time.monotonic() > give_up_at:
-                raise Wrong(f"{missed}, not within {within_s:g} s")
-            await asyncio.sleep(_LOOK_S)
+                raise Wrong(f"{missed} within {within_s:g} s")
+            await asyncio.sleep(_PROBE_S)
         return found
 
-    async def until(self, look: Callable[[], T | None], missed: str, after_s: float = 0.0) -> T:
-        """Look until something is there, and return it. Raises as `eventually`."""
+    async def until(self, probe: Callable[[], T | None], missed: str, after_s: float = 0.0) -> T:
+        """Probe until there is a result, and return it. Raises as `eventually`."""
 
         async def ask() -> T | None:
-            return look()
+            return probe()
 
         return await self.eventually(ask, missed, after_s)
 
@@ -359,7 +363,7 @@ class Stage:
         async def ask() -> E | None:
             return next((event for event in await self.events(request) if isinstance(event, kind)), None)
 
-        return await self.eventually(ask, f"there was to be {type_of(kind)}")
+        return await self.eventually(ask, f"expected {type_of(kind)}")
 
     async def pulled(self, request: str) -> int:
         """Wait until the agent has a request's first event in hand; return its place in the log."""
@@ -369,15 +373,17 @@ class Stage:
             delivered = (await self.inbox())["delivered"]["stream_seq"]
             return stored[0].seq if stored and stored[0].seq <= delivered else None
 
-        return await self.eventually(ask, "it was to pull its event")
+        return await self.eventually(ask, "expected it to pull its event")
 
     async def acked(self, seq: int) -> Ack:
-        """Wait until the agent is done with an event; return what it said last of it."""
+        """Wait until the agent is done with an event; return its last answer to it."""
 
         def done() -> Ack | None:
-            return next((ack for ack in self.heard.acks_of(seq) if ack.payload[:4] in ("+ACK", "+TER")), None)
+            return next(
+                (ack for ack in self.traffic.acks_of(seq) if ack.payload[:4] in ("+ACK", "+TER")), None
+            )
 
-        return await self.until(done, "the event was to be acknowledged")
+        return await self.until(done, "expected the event to be acknowledged")
 
     async def ends_in_good_order(self) -> None:
         """Ask the agent to end. Raises Wrong if it had to be killed."""
@@ -393,11 +399,11 @@ class Stage:
                 raise Wrong("the command ended before the agent took any work")
             return bool((await self.inbox())["num_waiting"])
 
-        missed = f"it was to pull from the consumer {inbox_consumer(self.name)}"
+        missed = f"expected it to pull from the consumer {inbox_consumer(self.name)}"
         await self.eventually(ask, missed, max(0.0, READY_S - self.patience_s))
 
     async def inbox(self) -> dict[str, Any]:
-        """Return what the server says of the agent's consumer."""
+        """Return what the server reports of the agent's consumer."""
         info: dict[str, Any] = await self.admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(self.name)}")
         return info
 
@@ -416,12 +422,12 @@ class Stage:
     async def smuggle(self, request: str, body: bytes) -> None:
         """Send bytes to where the agent's pulls are answered, as no consumer would."""
         for reply in (f"mesh.smuggled.{request}", f"$JS.ACK.LOG.{inbox_consumer(self.name)}.1.1.1.1.0"):
-            (*_, newest) = await self.until(lambda: self.heard.pulls, "it was to pull")
+            (*_, newest) = await self.until(lambda: self.traffic.pulls, "expected it to pull")
             await self.admin.publish(newest.reply, body, reply=reply)
 
     @asynccontextmanager
     async def storing_no_proposal(self) -> AsyncIterator[None]:
-        """Let nobody store what the agent proposes while the block runs: nothing answers."""
+        """Let no proposal of the agent be stored while the block runs: nothing answers."""
         stream = f"PROP-{self.name}"
         config = (await self.admin.api(f"STREAM.INFO.{stream}"))["config"]
         away = {**config, "subjects": [f"mesh.away.{self.name}.*"], "subject_transform": None}
