@@ -1,7 +1,6 @@
 """`mesh attach`: one turn of a log, run again in this process by the code on this disk."""
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from mesh.agent.definition import load
 from mesh.artifacts.store import store_at
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import READERS, Where, file_at, framed, source_argument
-from mesh.cli.output import emit, note, say
+from mesh.cli.output import emit, note, prints_to_stderr, say
 from mesh.cli.replay_code import allowed_in, artifacts, line_of
 from mesh.errors import UsageWrong
 from mesh.replay import export
@@ -68,7 +67,7 @@ async def attach(
     came = list[Replayed]()
     printed: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if as_json:
-        printed = contextlib.redirect_stdout(sys.stderr)  # what the code prints is not JSON
+        printed = prints_to_stderr()  # what the code prints is not JSON
     with printed:
         agent = load(code)
         for recorded in rounds_in(ops.log.decoded(bodies), bodies, turn):

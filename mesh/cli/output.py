@@ -46,6 +46,11 @@ def remark(text: str, *, lines: bool = False, end: str = "\n") -> None:
     _write(sys.stderr, printable(text, lines=lines) + end)
 
 
+def prints_to_stderr() -> contextlib.AbstractContextManager[object]:
+    """Lead what other code prints to standard error, where standard output is to be JSON."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
 def note(text: str) -> None:
     """Print a remark of the command itself, as one line."""
     remark(f"mesh: {text}")

@@ -62,7 +62,7 @@ async def test_a_vendor_is_added_by_its_file_and_its_stand_in(tmp_path: Path) ->
 def asks(folder: Folder, own: dict[str, str]) -> None:
     unknown = folder.process("dev", "--port", 0, "--model", "parrot", **own)
     assert unknown.status == Exit.USAGE
-    assert "scripted, acme, claude, openai or pinned" in unknown.err
+    assert "scripted, acme, claude, openai, openai_responses or pinned" in unknown.err
     with folder.running("dev", "--port", 0, "--model", "acme", until=READY, **own) as dev:
         assert "model: acme (real models, paid for with your key)" in dev.said
         with_key = [name.split()[0] for name, each in environments(dev).items() if acme.KEY in each]

