@@ -401,7 +401,8 @@ async def test_who_has_older_messages_in_its_queue_has_no_more_places_until_they
 
     monkeypatch.setattr(guard._processor, "process", hold)
     monkeypatch.setattr(guard._lane, "_decide", at_once)
-    stored = _of_one_partition(client.new_id, MOST + 1)
+    # Many: the last one that is taken says how many wait, and they are being stored meanwhile.
+    stored = _of_one_partition(client.new_id, 4 * MOST)
     await asyncio.gather(*(bus.publish_durable(subjects.prop("c1", each), HELLO) for each in stored))
     await until(lambda: guard._queues.waits("c1", 0))
     assert [await is_decided(client) for _ in range(PLACES + 1)] == [True] * PLACES + [False]
