@@ -21,7 +21,7 @@ import { Broken, Journal } from "./journal.js";
  * @property {string[]} [drop] keys that are not carried on
  */
 /**
- * @typedef {object} ToDo what a task is
+ * @typedef {object} TaskFields what a task is
  * @property {string} summary one line: what is wanted and why
  * @property {string} [to] the agent that does it; without it, one that takes the `intent`
  * @property {string} [intent]
@@ -165,7 +165,7 @@ export class Turn {
     return { move: "hand_back", summary: reason, ...listed(facts, labels), ...(to !== undefined && { to_agent: to }), ...given };
   }
 
-  /** Return a task for `delegate`; it is no move by itself. @param {string} name @param {ToDo} named @returns {Task} */
+  /** Return a task for `delegate`; it is no move by itself. @param {string} name @param {TaskFields} named @returns {Task} */
   task(name, named) {
     const { facts, labels, to, ...given } = only("task", named);
     return { name, ...listed(facts, labels), ...(to !== undefined && { to_agent: to }), ...given };
