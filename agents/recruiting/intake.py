@@ -5,7 +5,7 @@ offer. Screening and compliance never learn who applies: facts that identify a p
 and the pay that they ask for `salary`. The labels hold for every giver, and no model can change them.
 
 What the tools return about a person is personal data (`pii`), and what a person asks for is `salary`. Both
-belong into the facts of a handoff, labelled, and never into its summary.
+belong in the facts of a handoff, labelled, and never into its summary.
 """
 
 import sqlite3

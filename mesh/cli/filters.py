@@ -30,6 +30,16 @@ def _filter(context: click.Context, option: click.Parameter, typed: str | None) 
     return None if typed is None else ops.where.parse(typed)
 
 
+def index_options(limit: str) -> Option:
+    """Return the options of a command that reads the index: `--all`, and `--limit` with this help."""
+    return together(
+        click.option(
+            "--all", "whole", is_flag=True, help="Index the whole log first, not its newest events alone."
+        ),
+        click.option("--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, help=limit),
+    )
+
+
 def with_filters(command: Command) -> Command:
     """Give a command `--where` and an option for each of its names; it gets one `Filter` as `wanted`."""
     names = ops.where.NAMES

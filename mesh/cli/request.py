@@ -14,7 +14,7 @@ from mesh.bus.stores import JournaledStep
 from mesh.cli.arguments import with_submit
 from mesh.cli.bulk import Many, Words, do_to_many, one_or_many
 from mesh.cli.exits import Exit, Leave, leave
-from mesh.cli.filters import remark_indexing, with_filters
+from mesh.cli.filters import index_options, remark_indexing, with_filters
 from mesh.cli.options import (
     PEOPLE,
     READERS,
@@ -80,15 +80,7 @@ async def submit(where: Where, *, wanted: Submit, request: str | None, as_json: 
 
 @app.command("ls")
 @with_filters
-@click.option("--all", "whole", is_flag=True, help="Index the whole log first, not its newest events alone.")
-@click.option(
-    "--limit",
-    "-n",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="How many at most.",
-)
+@index_options("How many at most.")
 @framed
 async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json: bool) -> None:
     """List requests, newest event first.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh import ops
-from mesh.cli.filters import remark_indexing, with_filters
+from mesh.cli.filters import index_options, remark_indexing, with_filters
 from mesh.cli.options import READERS, Where, framed
 from mesh.cli.output import At, emit, note, paged, say, table
 from mesh.service.printable import counted, one_line
@@ -21,15 +21,7 @@ if TYPE_CHECKING:  # SQLite
 
 @click.command()
 @with_filters
-@click.option("--all", "whole", is_flag=True, help="Index the whole log first, not its newest events alone.")
-@click.option(
-    "--limit",
-    "-n",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="How many edges and days are shown; --json has them all.",
-)
+@index_options("How many edges and days are shown; --json has them all.")
 @framed
 async def stats(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json: bool) -> None:
     """Count requests: edges, depths, refusals, ping-pong, times, costs, days, and who has what is open.

@@ -206,9 +206,8 @@ class Guard:
                 await self._dead_letter(message, Rejected(error.refusal, str(error)))
             except MeshIsFrozen:
                 message.nak(self._waits.again_s)
-            except (
-                StreamFull
-            ):  # the bus has reported it; only a person can make room, so retry less and less often
+            except StreamFull:
+                # The bus has reported it. Only a person can make room, so retry less and less often.
                 message.nak(min(self._waits.again_s * message.delivered, self._waits.full_most_s))
             except PASSING as error:
                 _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has reported it
