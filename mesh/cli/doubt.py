@@ -82,6 +82,6 @@ async def settle(
         with contextlib.suppress(MeshError):  # settling reports what is wrong
             waits = (await ops.queue.waiting_at(bus, request, at_event)).waiting
             called = f": {short(waits.called, 200)}" if waits.what == "doubt" else ""
-        event = await ops.queue.settle(bus, request, by=by, done=done, result=value, n=at_event)
+        event = await ops.decisions.settle(bus, request, by=by, done=done, result=value, n=at_event)
     words = f"is settled as {'done' if done else 'not done'}{called}; {event.to} goes on"
     decided(event, words, as_json=as_json)

@@ -156,7 +156,7 @@ async def resolve(
         await do_to_many(where, Words("resolve", "resolved"), many, deed, as_json=as_json)
         return
     async with await where.connect("operator") as bus:
-        event = await ops.queue.resolve(bus, request, by=by, n=at_event, **decision)
+        event = await ops.decisions.resolve(bus, request, by=by, n=at_event, **decision)
     words = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"
     decided(event, words, as_json=as_json)
 
@@ -226,7 +226,7 @@ async def _reply(
             return None
 
     async with await where.connect("operator", "client") as bus:
-        done = await ops.queue.reply(
+        done = await ops.decisions.reply(
             bus, request, given, by=by, check=check, connect_as=connect_as, n=at_event, reason=reason
         )
     if isinstance(done, ops.control.Obeyed):
@@ -279,7 +279,7 @@ async def assign(
     if not to.strip():
         raise UsageWrong("PERSON is empty")
     async with await where.connect("operator") as bus:
-        event = await ops.queue.assign(bus, request, to, by=by, n=at_event)
+        event = await ops.decisions.assign(bus, request, to, by=by, n=at_event)
     decided(event, f"is {to}'s to look at", as_json=as_json)
 
 

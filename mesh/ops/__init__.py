@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mesh.ops import conf as conf
     from mesh.ops import control as control
     from mesh.ops import dead_letters as dead_letters
+    from mesh.ops import decisions as decisions
     from mesh.ops import delivery as delivery
     from mesh.ops import diff as diff
     from mesh.ops import explain as explain

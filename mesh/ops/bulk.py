@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from mesh.bus.connection import Bus
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops.batch import Order, control_id, new_batch, rerun_id
+from mesh.ops.decisions import require_agent, resolve_order
 from mesh.ops.index import RequestIndex
 from mesh.ops.log import read_each
-from mesh.ops.queue import require_agent, resolve_order, waiting_in
+from mesh.ops.queue import waiting_in
 from mesh.ops.requests import from_index
 from mesh.ops.rerun import rerun_of
 from mesh.ops.roster import mesh_freeze
@@ -192,7 +193,7 @@ class Resolving(NamedTuple):
     """The same decision of each escalation of each request.
 
     Args:
-        decision: what `mesh.ops.queue.resolve_order` takes besides the id and the turn.
+        decision: what `mesh.ops.decisions.resolve_order` takes besides the id and the turn.
     """
 
     decision: Mapping[str, Any]

@@ -14,9 +14,9 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.client import Client
 from mesh.errors import UsageWrong
+from mesh.ops.decisions import resolve
 from mesh.ops.journals import journals_of
 from mesh.ops.log import decoded, documented
-from mesh.ops.queue import resolve
 from mesh.ops.requests import story_so_far
 from mesh.service.printable import as_text
 from protocol.views.timeline import StepEntry, Timeline, timeline

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 from mesh.bus.connection import Bus
 from mesh.errors import UsageWrong
-from mesh.ops import queue
+from mesh.ops import decisions, queue
 from mesh.ops.where import nano_dollars
 from mesh.service.printable import as_json_text, as_text, short
 from mesh.ui.page import Page, number
@@ -112,7 +112,7 @@ async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: 
     granted = {kind: value for kind, value in kinds.items() if value is not None}
     if how == "complete" and granted:
         raise UsageWrong("an answer needs no budget")
-    event = await queue.resolve(
+    event = await decisions.resolve(
         bus,
         request,
         by=by,
@@ -130,7 +130,7 @@ async def _assign(bus: Bus, request: str, form: Mapping[str, str], by: str, n: i
     person = form.get("person", "").strip()
     if not person:
         raise UsageWrong("say whose it is")
-    await queue.assign(bus, request, person, by=by, n=n)
+    await decisions.assign(bus, request, person, by=by, n=n)
     return f"is {person}'s to look at"
 
 
@@ -143,7 +143,7 @@ async def _reply(bus: Bus, request: str, form: Mapping[str, str], by: str, n: in
         await asyncio.to_thread(check_reply, schema, value)  # it may take long; event `n` has no other schema
     except SchemaUnusable as unusable:
         unchecked = f", unchecked: the question's schema cannot be used ({unusable})"
-    done = await queue.reply(
+    done = await decisions.reply(
         bus,
         request,
         value,
@@ -176,7 +176,7 @@ async def _settle(bus: Bus, request: str, form: Mapping[str, str], by: str, n: i
             value = msgspec.json.decode(result)
         except (msgspec.DecodeError, RecursionError):
             value = result
-    event = await queue.settle(bus, request, by=by, done=outcome == "done", result=value, n=n)
+    event = await decisions.settle(bus, request, by=by, done=outcome == "done", result=value, n=n)
     return f"is settled as {outcome.replace('_', ' ')}: {type_of(event)} (event {event.n})"
 
 

@@ -9,7 +9,7 @@ import pytest
 from mesh.client import Client, Question
 from mesh.client.follow import Replying
 from mesh.errors import Impossible, UsageWrong
-from mesh.ops import queue
+from mesh.ops import decisions, queue
 from protocol.wire.commands import ReplyToAsk
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import AgentName, RequestId
@@ -224,7 +224,9 @@ async def test_people_who_are_asked_twice_say_which_one_they_answer(stage: Stage
     )
 
     async def reply(value: str, n: int | None) -> None:
-        await queue.reply(op, tree.request, value, by="kim", check=lambda *_: None, connect_as=no_key, n=n)
+        await decisions.reply(
+            op, tree.request, value, by="kim", check=lambda *_: None, connect_as=no_key, n=n
+        )
 
     with pytest.raises(UsageWrong, match=f"--event {ours[0].n}.*--event {ours[1].n}"):
         await reply("yes", None)
@@ -251,7 +253,9 @@ async def test_a_client_replies_by_the_events_number_when_it_was_asked_twice(
     _, second = await listed(await stage.client(), tree.request, "b", "c")
 
     async def reply(n: int | None) -> None:
-        await queue.reply(own, tree.request, "yes", by="kim", check=lambda *_: None, connect_as=no_key, n=n)
+        await decisions.reply(
+            own, tree.request, "yes", by="kim", check=lambda *_: None, connect_as=no_key, n=n
+        )
 
     with pytest.raises(UsageWrong, match="2 decisions"):
         await reply(None)

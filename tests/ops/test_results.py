@@ -11,7 +11,7 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.bus.stores import write_revision
 from mesh.errors import ControlRefused, NotFound, OutcomeUnknown, UsageWrong
-from mesh.ops import control, health, log, queue, requests, roster, spending
+from mesh.ops import control, decisions, health, log, queue, requests, roster, spending
 from mesh.ops.health import CHECKS, Look
 from mesh.ops.rows import Listed
 from mesh.ops.where import Filter
@@ -75,10 +75,10 @@ async def test_a_decision_that_is_not_the_one_that_waits_names_the_command_that_
 ) -> None:
     asked = await office.asked()
     with pytest.raises(NotFound, match=f"no escalation in it waits .*: mesh human reply {asked}"):
-        await queue.assign(await op(stage), asked, "kim", by="kim")
+        await decisions.assign(await op(stage), asked, "kim", by="kim")
     with pytest.raises(UsageWrong, match="'nobody' is no agent of this fleet"):
-        await queue.resolve(await op(stage), await office.escalated(), by="kim", to="nobody")
-    settled = await queue.settle(await op(stage), await office.doubted(), by="kim", done=True, result=1)
+        await decisions.resolve(await op(stage), await office.escalated(), by="kim", to="nobody")
+    settled = await decisions.settle(await op(stage), await office.doubted(), by="kim", done=True, result=1)
     assert isinstance(settled, events.EffectSettled)
 
 
