@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bench.bulk import bulk
 from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
 from bench.growth import Sizes, growth
@@ -30,7 +31,7 @@ from mesh.service.logs import configure_logging
 
 PARTS = (
     *("chain", "lane", "fold", "cold", "recovery", "first-decision", "model-turn", "live-text", "limits"),
-    *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow"),
+    *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow", "bulk"),
 )
 
 
@@ -56,6 +57,7 @@ class Amount(NamedTuple):
     growth: Sizes
     trees: Trees
     guards: Shared
+    many: int
 
 
 FULL = Amount(
@@ -85,6 +87,7 @@ FULL = Amount(
     ),
     trees=Trees(plans=20, levels=10, tasks=(8, 64, 500), rounds=5),
     guards=Shared(guards=(1, 2, 4, 8), partitions=(4, 16, 64), requests=600, rounds=3),
+    many=1_000,
 )
 QUICK = Amount(
     unsynced=Plan(2, 50, 200),
@@ -108,6 +111,7 @@ QUICK = Amount(
     ),
     trees=Trees(plans=3, levels=1, tasks=(8, 64), rounds=1),
     guards=Shared(guards=(1, 2), partitions=(4,), requests=128, rounds=1),
+    many=100,
 )
 UNSYNCED = Goal(latency=1.4, rate=0.48)
 SYNCED = Goal(latency=1.0, rate=0.95)
@@ -186,6 +190,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "page": lambda at: pages(at, events=amount.page_events, rounds=amount.read_rounds),
         "tree": lambda at: trees(at, amount.trees),
         "guards": lambda at: guards(at, amount.guards),
+        "bulk": lambda at: bulk(at, requests=amount.many, rounds=few),
         "shadow": lambda at: shadows(at, unsynced=amount.unsynced, synced=amount.synced),
     }
     for part, run in measurements.items():
