@@ -63,7 +63,11 @@ async def send(where: Where, *, wanted: Submit, wait_s: float, follow: bool, as_
             raise
     if as_json:
         error = None if outcome.status == "completed" else outcome.reason
-        emit({"request": request, "status": outcome.status, "answer": outcome.answer, "error": error})
+        told = {"usage": outcome.usage, "path": outcome.path}  # as far as the policy allows
+        emit(
+            {"request": request, "status": outcome.status, "answer": outcome.answer, "error": error}
+            | {name: value for name, value in told.items() if value}
+        )
         leave(outcome.status)
     else:
         conclude(outcome)

@@ -20,7 +20,8 @@ from mesh.bus.stores import journaled
 from mesh.errors import BusError, MeshError
 from protocol.views.timeline import named
 from protocol.wire import codec, events, subjects
-from protocol.wire.ids import RequestId
+from protocol.wire.commands import Usage
+from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.records import LiveNote, OpenQuestion, Questions, Record
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ class Outcome(NamedTuple, Generic[A]):
             case events.RequestCompleted(control="", sender=agent) | events.RequestFailed(sender=agent):
                 return agent or ""
         return ""
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the request was charged; None unless its policy tells clients (`tell_client`)."""
+        return getattr(self.event, "usage", None)
+
+    @property
+    def path(self) -> tuple[AgentName, ...]:
+        """The agents that had the request, in order, and `human` for people; empty unless its policy tells
+        clients (`tell_client`)."""
+        return getattr(self.event, "path", ())
 
     @property
     def reason(self) -> str:

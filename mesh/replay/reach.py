@@ -255,6 +255,7 @@ _REACHES: Mapping[str, _Reach] = {
     "claim_within_s": _where(b"task.offered"),
     "max_posts": _where(b"facts.posted", b"move.refused"),
     "max_posted_bytes": _where(b"facts.posted", b"move.refused"),
+    "tell_client": _never,
 }
 """By field of a policy: can a change from one number to another show in a request?"""
 
@@ -290,6 +291,7 @@ _CONCERNS_PLANS = _is(events.TurnDelegated, events.MoveRefused)
 _CONCERNS: Mapping[str, _Concerns] = {
     "name": _is(),
     "version": _is(),
+    "tell_client": _is(),
     "max_depth": _concerns_depth,
     "max_refusals": _is(events.MoveRefused),
     "max_asks": _concerns_asks,

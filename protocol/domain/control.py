@@ -64,6 +64,7 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
                 control=control.id,
                 reason=reason,
                 digest=ledger.submit_digest,
+                **draft.told(),
             )
         case commands.Freeze(reason=reason):
             # If our clock is behind the bus's, a freeze must not begin in the future.
@@ -104,6 +105,7 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
                 sender=sender,
                 control=control.id,
                 digest=ledger.submit_digest,
+                **draft.told(),
             )
         case Resolve():
             return _resolved(draft, control, sender)

@@ -6,17 +6,18 @@ between the two has decided nothing: the next guard writes the second, or both a
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 import msgspec
 from msgspec.structs import replace
 
+from protocol.domain import budget
 from protocol.domain.carried import Carried, divide
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import ClientUse
-from protocol.domain.turns import NO_REPORT
+from protocol.domain.turns import NO_REPORT, TurnState
 from protocol.wire.codec import equal
-from protocol.wire.commands import ForkedFrom, Report
+from protocol.wire.commands import ForkedFrom, Report, Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome, TaskResult, Withheld
 from protocol.wire.events import VERSION, Event, FactsWithheld, type_of
@@ -57,6 +58,8 @@ class HandoffView(NamedTuple):
 
 
 _NO_GROUNDS = Grounds()
+MOST_TOLD: Final = 100
+"""Most holders that an end tells its client, the newest: it has to fit into an event."""
 
 
 class Envelope(TypedDict):
@@ -73,6 +76,13 @@ class Envelope(TypedDict):
     to: AgentName
     trace: str
     stood: tuple[Span, ...]
+
+
+class EndTold(TypedDict):
+    """The fields of an end that tell its client how the request was worked on."""
+
+    usage: Usage | None
+    path: tuple[AgentName, ...]
 
 
 class Opening(NamedTuple):
@@ -199,6 +209,22 @@ class Draft:
         return self._unless_kept(
             FactsWithheld(**envelope, target=target, facts=facts, report=report, grounds=grounds, move=move)
         )
+
+    def told(self, turn: TurnState | None = None, report: Report = NO_REPORT) -> EndTold:
+        """Return what an end tells the client of cost and path, as far as the policy allows.
+
+        Args:
+            turn: the turn whose proposal ends the request.
+            report: what that turn reports with it.
+        """
+        ledger = self.ledger
+        usage, path = None, tuple[AgentName, ...]()
+        if "usage" in ledger.policy.tell_client:
+            usage = ledger.spent if turn is None else budget.plus(ledger.spent, ledger.more(turn, report))
+        if "path" in ledger.policy.tell_client:
+            holders = [each.agent for each in ledger.turns.values() if each.task is None]
+            path = tuple(holders[-MOST_TOLD:])
+        return EndTold(usage=usage, path=path)
 
     def _unless_kept(self, first: FactsWithheld) -> FactsWithheld | None:
         """Return the event that must come first; None if it is in the log already.

@@ -96,6 +96,7 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
             **draft.envelope(events.RequestExpired, str(ledger.client)),
             deadline=ledger.deadline,
             digest=ledger.submit_digest,
+            **draft.told(),
         )
     match wait.what:
         case "cancel" if wait.task is not None:
@@ -210,6 +211,7 @@ def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: 
         code=code,
         reason=reason,
         digest=ledger.submit_digest,
+        **draft.told(),
     )
 
 

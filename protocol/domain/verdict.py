@@ -178,6 +178,7 @@ class _Verdict(Case):
             digest=self.ledger.submit_digest,
             conversation=self.ledger.conversation if facts else None,
             cancel_open=move.cancel_open,
+            **self.draft.told(self.turn, self.report),
         )
 
     def _given_up(self, move: Fail) -> AnyEvent:
@@ -406,6 +407,7 @@ class _Verdict(Case):
             reason=reason,
             sender=self.sender,
             digest=self.ledger.submit_digest,
+            **self.draft.told(self.turn, self.report),
         )
 
 

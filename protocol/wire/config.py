@@ -51,6 +51,7 @@ MOST_PER_MINUTE = 10_000_000
 MOST_OPEN, MOST_MIB = 100_000_000, 1 << 30
 LEAST_HANDOFF_BYTES = 1_024  # names, ids and constraints alone take about half of it
 BreakerState = Literal["closed", "open", "half_open"]
+ToldAtEnd = Literal["usage", "path"]
 BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
 
 
@@ -240,6 +241,9 @@ class Policy(
     """Share of a lead's remaining budget that it keeps. Tasks without their own budget split the rest."""
     claim_within_s: PositiveSeconds = 30.0
     """How long an offered task waits for a claim, counted while any agent that may claim it is served."""
+    tell_client: tuple[ToldAtEnd, ...] = ()
+    """What the end tells the client besides the answer: what the request cost (`usage`), and which agents had
+    it (`path`). Nothing by default: a client need not know how a fleet works inside."""
     max_posts: Times = 100
     """Posts that one turn may put on a swarm's board."""
     max_posted_bytes: Bytes = 1 << 20

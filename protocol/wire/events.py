@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.commands import Doubt, Failure, ForkedFrom, Proposal, Report, Submit
+from protocol.wire.commands import Doubt, Failure, ForkedFrom, Proposal, Report, Submit, Usage
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Grounds, PlannedTask, TaskError
 from protocol.wire.freeze import Span
@@ -325,6 +325,10 @@ class RequestCompleted(_RoundEvent, frozen=True, kw_only=True, tag="request.comp
     """The conversation that remembers the facts that the answer leaves; None if it leaves none."""
     cancel_open: bool = False
     """True if the answer cancels the tasks that are still open."""
+    usage: Usage | None = None
+    """Policies with `tell_client`: what the request was charged, without tasks that the end cancels."""
+    path: tuple[AgentName, ...] = ()
+    """Policies with `tell_client`: the request's holders in order, `human` for people. The newest 100."""
 
 
 class RequestFailed(_RoundEvent, frozen=True, kw_only=True, tag="request.failed"):
@@ -336,6 +340,9 @@ class RequestFailed(_RoundEvent, frozen=True, kw_only=True, tag="request.failed"
     reason: str = ""
     sender: AgentName | None = None
     digest: str = ""
+    usage: Usage | None = None
+    path: tuple[AgentName, ...] = ()
+    """As in `request.completed`, like `usage`."""
 
 
 class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
@@ -343,12 +350,18 @@ class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
 
     deadline: int
     digest: str = ""
+    usage: Usage | None = None
+    path: tuple[AgentName, ...] = ()
+    """As in `request.completed`, like `usage`."""
 
 
 class RequestCancelled(_ControlEvent, frozen=True, kw_only=True, tag="request.cancelled"):
     """The client or an operator cancelled the request. Ends every turn; no event follows."""
 
     digest: str = ""
+    usage: Usage | None = None
+    path: tuple[AgentName, ...] = ()
+    """As in `request.completed`, like `usage`."""
 
 
 class TurnDelegated(_RoundEvent, frozen=True, kw_only=True, tag="turn.delegated"):

@@ -263,7 +263,11 @@ def test_the_policy_table_has_the_defaults() -> None:
         for name, value in zip(codes(row[0]), shown, strict=True):
             default = getattr(Policy(), name)
             assert value == (
-                "none" if default is None else f"{default:g}" if type(default) is float else str(default)
+                "none"
+                if default in (None, ())
+                else f"{default:g}"
+                if type(default) is float
+                else str(default)
             )
 
 

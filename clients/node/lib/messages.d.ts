@@ -673,6 +673,7 @@ export interface Policy {
   max_revisions?: number;
   keep_back?: number;
   claim_within_s?: number;
+  tell_client?: ("path" | "usage")[];
   max_posts?: number;
   max_posted_bytes?: number;
 }
@@ -1139,6 +1140,8 @@ export interface RequestCompleted {
   digest?: string;
   conversation?: string | null;
   cancel_open?: boolean;
+  usage?: Usage | null;
+  path?: string[];
 }
 /**
  * The request was given up: by the move `fail`, or because there was no other way left.
@@ -1162,6 +1165,8 @@ export interface RequestFailed {
   reason?: string;
   sender?: string | null;
   digest?: string;
+  usage?: Usage | null;
+  path?: string[];
 }
 /**
  * The request's deadline passed.
@@ -1181,6 +1186,8 @@ export interface RequestExpired {
   stood?: Span[];
   deadline: number;
   digest?: string;
+  usage?: Usage | null;
+  path?: string[];
 }
 /**
  * The client or an operator cancelled the request. Ends every turn; no event follows.
@@ -1203,6 +1210,8 @@ export interface RequestCancelled {
   control: string;
   reason?: string;
   digest?: string;
+  usage?: Usage | null;
+  path?: string[];
 }
 /**
  * A lead's plan was admitted. Its turn waits for the join. In no inbox, since it holds the whole plan.

@@ -115,4 +115,5 @@ policies = st.builds(
     escalation_sla_s=st.sampled_from([None, 40.0, 1e-6]),
     retry_backoff_s=st.sampled_from([0.0, 1.0]),
     budget=st.none() | budgets,
+    tell_client=st.sampled_from([(), ("usage", "path")]),
 )

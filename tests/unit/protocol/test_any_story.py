@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Late
-from protocol.domain.envelope import World
+from protocol.domain.envelope import MOST_TOLD, World
 from protocol.domain.hash_chain import GENESIS, breaks
 from protocol.domain.ledger import fold_bodies
 from protocol.domain.timers import due
@@ -56,6 +56,7 @@ from protocol.wire.events import (
     MoveRefused,
     RequestCompleted,
     RequestFailed,
+    RequestRefused,
     TurnSuspended,
 )
 from protocol.wire.handoff import Constraints, Fact
@@ -75,6 +76,7 @@ from tests.unit.protocol.anything import (
     policies,
     reports,
 )
+from tests.unit.protocol.oracle.account import amounts, spent
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.test_ledger import state
 from tests.unit.protocol.worlds import REQUEST, Play, agent
@@ -332,6 +334,17 @@ class Story(RuleBasedStateMachine):
         if events and isinstance(events[-1], Ended):
             assert not self.play.ledger.is_open
 
+    def an_end_tells_what_the_reports_come_to_and_who_held_it(self) -> None:
+        events = self.play.events
+        if not events or not isinstance(events[-1], Ended) or isinstance(events[-1], RequestRefused):
+            return
+        end, tells = events[-1], bool(self.play.ledger.policy.tell_client)
+        held = [event.work.handoff.to_agent for event in events if event.opens_turn and event.work]
+        assert list(end.path) == (held[-MOST_TOLD:] if tells else [])
+        assert (end.usage is not None) == tells
+        if end.usage is not None:
+            assert amounts(Report(usage=end.usage)) == spent(self.auditor.account)
+
     @invariant()
     def an_inbox_event_opens_a_round_of_its_readers_turn(self) -> None:
         for event in self.play.events[-3:]:
@@ -367,6 +380,7 @@ class Story(RuleBasedStateMachine):
         play = getattr(self, "play", None)
         if play is None:
             return
+        self.an_end_tells_what_the_reports_come_to_and_who_held_it()
         assert breaks(play.bodies) == []
         assert state(fold_bodies(play.bodies)) == state(play.ledger)
         told = timeline(play.events)
