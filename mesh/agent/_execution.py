@@ -398,6 +398,14 @@ class Execution:
         """
         return self.work.round - sum(bool(past.asked) for past in self.work.past)
 
+    async def set_up(self, made: Mapping[str, Any]) -> Any:
+        """Record what code makes of a round for its model; return it, the same when this round runs again.
+
+        A replay gets what the code makes of it now, so that changed code is found.
+        """
+        call = ("context", "round", digest_of([self._stretch]))
+        return await self.journal.step(call, giving(to_json(made)), ahead=True)
+
     async def first(self, kind: str, value: Any, *, name: str) -> Any:
         """Record a value the first time; every later round gets the recorded value, whatever it passes."""
 

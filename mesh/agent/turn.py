@@ -22,7 +22,7 @@ from mesh.agent._rounds import MoveOutcomes
 from mesh.agent._tasks import by_agent
 from mesh.agent.errors import FactUnusable
 from mesh.agent.tools import Tool
-from mesh.agent.values import Facts, KnownFacts, Result, Results, fact_as, facts_of
+from mesh.agent.values import Facts, KnownFacts, Result, Results, fact_as, facts_of, form_as, keys_of
 from protocol.wire.commands import Failure, Usage
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import RoundOutcome
@@ -158,6 +158,14 @@ class Turn(Moves, GivenToTools):
         Raises FactUnusable if there is no such fact, or it does not fit: then a person gets the turn.
         """
         return fact_as(self.handoff.facts, key, kind, withheld=self.withheld)
+
+    def form(self, kind: type[T]) -> T:
+        """Return the facts that a pydantic model names, as an object of it: what an edge carries.
+
+        Raises FactUnusable if they do not fit: then a person gets the turn.
+        """
+        facts = self.facts
+        return form_as({key: facts[key] for key in keys_of(kind) if key in facts}, kind, self.withheld)
 
     # --- doing ------------------------------------------------------------------------------------
 

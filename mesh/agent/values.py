@@ -256,3 +256,23 @@ def fact_as(
     except Unfit as wrong:
         name = getattr(kind, "__name__", str(kind))
         raise FactUnusable(f"the fact {key!r}{where} is no {name}: {wrong}") from wrong
+
+
+def keys_of(form: Any) -> tuple[str, ...]:
+    """Return the keys of the facts that a pydantic model names: its fields, or their aliases.
+
+    Raises TypeError for anything else.
+    """
+    fields = getattr(form, "model_fields", None)
+    if fields is None:
+        raise TypeError(f"a form is a pydantic model, not {short(repr(form))}")
+    return tuple(field.alias or name for name, field in fields.items())
+
+
+def form_as(given: Mapping[str, Any], kind: type[T], withheld: tuple[str, ...] = ()) -> T:
+    """Return facts by key as an object of a pydantic model. Raises FactUnusable if they do not fit."""
+    try:
+        return read_as(kind, dict(given))
+    except Unfit as wrong:
+        hidden = f"; withheld from this agent: {', '.join(withheld)}" if withheld else ""
+        raise FactUnusable(f"the facts are no {kind.__name__}: {wrong}{hidden}") from wrong

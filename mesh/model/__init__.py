@@ -2,6 +2,7 @@
 
 from mesh.model.agent import ClaudeAgent
 from mesh.model.context_window import ContextWindow, Passage
+from mesh.model.edges import Edge, to
 from mesh.model.port import Hear, Model, PastReply, Prompt, Reply, ToolCall
 from mesh.model.prompt import Instructions
 from mesh.model.supervisor import Flaw, Supervisor
@@ -18,6 +19,7 @@ __all__ = [
     "WORK",
     "ClaudeAgent",
     "ContextWindow",
+    "Edge",
     "Flaw",
     "Hear",
     "Instructions",
@@ -33,4 +35,5 @@ __all__ = [
     "Tokens",
     "ToolCall",
     "Usage",
+    "to",
 ]

@@ -21,6 +21,7 @@ from mesh.agent.tools import Tool
 from mesh.agent.values import short
 from mesh.model.arguments import answer_form
 from mesh.model.choice import id_of, model_for
+from mesh.model.edges import Edge, MadeText, agents_of, edges_of
 from mesh.model.loop import MAX_CALLS, drive
 from mesh.model.moves import Labels, require_apart
 from mesh.model.port import Model
@@ -41,11 +42,13 @@ class ClaudeAgent(Agent):
 
     Args:
         name: as in the fleet file.
-        instructions: the system text: a versioned file (its first line gives the version), or
-            `Instructions`.
+        instructions: the system text: a versioned file (its first line gives the version), `Instructions`, or
+            a function that makes it of the turn. It is called once a round, and its text is recorded. Where a
+            later round's text is another one, the conversation with the model begins anew.
         tools: its actions besides moves, each with a unique name and a description. Tools that a turn may
             not call are not offered.
-        handoffs: agents it may hand to, among those the fleet file allows; None for all of these.
+        handoffs: agents it may hand to, among those the fleet file allows, by name or by `mesh.model.to`,
+            with which a handoff has a form, a name, a description and a condition; None for all of these.
         model: the pinned id: a cheap model routes, a strong one works. `VENDOR:…` names another vendor's
             model. A custom model is accepted, too (`mesh.model.Model`).
         fallback: the id of a model that is asked instead when the first is overloaded or failing.
@@ -69,9 +72,9 @@ class ClaudeAgent(Agent):
         self,
         name: str,
         *,
-        instructions: Instructions | Path,
+        instructions: Instructions | Path | MadeText,
         tools: Sequence[Tool | Toolbox] = (),
-        handoffs: Iterable[str] | None = None,
+        handoffs: Iterable[str | Edge] | None = None,
         model: str | Model = WORK,
         fallback: str | None = None,
         script: Path | None = None,
@@ -86,18 +89,21 @@ class ClaudeAgent(Agent):
         description: str = "",
         concurrency: int = 8,
     ) -> None:
-        text = load_instructions(instructions)
-        if isinstance(handoffs, str):
-            raise ValueError("`handoffs` is a list of agents")
-        peers = None if handoffs is None else frozenset(map(checked_name, handoffs))
+        system: str | MadeText
+        if isinstance(instructions, Instructions | Path):
+            text = load_instructions(instructions)
+            system, prompt_version = text.text, text.version
+        else:
+            system, prompt_version = instructions, ""
+        edges = edges_of(handoffs)
         require_labels(labels or {})
         if transcript < 0:
             raise ValueError(f"transcript is a number of exchanges, not {transcript}")
         require_fallback(model, fallback)
         own = tuple(tools)
-        _require_described(tool for tool in own if isinstance(tool, Tool))
+        _require_described([tool for tool in own if isinstance(tool, Tool)], edges)
         chosen = partial(model_for, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
-        unknown = set(peers or ())
+        unknown = set(agents_of(edges) or ())
         """Peers that no turn could hand work to so far."""
 
         async def handle(turn: "Turn") -> "Move":
@@ -108,9 +114,9 @@ class ClaudeAgent(Agent):
             return await drive(
                 turn,
                 asked,
-                instructions=text.text,
+                instructions=system,
                 tools=await unpacked(own),
-                handoffs=peers,
+                handoffs=edges,
                 max_calls=max_calls,
                 labels=labels,
                 live=live,
@@ -120,7 +126,7 @@ class ClaudeAgent(Agent):
             )
 
         async def prepare() -> None:
-            require_apart(await unpacked(own))
+            require_apart(await unpacked(own), edges)
             await asyncio.to_thread(_require_schemas, [each for each in own if isinstance(each, Tool)])
             await prepared(lambda: (chosen(name),), output_type)
 
@@ -129,7 +135,7 @@ class ClaudeAgent(Agent):
             handler=handle,
             version=version,
             description=description,
-            prompt_version=text.version,
+            prompt_version=prompt_version,
             model=id_of(model),
             own_model=isinstance(model, Model) and not model.is_billed,
             script=script,
@@ -139,10 +145,10 @@ class ClaudeAgent(Agent):
         )
 
 
-def _require_described(tools: Iterable[Tool]) -> None:
+def _require_described(tools: Sequence[Tool], edges: Iterable[Edge] | None) -> None:
     """Raise ToolsUnusable for a tool that has the name of a move, or no description."""
+    require_apart(tools, edges)
     for tool in tools:
-        require_apart([tool])
         if not tool.description.strip():
             raise ToolsUnusable(f"{tool.name} says nothing of what it does: give it a docstring")
 

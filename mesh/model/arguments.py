@@ -195,6 +195,13 @@ def transfer_form(intents: tuple[str, ...] | None) -> type[BaseModel]:
 
 
 @lru_cache(_KEPT)
+def carrying(form: type[BaseModel], carried: type[BaseModel]) -> type[BaseModel]:
+    """Return the arguments of a transfer whose facts have a form."""
+    facts: Any = (carried, Field(description="What is new, in this form; the rest travels on."))
+    return create_model("TransferArguments", __base__=form, facts=facts)
+
+
+@lru_cache(_KEPT)
 def task_form(agents: tuple[str, ...], intents: tuple[str, ...] | None) -> type[BaseModel]:
     """Return the arguments of a `delegate` to these agents.
 

@@ -6,7 +6,7 @@ model as text. The loop is bounded: if a model reaches no move, a person gets th
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from mesh.agent.errors import Permanent, PostUnusable, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.agent.values import NotFinite
+from mesh.model.edges import Edge, MadeText, RoundSetup, agents_of, edges_of, set_up
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
@@ -60,9 +61,9 @@ async def drive(
     turn: Turn,
     model: Model,
     *,
-    instructions: str,
+    instructions: str | MadeText,
     tools: Iterable[Tool],
-    handoffs: Container[str] | None = None,
+    handoffs: Iterable[str | Edge] | None = None,
     max_calls: int = MAX_CALLS,
     labels: Labels | None = None,
     live: bool = True,
@@ -77,9 +78,10 @@ async def drive(
     call or a move of the same reply.
 
     Args:
-        instructions: the system text.
+        instructions: the system text, or a function that makes it of the turn in each round.
         tools: the agent's actions; those that the turn may not call are not offered.
-        handoffs: agents it may transfer to, among those the fleet allows; None for all of these.
+        handoffs: agents it may transfer to, among those the fleet allows, by name or by `mesh.model.to`; None
+            for all of these.
         max_calls: calls from one move to the next, including wrong ones and empty replies.
         labels: labels that facts of a key must have, whatever the model gives them.
         live: True if the request's client may read along while the model replies.
@@ -91,18 +93,19 @@ async def drive(
     error of a tool that only reads becomes the call's result for the model. Raises ToolsUnusable for a tool
     that has the name of a move.
     """
-    offered = tuple(tools)
-    require_apart(offered)
+    offered, edges = tuple(tools), edges_of(handoffs)
+    require_apart(offered, edges)
+    setup = await set_up(turn, instructions, edges)
     kept = Transcript(turn, transcript, (labels or {}).get(TRANSCRIPT, ())) if transcript else None
 
     def conversation(seen: PromptContext, *, is_new: bool) -> _Conversation:
         return _Conversation(
             turn=turn,
             model=model,
-            instructions=instructions,
-            brief=render(turn, seen, handoffs),
+            setup=setup,
+            brief=render(turn, seen, agents_of(setup.edges)),
             tools={tool.name: tool for tool in offered if tool.name in seen.tools},
-            moves=MoveTools(turn, seen, labels, handoffs, output_type, remembers),
+            moves=MoveTools(turn, seen, labels, setup.edges, output_type, remembers),
             hear=turn.execution.live.hear if live else None,
             begins=seen if is_new else None,
             kept=kept,
@@ -130,7 +133,7 @@ class _Conversation:
 
     turn: Turn
     model: Model
-    instructions: str
+    setup: RoundSetup
     brief: str
     tools: Mapping[str, Tool]
     moves: MoveTools
@@ -189,7 +192,7 @@ class _Conversation:
         specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self.tools.values())
         return Prompt(
             agent=self.turn.agent,
-            instructions=self.instructions,
+            instructions=self.setup.instructions,
             brief=self.brief,
             tools=(*specs, *self.moves.specs),
             transcript=tuple(self.transcript),
@@ -211,6 +214,7 @@ class _Conversation:
             began=self.begins,
             goes_on=lambda reply: any(call.name in self.tools for call in reply.calls),
             ahead=True,
+            is_made=self.setup.is_made,
         )
         self.begins = None
         self.is_recorded = not is_paid_now
@@ -360,12 +364,15 @@ async def replied(
     began: PromptContext | None = None,
     goes_on: Callable[[Reply], bool] = lambda reply: False,
     ahead: bool = False,
+    is_made: bool = False,
 ) -> tuple[Reply, bool]:
     """Return a model's reply, new or recorded, and True if this round pays for it.
 
     Args:
         goes_on: returns True for a reply after which a tool is called as soon as it is stored.
         ahead: as for `Journal.step`.
+        is_made: True if the instructions were made for this round. The journal has them, so they are no fixed
+            part of the agent's prompts, which are kept for good.
 
     Raises ModelGaveUp if it stopped for a reason that no answer of ours can correct.
     """
@@ -377,6 +384,9 @@ async def replied(
         return reply
 
     fixed = {"instructions": prompt.instructions, "tools": prompt.tools, "parameters": model.parameters}
+    if is_made:
+        del fixed["instructions"]
+    brief = [prompt.instructions, prompt.brief] if is_made else prompt.brief
     reply, is_paid_now = await turn.execution.model(
         model.mode,
         prompt,
@@ -385,7 +395,7 @@ async def replied(
         cost=pricing.cost,
         began=began,
         ahead=ahead,
-        parts=(fixed, prompt.brief, prompt.transcript),
+        parts=(fixed, brief, prompt.transcript),
     )
     pricing.require(reply)  # after it is journaled, so that its tokens are accounted for
     if reply.stop in FATAL:

@@ -5,6 +5,7 @@ why and may try again in the same round. Only the guard decides whether it may h
 round.
 """
 
+import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from mesh.agent._reply_schema import SchemaUnusable
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from mesh.agent.values import NotFinite, mistakes_in
+from mesh.agent.values import NotFinite, mistakes_in, require_finite
 from mesh.model.arguments import (
     ArtifactArgument,
     AskAnybodyArguments,
@@ -33,12 +34,14 @@ from mesh.model.arguments import (
     TaskArguments,
     TransferArguments,
     answer_form,
+    carrying,
     delivery_form,
     remembering,
     schema_of,
     task_form,
     transfer_form,
 )
+from mesh.model.edges import TRANSFER, Edge, agents_of, to
 from mesh.model.port import ToolCall, ToolSpec
 from mesh.model.prompt import PromptContext, context_now, one_line
 from protocol.wire import codec
@@ -49,8 +52,6 @@ from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import HUMAN, TurnId, is_label
 from protocol.wire.moves import Move, Task
 
-TRANSFER = "transfer_to_"
-"""Followed by the name of the agent that gets the work."""
 HAND_BACK, COMPLETE, ASK, ESCALATE = "hand_back", "complete", "ask", "escalate"
 DELEGATE, DELIVER, GIVE_UP = "delegate", "deliver", "give_up"
 POST = "post_facts"
@@ -87,6 +88,8 @@ _MOST_LINE = 500
 class _Offer(NamedTuple):
     spec: ToolSpec
     arguments: type[BaseModel]
+    edge: Edge | None = None
+    """Transfers: where the work goes."""
 
 
 class MoveTools:
@@ -97,7 +100,7 @@ class MoveTools:
         turn: Turn,
         seen: PromptContext | None = None,
         labels: Labels | None = None,
-        handoffs: Container[str] | None = None,
+        edges: Sequence[Edge] | None = None,
         output_type: Any = None,
         remembers: bool = False,
     ) -> None:
@@ -105,7 +108,7 @@ class MoveTools:
         self._labels = labels or {}
         self.words_answer = output_type is None
         """True if a reply without a call is the answer; False if the answer has a form."""
-        offers = _offers(turn, seen or context_now(turn), handoffs, output_type, remembers)
+        offers = _offers(turn, seen or context_now(turn), edges, output_type, remembers)
         self._offers = {offer.spec.name: offer for offer in offers}
 
     @property
@@ -149,8 +152,16 @@ class MoveTools:
         return self._turn.deliver(one_line(summary)[:_MOST_LINE], facts=facts, **more)
 
     def _valid(self, call: ToolCall) -> BaseModel:
+        offer = self._offers[call.name]
         try:
-            return self._offers[call.name].arguments.model_validate(dict(call.arguments))
+            if offer.edge is None or offer.edge.form is None:
+                return offer.arguments.model_validate(dict(call.arguments))
+            require_finite(dict(call.arguments), "arguments")
+            # As JSON, so that a form can be strict and have what JSON lacks: a date, a decimal, a tuple.
+            body = json.dumps(dict(call.arguments), ensure_ascii=False).encode()
+            return offer.arguments.model_validate_json(body, strict=True)
+        except UnicodeEncodeError as wrong:
+            raise ToolArgumentsInvalid(call.name, (_NOT_JSON,)) from wrong
         except ValidationError as wrong:
             raise ToolArgumentsInvalid(call.name, mistakes_in(wrong)) from wrong
 
@@ -182,8 +193,10 @@ class MoveTools:
                 answer = args.model_dump(mode="json", by_alias=True)["answer"]
                 return self._delivered(args.summary, answer, facts, artifacts=artifacts)
             case TransferArguments():
+                edge = self._offers[call.name].edge
+                assert edge is not None
                 return turn.transfer(
-                    call.name.removeprefix(TRANSFER),
+                    edge.agent,
                     summary=args.summary,
                     intent=args.intent,
                     constraints=_constraints(args.constraints),
@@ -211,7 +224,8 @@ class MoveTools:
     def _given(self, args: Giving) -> dict[str, Any]:
         """Return what work takes along when it is given to another agent."""
         artifacts = _artifacts(args.artifacts)
-        return {"facts": self._facts(args.facts, args.drop), "artifacts": artifacts, "drop": args.drop}
+        facts = _in_form(args.facts) if isinstance(args.facts, BaseModel) else args.facts
+        return {"facts": self._facts(facts, args.drop), "artifacts": artifacts, "drop": args.drop}
 
     def _labelled_facts(self, given: Iterable[FactArgument]) -> tuple[Fact, ...]:
         """Return the facts that a model gives, with the labels that they must have.
@@ -247,10 +261,13 @@ class MoveTools:
         return tuple(sorted({*labels, *self._labels.get(key, ())}))
 
 
-def require_apart(tools: Iterable[Tool]) -> None:
-    """Raise ToolsUnusable for a tool that has the name of a move."""
+def require_apart(tools: Iterable[Tool], edges: Iterable[Edge] | None = None) -> None:
+    """Raise ToolsUnusable for a tool that has the name of a move, and for an edge that has another's."""
+    named = {edge.tool for edge in edges or ()}
+    if taken := sorted(named & _RESERVED):
+        raise ToolsUnusable(f"{taken[0]} is the name of another move; give the handoff another `name`")
     for tool in tools:
-        if tool.name in _RESERVED or tool.name.startswith(TRANSFER):
+        if tool.name in _RESERVED or tool.name in named or tool.name.startswith(TRANSFER):
             raise ToolsUnusable(f"{tool.name} is the name of a move; call the tool something else")
 
 
@@ -268,13 +285,14 @@ def _require_readable(name: str, move: Move) -> None:
 
 
 def _offers(
-    turn: Turn, seen: PromptContext, handoffs: Container[str] | None, output_type: Any, remembers: bool
+    turn: Turn, seen: PromptContext, edges: Sequence[Edge] | None, output_type: Any, remembers: bool
 ) -> Iterator[_Offer]:
     """Yield the moves that can make sense in this turn, before the guard judges them."""
-    peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
     if turn.topology == "handoff":
-        yield from _passing_on(turn, peers, seen.back)
+        yield from _passing_on(turn, seen, edges)
     else:
+        handoffs = agents_of(edges)
+        peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
         yield from _for_tasks(turn, peers, output_type)
     if turn.task_name:
         if turn.topology == "supervised":
@@ -291,22 +309,28 @@ def _offers(
         yield _offer(ESCALATE, _ESCALATE_WORDS, EscalateArguments)
 
 
-def _passing_on(turn: Turn, peers: Iterable[AgentEntry], back: str | None) -> Iterator[_Offer]:
-    """Yield the moves of topology `handoff` that give the work on; `back` gets it by a hand-back."""
-    for peer in peers:
+def _passing_on(turn: Turn, seen: PromptContext, edges: Sequence[Edge] | None) -> Iterator[_Offer]:
+    """Yield the moves of topology `handoff` that give the work on."""
+    for peer in seen.peers:
         if peer.name in turn.path:
             continue  # the guard refuses it in any case: only `hand_back` gives work back
-        description = one_line(peer.description)
-        words = (
-            f"Give the work to {peer.name}: {description}"
-            if description
-            else f"Give the work to {peer.name}."
-        )
-        if turn.handoff.move == "hand_back" and peer.name == turn.handoff.from_agent:
-            words += _NEW_FACT
-        yield _offer(f"{TRANSFER}{peer.name}", words, transfer_form(peer.intents))
-    if back is not None:
-        yield _offer(HAND_BACK, _HAND_BACK_WORDS.format(back) + _NEW_FACT, HandBackArguments)
+        again = turn.handoff.move == "hand_back" and peer.name == turn.handoff.from_agent
+        for edge in (to(peer.name),) if edges is None else edges:
+            if edge.agent == peer.name:
+                yield _transfer(edge, peer, _NEW_FACT if again else "")
+    if seen.back is not None:
+        yield _offer(HAND_BACK, _HAND_BACK_WORDS.format(seen.back) + _NEW_FACT, HandBackArguments)
+
+
+def _transfer(edge: Edge, peer: AgentEntry, more: str) -> _Offer:
+    """Return the transfer by an edge; `more` is added to its description."""
+    description = one_line(peer.description)
+    words = (
+        f"Give the work to {peer.name}: {description}" if description else f"Give the work to {peer.name}."
+    )
+    form = transfer_form(peer.intents)
+    form = form if edge.form is None else carrying(form, edge.form)
+    return _Offer(ToolSpec(edge.tool, (edge.description or words) + more, schema_of(form)), form, edge)
 
 
 def _for_tasks(turn: Turn, peers: Sequence[AgentEntry], output_type: Any) -> Iterator[_Offer]:
@@ -327,6 +351,12 @@ def _for_tasks(turn: Turn, peers: Sequence[AgentEntry], output_type: Any) -> Ite
 
 def _offer(name: str, description: str, arguments: type[BaseModel]) -> _Offer:
     return _Offer(ToolSpec(name, description, schema_of(arguments)), arguments)
+
+
+def _in_form(given: BaseModel) -> tuple[FactArgument, ...]:
+    """Return the fields of a form that a model gave, a fact each."""
+    fields = given.model_dump(mode="json", by_alias=True, include=given.model_fields_set)
+    return tuple(FactArgument(key=key, value=value) for key, value in fields.items())
 
 
 def _artifacts(given: Iterable[ArtifactArgument]) -> tuple[Artifact, ...]:

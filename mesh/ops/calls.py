@@ -55,7 +55,10 @@ class CallEntry(msgspec.Struct, frozen=True, kw_only=True):
     usage: Cost | None = None
     prompt: PromptParts | None = None
     fixed: Any = None
-    """The fixed part of the prompt: instructions, tools, parameters; None if it was not kept."""
+    """The fixed part of the prompt: instructions, tools, parameters; None if it was not kept.
+
+    Instructions that the agent's code made for the round are from the journal.
+    """
 
 
 class RoundEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +104,7 @@ def _rounds(
     happened: Sequence[AnyEvent], steps: Sequence[JournaledStep], fixed: dict[tuple[str, str], Any]
 ) -> Iterator[RoundEntry]:
     failed = {(event.turn, event.round): event for event in happened if isinstance(event, TurnFailed)}
+    made: dict[str, str] = {}
     prices, before = prices_in(happened), Counter[tuple[str, str, str]]()
     for event in happened:
         work = event.work
@@ -116,7 +120,7 @@ def _rounds(
             at=event.at,
             version=next((step.record.version for step in own), ""),
             summary=work.handoff.summary,
-            calls=tuple(_calls(own, event.at, prices, before, fixed)),
+            calls=tuple(_calls(own, event.at, prices, before, fixed, made)),
             failure=None if broke is None else broke.error,
             again_at=None if broke is None else broke.retry_at,
         )
@@ -128,8 +132,13 @@ def _calls(
     prices: dict[str, Price],
     before: Counter[tuple[str, str, str]],
     fixed: dict[tuple[str, str], Any],
+    made: dict[str, str],
 ) -> Iterator[CallEntry]:
-    """Yield the calls of a round, each effect once."""
+    """Yield the calls of a round, each effect once.
+
+    Args:
+        made: gets and has, by journal, the newest instructions that code made.
+    """
     records = {step.name: step.record for step in steps if step.record.kind != FENCE}
     for step in steps:
         record = step.record
@@ -137,8 +146,13 @@ def _calls(
             continue
         intent = records.get(step.name.removesuffix(DONE)) if step.name.endswith(DONE) else None
         since, began = (began if intent is None else intent.at), record.at
+        if record.kind == "context" and isinstance(record.value, dict) and "instructions" in record.value:
+            made[step.journal] = str(record.value["instructions"])
         if record.kind not in SHOWN:
             continue
+        kept = None if record.prompt is None else fixed.get((step.agent, record.prompt.fixed))
+        if kept is not None and "instructions" not in kept and step.journal in made:
+            kept = {"instructions": made[step.journal], **kept}
         same = (step.journal, record.name, record.digest)
         before[same] += record.kind != "model"
         yield CallEntry(
@@ -155,7 +169,7 @@ def _calls(
             error=record.error,
             usage=None if record.usage is None else cost_of(record.usage, prices),
             prompt=record.prompt,
-            fixed=None if record.prompt is None else fixed.get((step.agent, record.prompt.fixed)),
+            fixed=kept,
         )
 
 
@@ -164,7 +178,7 @@ def _calls(
 
 def in_words(request: str, rounds: Sequence[RoundEntry]) -> Iterator[Line]:
     """Yield the rounds of a request, one line each, with their calls below."""
-    kept = set[str]()
+    kept = set[tuple[str, str]]()
     """Fixed parts that were already shown: most calls of an agent have the same."""
     for each in rounds:
         code = f", version {one_line(each.version)}" if each.version not in ("", "0") else ""
@@ -185,7 +199,7 @@ def in_words(request: str, rounds: Sequence[RoundEntry]) -> Iterator[Line]:
             yield Line(("     failed ", "red"), f"{one_line(each.failure.code)}{message}; {then}")
 
 
-def _call_in_words(call: CallEntry, agent: str, request: str, kept: set[str]) -> Iterator[Line]:
+def _call_in_words(call: CallEntry, agent: str, request: str, kept: set[tuple[str, str]]) -> Iterator[Line]:
     kind = "effect" if call.kind == "intent" else call.kind
     again = f"  attempt {call.attempt}" if call.attempt > 1 else ""
     spent = "" if call.usage is None else f"  {counted(call.usage.tokens, 'token')}"
@@ -205,15 +219,16 @@ def _call_in_words(call: CallEntry, agent: str, request: str, kept: set[str]) ->
         yield _value("result", as_text(call.result))
 
 
-def _prompt_in_words(call: CallEntry, agent: str, request: str, kept: set[str]) -> Iterator[Line]:
+def _prompt_in_words(call: CallEntry, agent: str, request: str, kept: set[tuple[str, str]]) -> Iterator[Line]:
     assert call.prompt is not None
     fixed = call.prompt.fixed
-    if fixed in kept:
+    same = (fixed, str((call.fixed or {}).get("instructions")))
+    if same in kept:
         yield _value("prompt", f"the fixed part {short(fixed, 12)} as above")
     elif call.fixed is None:
         yield _value("prompt", f"its fixed part {short(fixed, 12)} was not kept")
     else:
-        kept.add(fixed)
+        kept.add(same)
         yield _value("prompt", f"fixed part {short(fixed, 12)}: {as_json_text(call.fixed)}")
     whole = f"mesh agent prompt {agent} --request {request}"
     yield _value("brief", f"{short(call.prompt.brief, 12)}; with the transcript: {whole}")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from mesh.agent._execution import Execution
 from mesh.agent._executor import encode_or_fail
 from mesh.agent._journal import Produce
-from mesh.agent._steps import Given, RoundKey, digest_of, given, key_of, prompt_of
+from mesh.agent._steps import Given, RoundKey, digest_of, given, key_of, prompt_of, to_json
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded, TurnError
 from mesh.agent.tools import Tool
@@ -136,6 +136,10 @@ class RecordedExecution(Execution):
             raise self.journal.stop(NoRecord(wanted))
 
         return await super().model(name, prompt, no_record, kind, **rest)
+
+    async def set_up(self, made: Mapping[str, Any]) -> Any:
+        await super().set_up(made)
+        return to_json(made)
 
     def _compare(self, name: str, known: Record, parts: Any, step: OwnStep | None) -> None:
         """Note if another model is asked, or with other parameters. A file of rules replied for any model."""

@@ -95,3 +95,26 @@ async def test_a_models_call_has_its_prompt_and_its_reply(office: Office, stage:
     assert "reply: It was sent." in told
     assert "vendor's id: msg_7" in told
     assert f"mesh agent prompt a --request {request}" in told
+
+
+async def test_instructions_that_code_made_for_a_round_are_shown(office: Office, stage: Stage) -> None:
+    def made(turn: Turn) -> str:
+        return f"Try {len(turn.failures) + 1} of 2."
+
+    @tool
+    async def stumble() -> None:
+        """Fail."""
+        raise Retry("not yet", after_s=0.01)
+
+    with driven_by(StrictModel(calls(("stumble", {})), says("done"))):
+        await stage.runtime(ClaudeAgent("a", instructions=made, tools=[stumble]))
+        client = await stage.client()
+        request = await client.submit("do it")
+        assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
+
+    said = await office.mesh("request", "calls", request, "--json", who="audit")
+    models = [call for each in json.loads(said.out) for call in each["calls"] if call["kind"] == "model"]
+    assert [call["fixed"]["instructions"] for call in models] == ["Try 1 of 2.", "Try 2 of 2."]
+    assert models[0]["prompt"]["fixed"] == models[1]["prompt"]["fixed"]  # kept once
+    told = (await office.mesh("request", "calls", request, who="audit")).out
+    assert told.count("of 2.") == len(models)
