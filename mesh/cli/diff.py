@@ -7,15 +7,13 @@ import click
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import READERS, Option, Where, framed, one_of
-from mesh.cli.output import as_json_text, emit, paged, say, show_lines, table
+from mesh.cli.output import emit, paged, say, show_lines, table
 from mesh.errors import BusError, MeshError, UsageWrong
-from mesh.ops.diff import CourseEntry, CoursePair, FieldChange, RequestDiff
+from mesh.ops.diff import CourseEntry, RequestDiff, change_in_words, entry_in_words
 from mesh.ops.words import heading
-from mesh.service.printable import counted, short
+from mesh.service.printable import counted
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire.ids import is_request_id
-
-_VALUE_CHARS = 80
 
 Side = tuple[str, int | None]
 """A request's id, its beginning or a file; and the event up to which it is compared."""
@@ -96,38 +94,11 @@ def _show(found: RequestDiff, one: Timeline, other: Timeline) -> None:
     for name, told in (("A", one), ("B", other)):
         line = heading(told)
         show_lines(type(line)((f"{name}  ", "bold"), *line.parts))
-    say(f"first divergence: {_change(found.first)}")
+    say(f"first divergence: {change_in_words(found.first)}")
     for change in found.fields[1:]:
-        say(f"  then {_change(change)}")
-    table(("A", "", "B"), [(_words(row.a), _mark(row), _words(row.b)) for row in found.rows])
-
-
-def _change(change: FieldChange) -> str:
-    places = [
-        f"event {n} of {name}" if n is not None else f"the end of {name}"
-        for name, n in (("A", change.a), ("B", change.b))
-    ]
-    where = f"event {change.a}" if change.a == change.b else " and ".join(places)
-    return f"{change.field} at {where}: {_value(change.was)} → {_value(change.now)}"
-
-
-def _value(value: object) -> str:
-    if value is None or value == {}:
-        return "nothing"
-    return short(value if isinstance(value, str) else as_json_text(value), _VALUE_CHARS)
-
-
-def _mark(row: CoursePair) -> str:
-    """Return the sign that `sdiff` shows between two lines."""
-    if row.a is None or row.b is None:
-        return "<" if row.b is None else ">"
-    return "|" if row.differs else ""
+        say(f"  then {change_in_words(change)}")
+    table(("A", "", "B"), [(_words(row.a), row.mark, _words(row.b)) for row in found.rows])
 
 
 def _words(each: CourseEntry | None) -> str:
-    if each is None:
-        return ""
-    arrow = "✗" if each.verdict == "refused" else "→"
-    between = each.giver if each.target is None else f"{each.giver} {arrow} {each.target}"
-    why = each.rule or each.code
-    return f"{each.n} {between} {each.move}" + (f": {why}" if why else "")
+    return "" if each is None else f"{each.n} {entry_in_words(each)}"

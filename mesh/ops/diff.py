@@ -14,9 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from mesh.ops.words import OF_TASKS
+from mesh.service.printable import as_text, short
 from protocol.views.timeline import Timeline, TimelineEntry
 
 CLIENT = "client"
+_VALUE_CHARS = 80
 
 
 class CourseEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,20 @@ class CoursePair(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_same(self) -> bool:
         return self.a is not None and self.b is not None and not self.differs
+
+    @property
+    def mark(self) -> str:
+        """Return the sign that `sdiff` shows between two lines."""
+        if self.a is None or self.b is None:
+            return "<" if self.b is None else ">"
+        return "|" if self.differs else ""
+
+    @property
+    def changes(self) -> "tuple[FieldChange, ...]":
+        """Return what differs if both requests have the place; of facts only those that differ."""
+        if self.a is None or self.b is None:
+            return ()
+        return tuple(_changes(self.a, self.b, self.differs))
 
 
 class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,3 +251,29 @@ def _aligned(
 def _pair(a: CourseEntry | None, b: CourseEntry | None, fields: Sequence[str]) -> CoursePair:
     differs = () if a is None or b is None else tuple(each.field for each in _changes(a, b, fields))
     return CoursePair(a=a, b=b, differs=differs)
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def change_in_words(change: FieldChange) -> str:
+    """Return a difference in one line: which field, at which events, from what to what."""
+    places = [
+        f"event {n} of {name}" if n is not None else f"the end of {name}"
+        for name, n in (("A", change.a), ("B", change.b))
+    ]
+    where = f"event {change.a}" if change.a == change.b else " and ".join(places)
+    return f"{change.field} at {where}: {value_in_words(change.was)} → {value_in_words(change.now)}"
+
+
+def value_in_words(value: object) -> str:
+    """Return the value of a field, cut to a few words."""
+    return "nothing" if value is None or value == {} else short(as_text(value), _VALUE_CHARS)
+
+
+def entry_in_words(each: CourseEntry) -> str:
+    """Return who moved, how, and why not: `a ✗ b transfer: cycle`."""
+    arrow = "✗" if each.verdict == "refused" else "→"
+    between = each.giver if each.target is None else f"{each.giver} {arrow} {each.target}"
+    why = each.rule or each.code
+    return f"{between} {each.move}" + (f": {why}" if why else "")

@@ -20,7 +20,7 @@ from mesh.ops.log import checked_id
 from mesh.service.printable import short
 from mesh.ui import Keys, Options
 from mesh.ui.security import Security, Visit
-from mesh.ui.story import environment
+from mesh.ui.story import Stories, environment
 
 
 class ReadOnly(MeshError, code="ui.read_only"):
@@ -50,6 +50,7 @@ class Page:
         """Connect. Raises as `Access.connect`."""
         self.bus = await self._stack.enter_async_context(await self.keys.reader.connect())
         """A viewer's or an operator's connection, for everything that is shown."""
+        self.stories = Stories(self.bus)
         feed = IndexFeed(self.bus, self.options.store, anew=self.options.rebuild)
         self.feed = await self._stack.enter_async_context(feed)
         feeding = asyncio.create_task(self.feed.run())

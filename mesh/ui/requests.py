@@ -31,7 +31,7 @@ from mesh.ops.where import NAMES, TAGGED, Clause, clauses_in, filter_from, text_
 from mesh.ui.drawing.scene import mermaid, scene
 from mesh.ui.page import Page, is_piece, number
 from mesh.ui.security import Visit
-from mesh.ui.story import Stories, as_html, pictures, standing
+from mesh.ui.story import as_html, pictures, standing
 from protocol.wire.events import Verdict, type_of
 from protocol.wire.ids import submitter_of
 
@@ -102,7 +102,7 @@ ROUNDS = 20
 
 
 def request_routes(page: Page) -> list[Route]:
-    stories = Stories(page.bus)
+    stories = page.stories
 
     async def one(request: Request) -> Response:
         name = request.path_params["request"]

@@ -17,6 +17,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.errors import NotFound
 from mesh.ops import log
+from mesh.ops.diff import entry_in_words, value_in_words
 from mesh.ops.journals import journals_of
 from mesh.ops.roster import with_served
 from mesh.ops.words import channel, code_of, details, numbered, waits
@@ -216,7 +217,7 @@ def environment() -> Environment:
         finalize=_harmless,
     )
     filters = (when, short, given, code_of, money, pretty, shown, clock, day, lasting, unquoted)
-    made.filters |= {each.__name__: each for each in filters}
+    made.filters |= {each.__name__: each for each in (*filters, entry_in_words, value_in_words)}
     functions = (numbered, details, firsts, closing, flat, waits, channel)
     made.globals |= {"parts": named_parts} | {each.__name__: each for each in functions}
     return made

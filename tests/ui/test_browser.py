@@ -26,6 +26,8 @@ VIEWS = {
     "requests": "/requests",
     "request": "/requests/{refund}",
     "request-open": "/requests/{open}",
+    "diff": "/requests/{refund}/diff/{failed}",
+    "diff-with": "/requests/{refund}/diff",
     "event": "/requests/{refund}/events/2",
     "people": "/people",
     "escalation": "/people/{escalated}",
@@ -174,7 +176,7 @@ async def test_a_fork_and_its_request_lead_to_each_other(
         await tab.check_fits()
         await page.locator("main header").get_by_role("link", name=old).click()
         await expect(page.locator("#slider output")).to_have_text("3 of 9")  # where the fork began
-        back = page.locator("main header").get_by_role("link", name=new)
+        back = page.locator("main header").get_by_role("link", name=new, exact=True)
 
         async def is_linked() -> bool:
             await page.reload()  # the list of requests reads the log behind it
@@ -185,6 +187,10 @@ async def test_a_fork_and_its_request_lead_to_each_other(
         await tab.check_accessible()
         await back.click()
         await expect(page.locator("p.id")).to_have_text(new)
+        await page.locator("main header").get_by_role("link", name="side by side", exact=True).click()
+        await page.wait_for_url(f"**/requests/{old}/diff/{new}")
+        await expect(page.locator("#first + p")).to_contain_text("target at event 0: triage → refunds")
+        await expect(page.locator("tr.differs ins").first).to_have_text("refunds")
 
 
 async def test_a_download_opens_by_itself_and_is_as_accessible(
