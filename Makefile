@@ -15,6 +15,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--quiet --custom-compile-command "make constraints"
 
+# All but other SDKs of agents.
+IMAGE := --extra artifacts --extra claude --extra frames --extra mcp --extra openai --extra otel \
+	--extra prices --extra server --extra ui
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test nightly mutants drill check format lint types imports wheel bench site schema constraints clean
 
@@ -67,7 +71,7 @@ schema: $(ENV) ## Write the JSON schemas of the wire contract, and what clients/
 
 constraints: $(ENV) ## Pin the dependencies anew: UPGRADE=1 moves them to their newest versions
 	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --group dev --all-extras --output-file constraints.txt
-	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group build --all-extras \
+	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group build $(IMAGE) \
 		--output-file deploy/requirements.txt
 	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group build --extra server \
 		--output-file requirements-demo.txt

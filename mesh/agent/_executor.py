@@ -58,6 +58,8 @@ from protocol.wire.moves import Move
 _log = get_logger(__name__)
 
 VERSION_AGAIN_S = 1.0
+UNJOURNALED_S = 5.0
+"""Code that works for longer (s) and journals nothing is worth a warning: after a crash it does all again."""
 FRESH_S = 1.0
 """A delivery younger than this (s) needs no lookup: a notice of its end has come, or is on its way."""
 
@@ -82,6 +84,7 @@ class Executor:
         self._heartbeats = Alarms(lambda: around.fleet.heartbeat_s)
         self._beginnings = Alarms(lambda: BEGAN_S)
         self._notes = SecondCount()
+        self._empty_journals = EmptyJournals(agent.name)
         self._build = own_build()
 
     async def execute(self, message: Message, key: RoundKey, work: Assignment, trace: str) -> None:
@@ -271,6 +274,7 @@ class Executor:
 
     async def _run_to_end(self, round_: Execution) -> Move:
         """Run the agent's code, and wait for the effects that it left running. Raises its errors."""
+        began = self._empty_journals.now()
         try:
             move = await self._agent(Turn(round_))
         except Exception:
@@ -278,6 +282,7 @@ class Executor:
                 await round_.journal.finish()
             raise
         await round_.journal.finish()
+        self._empty_journals.watch(began, steps=round_.journal.tally.steps)
         return move
 
     def _ended(self, proposal: Proposal, error: Exception | None) -> Proposal:
@@ -300,6 +305,30 @@ def open_since(message: Message) -> float:
     """
     age_s = time.time() - message.stored_us / 1e6
     return time.monotonic() - age_s if age_s >= 0 else -math.inf
+
+
+class EmptyJournals:
+    """Warns once of an agent whose code works for seconds and has no steps.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, agent: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._agent, self.now = agent, now
+        self._was_reported = False
+
+    def watch(self, began: float, *, steps: int) -> None:
+        """Warn if code that began then (monotonic s) made no steps until now."""
+        took_s = self.now() - began
+        if steps or took_s < UNJOURNALED_S or self._was_reported:
+            return
+        self._was_reported = True
+        hint = (
+            "after a crash all of it is done again: call tools with `turn.call` and models with "
+            "`turn.model`, or wrap an agent of another SDK with `mesh.adapters`"
+        )
+        _log.warning("nothing_journaled", agent=self._agent, took_s=round(took_s, 1), hint=hint)
 
 
 class _Heart:

@@ -44,6 +44,7 @@ from mesh.model.arguments import (
 from mesh.model.edges import TRANSFER, Edge, agents_of, to
 from mesh.model.port import ToolCall, ToolSpec
 from mesh.model.prompt import PromptContext, context_now, one_line
+from mesh.model.results import as_text
 from protocol.wire import codec
 from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry
@@ -141,9 +142,11 @@ class MoveTools:
             for each in args.facts
         )
 
-    def answered(self, words: str) -> Move:
-        """Return the move made by a reply without a call: the answer, or a task's result."""
-        return self._delivered(words, words) if self._turn.task_name else self._turn.complete(words)
+    def answered(self, answer: Any) -> Move:
+        """Return the move made by an answer, words or a value: the request's answer, or a task's result."""
+        if not self._turn.task_name:
+            return self._turn.complete(answer)
+        return self._delivered(answer if isinstance(answer, str) else as_text(answer), answer)
 
     def _delivered(self, summary: str, answer: Any, facts: tuple[Fact, ...] = (), **more: Any) -> Move:
         """Return the delivery of a task whose result is an answer."""

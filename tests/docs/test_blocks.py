@@ -20,6 +20,7 @@ RUN: dict[str, dict[str, str]] = {
         "console": "docs/test_readme.py",  # and packaging/test_wheel.py
         "python title": "docs/test_readme.py",
     },
+    "docs/adapters.md": {"python title": "adapters/test_page.py"},
     "agents/README.md": {"console": "system/test_demo_trees.py"},
     "clients/node/README.md": {"console": NODE, "js title": NODE},
     "deploy/README.md": dict.fromkeys(

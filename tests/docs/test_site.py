@@ -29,7 +29,7 @@ PAGES = {
 """Pages that are done as they say: how many commands and blocks of Python each has."""
 REFERENCE = {
     name: import_module(f"mesh.{name}")
-    for name in ("agent", "artifacts", "client", "mcp", "model", "testing")
+    for name in ("adapters", "agent", "artifacts", "client", "mcp", "model", "testing")
 }
 """The pages of the Python reference, and the module that each is of."""
 IN_MODEL = {"ContextWindow", "Flaw", "Supervisor", "Swarm"}

@@ -91,6 +91,7 @@ def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
 SKELETON = {
     "agents/support.py": "import mesh",
     "mesh/__init__.py": "import mesh.agent",
+    "mesh/adapters/__init__.py": "import mesh.model, pydantic_ai",
     "mesh/agent/__init__.py": "import mesh.artifacts, mesh.bus, mesh.model, protocol.wire.ids",
     "mesh/agent/turn.py": "",
     "mesh/artifacts/__init__.py": "import mesh.bus, obstore",
@@ -144,6 +145,8 @@ BREAKS = {
     "an-agent-calls-the-vendor": ("mesh/agent/__init__.py", "import anthropic", "vendors"),
     "another-vendor-is-called": ("mesh/model/__init__.py", "import anthropic", "vendors"),
     "the-loop-calls-openai": ("mesh/model/__init__.py", "import openai", "vendors"),
+    "the-loop-knows-another-sdk": ("mesh/model/__init__.py", "import pydantic_ai", "adapters"),
+    "a-model-needs-an-adapter": ("mesh/model/__init__.py", "import mesh.adapters", "rooms"),
     "an-operators-api-prints": ("mesh/ops/__init__.py", "import mesh.cli", "cli"),
     "an-operators-api-serves": ("mesh/ops/__init__.py", "import starlette", "page"),
     "an-operators-api-knows-the-page": ("mesh/ops/__init__.py", "import mesh.ui", "ui"),

@@ -15,6 +15,9 @@ DEVELOPMENT = ROOT / "constraints.txt"
 IMAGE = ROOT / "deploy" / "requirements.txt"
 DEMO = ROOT / "requirements-demo.txt"
 
+ADAPTERS = {"pydantic-ai"}
+"""Extras for other SDKs of agents, which the image does not have."""
+
 with (ROOT / "pyproject.toml").open("rb") as _file:
     PYPROJECT: dict[str, Any] = tomllib.load(_file)
 
@@ -43,11 +46,14 @@ def asked_for(*groups: str, extras: tuple[str, ...] = ()) -> list[Requirement]:
     return [Requirement(text) for text in (*project["dependencies"], *wanted, *grouped)]
 
 
+IN_IMAGE = tuple(PYPROJECT["project"]["optional-dependencies"].keys() - ADAPTERS)
+
+
 @pytest.mark.parametrize(
     ("path", "groups", "extras"),
     [
         pytest.param(DEVELOPMENT, ("build", "dev"), (), id="development"),
-        pytest.param(IMAGE, ("build",), (), id="image"),
+        pytest.param(IMAGE, ("build",), IN_IMAGE, id="image"),
         pytest.param(DEMO, ("build",), ("server",), id="demo"),
     ],
 )
@@ -69,6 +75,12 @@ def test_the_build_backend_is_pinned_so_that_building_fetches_nothing() -> None:
 @pytest.mark.parametrize("path", [IMAGE, DEMO], ids=["image", "demo"])
 def test_the_versions_are_those_that_are_tested(path: Path) -> None:
     assert pins(path).items() <= pins(DEVELOPMENT).items()
+
+
+def test_the_image_has_no_other_sdk_of_agents() -> None:
+    known = PYPROJECT["project"]["optional-dependencies"]
+    sdks = {canonicalize_name(Requirement(text).name) for extra in ADAPTERS for text in known[extra]}
+    assert not sdks & pins(IMAGE).keys()
 
 
 def test_the_demo_takes_no_tools() -> None:

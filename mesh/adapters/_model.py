@@ -1,0 +1,92 @@
+"""A model of another SDK behind our port: one call of it, for the journal, the budget and the prices."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mesh.agent._rate_limit import HeldBack, limiter_of
+from mesh.agent.errors import TurnError
+from mesh.model.parts import encodable
+from mesh.model.port import Hear, Model, Prompt, Reply
+from mesh.model.vendor import TIMEOUT_S, ModelRefused, ModelRetry, ModelThrottled
+
+TOO_FAST = frozenset({429, 529})
+PASSING = frozenset({408, 409})
+
+Ask = Callable[[Hear | None], Awaitable[Reply]]
+"""Asks the model once. It passes on text as it comes, if the SDK streams."""
+
+
+class ForeignModel(Model):
+    """A model that its SDK asks.
+
+    Args:
+        mode: the model's id.
+        provider, address: its vendor, and the host where it is asked; empty if unknown.
+        ask: asks it once.
+        failure: returns what an error of the SDK means for the turn; None for any other error.
+    """
+
+    is_billed = True
+
+    def __init__(
+        self,
+        mode: str,
+        ask: Ask,
+        failure: Callable[[Exception], TurnError | None],
+        *,
+        provider: str = "",
+        address: str = "",
+    ) -> None:
+        self.mode, self.provider, self._address = mode, provider, address
+        self._ask, self._failure = ask, failure
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        """Ask, within this process's limits. Raises as the port says, and errors of the SDK's own code."""
+        limiter, heard = limiter_of(self.mode), False
+
+        def on_text(text: str | None) -> None:
+            nonlocal heard
+            heard = heard or bool(text)
+            if hear is not None:
+                hear(None if text is None else encodable(text))
+
+        try:
+            async with limiter.room(TIMEOUT_S) as permit:
+                try:
+                    reply = await self._ask(None if hear is None else on_text)
+                except Exception as error:
+                    failure = self._failure(error)
+                    if heard and hear is not None:
+                        hear(None)  # it is no part of a reply
+                    if failure is None:
+                        raise
+                    if isinstance(failure, ModelThrottled):
+                        failure.after_s = limiter.refused(permit, failure.after_s)
+                    raise failure from error
+                limiter.answered(permit)
+                return reply
+        except HeldBack as held:
+            raise ModelThrottled(str(held), after_s=held.after_s) from held
+
+
+def failure_of_status(status: int, text: str, after_s: float | None = None) -> TurnError:
+    """Return what a vendor's HTTP status means for the turn.
+
+    Args:
+        text: what the vendor said, without secrets.
+        after_s: the pause that it asked for.
+    """
+    if status in TOO_FAST:
+        return ModelThrottled(text, after_s=after_s)
+    if status in PASSING or status >= 500:
+        return ModelRetry(text, after_s=after_s)
+    return ModelRefused(text)
+
+
+def json_kind(value: Any) -> str:
+    """Stand in for a value that has no JSON form, the same in every process."""
+    return f"<{type(value).__qualname__}>"

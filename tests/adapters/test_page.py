@@ -1,0 +1,35 @@
+"""docs/adapters.md: its examples run."""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pydantic_ai import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
+
+from mesh.testing import FleetHarness, InMemoryGuard, fleet_of
+from tests.docs.pages import blocks, read, written
+
+PAGE = read("adapters.md")
+
+
+@pytest.fixture
+def billing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Give the page's module."""
+    assert "billing.py" in written(list(blocks(PAGE)), tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("billing")
+    del sys.modules["billing"]
+
+
+async def test_the_example_of_pydantic_ai_asks_for_an_approval_and_refunds(billing: ModuleType) -> None:
+    call = ModelResponse(parts=[ToolCallPart("refund", {"order": 7, "cents": 500})])
+    replies = iter([call, ModelResponse(parts=[TextPart("Done.")])])
+    with billing.existing.override(model=FunctionModel(lambda *_: next(replies))):
+        walk = FleetHarness(InMemoryGuard(fleet_of("billing", "triage")), {"billing": billing.billing})
+        await walk.go("Refund order 7", replies=[True])
+    assert walk.answer == "Done."
+    assert 'billing asks for approval: refund {"order":7,"cents":500}' in str(walk)
