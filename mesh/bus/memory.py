@@ -1,8 +1,8 @@
 """Conversations' memory on the bus: the answers in LOG, and the records derived from them.
 
-Each client has its own stream, `MEM-<client>`: one record for each fact, one for each order to forget, and
-one for the sequence in LOG up to which all answers are in the records. Guards write them; a client reads its
-own. Records may lag behind LOG, so decisions read both.
+Each client has its own stream, `MEM-<client>`: one record for each fact, one for each order to forget, one
+for who spoke last in a conversation, and one for the sequence in LOG up to which everything is in the
+records. Guards write them; a client reads its own. Records may lag behind LOG, so decisions read both.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from mesh.bus.event_log import STREAM as LOG
 from mesh.bus.reader import StoredMessage, batch, every, following, get, last
 from mesh.bus.streams import memory_of
 from mesh.errors import LogUnreadable, SequenceConflict
-from protocol.domain.memory import MemoryEntry, left_by, supersedes
+from protocol.domain.memory import MemoryEntry, left_by, speaker_in, supersedes
 from protocol.wire import codec, subjects
 from protocol.wire.errors import Malformed, UnknownEvent
-from protocol.wire.events import TYPES, VERSION, FactsWithheld, RequestCompleted, type_of
+from protocol.wire.events import TYPES, VERSION, FactsWithheld, RequestCompleted, TurnSuspended, type_of
 from protocol.wire.ids import NOBODY
-from protocol.wire.records import MemoryFolded, MemoryForgotten, MemoryRecord
+from protocol.wire.records import MemoryFolded, MemoryForgotten, MemoryRecord, MemorySpeaker
 
 _ATTEMPTS = 8
 _AGAIN_S = 0.02
@@ -73,7 +73,7 @@ def _memory(found: list[StoredMessage]) -> Memory:
     for each in found:
         kind, conversation = _kind_of(each.subject), each.subject.rpartition(".")[0]
         entry = codec.readable(each.data, kind)
-        if kind is MemoryFolded or isinstance(entry, MemoryFolded):
+        if kind is MemoryFolded or kind is MemorySpeaker or isinstance(entry, MemoryFolded | MemorySpeaker):
             continue
         if entry is None:
             unreadable[each.subject] = conversation
@@ -87,22 +87,35 @@ def _memory(found: list[StoredMessage]) -> Memory:
     return Memory(shown, tuple(unreadable), bool(closed))
 
 
-def _kind_of(subject: str) -> type[MemoryEntry | MemoryFolded]:
+def _kind_of(subject: str) -> type[MemoryEntry | MemorySpeaker | MemoryFolded]:
     *_, conversation, name = subject.split(".")
     if conversation == NOBODY:
-        return MemoryFolded
+        return MemoryFolded if name == NOBODY else MemorySpeaker
     return MemoryForgotten if name.startswith(NOBODY) else MemoryRecord
 
 
-async def write_record(bus: Bus, client: str, record: MemoryRecord) -> None:
-    """Write a record, unless there is one of a later answer. Idempotent.
+async def last_speaker(bus: Bus, client: str, conversation: str) -> MemorySpeaker | None:
+    """Return the record of who spoke last, as the stream's leader has it; None if there is none.
+
+    Raises BusError.
+    """
+    found = await last(bus, memory_of(client), subjects.speaker(client, conversation), leader=True)
+    return None if found is None else codec.readable(found.data, MemorySpeaker)
+
+
+async def write_record(bus: Bus, client: str, record: MemoryRecord | MemorySpeaker) -> None:
+    """Write a record, unless there is one of a later event. Idempotent.
 
     Raises BusError, and SequenceConflict if other guards were faster every time.
     """
-    subject, body = subjects.memory(client, record.conversation, record.key), msgspec.json.encode(record)
+    body = msgspec.json.encode(record)
+    if isinstance(record, MemoryRecord):
+        subject = subjects.memory(client, record.conversation, record.key)
+    else:
+        subject = subjects.speaker(client, record.conversation)
     for left in reversed(range(_ATTEMPTS)):
         found = await get(bus, memory_of(client), subject)
-        current = None if found is None else codec.readable(found.data, MemoryRecord)
+        current = None if found is None else codec.readable(found.data, type(record))
         if not supersedes(record, current):
             return
         try:
@@ -170,14 +183,14 @@ async def set_back(bus: Bus, client: str, end: int) -> None:
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """The fields that tell if an event is an answer that leaves facts."""
+    """The fields that tell if a conversation remembers something of an event."""
 
     type: str
     v: int
     conversation: str | None = None
 
 
-_ANSWER = type_of(RequestCompleted)
+_REMEMBERED = frozenset({type_of(RequestCompleted), type_of(TurnSuspended)})
 _TYPES = frozenset(TYPES.values())
 
 
@@ -193,7 +206,7 @@ async def newer_than(bus: Bus, client: str, seq: int) -> AsyncIterator[StoredMes
 
 
 def leaves_to(stored: StoredMessage) -> str | None:
-    """Return the conversation to which a client's event leaves facts; None if it leaves none.
+    """Return the conversation that remembers something of a client's event; None if none does.
 
     Raises Malformed for bytes that are not an event, UnknownEvent for a type or form unknown to this build.
     """
@@ -203,15 +216,19 @@ def leaves_to(stored: StoredMessage) -> str | None:
     codec.check_form(head.type, head.v)
     if head.v != VERSION or head.type not in _TYPES:
         raise UnknownEvent(head.type, head.v)
-    return head.conversation if head.type == _ANSWER else None
+    return head.conversation if head.type in _REMEMBERED else None
 
 
-async def left_in(bus: Bus, stored: StoredMessage) -> tuple[MemoryRecord, ...]:
-    """Return what an answer leaves to its conversation (see `leaves_to`).
+async def left_in(bus: Bus, stored: StoredMessage) -> tuple[MemoryRecord | MemorySpeaker, ...]:
+    """Return what an answer or a question leaves to its conversation (see `leaves_to`).
 
     Raises BusError, ProtocolError, and LogUnreadable if the facts are not in the event before it.
     """
     answer = codec.decode_event(stored.data)
+    speaker = speaker_in(answer, stored.seq, stored.at)
+    spoken = () if speaker is None else (speaker,)
+    if isinstance(answer, TurnSuspended):
+        return spoken
     before = await last(bus, LOG, subjects.evt(NOBODY, answer.request), leader=True)
     if before is None:
         return ()  # the log has dropped it, and will drop the answer next
@@ -222,4 +239,4 @@ async def left_in(bus: Bus, stored: StoredMessage) -> tuple[MemoryRecord, ...]:
         and (kept.n, kept.cause) == (answer.n - 1, answer.cause)
     ):
         raise LogUnreadable(answer.request, f"what the answer at {stored.seq} leaves is not before it")
-    return left_by(answer, kept, stored.seq, stored.at)
+    return (*left_by(answer, kept, stored.seq, stored.at), *spoken)

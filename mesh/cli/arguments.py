@@ -183,6 +183,11 @@ _submit_options = together(
     click.option(
         "--conversation", help="A name that groups it with other requests; it begins with what they left."
     ),
+    click.option(
+        "--continue-with",
+        type=click.Choice(["last", "entry"]),
+        help="Who gets it without --to: the agent that spoke last in the conversation, or the entry agent.",
+    ),
     budget_option("The most it may spend: {}."),
     _option(seconds_in, "--within", help="How long it may take: 90s, 10m, 2h, 1d."),
     _option(_deadline, "--deadline", help="When it must be done: a time (ISO-8601)."),
@@ -217,5 +222,7 @@ def _submit(options: dict[str, Any]) -> Submit:
         budget=options.pop("budget"),
         must_carry=options.pop("must_carry"),
     )
-    names = ("text", "to", "intent", "facts", "artifacts", "policy", "conversation")
+    if options["continue_with"] == "last" and options["conversation"] is None:
+        raise UsageWrong("--continue-with last needs a --conversation")
+    names = ("text", "to", "intent", "facts", "artifacts", "policy", "conversation", "continue_with")
     return Submit(constraints=constraints, **{name: options.pop(name) for name in names})

@@ -21,8 +21,6 @@ from mesh.client.follow import AgentNote, Following
 from mesh.errors import NotFound
 from mesh.service.printable import one_line
 from protocol.wire.commands import Submit
-from protocol.wire.events import RequestRefused
-from protocol.wire.handoff import Rule
 from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.records import LiveNote
 
@@ -47,8 +45,8 @@ class _Interrupted(Exception):
 async def chat(where: Where, *, to: str | None, conversation: str | None, policy: str) -> None:
     """Talk to the fleet, a line a message.
 
-    The next message goes to the agent that answered last. Agents with `transcript=` see what was said. Ctrl-C
-    cancels the message that is under way; at the prompt, it ends the chat, and so does Ctrl-D.
+    The next message goes to the agent that answered or asked last. Agents with `transcript=` see what was
+    said. Ctrl-C cancels the message that is under way; at the prompt, it ends the chat, and so does Ctrl-D.
     """
     if conversation is not None:
         await _show_earlier(where, conversation)
@@ -86,8 +84,6 @@ class Conversation:
     def __init__(self, client: Client, conversation: str, policy: str, to: str | None) -> None:
         self._client, self._conversation, self._policy = client, conversation, policy
         self._to = to
-        self._answered = False
-        """True if `_to` is the agent that answered last, and not the one that was asked for."""
         self._lines = _lines()
         self._asking = asyncio.Lock()
         self._waiting: asyncio.Future[Any] | None = None
@@ -137,6 +133,7 @@ class Conversation:
             to=None if self._to is None else AgentName(self._to),
             policy=self._policy,
             conversation=self._conversation,
+            continue_with="last",
         )
         try:
             outcome = await self._interruptible(self._ended(request, wanted, view))
@@ -146,16 +143,9 @@ class Conversation:
             if isinstance(stopped, EOFError):
                 raise
             return
-        refusal = outcome.event.refusal if isinstance(outcome.event, RequestRefused) else None
-        gone = refusal is not None and refusal.rule in (Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE)
-        if gone and self._answered:
-            note(f"{self._to} cannot go on: {outcome.reason}; it goes to the entry agent")
-            self._to, self._answered = None, False
-            await self._message(text)
-            return
         view.conclude(outcome)
-        if outcome.agent and outcome.status == "completed":
-            self._to, self._answered = outcome.agent, True
+        if outcome.status != "refused":
+            self._to = None  # from now on it goes to whoever spoke last
 
     async def _ended(self, request: RequestId, wanted: Submit, view: "View") -> Outcome:
         """Return how a message ended, with replies typed at the terminal."""

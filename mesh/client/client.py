@@ -37,7 +37,7 @@ from mesh.telemetry import tracing
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, ReplyToAsk, Submit, asked_for
 from protocol.wire.handoff import Artifact, Constraints
-from protocol.wire.ids import AgentName, RequestId, TurnId, request_id
+from protocol.wire.ids import AgentName, ContinueWith, RequestId, TurnId, request_id
 from protocol.wire.records import Notice
 
 _log = get_logger(__name__)
@@ -143,6 +143,7 @@ class Client:
         constraints: Constraints | None = None,
         policy: str = "default",
         conversation: str | None = None,
+        continue_with: ContinueWith | None = None,
         rerun_of: str | None = None,
         request: str | None = None,
         answer_type: None = None,
@@ -160,6 +161,7 @@ class Client:
         constraints: Constraints | None = None,
         policy: str = "default",
         conversation: str | None = None,
+        continue_with: ContinueWith | None = None,
         rerun_of: str | None = None,
         request: str | None = None,
         answer_type: type[T],
@@ -176,6 +178,7 @@ class Client:
         constraints: Constraints | None = None,
         policy: str = "default",
         conversation: str | None = None,
+        continue_with: ContinueWith | None = None,
         rerun_of: str | None = None,
         request: str | None = None,
         answer_type: Any = None,
@@ -186,6 +189,8 @@ class Client:
             facts: values by key, or `Fact`s with labels. Values may be pydantic objects, dataclasses and
                 structs.
             conversation: the request begins with the facts that this client's earlier requests left in it.
+            continue_with: without `to`, whether the agent that spoke `last` in the conversation gets it, or
+                the `entry` agent; by default the policy decides.
             rerun_of: the request that this one repeats; only recorded and shown.
             request: an id made earlier. The same id with the same content is the same request, so a caller
                 may try again after an OutcomeUnknown.
@@ -201,6 +206,7 @@ class Client:
             constraints=constraints or Constraints(),
             policy=policy,
             conversation=conversation,
+            continue_with=continue_with,
             rerun_of=None if rerun_of is None else RequestId(rerun_of),
         )
         return await self.submit_whole(submit, request=request, answer_type=answer_type)

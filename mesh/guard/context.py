@@ -36,13 +36,14 @@ from mesh.bus.stores import (
 from mesh.errors import BusError, OtherPartitions, SequenceConflict
 from mesh.guard.availability import AttendanceWatch, Breakers
 from mesh.guard.clock import MOST_US, ServerClock, steady_clock_us, wall_clock_us
-from mesh.guard.memory import STRIDE, ConversationMemory
+from mesh.guard.memory import STRIDE, ConversationMemory, Recalled
 from mesh.guard.quotas import ClientQuotas
 from mesh.guard.shadow import Shadow, Shadows
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
 from protocol.domain.breaker import Permit
+from protocol.domain.memory import goes_to_last
 from protocol.domain.steps import (
     AgentReadiness,
     Moment,
@@ -59,7 +60,6 @@ from protocol.wire import config, subjects
 from protocol.wire.commands import Control, Freeze, Submit, Thaw
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.freeze import MOST_SPANS, FreezeEntry, Span, read_freeze
-from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, is_token
 from protocol.wire.shadow import read_shadow
 from protocol.wire.subjects import CONF_CHANGED
@@ -336,11 +336,17 @@ class DecisionContext:
             if self._unreadable:
                 raise ConfUnreadable(*next(iter(self._unreadable.items())))
             policy = await self.policy(command.what.policy)
-            memory: tuple[Fact, ...] = ()
+            memory = Recalled()
             if command.what.conversation is not None and policy is not None:
-                memory = await self.memory.recall(command.sender, command.what.conversation)
+                memory = await self.memory.recall(
+                    command.sender,
+                    command.what.conversation,
+                    speaker=goes_to_last(command.what, policy),
+                )
             use = await self.quotas.counted(command.sender)
-            known = VerdictContext(policy=policy, prices=self._prices, memory=memory, use=use)
+            known = VerdictContext(
+                policy=policy, prices=self._prices, memory=memory.facts, use=use, last=memory.last
+            )
         if target is None:
             return known
         if need.may_try:

@@ -11,6 +11,7 @@ matter which guard writes it, when, or how often.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from mesh.bus import memory as store
 from mesh.bus.connection import Bus
@@ -21,13 +22,14 @@ from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
-from protocol.domain.memory import recalled
+from protocol.domain.memory import last_speaker, recalled
 from protocol.wire.commands import Forget
 from protocol.wire.config import Fleet
 from protocol.wire.errors import ProtocolError
-from protocol.wire.events import AnyEvent, RequestCompleted
+from protocol.wire.events import AnyEvent, RequestCompleted, TurnSuspended
 from protocol.wire.handoff import Fact
-from protocol.wire.records import MemoryForgotten, MemoryRecord
+from protocol.wire.ids import AgentName
+from protocol.wire.records import MemoryForgotten, MemoryRecord, MemorySpeaker
 from protocol.wire.subjects import STORED_IN
 
 _log = get_logger(__name__)
@@ -48,6 +50,21 @@ ANSWER_UNREADABLE = Kind(
     "answer_unreadable", "answer_readable", "what answers to {} left cannot be read", blocks=False
 )
 LAGS = Kind("memory_lags", "memory_current", "answers to {} are not folded into its memory", blocks=False)
+
+
+Left = MemoryRecord | MemorySpeaker
+
+
+class Recalled(NamedTuple):
+    """What a conversation remembers."""
+
+    facts: tuple[Fact, ...] = ()
+    last: AgentName | None = None
+    """The agent that answered or asked last; None if nobody did, or if that was not wanted."""
+
+
+async def _nobody() -> None:
+    return None
 
 
 class ConversationMemory:
@@ -78,7 +95,7 @@ class ConversationMemory:
     def stored(self, event: AnyEvent, seq: int) -> None:
         """Note that this guard has stored an event at a log sequence."""
         self._end = max(self._end, seq)
-        if type(event) is RequestCompleted and event.conversation is not None:
+        if isinstance(event, RequestCompleted | TurnSuspended) and event.conversation is not None:
             self._fold_soon(str(event.to))
 
     def _fold_soon(self, client: str) -> None:
@@ -87,18 +104,31 @@ class ConversationMemory:
 
     # --- recalling --------------------------------------------------------------------------------
 
-    async def recall(self, client: str, conversation: str) -> tuple[Fact, ...]:
-        """Return the facts with which a request of a conversation begins. Raises BusError, LogUnreadable."""
+    async def recall(self, client: str, conversation: str, *, speaker: bool = False) -> Recalled:
+        """Return the facts with which a request of a conversation begins.
+
+        Args:
+            speaker: also return who spoke last.
+
+        Raises BusError, LogUnreadable.
+        """
         after, end = await self._reached_by(client), self._end
-        records, newer = await asyncio.gather(
+        records, newer, known = await asyncio.gather(
             store.current_memory(self._bus, client, conversation),
             self._newer(client, conversation, after, end),
+            store.last_speaker(self._bus, client, conversation) if speaker else _nobody(),
         )
         for subject in records.unreadable:
             self._bus.conditions.raise_(RECORD_UNREADABLE, subject)
         if records.closed:
-            return ()
-        return recalled((*records.entries, *newer), self._now(), self._fleet().memory_max_age_s)
+            return Recalled()
+        now, max_age_s = self._now(), self._fleet().memory_max_age_s
+        facts = (each for each in newer if isinstance(each, MemoryRecord))
+        remembered = recalled((*records.entries, *facts), now, max_age_s)
+        if not speaker:
+            return Recalled(remembered)
+        spoken = [each for each in (known, *newer) if isinstance(each, MemorySpeaker)]
+        return Recalled(remembered, last_speaker(spoken, records.entries, now, max_age_s))
 
     async def _reached_by(self, client: str) -> int:
         """Return a log sequence up to which the client's records are complete."""
@@ -127,13 +157,13 @@ class ConversationMemory:
     def _learn(self, client: str, seq: int) -> None:
         self._reached[client] = max(seq, self._reached.get(client, 0))
 
-    async def _newer(self, client: str, conversation: str, after: int, end: int) -> list[MemoryRecord]:
-        """Return what answers after `after` leave to a conversation.
+    async def _newer(self, client: str, conversation: str, after: int, end: int) -> list[Left]:
+        """Return what answers and questions after `after` leave to a conversation.
 
         Args:
             end: a sequence that the log had already reached.
         """
-        found, is_empty = list[MemoryRecord](), True
+        found, is_empty = list[Left](), True
         async for each in store.newer_than(self._bus, client, after):
             is_empty = False
             found += await self._left_in(client, each, conversation) or ()
@@ -145,7 +175,7 @@ class ConversationMemory:
 
     async def _left_in(
         self, client: str, stored: StoredMessage, conversation: str | None = None
-    ) -> Iterable[MemoryRecord] | None:
+    ) -> Iterable[Left] | None:
         """Return what an event leaves to `conversation` (None: to any); None if the event is unreadable.
 
         An unreadable answer does not keep requests from beginning: it is reported and left out.

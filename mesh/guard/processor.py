@@ -52,6 +52,7 @@ from protocol.domain.steps import (
     NeedAttendance,
     NeedCandidates,
     NeedPeers,
+    NeedPermit,
     NeedReaders,
     NeedUndecided,
     NeedVerdictContext,
@@ -341,6 +342,8 @@ class RequestProcessor:
                 return step
             elif type(step) is NeedCandidates:
                 step.supply(await context.readiness(step))
+            elif type(step) is NeedPermit:
+                step.supply(await breakers.ask(step.agent, step.command.cause))
             elif type(step) is NeedPeers:
                 step.supply(breakers.not_open(step.agents))
             elif type(step) is NeedAttendance:

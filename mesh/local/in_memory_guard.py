@@ -20,7 +20,15 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Permit
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
-from protocol.domain.memory import MemoryEntry, current_records, left_by, recalled
+from protocol.domain.memory import (
+    MemoryEntry,
+    current_records,
+    goes_to_last,
+    last_speaker,
+    left_by,
+    recalled,
+    speaker_in,
+)
 from protocol.domain.swarm import readers_seen
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
@@ -55,6 +63,7 @@ from protocol.wire.ids import (
     request_id,
 )
 from protocol.wire.moves import Move
+from protocol.wire.records import MemorySpeaker
 
 T = TypeVar("T")
 
@@ -88,6 +97,7 @@ class Conversations:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], list[MemoryEntry]] = {}
+        self._spoken: dict[tuple[str, str], list[MemorySpeaker]] = {}
         self._answers = 0
 
     def facts(self, client: str, conversation: str) -> dict[str, Any]:
@@ -98,6 +108,7 @@ class Conversations:
     def forget(self, client: str, conversation: str) -> None:
         """Forget everything in a conversation."""
         self._entries.pop((client, conversation), None)
+        self._spoken.pop((client, conversation), None)
 
     def recall(self, client: str, conversation: str | None, now: int, max_age_s: float) -> tuple[Fact, ...]:
         """Return what a request of the conversation begins with. `now` is UTC µs."""
@@ -105,12 +116,19 @@ class Conversations:
             return ()
         return recalled(self._entries.get((client, conversation), ()), now, max_age_s)
 
-    def answered(self, answer: RequestCompleted, kept: FactsWithheld) -> None:
-        """Record an answer, and what was withheld from the client before it."""
+    def last(self, client: str, conversation: str, now: int, max_age_s: float) -> AgentName | None:
+        """Return the agent that answered or asked last in a conversation. `now` is UTC µs."""
+        return last_speaker(self._spoken.get((client, conversation), ()), (), now, max_age_s)
+
+    def note(self, event: AnyEvent, kept: FactsWithheld | None) -> None:
+        """Record what an answer or a question leaves; `kept` was withheld from the client before it."""
         self._answers += 1
-        if answer.conversation is not None:
-            known = self._entries.setdefault((answer.to, answer.conversation), [])
-            known += left_by(answer, kept, self._answers, answer.at)
+        if isinstance(event, RequestCompleted) and event.conversation is not None and kept is not None:
+            known = self._entries.setdefault((event.to, event.conversation), [])
+            known += left_by(event, kept, self._answers, event.at)
+        speaker = speaker_in(event, self._answers, event.at)
+        if speaker is not None:
+            self._spoken.setdefault((event.to, speaker.conversation), []).append(speaker)
 
 
 class InMemoryGuard:
@@ -309,6 +327,8 @@ class InMemoryGuard:
         match step:
             case steps.NeedVerdictContext():
                 step.supply(self._verdict_context(step))
+            case steps.NeedPermit(command, agent):
+                step.supply(self._asked(agent, command.cause))
             case steps.NeedPeers(agents):
                 step.supply(tuple(name for name in agents if self._breaker(name).state == "closed"))
             case steps.NeedCandidates(agents, trial):
@@ -351,7 +371,10 @@ class InMemoryGuard:
         if isinstance(what, Submit):
             max_age_s = self.fleet.memory_max_age_s
             memory = self.memory.recall(self.client, what.conversation, self.now, max_age_s)
-            return steps.VerdictContext(use, self.policies.get(what.policy), self._prices, memory)
+            policy, last = self.policies.get(what.policy), None
+            if policy is not None and what.conversation is not None and goes_to_last(what, policy):
+                last = self.memory.last(self.client, what.conversation, self.now, max_age_s)
+            return steps.VerdictContext(use, policy, self._prices, memory, last=last)
         return steps.VerdictContext(use)
 
     def _asked(self, agent: AgentName, cause: Cause) -> Permit:
@@ -379,8 +402,7 @@ class InMemoryGuard:
         if len(body) > _MOST_EVENT_BYTES:
             return steps.NOT_STORED
         kept = self.ledger.kept_back(event.cause)
-        if isinstance(event, RequestCompleted) and kept is not None:
-            self.memory.answered(event, kept)
+        self.memory.note(event, kept)
         self.events.append(event)
         self.bodies.append(body)
         self._on_event(event)

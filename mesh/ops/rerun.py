@@ -89,6 +89,7 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
         ),
         policy=ledger.policy.name,
         conversation=ledger.conversation,
+        continue_with="entry" if ledger.notes_speakers else None,  # it names its agent; who speaks is noted
         rerun_of=RequestId(str(ledger.request)),
     )
     return Rerun(submit, agent, remarks)

@@ -255,6 +255,7 @@ _REACHES: Mapping[str, _Reach] = {
     "claim_within_s": _where(b"task.offered"),
     "max_posts": _where(b"facts.posted", b"move.refused"),
     "max_posted_bytes": _where(b"facts.posted", b"move.refused"),
+    "continue_with": _always,
     "tell_client": _never,
 }
 """By field of a policy: can a change from one number to another show in a request?"""

@@ -19,7 +19,7 @@ from protocol.domain.turns import NO_REPORT, TurnState
 from protocol.wire.codec import equal
 from protocol.wire.commands import ForkedFrom, Report, Usage
 from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome, TaskResult, Withheld
+from protocol.wire.event_parts import Assignment, Continued, Grounds, RoundOutcome, TaskResult, Withheld
 from protocol.wire.events import VERSION, Event, FactsWithheld, type_of
 from protocol.wire.freeze import Span
 from protocol.wire.handoff import Fact, Handoff
@@ -41,6 +41,8 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Submits: prices of the fleet's models, which the request keeps."""
     memory: tuple[Fact, ...] = ()
     """Submits: what the conversation remembers."""
+    continued: Continued | None = None
+    """Submits: how they went on with the agent that spoke last in the conversation; None if they did not."""
     use: ClientUse | None = None
     """Submits: how much of the log the sender uses; None if that is not counted. It is in no event."""
     trace: str = ""

@@ -1,23 +1,43 @@
 """An inquiry collects what one event depends on, before the event is written."""
 
-from typing import Final
+from typing import Final, TypeGuard
 
+from protocol.domain.breaker import Permit
 from protocol.domain.control import resolves_to
 from protocol.domain.envelope import World, trace_of
 from protocol.domain.ledger import Ledger
+from protocol.domain.memory import goes_to_last
 from protocol.domain.plans import candidates_of, fallbacks
-from protocol.domain.steps import Moment, NeedCandidates, NeedPeers, NeedVerdictContext
+from protocol.domain.steps import (
+    Moment,
+    NeedCandidates,
+    NeedPeers,
+    NeedPermit,
+    NeedVerdictContext,
+    VerdictContext,
+)
 from protocol.domain.tasks import opening_cause
 from protocol.domain.verdict import target_of
 from protocol.wire import commands, moves
 from protocol.wire.commands import Command, MoveProposed, Submit
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.event_parts import Candidate, Grounds
+from protocol.wire.event_parts import Candidate, Continued, Grounds
+from protocol.wire.handoff import Rule
 from protocol.wire.ids import AgentName, Cause, TurnId
 from protocol.wire.moves import Move
 
 _BEGINS_WORK: Final = frozenset({Submit, commands.OfferClaimed})
 _ASKS_WHO_COULD: Final = frozenset({moves.Delegate, moves.Fail})
+
+
+def _may_continue(what: object) -> TypeGuard[Submit]:
+    """Return True for a submit that may go to the agent that spoke last in its conversation."""
+    return (
+        type(what) is Submit
+        and what.to is None
+        and what.conversation is not None
+        and what.continue_with != "entry"
+    )
 
 
 class Inquiry:
@@ -26,13 +46,14 @@ class Inquiry:
     Every question is a `Need`. Once it has its answer, call the same method again.
     """
 
-    __slots__ = ("_candidates", "_context", "_fleet", "_ledger", "_peers")
+    __slots__ = ("_candidates", "_context", "_fleet", "_ledger", "_peers", "_permits")
 
     def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
         self._ledger, self._fleet = ledger, fleet
         self._context: NeedVerdictContext | None = None
         self._peers: NeedPeers | None = None
         self._candidates: NeedCandidates | None = None
+        self._permits: dict[AgentName, NeedPermit] = {}
 
     @property
     def begun(self) -> bool:
@@ -41,7 +62,7 @@ class Inquiry:
 
     def world(
         self, command: Command, moment: Moment
-    ) -> World | NeedVerdictContext | NeedPeers | NeedCandidates:
+    ) -> World | NeedVerdictContext | NeedPermit | NeedPeers | NeedCandidates:
         """Return what the verdict on a command depends on, or the need to supply first."""
         what, ledger, fleet = command.what, self._ledger, self._fleet
         entry = fleet.agents.get(self._target(command) or "")
@@ -51,18 +72,25 @@ class Inquiry:
         if asked is None:
             gives_work = type(what) in _BEGINS_WORK if move is None else move.gives_work
             may_try = gives_work and ledger.frozen_at is None
-            asked = self._context = NeedVerdictContext(command, target, may_try)
+            known = None if _may_continue(what) else target
+            asked = self._context = NeedVerdictContext(command, known, may_try)
         context = asked.answer
         if context is None:
             return asked
         use, sender = context.breaker, fleet.agents.get(command.sender)
         peers: tuple[AgentName, ...] = ()
+        candidates: tuple[Candidate, ...] = ()
+        continued: Continued | None = None
+        if _may_continue(what):
+            found = self._continue(command, what, context)
+            if isinstance(found, NeedPermit):
+                return found
+            entry, use, continued, candidates = found
         if use.state == "open" and sender is not None and isinstance(move, moves.Transfer):
             others = self._who_else(move, sender, target)
             if isinstance(others, NeedPeers):
                 return others
             peers = others
-        candidates: tuple[Candidate, ...] = ()
         if use.state == "open" and isinstance(move, moves.Transfer):
             instead = self.fallback(target, command.cause)
             if isinstance(instead, NeedCandidates):
@@ -92,9 +120,43 @@ class Inquiry:
             policy=context.policy,
             prices=context.prices,
             memory=context.memory,
+            continued=continued,
             use=context.use,
             trace=trace_of(ledger.trace, command.trace),
         )
+
+    def _continue(
+        self, command: Command, submit: Submit, context: VerdictContext
+    ) -> tuple[AgentEntry | None, Permit, Continued | None, tuple[Candidate, ...]] | NeedPermit:
+        """Return which agent a submit that names none goes to, and its breaker; or the need to supply first.
+
+        The last two are how it went on with the agent that spoke last, and that agent if it does not get it.
+        """
+        fleet, last, policy = self._fleet, context.last, context.policy
+        continued, passed_over = None, tuple[Candidate, ...]()
+        if last is not None and policy is not None and goes_to_last(submit, policy):
+            continued = Continued(last=last)
+            if last != fleet.entry:
+                entry, why, use = fleet.agents.get(last), Rule.KNOWN_AGENT, Permit("closed")
+                if entry is not None and entry.takes(submit.intent):
+                    permit = self._permit(command, last)
+                    if permit.answer is None:
+                        return permit
+                    why, use = Rule.AGENT_AVAILABLE, permit.answer
+                    if use.state != "open":
+                        return entry, use, continued, ()
+                continued = Continued(last=last, why=why)
+                if entry is not None:
+                    passed_over = (
+                        Candidate(entry=entry, breaker=use.state, since=use.since, until=use.until),
+                    )
+        permit = self._permit(command, fleet.entry)
+        if permit.answer is None:
+            return permit
+        return fleet.agents.get(fleet.entry), permit.answer, continued, passed_over
+
+    def _permit(self, command: Command, agent: AgentName) -> NeedPermit:
+        return self._permits.setdefault(agent, NeedPermit(command, agent))
 
     def candidates(
         self, turn: TurnId, move: Move | None = None, sender: AgentEntry | None = None

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import json
 
 from protocol.domain import budget
-from protocol.domain.memory import recalled_for
+from protocol.domain.memory import notes_speakers, recalled_for
 from protocol.domain.request_state import RequestState
 from protocol.domain.tasks import TaskState, begun, next_worker, offer_id, task_turn
 from protocol.domain.turns import TurnState, remembered
@@ -78,6 +78,7 @@ class Ledger(RequestState):
         self.request, self.client, self.status = event.request, event.client, "open"
         self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
         self.submit_digest, self.prices, self.forked_from = event.digest, event.prices, event.forked_from
+        self.notes_speakers = notes_speakers(event)
         self.memory = recalled_for(event, self.kept_back(event.cause))
         self.enter(event, self.take_over(event))
 

@@ -17,10 +17,12 @@ import msgspec
 
 from protocol.domain.carried import NOTHING, Carried, Labels, merge
 from protocol.wire.commands import Submit
-from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted, RequestOpened
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted, RequestOpened, TurnSuspended
 from protocol.wire.handoff import TEXT_FACT, Fact, Refusal, Rule
+from protocol.wire.ids import AgentName
 from protocol.wire.moves import Complete
-from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord, memory_limit
+from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord, MemorySpeaker, memory_limit
 
 MemoryEntry = MemoryRecord | MemoryForgotten
 
@@ -46,8 +48,25 @@ def left_by(answer: RequestCompleted, kept: FactsWithheld, seq: int, at: int) ->
     )
 
 
-def supersedes(new: MemoryRecord, current: MemoryRecord | None) -> bool:
-    """Return True if `new` replaces the current record of its key.
+def speaker_in(event: AnyEvent, seq: int, at: int) -> MemorySpeaker | None:
+    """Return who spoke to the client by an answer or a question, as the conversation remembers it.
+
+    Args:
+        seq: the event's sequence in the log.
+        at: UTC µs at which it was stored there.
+    """
+    match event:
+        case RequestCompleted(conversation=str() as conversation, sender=agent):
+            pass
+        case TurnSuspended(conversation=str() as conversation, agent=str() as agent):
+            pass
+        case _:
+            return None
+    return MemorySpeaker(conversation=conversation, agent=agent, seq=seq, at=at, request=event.request)
+
+
+def supersedes(new: MemoryRecord | MemorySpeaker, current: MemoryRecord | MemorySpeaker | None) -> bool:
+    """Return True if `new` replaces the current record of its key, or of who spoke last.
 
     The log sequence of the answers decides, however late their records are written. So writing a record
     twice, or after a newer one, changes nothing.
@@ -65,6 +84,21 @@ def recalled(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> tupl
     """
     current = sorted(current_records(entries, now, max_age_s), key=lambda record: record.key)
     return tuple(record.fact for record in current)[: MOST_KEYS + 1]
+
+
+def last_speaker(
+    spoken: Iterable[MemorySpeaker], entries: Iterable[MemoryEntry], now: int, max_age_s: float
+) -> AgentName | None:
+    """Return who spoke last in a conversation; None if nobody did, or if it was forgotten or is too old.
+
+    Args:
+        entries: as for `recalled`, like the rest.
+    """
+    newest = max(spoken, key=lambda each: each.seq, default=None)
+    if newest is None or newest.at < now - int(max_age_s * 1e6):
+        return None
+    until = (each.seq for each in entries if isinstance(each, MemoryForgotten) and not each.keys)
+    return newest.agent if newest.seq > max(until, default=-1) else None
 
 
 def current_records(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> list[MemoryRecord]:
@@ -139,6 +173,18 @@ def too_much(memory: tuple[Fact, ...], bytes_: int, most_bytes: int) -> Refusal 
         {"keys": count, "max_keys": MOST_KEYS, "bytes": bytes_, "max_handoff_bytes": most_bytes},
         "forget some of it (`mesh memory forget`), or begin another conversation",
     )
+
+
+def goes_to_last(submit: Submit, policy: Policy) -> bool:
+    """Return True if a submit goes to the agent that spoke last in its conversation, if there is one."""
+    with_ = submit.continue_with or policy.continue_with
+    return submit.conversation is not None and submit.to is None and with_ == "last"
+
+
+def notes_speakers(opened: RequestOpened) -> bool:
+    """Return True if a request's conversation remembers who answers and asks in it, to go on with them."""
+    goes_on = opened.continue_with is not None or opened.policy.continue_with == "last"
+    return opened.conversation is not None and goes_on
 
 
 # --- the end of a request ---------------------------------------------------------------------------

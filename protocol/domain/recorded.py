@@ -15,6 +15,7 @@ from protocol.domain.steps import (
     NeedAttendance,
     NeedCandidates,
     NeedPeers,
+    NeedPermit,
     NeedReaders,
     NeedUndecided,
     NeedVerdictContext,
@@ -87,6 +88,8 @@ class RecordedAnswers:
         grounds = self._grounds
         if isinstance(need, NeedVerdictContext):
             need.supply(self._verdict_context())
+        elif isinstance(need, NeedPermit):
+            need.supply(self._permit(need.agent))
         elif isinstance(need, NeedPeers):
             need.supply(grounds.peers)
         elif isinstance(need, NeedCandidates):
@@ -109,7 +112,25 @@ class RecordedAnswers:
         named = event.policy  # None: there was none of that name, and another policy does not create one
         prices = event.prices if isinstance(event, events.RequestOpened) else None
         memory = recalled_for(event, self._kept)
-        return VerdictContext(use, named and self._other.policy_for(named), prices, memory)
+        policy = named and self._other.policy_for(named)
+        return VerdictContext(use, policy, prices, memory, last=self._last_speaker)
+
+    @property
+    def _last_speaker(self) -> AgentName | None:
+        """The agent that spoke last in the conversation, if the submit was to go to it."""
+        event = self._event
+        if isinstance(event, events.RequestOpened):
+            return None if event.continued is None else event.continued.last
+        return next((one.entry.name for one in self._grounds.candidates), None)
+
+    def _permit(self, agent: AgentName) -> Permit:
+        grounds = self._grounds
+        for one in grounds.candidates:
+            if one.entry.name == agent:
+                return _standing(one).breaker
+        if grounds.target is None or grounds.target.name != agent:
+            return Permit("closed")
+        return Permit(grounds.breaker, grounds.breaker_since, grounds.breaker_until)
 
     @property
     def _about(self) -> TurnId:

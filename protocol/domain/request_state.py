@@ -48,6 +48,8 @@ class RequestState:
     policy: Policy = _DEFAULT_POLICY
     deadline: int | None = None
     conversation: str | None = None
+    notes_speakers: bool = False
+    """True if the conversation remembers who answers and asks in this request."""
     memory: tuple[Fact, ...] = ()
     """Facts that came from the conversation at the request's beginning, and not from its submit."""
     prices: Mapping[str, Any] = field(default_factory=dict)

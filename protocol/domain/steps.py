@@ -70,6 +70,8 @@ class VerdictContext(NamedTuple):
     """Submits: what the conversation remembers, if there is one."""
     use: ClientUse | None = None
     """Submits: how much of the log the sender uses; None if that is not counted."""
+    last: AgentName | None = None
+    """Submits that go to the agent that spoke last in their conversation: that agent, if there is one."""
 
 
 @final
@@ -79,9 +81,19 @@ class NeedVerdictContext(Need[VerdictContext]):
 
     command: Command
     target: AgentName | None
-    """The agent whose breaker counts; None if the command gives work to no agent of the fleet."""
+    """The agent whose breaker counts; None if the command gives work to no agent of the fleet, or if the
+    agent depends on the answer: then a `NeedPermit` follows."""
     may_try: bool
     """True if the command may be the trial of an open breaker."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class NeedPermit(Need[Permit]):
+    """Asks for the breaker of an agent to which the command could go. It may be the trial of an open one."""
+
+    command: Command
+    agent: AgentName
 
 
 @final
@@ -282,5 +294,13 @@ class Settled(NamedTuple):
     """Latest UTC µs at which to wake the request; None if it needs no timer."""
 
 
-Asks = NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance | NeedReaders | NeedUndecided
+Asks = (
+    NeedVerdictContext
+    | NeedPermit
+    | NeedPeers
+    | NeedCandidates
+    | NeedAttendance
+    | NeedReaders
+    | NeedUndecided
+)
 Step = Asks | Append | Appended | TurnOver | ShowQuestions | Settled

@@ -114,6 +114,8 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
         grounds=world.grounds,
         rerun_of=submit.rerun_of,
         forked_from=submit.forked_from,
+        continue_with=submit.continue_with,
+        continued=world.continued,
     )
 
 
@@ -155,7 +157,7 @@ def submit_of(ledger: Ledger, event: RequestOpened | RequestRefused) -> Submit:
     own = {TEXT_FACT, *(fact.key for fact in memory)}
     return Submit(
         text=carried.facts[TEXT_FACT].value,
-        to=handoff.to_agent,
+        to=handoff.to_agent if event.continued is None else None,
         intent=handoff.intent,
         facts=tuple(fact for fact in carried.fact_tuple if fact.key not in own),
         artifacts=carried.artifact_tuple,
@@ -164,6 +166,7 @@ def submit_of(ledger: Ledger, event: RequestOpened | RequestRefused) -> Submit:
         conversation=event.conversation,
         rerun_of=event.rerun_of,
         forked_from=event.forked_from,
+        continue_with=event.continue_with,
     )
 
 

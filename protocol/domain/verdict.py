@@ -176,7 +176,7 @@ class _Verdict(Case):
             answer=move.answer,
             sender=self.sender,
             digest=self.ledger.submit_digest,
-            conversation=self.ledger.conversation if facts else None,
+            conversation=self.ledger.conversation if facts or self.ledger.notes_speakers else None,
             cancel_open=move.cancel_open,
             **self.draft.told(self.turn, self.report),
         )
@@ -311,12 +311,15 @@ class _Verdict(Case):
         first = self.draft.withhold_from_client(move.to_agent, report=self.report)
         if first is not None:
             return first
+        noted = self.ledger.notes_speakers and move.to_agent == self.ledger.client
         return events.TurnSuspended(
             **self.draft.envelope(events.TurnSuspended, move.to_agent),
             turn=self.turn.id,
             round=self.turn.round,
             ask=move,
             expires_at=expires_at,
+            agent=self.turn.agent if noted else None,
+            conversation=self.ledger.conversation if noted else None,
         )
 
     def _delegated(self, move: Delegate) -> AnyEvent:

@@ -6,9 +6,23 @@ import msgspec
 
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
+from protocol.wire.event_parts import Continued
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import FALLBACK, Handoff, Refusal
+from protocol.wire.handoff import FALLBACK, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN
+
+_WHY_NOT = {
+    Rule.KNOWN_AGENT: "the fleet has it no more, or not for this intent",
+    Rule.AGENT_AVAILABLE: "its breaker is open",
+}
+
+
+def _continued(continued: Continued) -> str:
+    """Return how a request goes on with the agent that spoke last in its conversation."""
+    spoke = f"{continued.last} spoke last in the conversation"
+    if continued.why is None:
+        return spoke
+    return f"{spoke}, but {_WHY_NOT[continued.why]}: the entry agent gets it"
 
 
 def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
@@ -16,7 +30,8 @@ def fields_of(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
     match event:
         case events.RequestOpened():
             keys = {"remembered": tuple(fact.key for fact in ledger.memory)}
-            return _given("submit", event.client, event.work.handoff) | keys
+            given = _given("submit", event.client, event.work.handoff) | keys
+            return given | ({} if event.continued is None else {"detail": _continued(event.continued)})
         case events.RequestRefused():
             text = event.submit.text.strip().partition("\n")[0]
             return _refused("submit", event.client, event.submit.to, text, event.refusal)

@@ -211,6 +211,8 @@ def parse_submit(body: bytes) -> Submit:
         raise Malformed("submit: `text` is empty")
     if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
         raise Malformed("submit: `rerun_of` is not a request id")
+    if submit.continue_with == "last" and submit.conversation is None:
+        raise Malformed("submit: `continue_with` is `last`, and there is no `conversation`")
     if submit.forked_from is not None:
         _check_fork(submit, submit.forked_from)
     check_facts(submit.facts, reserved=TEXT_FACT)

@@ -15,6 +15,7 @@ from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import (
     AgentName,
     Cause,
+    ContinueWith,
     ProposalId,
     RequestId,
     SenderRole,
@@ -77,6 +78,9 @@ class Submit(WireMessage, frozen=True, kw_only=True):
     """The request that this one repeats from where it failed."""
     forked_from: ForkedFrom | None = None
     """The request that this one continues. Only operators may set it."""
+    continue_with: ContinueWith | None = None
+    """Without `to`: `last` for the agent that answered or asked last in the conversation, `entry` for the
+    fleet's entry agent; None for what the policy says."""
     v: Literal[1] = 1
 
 

@@ -23,7 +23,17 @@ import msgspec
 
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import TEXT_FACT, Budget
-from protocol.wire.ids import NAME_RULE, AgentName, Cause, SenderRole, TurnId, is_label, is_name, is_token
+from protocol.wire.ids import (
+    NAME_RULE,
+    AgentName,
+    Cause,
+    ContinueWith,
+    SenderRole,
+    TurnId,
+    is_label,
+    is_name,
+    is_token,
+)
 from protocol.wire.moves import TOPOLOGIES
 from protocol.wire.prices import (
     DAY_S,
@@ -241,6 +251,9 @@ class Policy(
     """Share of a lead's remaining budget that it keeps. Tasks without their own budget split the rest."""
     claim_within_s: PositiveSeconds = 30.0
     """How long an offered task waits for a claim, counted while any agent that may claim it is served."""
+    continue_with: ContinueWith = "entry"
+    """Who gets the next request of a conversation, unless its submit says so: the fleet's entry agent, or the
+    agent that answered or asked last."""
     tell_client: tuple[ToldAtEnd, ...] = ()
     """What the end tells the client besides the answer: what the request cost (`usage`), and which agents had
     it (`path`). Nothing by default: a client need not know how a fleet works inside."""

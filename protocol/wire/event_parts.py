@@ -13,7 +13,7 @@ import msgspec
 
 from protocol.wire.commands import Failure, ForkedFrom, Report, Usage
 from protocol.wire.config import TURN_TIMEOUT_S, AgentEntry, BreakerState
-from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal
+from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId
 from protocol.wire.moves import Move, Task
 
@@ -114,6 +114,15 @@ class Posted(Part, frozen=True, kw_only=True):
     fact: Fact
 
 
+class Continued(Part, frozen=True, kw_only=True):
+    """How a request went on with the agent that spoke last in its conversation."""
+
+    last: AgentName
+    """The agent that answered or asked last."""
+    why: Rule | None = None
+    """Why the entry agent got it instead: `known_agent` or `agent_available`. None if `last` got it."""
+
+
 class Assignment(Part, frozen=True, kw_only=True):
     """What a holder gets to work with. An inbox event with an assignment opens a round of a turn."""
 
@@ -203,7 +212,8 @@ class Grounds(Part, frozen=True, kw_only=True):
     unbegun: bool = False
     """True if a guard ended the round on a timeout while it was still in the inbox. It cost nothing then."""
     candidates: tuple[Candidate, ...] = ()
-    """Agents that a plan's tasks could go to, in fleet order; for an offer, the agents that get it again."""
+    """Agents that a plan's tasks could go to, in fleet order; for an offer, the agents that get it again; for
+    a submit, the agent that spoke last in its conversation and did not get it."""
     removed: bool = False
     """True if a guard ended the round because its agent left the fleet; offers: no agent there may claim
     it."""

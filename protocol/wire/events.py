@@ -15,10 +15,10 @@ import msgspec
 
 from protocol.wire.commands import Doubt, Failure, ForkedFrom, Proposal, Report, Submit, Usage
 from protocol.wire.config import Policy
-from protocol.wire.event_parts import Assignment, Grounds, PlannedTask, TaskError
+from protocol.wire.event_parts import Assignment, Continued, Grounds, PlannedTask, TaskError
 from protocol.wire.freeze import Span
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
-from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
+from protocol.wire.ids import AgentName, Cause, ContinueWith, EventId, RequestId, TurnId
 from protocol.wire.moves import Ask, Join, Move
 
 VERSION: Final = 2
@@ -133,6 +133,10 @@ class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
     """Keys of the facts that the conversation remembers from earlier requests, including withheld ones."""
     forked_from: ForkedFrom | None = None
     """The request that this one continues."""
+    continue_with: ContinueWith | None = None
+    """As in the submit."""
+    continued: Continued | None = None
+    """Set if it was to go to the agent that spoke last in the conversation, and one had."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
@@ -226,6 +230,10 @@ class TurnSuspended(_RoundEvent, frozen=True, kw_only=True, tag="turn.suspended"
 
     ask: Ask
     expires_at: int
+    agent: AgentName | None = None
+    """The agent that asks, if its conversation remembers that."""
+    conversation: str | None = None
+    """The conversation that remembers who asked; None if it does not."""
 
 
 class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
@@ -322,7 +330,7 @@ class RequestCompleted(_RoundEvent, frozen=True, kw_only=True, tag="request.comp
     digest: str = ""
     """SHA-256 of the submit's bytes. It tells a client which submit this answers."""
     conversation: str | None = None
-    """The conversation that remembers the facts that the answer leaves; None if it leaves none."""
+    """The conversation that remembers what the answer leaves: facts, and who gave it. None if it does not."""
     cancel_open: bool = False
     """True if the answer cancels the tasks that are still open."""
     usage: Usage | None = None

@@ -26,6 +26,7 @@ Cause = NewType("Cause", str)
 """What caused an event: the id of a proposal, of a control message or of a due time."""
 
 SenderRole = Literal["agent", "client", "operator", "viewer", "nobody"]
+ContinueWith = Literal["last", "entry"]
 """A sender's role in the fleet file; `nobody` if it is not listed there."""
 HUMAN = AgentName("human")
 NOBODY = AgentName("_")

@@ -2,7 +2,8 @@
 
 A step named `<round>-<n>` holds a value, or the intent of an effect; the effect's result is `<round>-<n>d`.
 A conversation remembers the facts that answers in the log left behind. Guards fold them into records under
-`mesh.mem.<client>.`: one for each fact, one for each order to forget, and one for how far they have read.
+`mesh.mem.<client>.`: one for each fact, one for each order to forget, one for who spoke last, and one for how
+far they have read.
 A request's open questions to its client are at `mesh.ask.<client>.<request>`. Only guards write either.
 
 A notice tells a sender that its message had no effect; the message is kept as a dead letter. Cards and live
@@ -211,6 +212,19 @@ class MemoryForgotten(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_
     """Who gave the order: the person's name if known, otherwise the sender."""
     control: str
     """The id of the order."""
+
+
+class MemorySpeaker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """The agent that answered or asked last in a conversation."""
+
+    v: Literal[1] = 1
+    conversation: str
+    agent: AgentName
+    seq: LogSequence
+    """Log sequence of the answer or question. The highest wins."""
+    at: Moment
+    """UTC µs at which that was stored."""
+    request: str
 
 
 class MemoryFolded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from protocol.wire.records import (
     MemoryFolded,
     MemoryForgotten,
     MemoryRecord,
+    MemorySpeaker,
     Notice,
     Questions,
 )
@@ -51,6 +52,7 @@ BESIDE_THE_LOG = (
     FreezeEntry,
     MemoryRecord,
     MemoryForgotten,
+    MemorySpeaker,
     MemoryFolded,
     Questions,
 )
@@ -103,7 +105,8 @@ def json_schema() -> Json:
         "description": (
             "One event of a request's log. `$defs` has Submit, Proposal, Control (what is asked for), "
             "Event (what is true), Handoff, Policy, Fleet, Notice, LaneAnswer, DeadLetter, Card, LiveNote, "
-            "BreakerEntry, FreezeEntry, MemoryRecord, MemoryForgotten, MemoryFolded, Questions. "
+            "BreakerEntry, FreezeEntry, MemoryRecord, MemoryForgotten, MemorySpeaker, "
+            "MemoryFolded, Questions. "
             "Readers ignore fields that they do not know."
         ),
         "$ref": "#/$defs/Event",
@@ -220,7 +223,7 @@ CHANNELS: Mapping[str, Channel] = {
     "memories": Channel(
         _address(subjects.memory, "client", "conversation", "key"),
         "What conversations remember, by fact, and what they must forget. Written only by guards.",
-        ("MemoryRecord", "MemoryForgotten", "MemoryFolded"),
+        ("MemoryRecord", "MemoryForgotten", "MemorySpeaker", "MemoryFolded"),
     ),
 }
 

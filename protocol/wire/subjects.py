@@ -191,13 +191,18 @@ def forgotten(client: str, conversation: str, sender: str, order: str) -> str:
     return f"mesh.mem.{_token(client)}.{_part('conversation', conversation)}.{mark}"
 
 
+def speaker(client: str, conversation: str) -> str:
+    """The agent that spoke last in a client's conversation."""
+    return f"mesh.mem.{_token(client)}.{NOBODY}.{_part('conversation', conversation)}"
+
+
 def folded(client: str) -> str:
     """How far the log has been folded into a client's conversations."""
     return f"mesh.mem.{_token(client)}.{NOBODY}.{NOBODY}"
 
 
 def memories(client: str, conversation: str | None = None) -> str:
-    """All that a client's conversation remembers; None matches all conversations."""
+    """All facts that a client's conversation remembers; None matches everything of all its conversations."""
     token = "*" if conversation is None else _part("conversation", conversation)
     return f"mesh.mem.{_token(client)}.{token}.*"
 

@@ -41,6 +41,7 @@ from protocol.wire.records import (
     MemoryFolded,
     MemoryForgotten,
     MemoryRecord,
+    MemorySpeaker,
     Notice,
     Questions,
 )
@@ -93,6 +94,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "shadow-counts": _reader(ShadowCounts),
     "memory": _reader(MemoryRecord),
     "forgotten": _reader(MemoryForgotten),
+    "speaker": _reader(MemorySpeaker),
     "folded": _reader(MemoryFolded),
 }
 SCHEMAS = {
@@ -116,6 +118,7 @@ SCHEMAS = {
     "freeze": "FreezeEntry",
     "memory": "MemoryRecord",
     "forgotten": "MemoryForgotten",
+    "speaker": "MemorySpeaker",
     "folded": "MemoryFolded",
 }
 SERVERS_OWN = {

@@ -237,6 +237,23 @@ def conversation() -> list[bytes]:
     return guard.bodies
 
 
+def chat_story() -> list[bytes]:
+    """The second message goes to whoever answered the first; its end tells the cost and the path."""
+    memory = Conversations()
+    policies = {"default": Policy(continue_with="last", tell_client=("usage", "path"))}
+    first = InMemoryGuard(FLEET, policies, memory=memory)
+    first.submit("I want another seat", conversation="c-17")
+    first.move(transfer("b", summary="change the seat"), spent(400))
+    first.move(complete("You are in 12A."))
+    guard = InMemoryGuard(FLEET, policies, memory=memory, number=2)
+    guard.submit("And my bag?", conversation="c-17")
+    guard.move(ask("c1", schema={"type": "string"}), prompted(900, "3"))
+    guard.reply("the blue one")
+    guard.move(transfer("c", summary="find the bag"), prompted(1200, "3"))
+    guard.move(complete("It is on board."), spent(100))
+    return guard.bodies
+
+
 def forked_story() -> list[bytes]:
     """An operator's request goes on from another one, and each turn is told its own part of that."""
     old = InMemoryGuard(FLEET, {"default": Policy()})
@@ -259,5 +276,6 @@ STORIES: tuple[Callable[[], list[bytes]], ...] = (
     modelled_story,
     traced_story,
     conversation,
+    chat_story,
     forked_story,
 )

@@ -189,7 +189,8 @@ async def test_a_recall_reads_only_what_came_after_the_place_that_the_records_re
 
     monkeypatch.setattr(store, "newer_than", counted)
     memory = (await stage.processor("fresh"))._context.memory
-    assert {fact.key for fact in await memory.recall("c1", "bounded")} == {"order", "a customer's name"}
+    recalled = await memory.recall("c1", "bounded")
+    assert {fact.key for fact in recalled.facts} == {"order", "a customer's name"}
     assert read == []
 
 
@@ -316,7 +317,7 @@ async def test_what_was_forgotten_does_not_come_back_when_its_answer_is_folded_l
     memory = (await stage.processor("late"))._context.memory
     await memory._fold("c1")
     assert await remembered(stage, talk) == {}
-    assert await memory.recall("c1", talk) == ()
+    assert (await memory.recall("c1", talk)).facts == ()
 
 
 async def test_an_order_to_forget_that_comes_twice_forgets_no_later_answer(stage: Stage) -> None:

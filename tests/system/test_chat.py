@@ -8,7 +8,8 @@ from mesh.agent._telemetry import LiveOutput
 from mesh.bus.memory import read_memory
 from mesh.cli.exits import Exit
 from protocol.wire import events
-from protocol.wire.handoff import Fact
+from protocol.wire.event_parts import Continued
+from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName, submitted_ms
 from protocol.wire.moves import Ask, Complete, Transfer
 from tests.guard.actor import Actor
@@ -134,11 +135,31 @@ async def test_the_entry_agent_gets_what_an_agent_that_has_left_cannot(office: O
         try:
             await write(stage, without("b"))
             seat.type("still there?\n")
-            await seat.shows("mesh: b cannot go on: known_agent: 'b' is not in the fleet;")
-            await answered(a, await nth(a, 0), "b has left.")
+            request = await nth(a, 0)
+            continued = (await opened(stage, request)).continued
+            assert continued == Continued(last=AgentName("b"), why=Rule.KNOWN_AGENT)
+            await answered(a, request, "b has left.")
             await seat.shows("a: b has left.\n> ")
         finally:
             await write(stage, FLEET)
+
+
+async def test_after_an_interrupt_it_goes_to_whoever_asked_last(office: Office, stage: Stage) -> None:
+    a, b = await stage.actor("a"), await stage.actor("b")
+    with seated(office, "chat") as seat:
+        seat.type("a seat\n")
+        request = await nth(a, 0)
+        await a.propose(request, await a.work(request), Transfer(to_agent=AgentName("b"), summary="seat"))
+        ask = Ask(to_agent=AgentName("c1"), question="which one?")
+        await b.propose(request, await b.work(request), ask)
+        await seat.shows("b: which one?\n> ")
+        seat.type(INTERRUPT)
+        await seat.shows("cancelled in the chat\n> ")
+        seat.type("12A\n")
+        second = await nth(b, 1)
+        assert (await opened(stage, second)).continued == Continued(last=AgentName("b"))
+        await answered(b, second, "It is yours.")
+        await seat.shows("b: It is yours.\n> ")
 
 
 async def test_an_agent_that_is_not_there_is_refused_and_the_chat_goes_on(

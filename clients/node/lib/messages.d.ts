@@ -100,6 +100,7 @@ export interface Submit {
   conversation?: string | null;
   rerun_of?: string | null;
   forked_from?: ForkedFrom | null;
+  continue_with?: ("entry" | "last") | null;
   v?: 1;
 }
 /**
@@ -515,6 +516,8 @@ export interface RequestOpened {
   rerun_of?: string | null;
   remembered?: string[];
   forked_from?: ForkedFrom | null;
+  continue_with?: ("entry" | "last") | null;
+  continued?: Continued | null;
 }
 /**
  * A span of time, both ends in UTC µs.
@@ -673,6 +676,7 @@ export interface Policy {
   max_revisions?: number;
   keep_back?: number;
   claim_within_s?: number;
+  continue_with?: "entry" | "last";
   tell_client?: ("path" | "usage")[];
   max_posts?: number;
   max_posted_bytes?: number;
@@ -718,6 +722,13 @@ export interface Candidate {
   until?: number | null;
   served?: boolean;
   took?: boolean;
+}
+/**
+ * How a request went on with the agent that spoke last in its conversation.
+ */
+export interface Continued {
+  last: string;
+  why?: Rule | null;
 }
 /**
  * A well-formed submit was refused. The request never has a turn.
@@ -928,6 +939,8 @@ export interface TurnSuspended {
   round: number;
   ask: MoveAsk;
   expires_at: number;
+  agent?: string | null;
+  conversation?: string | null;
 }
 /**
  * A suspended turn goes on. Opens its next round, with the reply, the expiry, or the join's results.

@@ -24,6 +24,7 @@ from protocol.domain.steps import (
     NeedAttendance,
     NeedCandidates,
     NeedPeers,
+    NeedPermit,
     NeedReaders,
     NeedUndecided,
     NeedVerdictContext,
@@ -234,6 +235,8 @@ class Play:
         match step:
             case NeedVerdictContext():
                 step.supply(self.verdict_context(step))
+            case NeedPermit(agent=name):
+                step.supply(self.breaker(name))
             case NeedPeers(agents=names):
                 step.supply(tuple(name for name in names if self.breaker(name).state == "closed"))
             case NeedCandidates(agents=names):
