@@ -35,7 +35,7 @@ _AT_ONCE = 64
 """Messages that are being stored at a time."""
 _UNDECIDED = 512
 """Messages in the queues that no guard has decided. More wait here, so that Ctrl-C leaves few behind."""
-_QUIET_S = 30.0
+QUIET_S = 30.0
 """How long it waits for the next decision."""
 _WITHHELD = type_of(FactsWithheld)
 
@@ -139,7 +139,7 @@ class Batch:
         quiet_s: how long the next decision is waited for.
     """
 
-    def __init__(self, bus: Bus, orders: Sequence[Order], *, quiet_s: float = _QUIET_S) -> None:
+    def __init__(self, bus: Bus, orders: Sequence[Order], *, quiet_s: float = QUIET_S) -> None:
         self._bus, self._orders, self._quiet_s = bus, orders, quiet_s
         self._following = iter(orders)
         self._open: dict[str, Order] = {}

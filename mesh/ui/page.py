@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -45,6 +45,7 @@ class Page:
         self._clients: dict[str, asyncio.Task[Client]] = {}
         self.streams = Counter[str]()
         """Number of open live views, by session."""
+        self._work = set[asyncio.Task[None]]()
 
     async def __aenter__(self) -> Self:
         """Connect. Raises as `Access.connect`."""
@@ -60,7 +61,16 @@ class Page:
 
     async def __aexit__(self, *error: object) -> None:
         self.stopping.set()
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
         await self._stack.aclose()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work that outlives its request. It is cancelled when the page ends."""
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
 
     # --- connections ------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from mesh.ui.page import Page, number
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Budget
 
-_HOW = ("back", "to", "again", "complete", "assign")
+_HOW = ("back", "to", "again", "complete")
 
 
 def routes(page: Page) -> list[Route]:
@@ -95,12 +95,14 @@ async def _shown(
 # --- decisions ------------------------------------------------------------------------------------
 
 
-async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
+def decision_in(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a form decides of an escalation, as `mesh.ops.decisions.resolve` takes it.
+
+    Raises UsageWrong.
+    """
     how = form.get("how", "")
     if how not in _HOW:
         raise UsageWrong("choose how to continue")
-    if how == "assign":
-        return await _assign(bus, request, form, by, n)
     to, answer = form.get("to", "").strip(), form.get("answer", "")
     if how == "to" and not to:
         raise UsageWrong("choose the agent that gets it")
@@ -112,18 +114,21 @@ async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: 
     granted = {kind: value for kind, value in kinds.items() if value is not None}
     if how == "complete" and granted:
         raise UsageWrong("an answer needs no budget")
-    event = await decisions.resolve(
-        bus,
-        request,
-        by=by,
-        to=to if how == "to" else None,
-        again=how == "again",
-        answer=answer if how == "complete" else None,
-        note=form.get("note", "").strip(),
-        budget=Budget(**granted) if granted else None,
-        n=n,
-    )
-    return "is completed" if how == "complete" else f"went to {event.to} (event {event.n})"
+    return {
+        "to": to if how == "to" else None,
+        "again": how == "again",
+        "answer": answer if how == "complete" else None,
+        "note": form.get("note", "").strip(),
+        "budget": Budget(**granted) if granted else None,
+    }
+
+
+async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
+    if form.get("how") == "assign":
+        return await _assign(bus, request, form, by, n)
+    decision = decision_in(form)
+    event = await decisions.resolve(bus, request, by=by, n=n, **decision)
+    return "is completed" if decision["answer"] is not None else f"went to {event.to} (event {event.n})"
 
 
 async def _assign(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:

@@ -8,7 +8,6 @@ available.
 
 import asyncio
 import contextlib
-import shlex
 from collections.abc import AsyncGenerator
 from urllib.parse import urlencode
 
@@ -68,7 +67,7 @@ def list_routes(page: Page) -> list[Route]:
             "rows.html" if is_piece(request) else "requests.html",
             rows=rows,
             given=kept,
-            where=shlex.quote(text_of(clauses)) if clauses else "",
+            where=text_of(clauses),
             before=before,
             here=urlencode(kept | ({} if before is None else {"before": before})),
             first=urlencode(kept),

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from mesh.errors import BusError, MeshError, UsageWrong
 from mesh.service.logs import get_logger
-from mesh.ui import Keys, Options, diff, fleet, people, requests, security, statistics
+from mesh.ui import Keys, Options, batches, diff, fleet, people, requests, security, statistics
 from mesh.ui.connections import timed
 from mesh.ui.page import Page
 from mesh.ui.security import Gate
@@ -140,6 +140,7 @@ def create_app(page: Page) -> Starlette:
             Route("/", home),
             *requests.routes(page),
             *diff.routes(page),
+            *batches.routes(page),
             *people.routes(page),
             *fleet.routes(page),
             *statistics.routes(page),

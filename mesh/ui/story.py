@@ -1,6 +1,7 @@
 """One request as its page shows it: the timeline up to an event, and the request's state then."""
 
 import functools
+import shlex
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -218,6 +219,7 @@ def environment() -> Environment:
     )
     filters = (when, short, given, code_of, money, pretty, shown, clock, day, lasting, unquoted)
     made.filters |= {each.__name__: each for each in (*filters, entry_in_words, value_in_words)}
+    made.filters["quoted"] = shlex.quote
     functions = (numbered, details, firsts, closing, flat, waits, channel)
     made.globals |= {"parts": named_parts} | {each.__name__: each for each in functions}
     return made

@@ -36,6 +36,8 @@ VIEWS = {
     "doubt": "/people/{doubted}",
     "agents": "/agents",
     "mesh": "/mesh",
+    "batch": "/batches/new?where=status%3Dopen",
+    "batch-resolve": "/batches/new?do=resolve&where=status%3Dhuman",
     "statistics": "/statistics",
     "statistics-of-some": "/statistics?where=agent%3Dnobody",
     "letter": "/mesh/dead/1",

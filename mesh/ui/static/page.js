@@ -60,6 +60,7 @@ let kept = "";
 
 function swapped() {
   tellTimes();
+  listFilters();
   if (kept && !chosen()) rows().find((row) => row.dataset.row === kept)?.classList.add("chosen");
 }
 
@@ -171,11 +172,83 @@ function offer(form) {
   }
 }
 
+// --- saved filters: names for what --where takes, kept by this browser and by nothing else -------------
+
+const FILTERS = "mesh-filters";
+const MOST_FILTERS = 50;
+
+function savedFilters() {
+  try {
+    const found = JSON.parse(localStorage.getItem(FILTERS) || "[]");
+    return found.filter((each) => typeof each?.name === "string" && typeof each?.where === "string");
+  } catch {
+    return []; // another page of this address wrote something else there
+  }
+}
+
+const wanted = () => $("[data-where]")?.dataset.where || "";
+
+function saveFilters(filters, told) {
+  try {
+    localStorage.setItem(FILTERS, JSON.stringify(filters));
+  } catch {
+    told = "This browser keeps nothing more: the filter is not saved.";
+  }
+  listFilters();
+  $("#saved [role=status]").textContent = told;
+}
+
+function listFilters() {
+  const room = $("#saved");
+  if (!room) return;
+  room.hidden = false;
+  const filters = savedFilters();
+  const items = filters.map(({ name, where }) => {
+    const item = document.createElement("li");
+    const link = document.createElement("a");
+    link.className = "button";
+    link.href = `${room.dataset.view}?${new URLSearchParams({ where })}`;
+    link.textContent = name;
+    link.title = where;
+    if (where === wanted()) link.setAttribute("aria-current", "true");
+    const forget = document.createElement("button");
+    forget.type = "button";
+    forget.className = "plain";
+    forget.textContent = "×";
+    forget.setAttribute("aria-label", `Forget the filter ${name}`);
+    forget.addEventListener("click", () =>
+      saveFilters(savedFilters().filter((each) => each.name !== name), `${name} is forgotten.`));
+    item.append(link, forget);
+    return item;
+  });
+  const list = $("ul", room);
+  list.hidden = !items.length;
+  list.replaceChildren(...items);
+}
+
+function saveFilter(event) {
+  event.preventDefault();
+  const name = new FormData(event.target).get("name").trim();
+  const others = savedFilters().filter((each) => each.name !== name);
+  const told = $("#saved [role=status]");
+  if (!name) return;
+  if (!wanted()) told.textContent = "There is no filter yet: choose one, then save it.";
+  else if (others.length >= MOST_FILTERS) told.textContent = `There are ${MOST_FILTERS} already: forget one first.`;
+  else {
+    saveFilters([...others, { name, where: wanted() }], `${name} is saved in this browser.`);
+    event.target.reset();
+    $("#saved details").open = false;
+  }
+}
+
 // --- together ---------------------------------------------------------------------------------------
 
 look();
 tellAgain();
 tellTimes();
+listFilters();
+$("#saved form")?.addEventListener("submit", saveFilter);
+addEventListener("storage", (event) => event.key === FILTERS && listFilters());
 setInterval(tellTimes, 20000);
 const folds = matchMedia("(max-width: 640px)");
 const fold = () => $("#fold") && ($("#fold").open = !folds.matches);
