@@ -37,7 +37,7 @@ drill: $(ENV) ## Break a scratch mesh on purpose and check every promise; ARGS='
 nightly: $(ENV) ## Play 20,000 arbitrary stories and 16,000 of trees and swarms, and replay each (STORIES=…); over an hour
 	@MESH_TEST_STORIES=$(or $(STORIES),20000) $(BIN)/pytest --timeout=0 tests/unit/protocol/test_any_story.py tests/unit/protocol/test_any_tree.py tests/unit/protocol/test_any_swarm.py tests/unit/protocol/test_any_carrying.py tests/unit/protocol/test_any_death.py tests/unit/replay/test_code.py
 
-mutants: $(ENV) ## Put small faults into the rules, one at a time, and name those that no test notices (CHAPTERS=…); under an hour
+mutants: $(ENV) ## Put small faults into the rules, one at a time, and name those that no test notices (CHAPTERS=…); ten minutes
 	@nice -n 10 $(BIN)/python -m tests.mutants $(CHAPTERS)
 
 check: format lint types imports wheel ## Formatting, lint, types, import contracts, the wheel; make -k check goes on after a failure

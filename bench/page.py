@@ -165,7 +165,9 @@ def _counts(
     edges += [(names[-1], names[-2])] if chance.random() < 0.1 else []
     took = [int(chance.lognormvariate(15, 1.5)) if is_over else 0 for _ in edges]
     hops = [
-        HopCount(giver, taker, bucket_of(us) if is_over else OPEN, 1, us, us // 3, cost // len(edges))
+        HopCount(
+            giver, taker, bucket_of(us) if is_over else OPEN, 1, us, us // 3, 1, us // 9, cost // len(edges)
+        )
         for (giver, taker), us in zip(edges, took, strict=True)
     ]
     refusals = [RefusalCount(rule, names[-2], names[-1], 1)] if rule else []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from mesh.agent._ahead import EndWatch
 from mesh.agent._effects import (
@@ -125,7 +126,7 @@ class Execution:
         self.for_tools: Callable[[Execution, dict[str, str]], object] | None = None
         """Makes the turn for a tool that takes it, and records in a dict which facts the tool reads."""
         self._usage = work.reported.usage
-        self._code = {"prompt": prompt_version, "version": version, "build": build}
+        self._code = Report(prompt=prompt_version, version=version, build=build)
         self._ordinals: dict[tuple[str, str], int] = {}
         self._patient_until = time.monotonic() + work.timeout_s - min(MOST_KEPT_S, work.timeout_s / 10)
         self.tasks = Tasks(work, journal, send)
@@ -434,13 +435,13 @@ class Execution:
         digest = before.digest
         if tally.steps:
             digest = hashlib.sha256(f"{digest}{tally.digest}".encode()).hexdigest()
-        return Report(
+        return replace(
+            self._code,
             usage=budget.plus(self._usage, tally.paid),
             actions=tuple(sorted(self.actions | tally.owed_actions)),
             steps=before.steps + tally.steps,
             digest=digest,
             effects=tuple(sorted(self.effects)),
-            **self._code,
         )
 
     # --- the end ----------------------------------------------------------------------------------

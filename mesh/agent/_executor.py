@@ -117,7 +117,7 @@ class Executor:
             proposal = round_.crashed() if is_crash_loop else await self._propose(round_)
             if proposal is not None:
                 failpoint("turn.journaled")
-                proposal, body = encode_or_fail(proposal)
+                proposal, body = encode_or_fail(_timed(proposal, work, time.perf_counter() - started))
                 live.ended(proposal)  # before the proposal, and so before all that follows from it
                 with _telemetry.proposal_span(key, proposal, self._around.fleet):
                     await self._propose_to(key.request, proposal, body, trace)
@@ -360,6 +360,12 @@ _UNREADABLE = (MeshError, *codec.UNWRITABLE)
 """Errors of encoding a handler's move, and of reading it as the guard will."""
 
 
+def _timed(proposal: Proposal, work: Assignment, took_s: float) -> Proposal:
+    """Return the proposal with how long its turn was worked on: 1 ms at least, as 0 means unknown."""
+    worked_ms = work.reported.worked_ms + max(1, round(took_s * 1e3))
+    return replace(proposal, report=replace(proposal.report, worked_ms=worked_ms))
+
+
 def encode_or_fail(proposal: Proposal) -> tuple[Proposal, bytes]:
     """Return a proposal and its bytes; if no guard could read it, the failure that names the mistake."""
     try:
@@ -397,7 +403,8 @@ def _summarized(proposal: Proposal, body: bytes) -> bytes:
             return summarized
     text = "too large for the bus; pass large things on as artifacts"
     failure = Failure(code="proposal_too_large", message=text, permanent=True)
-    spent = Report(usage=proposal.report.usage)  # the rest may be what is too large
+    told = proposal.report
+    spent = Report(usage=told.usage, worked_ms=told.worked_ms)  # the rest may be what is too large
     failed = ReportFailure(turn=proposal.turn, round=proposal.round, error=failure, report=spent)
     return codec.encode(failed)
 

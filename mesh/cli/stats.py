@@ -99,12 +99,13 @@ def _edges(found: "Statistics", limit: int) -> None:
             _seconds(each.p50_s),
             _seconds(each.p95_s),
             _seconds(each.waited_s),
+            _seconds(each.queued_s),
             _dollars(each.nano_dollars),
         )
         for each in found.edges[:limit]
     ]
-    columns = ("edge", "hops", "refused", "open", "median", "95%", "waited", "dollars")
-    table(columns, rows, spare=("open", "waited", "refused"))
+    columns = ("edge", "hops", "refused", "open", "median", "95%", "waited", "queued", "dollars")
+    table(columns, rows, spare=("open", "queued", "waited", "refused"))
     if len(found.edges) > limit:
         say(f"and {len(found.edges) - limit} more edges")
 

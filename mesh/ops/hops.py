@@ -2,6 +2,7 @@
 
 A hop is a turn and the name that gave it the work. It lasts from the event that opened the turn to the one
 that ended it. While the turn asks, is to be tried again later, has open tasks or is in doubt, it waits.
+What is left after that and the time that its agent worked is its time in the queue, and with guards.
 """
 
 import math
@@ -32,6 +33,10 @@ class HopCount(NamedTuple):
     """Their total duration."""
     waited_us: int
     """How much of it they waited."""
+    timed: int
+    """Hops whose taker said how long it worked, and did so in each round."""
+    queued_us: int
+    """Total time of these in which they neither waited nor were worked on: in a queue, or with a guard."""
     nano_dollars: int
 
 
@@ -120,9 +125,13 @@ class HopTracker:
             turn = ledger.turns[id_]
             us = 0 if turn.end is None else max(0, turn.end.at - turn.opened_at)
             bucket = OPEN if turn.end is None else bucket_of(us)
-            sums = found.setdefault((giver, taker, bucket), [0, 0, 0, 0])
+            sums = found.setdefault((giver, taker, bucket), [0] * 6)
             waited = 0 if turn.end is None else min(us, self._waited[id_])
-            for at, more in enumerate((1, us, waited, turn.report.usage.nano_dollars)):
+            worked = turn.report.worked_ms * 1_000
+            is_timed = turn.end is not None and worked > 0 and not turn.unaccounted
+            queued = max(0, us - waited - worked) if is_timed else 0
+            cost = turn.report.usage.nano_dollars
+            for at, more in enumerate((1, us, waited, int(is_timed), queued, cost)):
                 sums[at] += more
         for edge, sums in found.items():
             yield HopCount(*edge, *(min(each, 2**62) for each in sums))

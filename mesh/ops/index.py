@@ -23,7 +23,7 @@ from mesh.ops.roster import Frozen
 from mesh.ops.rows import EdgeCount, IndexRow, Listed, fork_tag
 from mesh.ops.where import Filter
 
-_FORM = 9
+_FORM = 10
 """Version of the tables' form. A file of another form is rebuilt."""
 _FORKS = 100
 """The most requests that are named as forks of one."""
@@ -51,7 +51,8 @@ CREATE TABLE edges (
 ) WITHOUT ROWID;
 CREATE TABLE hops (
     giver TEXT NOT NULL, taker TEXT NOT NULL, bucket INTEGER NOT NULL, id INTEGER NOT NULL,
-    passed INTEGER NOT NULL, us INTEGER NOT NULL, waited_us INTEGER NOT NULL, nano_dollars INTEGER NOT NULL,
+    passed INTEGER NOT NULL, us INTEGER NOT NULL, waited_us INTEGER NOT NULL,
+    timed INTEGER NOT NULL, queued_us INTEGER NOT NULL, nano_dollars INTEGER NOT NULL,
     PRIMARY KEY (giver, taker, bucket, id)
 ) WITHOUT ROWID;
 CREATE TABLE refusals (
@@ -402,7 +403,7 @@ def _count(writing: sqlite3.Connection, id_: int, before: RequestCounts, now: Re
         [(*hop[:3], id_) for hop in gone],
     )
     writing.executemany(
-        "INSERT INTO hops VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [(*hop[:3], id_, *hop[3:]) for hop in more]
+        "INSERT INTO hops VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(*hop[:3], id_, *hop[3:]) for hop in more]
     )
     gone_, more_ = set(before.refusals) - set(now.refusals), set(now.refusals) - set(before.refusals)
     writing.executemany(

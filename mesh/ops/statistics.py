@@ -36,6 +36,8 @@ class EdgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     p95_s: float | None = None
     waited_s: float | None = None
     """How much of the mean a hop waited: for a reply, another try, its tasks, or a person."""
+    queued_s: float | None = None
+    """Mean time in the queue, of the hops whose taker said how long it worked; None without any."""
     nano_dollars: int = 0
     """Total cost that the takers reported."""
 
@@ -193,7 +195,8 @@ def _edges(subset: SubsetReader, refusals: Iterable[_Row]) -> tuple[EdgeStatisti
             refused[giver, taker] += count
     found: dict[tuple[str, str], list[_Row]] = {edge: [] for edge in refused}
     for giver, taker, *sums in subset.read(
-        "SELECT giver, taker, bucket, sum(passed), total(us), total(waited_us), total(nano_dollars)"
+        "SELECT giver, taker, bucket, sum(passed), total(us), total(waited_us), total(nano_dollars),"
+        " sum(timed), total(queued_us)"
         " FROM hops WHERE {wanted} GROUP BY giver, taker, bucket"
     ):
         found.setdefault((giver, taker), []).append(tuple(sums))
@@ -204,6 +207,7 @@ def _edges(subset: SubsetReader, refusals: Iterable[_Row]) -> tuple[EdgeStatisti
 def _edge(edge: tuple[str, str], buckets: Sequence[_Row], refused: int) -> EdgeStatistics:
     over = [(bucket, passed) for bucket, passed, *_ in buckets if bucket != OPEN]
     count = sum(passed for _, passed in over)
+    timed = sum(each[5] for each in buckets)
     mean, waited = (sum(each[at] for each in buckets) / count / 1e6 if count else None for at in (2, 3))
     return EdgeStatistics(
         giver=edge[0],
@@ -215,6 +219,7 @@ def _edge(edge: tuple[str, str], buckets: Sequence[_Row], refused: int) -> EdgeS
         p50_s=_quantile(over, count, 0.5),
         p95_s=_quantile(over, count, 0.95),
         waited_s=waited,
+        queued_s=sum(each[6] for each in buckets) / timed / 1e6 if timed else None,
         nano_dollars=int(sum(each[4] for each in buckets)),
     )
 

@@ -236,7 +236,7 @@ def compare_ending(recorded: RecordedRound, ran: Ran, fleet: Fleet) -> CodeDiffe
 
 
 def _alike(was: Ending, ran: Ran) -> Ending:
-    """Return the new proposal with what says which code ran, and where it raised, as it was recorded.
+    """Return the new proposal with what says which code ran, how long, and where it raised, as recorded.
 
     The steps were compared one by one: their count and digest are taken over. So is the cost, where a model
     was asked anew. A move that the bus could not hold is recorded as an outline, so outlines are compared.
@@ -250,6 +250,7 @@ def _alike(was: Ending, ran: Ran) -> Ending:
         prompt=told.prompt,
         digest=told.digest,
         steps=told.steps,
+        worked_ms=told.worked_ms,
         usage=now.report.usage if ran.asked is None else told.usage,
     )
     now = replace(now, report=report)

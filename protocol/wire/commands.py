@@ -114,6 +114,8 @@ class Report(WireMessage, frozen=True, kw_only=True):
     """Version of the agent code that ran the turn's latest round."""
     build: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARS)] = ""
     """What that code was built from, such as a git revision."""
+    worked_ms: Amount = 0
+    """How long the turn's rounds were worked on, each from its delivery to its proposal. 0: not known."""
 
 
 class Failure(WireMessage, frozen=True, kw_only=True):

@@ -111,6 +111,34 @@ def test_what_a_turn_waits_is_told_apart_from_what_it_works(log: Log) -> None:
     assert hop.waited_s == pytest.approx(30.0)
 
 
+def test_the_time_in_the_queue_is_what_was_neither_waited_nor_worked(log: Log) -> None:
+    guard = log.request()
+    guard.submit("hello")
+    guard.wait(10)  # of which it worked 2 s
+    guard.move(
+        Ask(to_agent=AgentName("client"), question="which one?", expires_s=3_600), Report(worked_ms=2_000)
+    )
+    guard.wait(30)
+    guard.reply("this one")
+    guard.wait(5)  # of which it worked 4 s
+    guard.move(Complete(answer="done"), Report(worked_ms=6_000))
+    assert edge(log.of(), "client", "a").queued_s == pytest.approx(9.0)
+
+
+def test_the_time_in_the_queue_is_known_only_of_agents_that_say_how_long_they_worked(log: Log) -> None:
+    for worked_ms in (0, 3_000, 60_000):  # the last one by a clock that runs too fast
+        guard = log.request()
+        guard.submit("hello")
+        guard.wait(10)
+        guard.move(Complete(answer="done"), Report(worked_ms=worked_ms))
+    silent = log.request()
+    silent.submit("hello")
+    silent.wait(10)
+    silent.move(to("b"))
+    assert edge(log.of(), "client", "a").queued_s == pytest.approx((7.0 + 0.0) / 2)
+    assert edge(log.of(), "a", "b").queued_s is None
+
+
 @pytest.mark.parametrize(
     ("moves", "count"),
     [

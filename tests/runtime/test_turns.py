@@ -62,6 +62,21 @@ async def test_after_a_refusal_the_code_runs_again_and_is_told_why(stage: Stage)
     assert rounds == [(0, []), (1, ["known_agent"]), (2, ["known_agent", "known_agent"])]
 
 
+async def test_a_report_says_how_long_the_turn_was_worked_on_in_all_its_rounds(stage: Stage) -> None:
+    told: list[int] = []
+
+    async def stubborn(turn: Turn) -> Move:
+        told.append(turn.execution.work.reported.worked_ms)
+        return turn.transfer("nobody", summary="please")
+
+    request = await run(stage, stubborn)
+    log = await stage.reaches(request, "escalation.raised")
+    reported = [event.report.worked_ms for event in log if isinstance(event, events.MoveRefused)]
+    assert told[0] == 0
+    assert told[1:] == reported[: len(told) - 1], "each round begins with what the rounds before reported"
+    assert reported == sorted(set(reported)), "and each adds a millisecond at least"
+
+
 async def test_a_refusal_too_many_goes_to_people(stage: Stage) -> None:
     async def stubborn(turn: Turn) -> Move:
         return turn.transfer("nobody", summary="please")

@@ -191,6 +191,7 @@ export interface Report {
   effects?: string[];
   version?: string;
   build?: string;
+  worked_ms?: number;
 }
 /**
  * A turn's spending, cumulative over its rounds.
