@@ -1,5 +1,6 @@
 """The fleet file, `mesh.toml` (docs/fleet-file.md): read, checked, and turned into documents and limits."""
 
+import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
@@ -180,6 +181,8 @@ class AgentSection(Sender):
     actions: tuple[str, ...] | None = None
     to: tuple[str, ...] | None = None
     fallback: str | None = None
+    carries: Mapping[str, Mapping[str, Any] | str] = {}
+    """By target: the form of the facts that a transfer hands over, or the JSON file that has it."""
     breaker: BreakerSection = BreakerSection()
 
 
@@ -331,6 +334,13 @@ class FleetFile(Strict):
                 for model, section in self.models.items()
             },
             labels=self.labels,
+            carries={
+                AgentName(name): {
+                    AgentName(to): form for to, form in section.carries.items() if not isinstance(form, str)
+                }
+                for name, section in self.agents.items()
+                if section.carries
+            },
             quota=quota,
             quotas={
                 AgentName(name): section.quota.over(quota)
@@ -424,8 +434,12 @@ def _mistakes(kind: type[BaseModel], said: object) -> list[str]:
     return []
 
 
-def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
-    """Return the fleet in `text`. Raises FleetFileError with every mistake in it."""
+def parse_fleet(text: str, source: str = FILE_NAME, folder: Path | None = None) -> FleetFile:
+    """Return the fleet in `text`. Raises FleetFileError with every mistake in it.
+
+    Args:
+        folder: where the files lie that it names for forms; None: there are none.
+    """
     try:
         parsed = FleetFile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as wrong:
@@ -433,17 +447,43 @@ def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
     except ValidationError as wrong:
         mistakes = [in_words(FleetFile, each) for each in wrong.errors()]
         raise FleetFileError("\n".join((f"{source}:", *mistakes))) from wrong
-    mistakes = parsed._check()
+    parsed, mistakes = _with_forms(parsed, folder)
+    mistakes += parsed._check()
     if mistakes:
         raise FleetFileError("\n".join((f"{source}:", *mistakes)))
     return parsed
+
+
+def _with_forms(file: FleetFile, folder: Path | None) -> tuple[FleetFile, list[str]]:
+    """Return the fleet with the forms that it names by their files, and the mistakes in that."""
+    agents, wrong = dict(file.agents), list[str]()
+    for name, section in file.agents.items():
+        forms = dict(section.carries)
+        for to, named in section.carries.items():
+            if not isinstance(named, str):
+                continue
+            where = f"agents.{name}.carries.{to}"
+            try:
+                read = None if folder is None else json.loads((folder / named).read_text())
+            except OSError as missing:
+                wrong.append(f"{where}: {named}: {missing.strerror}")
+            except ValueError as unreadable:  # not JSON, or not UTF-8
+                wrong.append(f"{where}: {named} is no JSON: {unreadable}")
+            else:
+                if isinstance(read, dict):
+                    forms[to] = read
+                else:
+                    wrong.append(f"{where}: {named} holds no form, which is an object")
+        if forms != section.carries:
+            agents[name] = section.model_copy(update={"carries": forms})
+    return file.model_copy(update={"agents": agents}), wrong
 
 
 def load_fleet(path: Path) -> FleetFile:
     """Return the fleet file at `path` (or `path`/mesh.toml). Raises FleetFileError."""
     file = path / FILE_NAME if path.is_dir() else path
     try:
-        parsed = parse_fleet(file.read_text(), str(file))
+        parsed = parse_fleet(file.read_text(), str(file), file.parent)
     except OSError as missing:
         raise FleetFileError(f"{file}: {missing.strerror}") from missing
     except UnicodeDecodeError as wrong:

@@ -45,6 +45,7 @@ class _Grounds(msgspec.Struct, frozen=True, gc=False):
     sender: msgspec.Raw = msgspec.Raw()
     target: msgspec.Raw = msgspec.Raw()
     candidates: msgspec.Raw = msgspec.Raw()
+    form: msgspec.Raw = msgspec.Raw()
     human: bool = False
 
 
@@ -348,13 +349,13 @@ _known: list[_Known] = []
 
 def _fleet_reaches(scan: _Scan, fleet: Fleet) -> bool:
     """Return False if all agents of a request that went well are in the fleet unchanged."""
-    if fleet.labels or not scan.types <= _PLAIN:
+    if fleet.labels or fleet.carries or not scan.types <= _PLAIN:
         return True
     if not _known or _known[0].fleet is not fleet:
         _known[:] = [_Known(fleet, {})]
     same = _known[0].same
     for grounds in scan.grounds:
-        if grounds.candidates or grounds.human != fleet.human:
+        if grounds.candidates or grounds.form or grounds.human != fleet.human:
             return True
         for raw in (bytes(grounds.sender), bytes(grounds.target)):
             if raw and raw not in same:

@@ -176,7 +176,8 @@ class _Answers(RecordedAnswers):
         for name in (self._command.sender, self._target):
             if name is not None and name not in entries:
                 known.pop(name, None)  # the guard did not find it
-        return replace(recorded, agents=known, labels=self._then.labels)
+        then = self._then
+        return replace(recorded, agents=known, labels=then.labels, carries=then.carries)
 
     def supply(self, need: Asks) -> None:
         if isinstance(need, NeedVerdictContext) and need.target != self._target:

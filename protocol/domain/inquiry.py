@@ -1,6 +1,7 @@
 """An inquiry collects what one event depends on, before the event is written."""
 
-from typing import Final, TypeGuard
+from collections.abc import Mapping
+from typing import Any, Final, TypeGuard
 
 from protocol.domain.breaker import Permit
 from protocol.domain.control import resolves_to
@@ -112,6 +113,7 @@ class Inquiry:
             peers=peers,
             longest_s=fleet.log_max_age_s / 2 if type(what) is Submit else None,
             candidates=candidates,
+            form=self._form(command.sender, target) if isinstance(move, moves.Transfer) else None,
         )
         return World(
             now=moment.now,
@@ -223,6 +225,10 @@ class Inquiry:
                 )
             )
         return asked if asked.answer is None else asked.answer
+
+    def _form(self, sender: AgentName, target: AgentName | None) -> Mapping[str, Any] | None:
+        forms = self._fleet.carries.get(sender)
+        return None if forms is None or target is None else forms.get(target)
 
     def _target(self, command: Command) -> AgentName | None:
         what = command.what

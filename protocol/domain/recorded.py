@@ -1,7 +1,7 @@
 """What a log records of the world: the answers that a guard had when it wrote an event."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -75,8 +75,16 @@ class RecordedAnswers:
             agents=_Recorded(entries, self._ledger, self.removed),
             human=grounds.human,
             revision=grounds.fleet,
+            carries=self._carries,
             log_max_age_s=2 * (grounds.longest_s or 0),
         )
+
+    @property
+    def _carries(self) -> dict[AgentName, dict[AgentName, Mapping[str, Any]]]:
+        sender, target, form = self._grounds.sender, self._grounds.target, self._grounds.form
+        if form is None or sender is None or target is None:
+            return {}
+        return {sender.name: {target.name: form}}
 
     @property
     def removed(self) -> TurnId | None:

@@ -16,6 +16,7 @@ from protocol.domain.case import Case, outlined, passed, too_large, unknown_agen
 from protocol.domain.labels import unseen
 from protocol.domain.memory import unfit
 from protocol.wire.event_parts import Grounds
+from protocol.wire.forms import FormInvalid, read_form
 from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import HUMAN
 from protocol.wire.moves import (
@@ -30,6 +31,8 @@ from protocol.wire.moves import (
     Transfer,
     UnknownMove,
 )
+
+_MOST_MISTAKES = 5
 
 
 def _path(case: Case) -> str:
@@ -318,6 +321,29 @@ def must_carry(case: Case) -> Refusal | None:
     )
 
 
+def form(case: Case) -> Refusal | None:
+    """Refuse a transfer whose facts do not fit its edge's form. What the giver may not see is let pass."""
+    wanted = case.world.grounds.form
+    if wanted is None or case.known is None:
+        return None
+    try:
+        read = read_form(wanted)
+    except FormInvalid:
+        return None  # a log of a newer guard, whose forms say more
+    facts = {fact.key: fact.value for fact in case.known.facts}
+    mistakes = read.mistakes(facts, case.turn.hidden.facts)
+    if not mistakes:
+        return None
+    shown = mistakes[:_MOST_MISTAKES]
+    more = f"; and {len(mistakes) - len(shown)} more" if len(mistakes) > len(shown) else ""
+    return Refusal(
+        rule=Rule.FORM,
+        detail=f"what {case.turn.agent} hands to {case.target} has another form: {'; '.join(shown)}{more}",
+        numbers={"target": case.target, "mistakes": shown},
+        hint=f"facts as this edge carries them: {', '.join(sorted({*read.required, *read.fields}))}",
+    )
+
+
 def actions(case: Case) -> Refusal | None:
     if not case.report.actions:
         return None
@@ -394,6 +420,7 @@ RULES: Mapping[Rule, RuleFunction] = {
     Rule.BUDGET: within_budget,
     Rule.CONSTRAINTS: constraints,
     Rule.MUST_CARRY: must_carry,
+    Rule.FORM: form,
     Rule.ACTIONS: actions,
     Rule.READ_ONLY: read_only,
     Rule.SIZE: size,
@@ -407,10 +434,11 @@ _OF_WORK = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
 _OF_PLANS = (
     Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE, Rule.REVISIONS, Rule.OPEN_TASKS,
 )  # fmt: skip
-_OF_HANDOFFS = tuple(rule for rule in RULES if rule not in (*_OF_PLANS, Rule.ASKS, Rule.MEMORY))
+_OF_TRANSFERS = tuple(rule for rule in RULES if rule not in (*_OF_PLANS, Rule.ASKS, Rule.MEMORY))
+_OF_HANDOFFS = tuple(rule for rule in _OF_TRANSFERS if rule != Rule.FORM)
 
 RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
-    Transfer: _OF_HANDOFFS,
+    Transfer: _OF_TRANSFERS,
     HandBack: _OF_HANDOFFS,
     Ask: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *_OF_WORK),
     Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.MUST_CARRY, *_OF_WORK),

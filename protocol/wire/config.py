@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from protocol.wire.errors import Malformed
+from protocol.wire.forms import FormInvalid, read_form
 from protocol.wire.handoff import TEXT_FACT, Budget
 from protocol.wire.ids import (
     NAME_RULE,
@@ -161,6 +162,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     number would move requests between partitions while they are being decided."""
     lane: bool = True
     """True if guards listen on the lane (`mesh.lane.…`). Otherwise every message is stored first."""
+    carries: Mapping[AgentName, Mapping[AgentName, Mapping[str, Any]]] = {}
+    """By giver and target: the form of the facts that a transfer hands over (`protocol.wire.forms`)."""
     swarms: bool = False
     """True if any policy has the topology `swarm`. Then each intent of an agent has an inbox for offers."""
 
@@ -394,6 +397,7 @@ def fleet_mistakes(fleet: Fleet) -> list[str]:
         unknown = (to for to in agent.to or () if to not in fleet.agents)
         wrong += [f"agents.{name}.to: {to!r} is no agent of this fleet" for to in unknown]
         wrong += _fallback_mistakes(fleet, name)
+    wrong += _form_mistakes(fleet)
     unknown = (name for name in fleet.breakers if name not in fleet.agents)
     wrong += [f"breakers.{name}: {name!r} is no agent of this fleet" for name in unknown]
     submitters = {*fleet.clients, *fleet.operators}
@@ -417,6 +421,19 @@ def _fallback_mistakes(fleet: Fleet, name: str) -> list[str]:
             return [f"agents.{name}.fallback: {circle}"] if after == name else []
         chain.append(after)
     return []
+
+
+def _form_mistakes(fleet: Fleet) -> Iterator[str]:
+    for name, forms in fleet.carries.items():
+        for to, form in forms.items():
+            where = f"agents.{name}.carries.{to}"
+            if name not in fleet.agents or to not in fleet.agents or name == to:
+                yield f"{where}: {to!r} is no other agent of this fleet"
+                continue
+            try:
+                read_form(form)
+            except FormInvalid as wrong:
+                yield f"{where}: {wrong}"
 
 
 def _label_mistakes(fleet: Fleet) -> Iterator[str]:

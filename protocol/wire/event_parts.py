@@ -217,3 +217,5 @@ class Grounds(Part, frozen=True, kw_only=True):
     removed: bool = False
     """True if a guard ended the round because its agent left the fleet; offers: no agent there may claim
     it."""
+    form: Mapping[str, Any] | None = None
+    """Transfers: what the facts have to be, as the fleet file says of this edge; None if it says nothing."""

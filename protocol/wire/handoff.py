@@ -123,6 +123,7 @@ class Rule(StrEnum):
     BUDGET = "budget"
     CONSTRAINTS = "constraints"
     MUST_CARRY = "must_carry"
+    FORM = "form"
     ACTIONS = "actions"
     READ_ONLY = "read_only"
     SIZE = "size"

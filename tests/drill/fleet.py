@@ -17,6 +17,9 @@ description = "Does what the script says."
 clearance = ["pii"]
 intents = ["lead"]
 
+[agents.front.carries.back.properties.shelf]   # what it hands to `back` under this key is a number
+type = "integer"
+
 [agents.back]   # no clearance: what is labelled is carried past it
 module = "tests.drill.agents:back"
 description = "Does what the script says, and is not shown everything."

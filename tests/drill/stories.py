@@ -96,7 +96,10 @@ def _tempted_to_strangers(draw: _Draw) -> dict[str, Any]:
 
 
 def _tempted_beyond_its_terms(draw: _Draw) -> dict[str, Any]:
-    first = (["spend", TOKENS_SPENT], *map(_tempt, ("more-tokens", "more-time", "more-actions")))
+    first = (
+        ["spend", TOKENS_SPENT],
+        *map(_tempt, ("more-tokens", "more-time", "more-actions", "other-form")),
+    )
     less = {"budget": {"tokens": TOKENS_GRANTED - TOKENS_SPENT - 1}}
     then = map(_tempt, ("drop-kept", "change-kept", "keep-nothing"))
     last = (["to", "vault"], draw.effect())

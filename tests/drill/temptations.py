@@ -92,6 +92,7 @@ TEMPTATIONS: Mapping[str, Temptation] = {
     "keep-nothing": Temptation(
         Rule.MUST_CARRY, _give_on(constraints=Constraints(must_carry=("what-nobody-has",)))
     ),
+    "other-form": Temptation(Rule.FORM, _give_on(facts={"shelf": "the upper one"})),
     "too-low": Temptation(Rule.LEVELS, _plan(("below", "vault"))),
     "same-name": Temptation(Rule.KNOWN_TASK, _plan(("same", "back"), ("same", "vault"))),
     "too-many": Temptation(Rule.FAN_OUT, _plan(*((f"t{number}", "back") for number in range(3)))),

@@ -55,6 +55,7 @@ export type Rule =
   | "cycle"
   | "depth"
   | "fan_out"
+  | "form"
   | "hand_back"
   | "known_agent"
   | "known_move"
@@ -700,6 +701,7 @@ export interface Grounds {
   unbegun?: boolean;
   candidates?: Candidate[];
   removed?: boolean;
+  form?: {} | null;
 }
 /**
  * One agent as verdicts see it. In a field, None means no limit; an empty value allows nothing.
@@ -1442,6 +1444,11 @@ export interface Fleet {
   };
   partitions?: number;
   lane?: boolean;
+  carries?: {
+    [k: string]: {
+      [k: string]: {};
+    };
+  };
   swarms?: boolean;
 }
 /**

@@ -94,6 +94,14 @@ senders = st.sampled_from(["op1", "op1", "c1", "c2", "a"])
 SPENDING = (HandoffAdmitted, EscalationRaised, EscalationResolved, RequestCompleted, RequestFailed)
 
 
+NUMBERS = {"anyOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "integer"}}]}
+FORMS: Any = {
+    "a": {"b": {"properties": {"l": {"type": ["integer", "null"]}}}},
+    "c": {"b": {"required": ["hidden"], "properties": {"k": NUMBERS}}},
+}
+"""What two edges carry."""
+
+
 class Story(RuleBasedStateMachine):
     """One request, to which anything may happen."""
 
@@ -105,7 +113,7 @@ class Story(RuleBasedStateMachine):
             "c": agent("c", to=("a", "b"), actions=("look",), fallback="d"),
             "d": agent("d", clearance=("pii", "x")),
         }
-        self.play = Play(fleet=fleet, entry=entry, human=human > 0, policy=policy)
+        self.play = Play(fleet=fleet, entry=entry, human=human > 0, policy=policy, carries=FORMS)
         self.fleet = dict(fleet)
         self.auditor = Auditor()
         self.followed = 0

@@ -12,6 +12,7 @@ from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import EscalationRaised, MoveRefused, RequestCompleted, RequestFailed, TurnSuspended
 from protocol.wire.handoff import Budget, Constraints, Rule
+from protocol.wire.ids import AgentName
 from protocol.wire.moves import (
     TOPOLOGIES,
     Ask,
@@ -56,8 +57,9 @@ def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
         *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.LABELS, Rule.DEPTH, Rule.CYCLE),
         *(Rule.HAND_BACK, Rule.NO_RETURN, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *of_work),
     )
+    by_form = (*of_handoffs[:-3], Rule.FORM, *of_work)
     assert dict(rules.RULES_FOR) == {
-        Transfer: of_handoffs,
+        Transfer: by_form,
         HandBack: of_handoffs,
         Ask: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *of_work),
         Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LABELS, Rule.MUST_CARRY, *of_work),
@@ -92,6 +94,7 @@ def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
 def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> None:
     policy = Policy(max_depth=1, budget=Budget(tokens=10), max_handoff_bytes=500, max_refusals=99)
     play = told(policy=policy, must_carry=("text",), allowed_actions=("look",))
+    play.carries = {AgentName("b"): {AgentName("c"): {"required": ["k"]}}}
     play.move(transfer("b"))
     play.fleet["b"] = agent("b", to=())
     play.breakers |= {"a": "open", "c": "open"}
@@ -116,11 +119,13 @@ def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> Non
     assert rule_for("c") == Rule.CONSTRAINTS
     changes["constraints"] = Constraints()
     assert rule_for("c") == Rule.MUST_CARRY
+    changes["facts"] = ()
+    assert rule_for("c") == Rule.FORM
     changes["facts"] = (fact("k", "x" * 600),)
     assert rule_for("c") == Rule.ACTIONS
     report = Report()
     assert rule_for("c") == Rule.SIZE
-    admitted(play.move(transfer("c"), report))
+    admitted(play.move(transfer("c", fact("k")), report))
 
 
 def test_a_refusal_records_what_it_rests_on() -> None:

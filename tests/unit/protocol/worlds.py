@@ -114,6 +114,8 @@ class Play:
     """One request, played. What it returns is the event that decided the message."""
 
     fleet: dict[str, AgentEntry] = field(default_factory=agents)
+    carries: dict[AgentName, dict[AgentName, dict[str, Any]]] = field(default_factory=dict)
+    """Forms of edges, as the fleet file lists them."""
     policy: Policy | None = field(default_factory=Policy)
     human: bool = True
     entry: str = "a"
@@ -314,6 +316,7 @@ class Play:
             human=self.human,
             log_max_age_s=2 * self.longest_s,
             revision=1,
+            carries=self.carries,
         )
 
     def look(self) -> None:

@@ -7,8 +7,10 @@ what events are made of.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
+from jsonschema.validators import Draft202012Validator, extend  # type: ignore[import-untyped]
 
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.event_parts import Grounds
@@ -24,6 +26,12 @@ from tests.unit.protocol.oracle.account import (
 )
 from tests.unit.protocol.oracle.giving import MOVES, as_known, ends_at, merged, whole_handoff
 from tests.unit.protocol.oracle.second import could_have
+
+_JUDGE = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
+)
+"""By the letter of JSON Schema, but 1.0 is no integer on the wire."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ def _opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) 
         "budget": lambda: isinstance(move, Transfer) and _asks_for_too_much(account, proposal, move),
         "constraints": lambda: isinstance(move, Transfer) and _widens(account, move, at),
         "must_carry": lambda: isinstance(move, Transfer | HandBack | Escalate) and _loses(account, move),
+        "form": lambda: isinstance(move, Transfer) and _has_another_form(account, known, grounds),
         "actions": lambda: _acted_beyond(account, proposal.report, grounds),
         "size": lambda: len(canonical(known)) > account.policy.max_handoff_bytes,
         "memory": lambda: isinstance(move, Complete) and _leaves_too_much(account, move, cleared),
@@ -204,6 +213,16 @@ def _loses(account: Account, move: Transfer | HandBack | Escalate) -> bool:
     asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
     gone = set() if isinstance(move, Escalate) else set(move.drop)
     return not set(asked) <= (account.shown - gone) | {fact.key for fact in move.facts}
+
+
+def _has_another_form(account: Account, known: Any, grounds: Grounds) -> bool:
+    """The facts that the giver knows of do not fit the form; those that it may not see are taken to fit."""
+    if grounds.form is None:
+        return False
+    unseen = account.facts.keys() - set(account.sees)
+    required = [key for key in grounds.form.get("required", ()) if key not in unseen]
+    judge = _JUDGE({**grounds.form, "required": required})
+    return not judge.is_valid({fact.key: msgspec.to_builtins(fact.value) for fact in known.facts})
 
 
 def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:
