@@ -88,19 +88,19 @@ async def run(
     turn, history = round_.turn, None
     given = None if deps is None else deps(turn)
     prompt = (round_.how.prompt or words_of)(turn)
-    steps = JournaledRun(round_)
+    steps = _JournaledRun(round_)
     while True:
         try:
             result = await agent.run(prompt, message_history=history, deps=given, capabilities=[steps])
         except AgentRunError as error:
             raise _failure(error) or ModelGaveUp(short(str(error))) from error
         output = to_jsonable_python(result.output, fallback=json_kind)
-        prompt = round_.outcome_of(round_.answered(output))
+        prompt = await round_.outcome_of(round_.answered(output))
         history = result.all_messages()  # an earlier round's answer was refused: the model reads why
 
 
 @dataclass
-class JournaledRun(AbstractCapability[Any]):
+class _JournaledRun(AbstractCapability[Any]):
     """Makes a run's model requests and tool calls steps."""
 
     def __init__(self, round_: AdaptedRound) -> None:
@@ -117,16 +117,16 @@ class JournaledRun(AbstractCapability[Any]):
         return self._round.turn.request
 
     def get_wrapper_model(self, model: Model) -> Model:
-        return JournaledModel(model, self._round)
+        return _JournaledModel(model, self._round)
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-        return JournaledToolset(toolset, self._round)
+        return _JournaledToolset(toolset, self._round)
 
 
 # --- the model ------------------------------------------------------------------------------------
 
 
-class JournaledModel(WrapperModel):
+class _JournaledModel(WrapperModel):
     """A model whose requests are steps."""
 
     def __init__(self, wrapped: Model, round_: AdaptedRound) -> None:
@@ -274,7 +274,7 @@ def _failure(error: Exception) -> TurnError | None:
 
 
 @dataclass
-class JournaledToolset(WrapperToolset[Any]):
+class _JournaledToolset(WrapperToolset[Any]):
     """All tools of a run: their calls are steps. The moves are among them."""
 
     round: AdaptedRound
@@ -316,13 +316,13 @@ class JournaledToolset(WrapperToolset[Any]):
     ) -> Any:
         if not isinstance(tool, _Journaled):
             try:
-                return self.round.outcome_of(self.round.read(name, tool_args))
+                return await self.round.outcome_of(self.round.read(name, tool_args))
             except ToolArgumentsInvalid as wrong:
                 raise ModelRetry(str(wrong)) from wrong
         arguments = to_jsonable_python(tool_args, fallback=json_kind)
         if tool.own.tool_def.kind == "external":  # whoever runs the agent has its result: the client
             question = f"{self.round.turn.agent} waits for the result of {name} {as_text(arguments)}"
-            return self.round.outcome_of(self.round.turn.ask(question))
+            return await self.round.outcome_of(self.round.turn.ask(question))
         run = partial(self._run, tool_args, ctx, tool.own)
         held = tool.own.tool_def.kind == "unapproved"
         try:

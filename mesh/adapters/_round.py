@@ -18,10 +18,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from mesh.adapters._tool import foreign_tool
+from mesh.adapters._order import CallOrder
+from mesh.adapters._tool import ForeignTool, foreign_tool
 from mesh.agent._rounds import Returned, answers, can_be_of
 from mesh.agent.definition import Agent, checked_name
-from mesh.agent.errors import ToolsUnusable
+from mesh.agent.errors import ToolsUnusable, TurnError
 from mesh.agent.tools import Approver, Effect
 from mesh.agent.turn import Turn
 from mesh.errors import MeshError
@@ -137,6 +138,7 @@ class AdaptedRound:
         self._is_recorded = True
         """True if the newest reply is from an earlier round, or an earlier delivery of this one."""
         self._known: set[str] = set()
+        self._order = CallOrder()
 
     @classmethod
     async def begin(cls, turn: Turn, how: Adaptation) -> "AdaptedRound":
@@ -194,6 +196,7 @@ class AdaptedRound:
         run: Callable[[], Awaitable[Any]],
         *,
         approve: bool = False,
+        timeout_s: float | None = None,
     ) -> Any:
         """Return what a tool returned, new or recorded.
 
@@ -201,24 +204,29 @@ class AdaptedRound:
             arguments: as JSON: they make the step's digest, and a person reads them.
             run: runs the tool in its SDK, and returns JSON.
             approve: True if the SDK wants an approval of this call.
+            timeout_s: how long an effect may take; None: as long as the round.
 
         Raises as `Turn.call` does, and Returned.
         """
-        self._require_unmade()
-        return await self.turn.execution.call(
-            self._tool(name, run, approve=approve), arguments, for_model=False
-        )
+        tool = self._tool(name, run, approve=approve, timeout_s=timeout_s)
+        async with self._order.place(alone=approve or tool.effect is not None):
+            self._require_unmade()
+            return await self.turn.execution.call(tool, arguments, for_model=False)
 
     def read(self, name: str, arguments: Mapping[str, Any]) -> Move:
         """Return the move that a call asks for. Raises ToolArgumentsInvalid, whose text the model reads."""
         return self._moves.read(ToolCall("", name, arguments))
 
-    def outcome_of(self, move: Move) -> str:
+    async def outcome_of(self, move: Move) -> str:
         """Return the outcome of a move as text, if an earlier round made it. Otherwise end this round.
 
         Raises Returned, with the move.
         """
-        self._require_unmade()
+        async with self._order.place(alone=True):
+            self._require_unmade()
+            return self._outcome_of(move)
+
+    def _outcome_of(self, move: Move) -> str:
         if self._is_recorded and self._answered and can_be_of(self._answered[0], move):
             past = self._answered.popleft()
             return outcome_line(past, self.turn.execution.tasks.news.get(past.round + 1))
@@ -233,7 +241,14 @@ class AdaptedRound:
         """
         return self._moves.answered(value)
 
-    def _tool(self, name: str, run: Callable[[], Awaitable[Any]], *, approve: bool = False) -> Any:
+    def _tool(
+        self,
+        name: str,
+        run: Callable[[], Awaitable[Any]],
+        *,
+        approve: bool = False,
+        timeout_s: float | None = None,
+    ) -> ForeignTool:
         how = self.how
         return foreign_tool(
             name,
@@ -241,6 +256,7 @@ class AdaptedRound:
             effect=how.effects.get(name),
             reconcile=how.reconcile.get(name),
             approve=how.approver if approve else None,
+            timeout_s=timeout_s,
         )
 
     def _require_unmade(self) -> None:
@@ -278,13 +294,23 @@ async def _handle(how: Adaptation, run: Run, turn: Turn) -> Move:
         round_ = await AdaptedRound.begin(turn, how)
         try:
             return await run(round_)
-        except BaseException:
+        except BaseException as error:
             task = asyncio.current_task()
-            if round_.made is None or (task is not None and task.cancelling()):
+            if task is not None and task.cancelling():
                 raise
-            return round_.made
+            if round_.made is not None:
+                return round_.made
+            raise _own(error) from error.__cause__
     finally:
         _turn.reset(token)
+
+
+def _own(error: BaseException) -> BaseException:
+    """Return the error of ours that an SDK wrapped in its own; otherwise the error itself."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, TurnError):
+        inner = inner.__cause__
+    return error if inner is None else inner
 
 
 async def _never() -> Any:

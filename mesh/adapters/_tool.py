@@ -45,6 +45,7 @@ def foreign_tool(
     effect: Effect | None,
     reconcile: Callable[[str], Any] | None,
     approve: Approver | None,
+    timeout_s: float | None = None,
 ) -> ForeignTool:
     """Return the tool of one call.
 
@@ -60,5 +61,11 @@ def foreign_tool(
             _key.reset(token)
 
     return ForeignTool(
-        name=name, description="", effect=effect, fn=call, reconcile=reconcile, approve=approve
+        name=name,
+        description="",
+        effect=effect,
+        fn=call,
+        reconcile=reconcile,
+        approve=approve,
+        timeout_s=timeout_s,
     )

@@ -385,7 +385,7 @@ class VendorModel(Model):
             text = f"{model} broke off: {type(error).__name__}{named}"
         may_pass = kind not in _FINAL_TYPES if status == 200 else status in _PASSING or status >= 500
         if may_pass and code not in _NO_USE_WAITING:
-            return ModelRetry(text, after_s=None if response is None else _pause_s(response.headers))
+            return ModelRetry(text, after_s=None if response is None else pause_s(response.headers))
         return ModelRefused(text)
 
     def _words(self, error: Any) -> str:
@@ -431,7 +431,7 @@ def _word(found: object) -> str:
     return found if isinstance(found, str) and _WORD.fullmatch(found) else ""
 
 
-def _pause_s(headers: Mapping[str, str]) -> float | None:
+def pause_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a server asks us to wait; None without a readable number."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:

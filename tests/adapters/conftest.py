@@ -1,7 +1,7 @@
 """One stage for each SDK: its mesh and its process last as long as the module."""
 
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,16 @@ import pytest_asyncio
 from tests.adapters.stage import Stage, staged
 
 # An environment without the extras can run the rest of the suite; `make test` has all of them.
-collect_ignore_glob = [] if find_spec("pydantic_ai") else ["test_pydantic_ai*", "test_page.py"]
+_INSTALLED = {each.metadata["Name"] for each in distributions()}
+collect_ignore_glob = [
+    pattern
+    for package, patterns in {
+        "openai-agents": ("test_openai*",),
+        "pydantic-ai-slim": ("test_pydantic_ai*", "test_page.py"),
+    }.items()
+    for pattern in patterns
+    if package not in _INSTALLED
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

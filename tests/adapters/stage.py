@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,6 +24,23 @@ from tests.servers import FLEET, PATIENCE_S, ROOT, until
 
 LEASE_S = 3.0
 """Shorter than by default: these tests kill often. On a busy machine a shorter one ends while a turn runs."""
+
+
+ELSEWHERE = {"ROOT": str(ROOT), "PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+"""Of a process where the name `agents` is the OpenAI SDK's: it puts this repository's root last by itself."""
+
+
+def elsewhere(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments to its end, where nothing but its folder hides an installed package."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | ELSEWHERE | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 class Stage:
@@ -64,9 +82,8 @@ class Stage:
 
     async def keep_alive(self) -> None:
         seeds = {name: self.mesh.keys[name].seed for name in self.mesh.fleet.agents}
-        # The SDK of OpenAI owns the name `agents`, which is a folder of this repository: its root comes last.
         environment = {**os.environ, "LEDGER": str(self._ledger), VARIABLE: str(self._failpoints)}
-        environment |= {"ROOT": str(ROOT), "PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+        environment |= ELSEWHERE
         while True:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,

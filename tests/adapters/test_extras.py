@@ -19,7 +19,11 @@ except Exception as error:
 
 
 @pytest.mark.parametrize(
-    ("module", "package", "extra"), [("mesh.adapters.pydantic_ai", "pydantic_ai", "pydantic-ai")]
+    ("module", "package", "extra"),
+    [
+        ("mesh.adapters.openai_agents", "agents", "openai-agents"),
+        ("mesh.adapters.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+    ],
 )
 def test_a_missing_sdk_is_a_missing_extra(module: str, package: str, extra: str) -> None:
     done = ran("-c", WITHOUT.format(module=module, package=package))
@@ -28,3 +32,11 @@ def test_a_missing_sdk_is_a_missing_extra(module: str, package: str, extra: str)
     assert package not in loaded
     assert code == "adapter.not_installed"
     assert f"handoff-mesh[{extra}]" in said
+
+
+def test_a_folder_of_the_same_name_is_not_taken_for_the_sdk() -> None:
+    """This repository has one, and tests run in it."""
+    code = "from mesh.adapters.openai_agents import mesh_agent; mesh_agent('a', object())"
+    done = ran("-c", code)
+    assert "SdkNotInstalled" in done.stderr
+    assert "the name `agents` is not the OpenAI Agents SDK's here" in done.stderr

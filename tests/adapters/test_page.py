@@ -11,6 +11,7 @@ from pydantic_ai import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
 from mesh.testing import FleetHarness, InMemoryGuard, fleet_of
+from tests.adapters.stage import elsewhere
 from tests.docs.pages import blocks, read, written
 
 PAGE = read("adapters.md")
@@ -33,3 +34,25 @@ async def test_the_example_of_pydantic_ai_asks_for_an_approval_and_refunds(billi
         await walk.go("Refund order 7", replies=[True])
     assert walk.answer == "Done."
     assert 'billing asks for approval: refund {"order":7,"cents":500}' in str(walk)
+
+
+CLERK = """
+import sys
+from importlib import import_module
+sdk, testing = import_module("agents"), import_module("agents.testing")
+sdk.set_tracing_disabled(True)
+import asyncio, clerk
+from mesh.testing import FleetHarness, InMemoryGuard, fleet_of
+call = testing.function_call("refund", {"order": 7, "cents": 500}, call_id="call-1")
+clerk.existing.model = testing.ScriptedModel([[call], [testing.assistant_message("Done.")]])
+walk = FleetHarness(InMemoryGuard(fleet_of("clerk", "triage")), {"clerk": clerk.clerk})
+asyncio.run(walk.go("Refund order 7", replies=[True]))
+assert walk.answer == "Done."
+assert 'clerk asks for approval: refund {"order":7,"cents":500}' in str(walk)
+"""
+
+
+def test_the_example_of_openai_agents_asks_for_an_approval_and_refunds(tmp_path: Path) -> None:
+    assert "clerk.py" in written(list(blocks(PAGE)), tmp_path)
+    done = elsewhere("-c", CLERK, folder=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,444 @@
+"""Cases of `test_openai_agents.py`, run in a process where the name `agents` is the SDK's: all at once.
+
+Prints what went wrong as JSON, by the case's name.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+sys.path.append(os.environ["ROOT"])
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from mesh.adapters import current_turn, idempotency_key
+from mesh.adapters.openai_agents import mesh_agent
+from mesh.agent import Agent as MeshAgent
+from mesh.agent import Constraints, Move, Turn
+from mesh.agent._telemetry import LiveOutput
+from mesh.agent.errors import EffectUnknown, ToolsUnusable
+from mesh.model.loop import ModelGaveUp
+from mesh.model.vendor import ModelRefused, ModelRetry
+from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
+from protocol.wire.moves import Complete, Deliver, Transfer
+from protocol.wire.records import LiveNote
+
+sdk: Any = import_module("agents")
+testing: Any = import_module("agents.testing")
+sdk.set_tracing_disabled(True)
+
+
+class PowerCut(BaseException):
+    """The process dies here."""
+
+
+def calls(name: str, arguments: dict[str, Any], number: int = 1) -> list[Any]:
+    return [testing.function_call(name, arguments, call_id=f"{name}-{number}")]
+
+
+def says(text: str) -> list[Any]:
+    return [testing.assistant_message(text)]
+
+
+def script(*steps: Any) -> Any:
+    return testing.ScriptedModel(steps, default_usage=sdk.Usage(requests=1, input_tokens=7, output_tokens=3))
+
+
+def told(model: Any) -> list[Any]:
+    """Return what came of each call, as the model reads it in its last call."""
+    return [item["output"] for item in model.calls[-1].input if item.get("type") == "function_call_output"]
+
+
+async def _greet(turn: Turn) -> Move:
+    return turn.complete(f"triage got {dict(turn.facts)}")
+
+
+greeter = MeshAgent("triage", _greet)
+
+
+async def walked(made: MeshAgent, *, replies: Iterable[Any] = ()) -> FleetHarness:
+    """Give a request to `billing`, which may hand it to `triage`."""
+    guard = InMemoryGuard(fleet_of("billing", "triage", human=True))
+    return await FleetHarness(guard, {"billing": made, "triage": greeter}).go("Refund 7", replies=replies)
+
+
+async def raised(kind: type[BaseException], made: MeshAgent, given: Turn | None = None) -> str:
+    """Return the text of the error that a round raises."""
+    with pytest.raises(kind) as error:
+        await made(given or turn())
+    return str(error.value)
+
+
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+LOOK = sdk.function_tool(look)
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+async def what_is_recorded_is_neither_asked_nor_done_again() -> None:
+    model, paid, journal = script(calls("refund", {"cents": 5}), says("Done.")), list[str](), MemorySteps()
+
+    @sdk.function_tool
+    def refund(cents: int) -> str:
+        paid.append(idempotency_key())
+        return f"refunded {cents}"
+
+    made = mesh_agent("billing", sdk.Agent("x", model=model, tools=[refund]), effects={"refund": "once"})
+    for _ in range(2):
+        given = turn(agent="billing", steps=journal)
+        move = await made(given)
+        assert isinstance(move, Complete)
+        assert move.answer == "Done."
+        assert given.execution.report.usage.model_calls == 2
+        assert given.execution.report.usage.tokens == 20
+    assert len(paid) == 1
+    assert paid[0]
+    assert len(model.calls) == 2
+    assert told(model) == ["refunded 5"]
+
+
+async def a_result_is_the_same_for_the_model_when_it_is_recorded() -> None:
+    def die(_: Any) -> Any:
+        raise PowerCut
+
+    model = script(calls("find", {}), testing.ModelStep.respond(die), says("Done."))
+
+    @sdk.function_tool
+    def find() -> dict[str, int]:
+        return {"number": 7}
+
+    journal, made = MemorySteps(), mesh_agent("a", sdk.Agent("x", model=model, tools=[find]))
+    await raised(PowerCut, made, turn(steps=journal))
+    before = told(model)
+    await made(turn(steps=journal))
+    assert before == told(model)
+    assert len(before) == 1
+    assert len(model.calls) == 3
+
+
+async def the_sdk_tells_the_model_of_a_broken_read_but_not_of_a_broken_effect() -> None:
+    @sdk.function_tool
+    def find() -> str:
+        raise KeyError("no such order")
+
+    model = script(calls("find", {}), says("Sorry."))
+    await mesh_agent("a", sdk.Agent("x", model=model, tools=[find]))(turn())
+    assert "error occurred" in told(model)[0]
+    again = script(calls("find", {}), says("Sorry."))
+    made = mesh_agent("a", sdk.Agent("x", model=again, tools=[find]), effects={"find": "idempotent"})
+    assert "find raised KeyError" in await raised(EffectUnknown, made)
+
+
+async def arguments_that_do_not_fit_an_effect_go_back_to_the_model() -> None:
+    @sdk.function_tool
+    def refund(cents: int) -> str:
+        return "refunded"
+
+    model = script(calls("refund", {"cents": "many"}), says("Sorry."))
+    existing = sdk.Agent("x", model=model, tools=[refund])
+    await mesh_agent("a", existing, effects={"refund": "once"})(turn())
+    assert "cents" in told(model)[0] or "refund" in told(model)[0]
+
+
+async def reads_run_at_the_same_time_and_effects_in_the_order_of_their_calls() -> None:
+    done, both = list[str](), asyncio.Barrier(2)
+
+    @sdk.function_tool
+    async def read(what: str) -> str:
+        async with asyncio.timeout(60):
+            await both.wait()
+        done.append(f"read {what}")
+        return what
+
+    @sdk.function_tool
+    async def write(what: str) -> str:
+        done.append(f"write {what}")
+        return what
+
+    wanted = [("read", "a"), ("read", "b"), ("write", "c"), ("write", "d")]
+    reply = [testing.function_call(name, {"what": what}, call_id=what) for name, what in wanted]
+    journal = MemorySteps()
+    existing = sdk.Agent("x", model=script(reply, says("Done.")), tools=[read, write])
+    made = mesh_agent("a", existing, effects={"write": "idempotent"})
+    for _ in range(2):
+        await made(turn(steps=journal))
+    assert sorted(done[:2]) == ["read a", "read b"]
+    assert done[2:] == ["write c", "write d"]
+
+
+async def tools_and_instructions_see_the_turn() -> None:
+    def find(context: Any) -> str:
+        return f"{context.context}: {current_turn().facts['customer']}"
+
+    find.__annotations__["context"] = sdk.RunContextWrapper
+    model = script(calls("find", {}), says("Done."))
+    existing = sdk.Agent(
+        "x",
+        instructions=lambda _, __: f"Serve {current_turn().agent}.",
+        model=model,
+        tools=[sdk.function_tool(find)],
+    )
+    await mesh_agent("a", existing, context=lambda turn: turn.agent)(
+        turn(agent="a", facts={"customer": "Ada"})
+    )
+    assert told(model) == ["a: Ada"]
+    assert model.calls[0].system_instructions == "Serve a."
+
+
+# --- moves ----------------------------------------------------------------------------------------
+
+
+async def a_handoff_to_the_mesh_is_a_move_with_its_facts() -> None:
+    given = {"summary": "Refund it.", "facts": [{"key": "order", "value": 7}]}
+    model = script(calls("transfer_to_triage", given))
+    made = mesh_agent("billing", sdk.Agent("x", model=model), handoffs=["triage"])
+    move = await made(turn(agent="billing", peers=["triage", "other"]))
+    assert isinstance(move, Transfer)
+    assert (move.to_agent, move.summary) == ("triage", "Refund it.")
+    assert [(fact.key, fact.value) for fact in move.facts] == [("order", 7)]
+    assert [tool.name for tool in model.calls[0].tools] == ["transfer_to_triage"]
+
+
+async def a_handoff_inside_the_sdk_stays_in_the_turn_and_its_agents_calls_are_steps() -> None:
+    journal, seen = MemorySteps(), list[str]()
+
+    @sdk.function_tool
+    def find() -> str:
+        seen.append("found")
+        return "here"
+
+    model = script(calls("transfer_to_finder", {}), calls("find", {}), says("Found."))
+    finder = sdk.Agent("finder", model=model, tools=[find])
+    front = sdk.Agent("front", model=model, handoffs=[finder])
+    finder.handoffs = [sdk.handoff(front)]
+    made = mesh_agent("a", front, effects={"find": "once"}, moves=["ask"])
+    for _ in range(2):
+        move = await made(turn(steps=journal))
+        assert isinstance(move, Complete)
+        assert move.answer == "Found."
+    assert seen == ["found"]
+    assert len(model.calls) == 3
+
+
+async def the_model_reads_what_is_wrong_with_a_move_and_why_one_was_refused() -> None:
+    journal = MemorySteps()
+    model = script(
+        calls("transfer_to_triage", {"summary": 7}),
+        calls("transfer_to_triage", {"summary": "It."}, 2),
+        says("I do it myself."),
+    )
+    made = mesh_agent("billing", sdk.Agent("x", model=model), handoffs=["triage"])
+    move = await made(turn(agent="billing", peers=["triage"], steps=journal))
+    again = await made(turn(agent="billing", peers=["triage"], steps=journal, refused=[(move, "labels")]))
+    assert isinstance(again, Complete)
+    assert again.answer == "I do it myself."
+    wrong, refused = told(model)
+    assert "summary" in wrong
+    assert "labels refused transfer to triage" in refused
+
+
+async def a_question_suspends_the_turn_and_its_reply_is_the_calls_result() -> None:
+    model = script(calls("ask", {"question": "Which?"}), says("Thanks."))
+    walk = await walked(
+        mesh_agent("billing", sdk.Agent("x", model=model), moves=["ask"]), replies=["The red"]
+    )
+    assert walk.answer == "Thanks."
+    assert told(model) == ['"The red"']
+
+
+async def a_refused_answer_goes_back_to_the_model() -> None:
+    model, journal = script(says("Yes."), says("No.")), MemorySteps()
+    made = mesh_agent("a", sdk.Agent("x", model=model))
+    move = await made(turn(agent="a", steps=journal))
+    again = await made(turn(agent="a", steps=journal, refused=[(move, "size")]))
+    assert isinstance(again, Complete)
+    assert again.answer == "No."
+    assert "size refused complete" in model.calls[-1].input[-1]["content"]
+
+
+async def an_output_type_is_the_form_of_the_answer() -> None:
+    class Refund(BaseModel):
+        cents: int
+
+    model = script(says('{"cents": 5}'), says('{"cents": 5}'))
+    made = mesh_agent("a", sdk.Agent("x", model=model, output_type=Refund))
+    move = await made(turn(agent="a"))
+    assert isinstance(move, Complete)
+    assert move.answer == {"cents": 5}
+    delivery = await made(turn(agent="a", topology="supervised", task="refund"))
+    assert isinstance(delivery, Deliver)
+    assert [(fact.key, fact.value) for fact in delivery.facts] == [("answer", {"cents": 5})]
+
+
+# --- approvals ------------------------------------------------------------------------------------
+
+
+async def an_approval_is_a_question_about_this_very_call() -> None:
+    async def is_large(_: Any, arguments: dict[str, Any], __: str) -> bool:
+        return bool(arguments["cents"] > 1)
+
+    for wanted in (True, is_large):
+        paid = list[int]()
+
+        @sdk.function_tool(needs_approval=wanted)
+        def refund(cents: int) -> str:
+            paid.append(cents)  # noqa: B023 - called within this round of the loop
+            return "refunded"
+
+        model = script(calls("refund", {"cents": 5}), says("Done."))
+        existing = sdk.Agent("x", model=model, tools=[refund])
+        walk = await walked(mesh_agent("billing", existing, effects={"refund": "once"}), replies=[True])
+        assert walk.answer == "Done."
+        assert paid == [5]
+        assert 'billing asks for approval: refund {"cents":5}' in str(walk)
+
+
+async def the_model_reads_a_no() -> None:
+    @sdk.function_tool(needs_approval=True)
+    def refund(cents: int) -> str:
+        raise AssertionError("not approved")
+
+    model = script(calls("refund", {"cents": 5}), says("Sorry."))
+    existing = sdk.Agent("x", model=model, tools=[refund])
+    walk = await walked(mesh_agent("billing", existing, approver="client"), replies=[False])
+    assert walk.answer == "Sorry."
+    assert "did not approve refund" in told(model)[0]
+
+
+# --- what a turn may do ---------------------------------------------------------------------------
+
+
+async def an_effect_of_a_tool_that_does_not_exist_stops_the_agent() -> None:
+    existing = sdk.Agent("x", model=script(says("Done.")), tools=[LOOK])
+    said = await raised(ToolsUnusable, mesh_agent("a", existing, effects={"lok": "once"}))
+    assert "names no tool: lok; there are look" in said
+
+
+async def a_tool_that_the_turn_may_not_call_is_not_offered() -> None:
+    model = script(says("Done."))
+
+    @sdk.function_tool
+    def refund() -> str:
+        return "refunded"
+
+    made = mesh_agent("a", sdk.Agent("x", model=model, tools=[LOOK, refund]), effects={"refund": "once"})
+    await made(turn(constraints=Constraints(allowed_actions=("look",))))
+    assert [tool.name for tool in model.calls[0].tools] == ["look"]
+
+
+async def a_tool_that_runs_here_and_is_no_function_is_refused_at_once() -> None:
+    shell = sdk.LocalShellTool(executor=lambda _: "")
+    with pytest.raises(ToolsUnusable, match="cannot be journaled"):
+        mesh_agent("a", sdk.Agent("x", tools=[shell]))
+
+
+async def what_is_no_agent_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="object"):
+        mesh_agent("a", object())
+
+
+async def the_client_reads_along_but_not_twice() -> None:
+    def streamed(given: Turn) -> Callable[[], str]:
+        notes = list[LiveNote]()
+        execution = given.execution
+        execution.live = LiveOutput(
+            lambda _, body: notes.append(msgspec.json.decode(body, type=LiveNote)), execution.key
+        )
+
+        def text() -> str:
+            execution.live.close()
+            return "".join(note.text for note in notes if note.kind == "text")
+
+        return text
+
+    journal = MemorySteps()
+    made = mesh_agent("a", sdk.Agent("x", model=script(says("It is in Oslo."))))
+    for expected in ("It is in Oslo.", ""):
+        given = turn(steps=journal)
+        text = streamed(given)
+        await made(given)
+        assert text() == expected
+
+
+async def the_runs_own_provider_and_settings_are_used() -> None:
+    model = script(says("Done."))
+
+    class Provider(sdk.ModelProvider):  # type: ignore[misc,name-defined]
+        def get_model(self, model_name: str | None) -> Any:
+            assert model_name == "house-model"
+            return model
+
+    config = sdk.RunConfig(model_provider=Provider())
+    given = turn()
+    await mesh_agent("a", sdk.Agent("x", model="house-model"), run_config=config)(given)
+    assert "house-model" in given.execution.report.usage.models
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+class StatusError(Exception):
+    """As an SDK's error with an HTTP status."""
+
+    def __init__(self, status_code: int) -> None:
+        super().__init__(f"status {status_code}")
+        self.status_code = status_code
+
+
+async def an_error_of_the_model_says_whether_trying_again_helps() -> None:
+    for status, kind in ((400, ModelRefused), (503, ModelRetry)):
+        model = script(testing.ModelStep.raise_error(StatusError(status)))
+        assert f"status {status}" in await raised(kind, mesh_agent("a", sdk.Agent("x", model=model)))
+
+
+async def a_throttled_model_is_asked_again_in_the_same_round() -> None:
+    model = script(testing.ModelStep.raise_error(StatusError(429)), says("Done."))
+    move = await mesh_agent("a", sdk.Agent("x", model=model))(turn())
+    assert isinstance(move, Complete)
+
+
+async def a_limit_of_the_sdks_own_ends_the_turn_for_good() -> None:
+    model = script(*(calls("look", {}, number) for number in range(9)))
+    made = mesh_agent("a", sdk.Agent("x", model=model, tools=[LOOK]), max_turns=3)
+    assert "MaxTurnsExceeded" in await raised(ModelGaveUp, made)
+
+
+async def a_guardrail_that_trips_ends_the_turn_for_good() -> None:
+    @sdk.input_guardrail
+    async def never(*_: Any) -> Any:
+        return sdk.GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+    existing = sdk.Agent("x", model=script(says("Done.")), input_guardrails=[never])
+    assert "Tripwire" in await raised(ModelGaveUp, mesh_agent("a", existing))
+
+
+async def run_all() -> dict[str, str]:
+    """Return what went wrong in each case; empty where nothing did."""
+    found = {}
+    for name, case in list(globals().items()):
+        if asyncio.iscoroutinefunction(case) and not name.startswith("_") and name not in HELPERS:
+            try:
+                await case()
+            except Exception:
+                found[name] = traceback.format_exc()
+            else:
+                found[name] = ""
+    return found
+
+
+HELPERS = ("walked", "raised", "run_all")
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asyncio.run(run_all())))
