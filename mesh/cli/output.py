@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 
 import click
 
+from mesh.errors import UsageWrong
 from mesh.service.printable import Line as Line
 from mesh.service.printable import as_json_text as as_json_text
 from mesh.service.printable import as_program_reads, clock, one_line, printable, printable_json, when
@@ -94,6 +96,14 @@ def emit_bytes(body: bytes) -> None:
         _write(sys.stdout, printable_json(body.decode(errors="backslashreplace")) + "\n")
         return
     emit_raw(body + b"\n")
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page of HTML to a file. Raises UsageWrong."""
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as wrong:
+        raise UsageWrong(f"{path}: {wrong.strerror}") from wrong
 
 
 def emit_raw(body: bytes) -> None:

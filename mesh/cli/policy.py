@@ -11,11 +11,11 @@ from mesh.cli.arguments import microseconds_at, since_option
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import A_PATH, READERS, Where, agreed, framed
 from mesh.cli.output import DIGITS, At, as_json_text, emit, listing, note, report, say, table
-from mesh.cli.whatif import in_words, most
 from mesh.errors import UsageWrong
 from mesh.ops.conf import ConfEntry
 from mesh.ops.policies import StandingPolicy, StandingShadow
 from mesh.ops.shadows import ShadowReport
+from mesh.replay.whatif import judgement_in_words, most
 from mesh.service.printable import counted, one_line, short, when
 
 app = click.Group(help="Policies and their shadows: list, show, shadow, report, promote.")
@@ -149,7 +149,7 @@ def _tell(found: ShadowReport, line: Callable[[str], None]) -> None:
     for each in found.examples:
         giver = each.agent or each.client
         who = f"{giver} → {each.to}" if each.to else giver
-        was, would = in_words(each.was), in_words(each.would)
+        was, would = judgement_in_words(each.was), judgement_in_words(each.would)
         line(f"{each.request} event {each.n}: was {was}, would be {would}; {who}; {each.detail}")
     line(f"report {found.digest}")
 

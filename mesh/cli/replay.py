@@ -17,12 +17,13 @@ from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.filters import where_option
 from mesh.cli.options import A_PATH, READERS, Command, Where, file_at, framed, source_argument_for
 from mesh.cli.options import together as options_together
-from mesh.cli.output import as_json_text, emit, note, say
+from mesh.cli.output import as_json_text, emit, note, say, write_page
 from mesh.errors import UsageWrong
 from mesh.replay.export import Requests, of_shares
 from mesh.replay.rejudge import Rejudged, rejudge
 from mesh.replay.whatif import Wanted, compared, together
 from mesh.service.printable import counted
+from mesh.ui import require_installed
 
 if TYPE_CHECKING:
     from mesh.ops.where import Filter
@@ -86,6 +87,11 @@ def with_code_options(command: Command) -> Command:
     help="Say what this policy (TOML) would have done; several are tried side by side.",
 )
 @click.option("--fleet", type=A_PATH, help="Say what this fleet file would have done, with its policies.")
+@click.option(
+    "--html",
+    type=A_PATH,
+    help="Also write a page with what was found, the first difference of each request side by side.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at most; by default one a core.")
 @with_code_options
 @framed
@@ -97,6 +103,7 @@ async def replay(
     wanted: "Filter | None",
     policies: tuple[Path, ...],
     fleet: Path | None,
+    html: Path | None,
     jobs: int | None,
     agents: tuple[str, ...],
     code: dict[str, Any],
@@ -114,6 +121,8 @@ async def replay(
     another move. A file has to be exported with --with-steps. Exit status 1 on any difference, 5 if no round
     could be replayed. Only with --live-model are models asked, with your keys, after an estimate and a yes.
     """
+    if html is not None:
+        require_installed("jinja2")
     if agents:
         if policies or fleet is not None:
             raise UsageWrong("either --agent or --policy and --fleet")
@@ -121,7 +130,15 @@ async def replay(
 
         async with ended_by_signals():
             await replay_code.replay_code(
-                where, source, agents, everything=whole, wanted=wanted, jobs=jobs, as_json=as_json, **code
+                where,
+                source,
+                agents,
+                everything=whole,
+                wanted=wanted,
+                jobs=jobs,
+                html=html,
+                as_json=as_json,
+                **code,
             )
         return
     if said := [name for name, value in code.items() if value]:
@@ -136,19 +153,19 @@ async def replay(
         if tried:
             work = functools.partial(compared, others=[each.other for each in tried], wanted=keep)
             shares = await of_shares(file, work, jobs=jobs, on_progress=_progress())
-            whatif.tell(tried, together(shares), as_json=as_json)
+            whatif.tell(tried, together(shares), as_json=as_json, html=html)
             return
         judge = functools.partial(_judged, wanted=keep)
         parts = await of_shares(file, judge, jobs=jobs, on_progress=_progress())
     judged = sorted((each for part in parts for each in part), key=lambda each: each[0])
-    _report([result for _, result in judged], as_json=as_json)
+    _report([result for _, result in judged], as_json=as_json, html=html)
 
 
 def _judged(requests: Requests, wanted: Wanted | None) -> list[tuple[int, Rejudged]]:
     return [(place, rejudge(bodies)) for place, bodies in requests if wanted is None or wanted(bodies)]
 
 
-def _report(results: Sequence[Rejudged], *, as_json: bool) -> None:
+def _report(results: Sequence[Rejudged], *, as_json: bool, html: Path | None) -> None:
     if as_json:
         emit([_as_program_reads(result) for result in results])
     else:
@@ -158,6 +175,10 @@ def _report(results: Sequence[Rejudged], *, as_json: bool) -> None:
         differing = sum(not result.same for result in results)
         judged = f"{counted(len(results), 'request')}, {counted(events, 'event')} judged again"
         say(f"{judged}; {differing} {'differs' if differing == 1 else 'differ'}")
+    if html is not None:
+        from mesh.ui.replayed import rejudged_as_html
+
+        write_page(html, rejudged_as_html(results))
     if not all(result.same for result in results):
         raise Leave(Exit.FAILED)
 

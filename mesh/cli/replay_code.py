@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import READERS, Where, agreed, file_at
-from mesh.cli.output import emit, note, paged, say, table
+from mesh.cli.output import emit, note, paged, say, table, write_page
 from mesh.errors import UsageWrong
 from mesh.replay.code import Replayed
-from mesh.replay.differences import KINDS, wants_a_model
+from mesh.replay.differences import wants_a_model
 from mesh.replay.export import Requests, of_shares
 from mesh.replay.outside import KINDS as OUTSIDE
 from mesh.replay.processes import LIMIT_S, RoundTally, replay_file
@@ -29,7 +29,6 @@ from protocol.wire.ids import is_name
 if TYPE_CHECKING:
     from mesh.ops.where import Filter
 
-_NOT_REPLAYABLE = "not replayable"
 _LIVE_LIMIT_S = 120.0
 """How long a round may be silent whose model is asked."""
 _REPORTED_EACH = 10_000
@@ -75,6 +74,7 @@ async def replay_code(
     live_model: int | None,
     yes: bool,
     junit: Path | None,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Replay agents' code over a source, and print the outcome."""
@@ -109,6 +109,10 @@ async def replay_code(
         emit(as_program_reads(tally))
     else:
         _print(tally)
+    if html is not None:
+        from mesh.ui.replayed import code_as_html
+
+        write_page(html, code_as_html(tally))
     if tally.different:
         raise Leave(Exit.FAILED)
     if not tally.judged:
@@ -187,25 +191,11 @@ class _Progress:
 
 def _print(tally: RoundTally) -> None:
     with paged():
-        shown = [
-            kind for kind in ("same", *KINDS, _NOT_REPLAYABLE) if any(k == kind for _, k in tally.rounds)
-        ]
-        agents = sorted({agent for agent, _ in tally.rounds if agent})
-        rows = [
-            (
-                agent,
-                sum(tally.rounds[agent, kind] for kind in shown),
-                *(tally.rounds[agent, kind] for kind in shown),
-            )
-            for agent in agents
-        ]
+        heads, rows = tally.table()
         if rows:
-            table(("agent", "rounds", *shown), rows)
-        by_request: dict[str, list[Replayed]] = {}
-        for each in tally.different:
-            by_request.setdefault(each.request, []).append(each)
-        for found in by_request.values():
-            first, *rest = sorted(found, key=lambda each: -1 if each.n is None else each.n)
+            table(heads, rows)
+        by_request = tally.by_request
+        for first, *rest in by_request:
             more = f" (and in {counted(len(rest), 'later round')})" if rest else ""
             say(line_of(first) + more)
             if first.difference is not None and first.difference.diff and len(by_request) == 1:

@@ -266,9 +266,9 @@ def change_in_words(change: FieldChange) -> str:
     return f"{change.field} at {where}: {value_in_words(change.was)} → {value_in_words(change.now)}"
 
 
-def value_in_words(value: object) -> str:
-    """Return the value of a field, cut to a few words."""
-    return "nothing" if value is None or value == {} else short(as_text(value), _VALUE_CHARS)
+def value_in_words(value: object, most: int = _VALUE_CHARS) -> str:
+    """Return the value of a field, of so many characters at most."""
+    return "nothing" if value is None or value == {} else short(as_text(value), most)
 
 
 def entry_in_words(each: CourseEntry) -> str:

@@ -21,11 +21,12 @@ from mesh.bus.credentials import VARIABLES as TLS_VARIABLES
 from mesh.errors import UsageWrong
 from mesh.model.vendors import secrets
 from mesh.replay.code import Replayed
-from mesh.replay.differences import CodeDifference
+from mesh.replay.differences import KINDS, CodeDifference
 from mesh.replay.worker import Dead, Job, WorkerMessage
 from protocol.domain.budget import NOTHING, plus
 from protocol.wire.commands import Usage
 
+NOT_REPLAYABLE = "not replayable"
 LIMIT_S = 10.0
 """How long a round may be silent (s)."""
 _HIDDEN = ("NATS_URL", "MESH_CREDENTIALS", "MESH_NAME", "MESH_HEALTH", *TLS_VARIABLES)
@@ -58,7 +59,27 @@ class RoundTally:
     @property
     def judged(self) -> int:
         """How many rounds were judged as the same or as different."""
-        return sum(count for (_, kind), count in self.rounds.items() if kind != "not replayable")
+        return sum(count for (_, kind), count in self.rounds.items() if kind != NOT_REPLAYABLE)
+
+    @property
+    def by_request(self) -> list[list[Replayed]]:
+        """Return the different rounds of each request, in the order of its events."""
+        found: dict[str, list[Replayed]] = {}
+        for each in self.different:
+            found.setdefault(each.request, []).append(each)
+        return [
+            sorted(rounds, key=lambda each: -1 if each.n is None else each.n) for rounds in found.values()
+        ]
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str | int, ...]]]:
+        """Return the rounds of each agent by kind: the heads of a table, and its rows."""
+        there = {kind for _, kind in self.rounds}
+        shown = [kind for kind in ("same", *KINDS, NOT_REPLAYABLE) if kind in there]
+        rows: list[tuple[str | int, ...]] = []
+        for agent in sorted({agent for agent, _ in self.rounds if agent}):
+            counts = [self.rounds[agent, kind] for kind in shown]
+            rows.append((agent, sum(counts), *counts))
+        return ("agent", "rounds", *shown), rows
 
     def add_same(self, request: str, agent: str, n: int) -> None:
         self.rounds[agent, "same"] += 1
@@ -74,7 +95,7 @@ class RoundTally:
             self.rounds[each.agent, each.difference.kind] += 1
             self.different.append(each)
             return
-        self.rounds[each.agent, "not replayable"] += 1
+        self.rounds[each.agent, NOT_REPLAYABLE] += 1
         self.reasons[each.agent, each.why] += 1
         if not each.agent:
             self.unreadable.append(each)

@@ -6,13 +6,14 @@ another verdict nobody knows, so the first divergence ends the comparison: the r
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from mesh.errors import MeshError, OldForm
 from mesh.replay.reach import Concerned, may_differ
+from mesh.service.printable import counted
 from protocol.domain import budget
 from protocol.domain.again import INCONSISTENT, Again
 from protocol.domain.judgement import edge_of, ground_of, verdict_of, wanted_by
@@ -22,6 +23,8 @@ from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent, FactsWithheld
 from protocol.wire.shadow import Judgement
 
+_SHOWN = 5
+"""Names that a line of the summary shows."""
 Wanted = Callable[[Sequence[bytes]], bool]
 """Says of a request's stored events if it is to be compared."""
 
@@ -293,3 +296,47 @@ def together(shares: Sequence[list[TriedShare]]) -> list[tuple[Summary, list[Div
         found = sorted((each for share in tried for each in share.found), key=lambda each: each[0])
         result.append((summary, [each for _, each in found]))
     return result
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def summary_in_words(summary: Summary) -> list[str]:
+    """Return what came of many requests, as lines."""
+    whole = f"{counted(summary.requests, 'request')}, {counted(summary.events, 'event')}"
+    differ = f"{summary.differ} {'differs' if summary.differ == 1 else 'differ'}"
+    lines = [f"{whole} compared; {differ}, {summary.passed_over} out of reach of what changed"]
+    if summary.stopped:
+        spent = f"{counted(summary.hops, 'hop')}, {summary.nano_dollars / 1e9:.6f} dollars"
+        completed = f"of which {summary.stopped_completed} completed in the log"
+        lines.append(f"stopped earlier: {summary.stopped}, {completed}")
+        lines.append(f"saved at most: {spent}, {summary.seconds:.0f} s")
+    if summary.freed:
+        lines.append(f"not stopped there: {summary.freed}")
+    for kind, counts in (
+        ("rule", summary.by_rule),
+        ("agent", summary.by_agent),
+        ("edge", summary.by_edge),
+        ("client", summary.by_client),
+    ):
+        if counts:
+            lines.append(f"by {kind}: {most(counts)}")
+    return lines
+
+
+def most(counts: Mapping[str, int]) -> str:
+    """Return the largest counts by name, as text."""
+    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    more = len(ordered) - _SHOWN
+    shown = ", ".join(f"{name} {count}" for name, count in ordered[:_SHOWN])
+    return f"{shown}, and {more} more" if more > 0 else shown
+
+
+def judgement_in_words(verdict: Judgement) -> str:
+    """Return a verdict as text."""
+    extra = [f"rule {verdict.rule}"] if verdict.rule else []
+    extra += [verdict.reason] if verdict.reason else []
+    extra += [f"next {verdict.then}"] if verdict.then else []
+    if verdict.type == "facts.withheld":
+        extra.append(f"{verdict.withheld} kept from its reader")
+    return f"{verdict.type} ({', '.join(extra)})" if extra else verdict.type

@@ -20,6 +20,7 @@ from mesh.ops.batch import QUIET_S, Batch, Came, checked_batch
 from mesh.ops.bulk import Chosen, Deed
 from mesh.ops.queue import people_of
 from mesh.ops.where import parse
+from mesh.service.printable import as_text
 from mesh.ui.page import Page, is_piece, number
 from mesh.ui.people import decision_in
 from mesh.ui.security import Visit
@@ -89,11 +90,21 @@ class KeptBatch:
     Args:
         session: the id of the session that chose it. No other may confirm it.
         by: the name under which that was.
+        said: what each of the messages says, by field.
     """
 
-    def __init__(self, action: ManyAction, where: str, chosen: Chosen, *, session: str, by: str) -> None:
+    def __init__(
+        self,
+        action: ManyAction,
+        where: str,
+        chosen: Chosen,
+        *,
+        session: str,
+        by: str,
+        said: Mapping[str, str] | None = None,
+    ) -> None:
         self.action, self.where, self.chosen = action, where, chosen
-        self.session, self.by = session, by
+        self.session, self.by, self.said = session, by, said or {}
         self.state: Literal["chosen", "running", "done", "stopped"] = "chosen"
         self.trouble = ""
         """Why it stopped."""
@@ -221,7 +232,15 @@ async def _chosen(page: Page, bus: Bus, form: Mapping[str, str], visit: Visit, b
         raise UsageWrong(f"a batch is for 1 to {MOST:,} requests")
     deed = action.deed(form, by)
     chosen = await bulk.choose(bus, deed, wanted, limit=limit, folder=page.options.store)
-    return KeptBatch(action, where, chosen, session=visit.id, by=by)
+    return KeptBatch(action, where, chosen, session=visit.id, by=by, said=_said(action, form))
+
+
+def _said(action: ManyAction, form: Mapping[str, str]) -> dict[str, str]:
+    """Return what the messages of a form say, as far as the visitor chose it."""
+    if action.do == "rerun":
+        return {}
+    fields = decision_in(form) if action.do == "resolve" else {"reason": _reason(form)}
+    return {name: as_text(value) for name, value in fields.items() if value}
 
 
 async def _form(page: Page, request: Request, given: Mapping[str, str], *, wrong: str = "") -> Response:

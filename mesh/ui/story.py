@@ -175,29 +175,29 @@ class Stories:
 def as_html(view: Timeline, happened: Sequence[AnyEvent], bodies: Sequence[bytes]) -> str:
     """Return a request as a page that opens without a server, a network or a script.
 
-    Its policy allows only its own style sheet, by digest.
-
     Args:
         bodies: the events as stored; each is on the page in full.
 
     Raises BrokenLog.
     """
-    style = files("mesh.ui").joinpath("static", "page.css").read_text()
     drawn = scene(view)
-    return (
-        environment()
-        .get_template("download.html")
-        .render(
-            told=view,
-            stands=standing(happened),
-            began=happened[0].at,
-            bodies=bodies,
-            style=Markup(style),
-            style_digest=b64encode(sha256(style.encode()).digest()).decode(),
-            sequences=[Markup(sequence(drawn, part=part, key=f"seq{part}")) for part in range(parts(drawn))],
-            strip=Markup(strip(course(happened))),
-        )
+    return standalone(
+        "download.html",
+        told=view,
+        stands=standing(happened),
+        began=happened[0].at,
+        bodies=bodies,
+        sequences=[Markup(sequence(drawn, part=part, key=f"seq{part}")) for part in range(parts(drawn))],
+        strip=Markup(strip(course(happened))),
     )
+
+
+def standalone(template: str, **context: Any) -> str:
+    """Return a page that has its style sheet inside, and a policy that allows this alone, by digest."""
+    style = files("mesh.ui").joinpath("static", "page.css").read_text()
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    made = environment().get_template(template)
+    return made.render(context, style=Markup(style), style_digest=digest)
 
 
 # --- how values are written, on the page and in a file -----------------------------------------------

@@ -70,6 +70,7 @@ async def test_what_was_shown_is_done_and_nothing_else(serve: Serve, desk: Desk,
         assert "Cancel 5 requests" in shown
         assert len(re.findall(r'<li data-row><a class="id" href="/requests/', shown)) == bulk.SHOWN
         assert "and 2 more" in shown
+        assert "<dt>reason</dt><dd>circle</dd>" in shown
         assert [await stage.types(each) for each in found] == [["request.opened"]] * 5
         late = (await desk.several(1))[0]
         done = await confirms(kim, view)
@@ -168,7 +169,9 @@ async def test_every_escalation_is_resolved_and_questions_are_passed_over(
         assert 'name="how"' in form
         assert 'value="assign"' not in form
         view = await chooses(kim, "resolve", f"text={desk.word}", how="to", to="b", note="look")
-        assert "waits for something else than an escalation" in (await kim.browser.get(view)).text
+        shown = (await kim.browser.get(view)).text
+        assert "waits for something else than an escalation" in shown
+        assert "<dt>to</dt><dd>b</dd><dt>note</dt><dd>look</dd></dl>" in shown
         assert "2 of 2 resolved" in await confirms(kim, view)
     for request in waiting:
         event = is_(await desk.last(request), events.EscalationResolved)
@@ -211,6 +214,26 @@ async def test_a_batch_that_stopped_says_so_and_goes_on_without_doing_anything_t
     assert (batch.state, batch.trouble) == ("done", "")
     assert {each.outcome for each in batch.came} <= {"done", "before"}
     assert [await stage.types(each) for each in found] == [["request.opened", "request.cancelled"]] * 2
+
+
+async def test_a_page_that_ends_forgets_the_batch_and_what_was_sent_is_done(
+    serve: Serve, desk: Desk, stage: Stage
+) -> None:
+    found = await desk.several(2)
+    await stage.dismiss(next(iter(stage._guards)))
+    async with visiting(serve, by="Kim") as kim:
+        view = await chooses(kim, "cancel", f"text={desk.word}")
+        assert (await kim.sends(view, view, {})).status_code == 303
+        await stage.drained("CTL", to=2)
+        assert "Under way" in (await kim.browser.get(view)).text
+    async with visiting(serve, by="Kim") as kim:
+        forgotten = await kim.browser.get(view)
+        assert forgotten.status_code == 404
+        assert "What it did is in the list of requests" in forgotten.text
+    await stage.ready(await stage.guard("later"))
+    for request in found:
+        await stage.reaches(request, "request.cancelled")
+        assert batch_of(await desk.last(request)) == view.rpartition("/")[2]
 
 
 def test_the_oldest_batch_that_does_not_run_is_forgotten() -> None:

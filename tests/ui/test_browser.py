@@ -298,6 +298,7 @@ PICTURES = {
     "page-request": ("/requests/{refund}", 1280, "light"),
     "page-request-dark": ("/requests/{refund}", 1280, "dark"),
     "page-request-narrow": ("/requests/{refund}", 400, "light"),
+    "page-diff": ("/requests/{refund}/diff/{failed}", 1280, "light"),
     "page-people": ("/people", 1280, "light"),
     "page-approval": ("/people/{approval}", 1280, "light"),
     "page-agents": ("/agents", 1280, "light"),

@@ -108,6 +108,23 @@ async def test_all_that_a_filter_finds_are_frozen_and_cancelled_after_one_yes(
         assert (frozen.by, frozen.reason) == ("Ada", "the bank is down")
 
 
+async def test_a_comparison_is_walked_by_keys(browser: Browser, shop_page: str, shop: Shop) -> None:
+    one, other = shop.requests["refund"], shop.requests["failed"]
+    async with Tab(browser, shop_page) as tab:
+        page = await tab.open(f"/requests/{one}")
+        await page.get_by_role("link", name="Compare").click()
+        await page.get_by_label("With the request").fill(other)
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/requests/{one}/diff/{other}")
+        for _ in range(2):
+            await page.locator("h1").click()
+            await page.keyboard.press("j")
+        await expect(page.locator("tr.chosen")).to_contain_text("1 triage → billing transfer")
+        await expect(page.locator("tr.chosen td").nth(1)).to_contain_text("fail")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/requests/{one}/events/1")
+
+
 async def test_escalations_are_resolved_together_from_the_queue(
     browser: Browser, shop_page: str, shop: Shop
 ) -> None:

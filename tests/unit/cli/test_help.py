@@ -87,6 +87,7 @@ WITHIN = {
     "mesh.telemetry",  # OpenTelemetry, once services measure
     "mesh.telemetry.export",
     "mesh.ui.drawing.scene",  # the extra `ui`
+    "mesh.ui.replayed",
     "mesh.ui.story",
     "msgspec",  # `mesh --help` writes no JSON
     "rich",  # a terminal's tables
