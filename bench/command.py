@@ -24,6 +24,7 @@ from bench.model_turn import model_turns
 from bench.page import pages
 from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
+from bench.replaying import Recorded, replays
 from bench.rounds import Goal, Plan, compare
 from bench.shadow import shadows
 from bench.tree import Trees, trees
@@ -31,7 +32,7 @@ from mesh.service.logs import configure_logging
 
 PARTS = (
     *("chain", "lane", "fold", "cold", "recovery", "first-decision", "model-turn", "live-text", "limits"),
-    *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow", "bulk"),
+    *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow", "bulk", "replay"),
 )
 
 
@@ -58,6 +59,7 @@ class Amount(NamedTuple):
     trees: Trees
     guards: Shared
     many: int
+    recorded: Recorded
 
 
 FULL = Amount(
@@ -88,6 +90,7 @@ FULL = Amount(
     trees=Trees(plans=20, levels=10, tasks=(8, 64, 500), rounds=5),
     guards=Shared(guards=(1, 2, 4, 8), partitions=(4, 16, 64), requests=600, rounds=3),
     many=1_000,
+    recorded=Recorded(turns=10_000, events=1_000_000, rounds=3),
 )
 QUICK = Amount(
     unsynced=Plan(2, 50, 200),
@@ -112,6 +115,7 @@ QUICK = Amount(
     trees=Trees(plans=3, levels=1, tasks=(8, 64), rounds=1),
     guards=Shared(guards=(1, 2), partitions=(4,), requests=128, rounds=1),
     many=100,
+    recorded=Recorded(turns=200, events=10_000, rounds=1),
 )
 UNSYNCED = Goal(latency=1.4, rate=0.48)
 SYNCED = Goal(latency=1.0, rate=0.95)
@@ -191,6 +195,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "tree": lambda at: trees(at, amount.trees),
         "guards": lambda at: guards(at, amount.guards),
         "bulk": lambda at: bulk(at, requests=amount.many, rounds=few),
+        "replay": lambda at: replays(at, amount.recorded),
         "shadow": lambda at: shadows(at, unsynced=amount.unsynced, synced=amount.synced),
     }
     for part, run in measurements.items():

@@ -107,8 +107,11 @@ def _switches(status: Path) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches")), 0)
 
 
-def memory_mib(pid: int, what: Literal["VmHWM", "VmRSS"]) -> float:
-    """Return the most resident memory that `pid` has had, or that of now, in MiB; 0 where nobody says."""
+def memory_mib(pid: int, what: Literal["VmHWM", "VmRSS", "RssAnon"]) -> float:
+    """Return the most resident memory that `pid` has had, that of now, or what of it are no pages of files.
+
+    In MiB; 0 where the system does not say.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -26,7 +26,7 @@ _START_US = 1_800_000_000_000_000
 _STEP_US = 1500
 _LIVE = 64
 """Requests under way at a time in a log that is made."""
-_FLEET = Fleet(
+FLEET = Fleet(
     name="bench",
     entry=AgentName(AGENTS[0]),
     agents={
@@ -34,7 +34,9 @@ _FLEET = Fleet(
     },
     clients=(AgentName(CLIENT),),
     human=True,
+    revision=1,
 )
+"""The fleet that plays them."""
 
 
 class Line(NamedTuple):
@@ -62,14 +64,14 @@ PLOTS: tuple[tuple[Move, ...], ...] = (
 
 def play(request: RequestId, plot: Iterable[Move]) -> list[Line]:
     """Return the events of one request, as a guard would have written them."""
-    guard = InMemoryGuard(_FLEET, request=request)
+    guard = InMemoryGuard(FLEET, request=request)
     facts = (Fact(key=FACTS[0].key, value=FACTS[0].value, labels=("pii",)), *FACTS[1:])
     guard.submit(TEXT, facts=facts, to=AgentName(AGENTS[0]))
     for move in plot:
         if guard.ledger.holder is None:
             break
         guard.now += _STEP_US
-        guard.move(move, Report(usage=Usage(tokens=900, model_calls=1, nano_dollars=4_000_000)))
+        guard.move(move, Report(usage=Usage(tokens=900, model_calls=1, nano_dollars=4_000_000), version="1"))
     return [Line(event.to, request, body) for event, body in zip(guard.events, guard.bodies, strict=True)]
 
 
@@ -78,10 +80,9 @@ def fresh_id(number: int) -> RequestId:
     return request_id(CLIENT, _START_US // 1000 + number, number.to_bytes(10))
 
 
-def originals(count: int) -> list[list[Line]]:
-    """Return `count` played requests, the plots in turn."""
-    plots = itertools.cycle(PLOTS)
-    return [play(fresh_id(number), next(plots)) for number in range(count)]
+def originals(count: int, *, first: int = 0) -> list[list[Line]]:
+    """Return `count` played requests, numbered from `first` on, the plots in turn."""
+    return [play(fresh_id(number), PLOTS[number % len(PLOTS)]) for number in range(first, first + count)]
 
 
 def history(events: int) -> Iterator[Line]:

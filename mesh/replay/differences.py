@@ -285,6 +285,10 @@ def _ending(proposal: Ending) -> Any:
     return msgspec.to_builtins(proposal.error if isinstance(proposal, ReportFailure) else proposal.effect)
 
 
+_FOLLOWS = frozenset(("id", "n", "prev", "salt"))
+"""Fields of an event that follow from another event beside it."""
+
+
 def _moves(was: Ending, now: Ending, changed: Mapping[str, tuple[object, object]]) -> str:
     """Describe how two proposals differ, in one line."""
     if not isinstance(was, MoveProposed) or not isinstance(now, MoveProposed):
@@ -297,7 +301,7 @@ def _moves(was: Ending, now: Ending, changed: Mapping[str, tuple[object, object]
     if differs := _fields(one, other):
         return f"{was.move.name}: {differs}"
     return f"{was.move.name}: " + ", ".join(
-        f"{name} {_short(a)} → {_short(b)}" for name, (a, b) in changed.items()
+        f"{name} {_short(a)} → {_short(b)}" for name, (a, b) in changed.items() if name not in _FOLLOWS
     )
 
 

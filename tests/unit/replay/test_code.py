@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.agent import Agent, Turn, agent, tool
+from mesh.agent import Agent, Move, Turn, agent, tool
 from mesh.agent._steps import MAX_STEPS
 from mesh.errors import Malformed
 from mesh.replay.code import Recording, Replayed, Replayer
@@ -150,6 +150,24 @@ async def test_an_agent_may_be_allowed_to_read_outside(
     found = await over(played, mutated(shop.MUTANTS[name], tmp_path), allowed={"front": [kind]})
     assert [each.difference and each.difference.kind for each in found[:1]] == ["tool"]  # no time is taken
     assert sys.getprofile() is before
+
+
+async def test_the_same_move_with_another_report_is_told_by_the_report() -> None:
+    def front_at(nano_dollars: int) -> Agent:
+        @agent(name="front", version="1")
+        async def front(turn: Turn) -> Move:
+            turn.spend(nano_dollars=nano_dollars)
+            return turn.complete("done")
+
+        return front
+
+    walk = FleetHarness(InMemoryGuard(fleet_of("front")), {"front": front_at(7)})
+    await walk.go("Help")
+    (found,) = await over(walk, {"front": front_at(0)})
+    assert found.difference is not None
+    assert found.difference.kind == "move"
+    assert found.difference.says.startswith("complete: report ")
+    assert "prev" not in found.difference.says
 
 
 async def test_code_that_moves_within_its_file_is_the_same(tmp_path: Path) -> None:
