@@ -7,7 +7,7 @@ a filter that is read again may find others. What a batch did is in the log, and
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,16 +15,18 @@ from starlette.routing import Route
 
 from mesh.bus.connection import Bus
 from mesh.errors import Impossible, MeshError, NotFound, UsageWrong
-from mesh.ops import bulk
-from mesh.ops.batch import QUIET_S, Batch, Came, checked_batch
+from mesh.ops import bulk, dead_letters
+from mesh.ops.batch import QUIET_S, Batch, Came, checked_batch, new_batch
 from mesh.ops.bulk import Chosen, Deed
 from mesh.ops.queue import people_of
 from mesh.ops.where import parse
+from mesh.service.logs import get_logger
 from mesh.service.printable import as_text
 from mesh.ui.page import Page, is_piece, number
 from mesh.ui.people import decision_in
 from mesh.ui.security import Visit
 
+_log = get_logger(__name__)
 USUAL_LIMIT, MOST = 1_000, 10_000
 """How many requests a batch is for unless the visitor says otherwise, and at most."""
 MOST_KEPT = 20
@@ -34,13 +36,14 @@ _SHOWN = 200
 
 
 class ManyAction(NamedTuple):
-    """What can be done to many requests."""
+    """What can be done to many requests, or to many dead letters."""
 
     do: str
     done: str
-    deed: Callable[[Mapping[str, str], str], Deed]
-    """Returns it for a filled form and the name of who acts. Raises UsageWrong."""
     about: str
+    deed: Callable[[Mapping[str, str], str], Deed] | None
+    """Returns it for a filled form and the name of who acts, or raises UsageWrong; None for dead letters."""
+    what: str = "request"
 
 
 def _reason(form: Mapping[str, str]) -> str:
@@ -48,40 +51,40 @@ def _reason(form: Mapping[str, str]) -> str:
 
 
 ACTIONS = {
-    each.do: each
-    for each in (
-        ManyAction(
-            "cancel",
-            "cancelled",
-            lambda form, by: bulk.cancelling(by=by, reason=_reason(form)),
-            "open requests end",
-        ),
-        ManyAction(
-            "freeze",
-            "frozen",
-            lambda form, by: bulk.freezing(by=by, reason=_reason(form)),
-            "open requests wait; nothing is lost",
-        ),
-        ManyAction(
-            "thaw",
-            "thawed",
-            lambda form, by: bulk.thawing(by=by, reason=_reason(form)),
-            "frozen requests go on",
-        ),
-        ManyAction(
-            "rerun",
-            "rerun",
-            lambda form, by: bulk.Rerunning(),
-            "those that came to nothing begin anew; their effects can happen again",
-        ),
-        ManyAction(
-            "resolve",
-            "resolved",
-            lambda form, by: bulk.Resolving({"by": by, **decision_in(form)}),
-            "every escalation of each is decided so",
-        ),
-    )
+    "cancel": ManyAction(
+        "cancel",
+        "cancelled",
+        "open requests end",
+        lambda form, by: bulk.cancelling(by=by, reason=_reason(form)),
+    ),
+    "freeze": ManyAction(
+        "freeze",
+        "frozen",
+        "open requests wait; nothing is lost",
+        lambda form, by: bulk.freezing(by=by, reason=_reason(form)),
+    ),
+    "thaw": ManyAction(
+        "thaw",
+        "thawed",
+        "frozen requests go on",
+        lambda form, by: bulk.thawing(by=by, reason=_reason(form)),
+    ),
+    "rerun": ManyAction(
+        "rerun",
+        "rerun",
+        "those that came to nothing begin anew; their effects can happen again",
+        lambda form, by: bulk.Rerunning(),
+    ),
+    "resolve": ManyAction(
+        "resolve",
+        "resolved",
+        "every escalation of each is decided so",
+        lambda form, by: bulk.Resolving({"by": by, **decision_in(form)}),
+    ),
+    "resend": ManyAction("put back", "decided", "messages that were not decided since", None, "letter"),
 }
+_IN_THE_LIST = ("cancel", "freeze", "thaw", "rerun")
+"""Those that the list of requests offers; the others begin at the views of people and of dead letters."""
 
 
 class KeptBatch:
@@ -105,6 +108,8 @@ class KeptBatch:
     ) -> None:
         self.action, self.where, self.chosen = action, where, chosen
         self.session, self.by, self.said = session, by, said or {}
+        self.name = chosen.batch or new_batch()
+        """Its id; of letters, whose messages keep the ids that they have, only the page knows it."""
         self.state: Literal["chosen", "running", "done", "stopped"] = "chosen"
         self.trouble = ""
         """Why it stopped."""
@@ -151,7 +156,7 @@ class KeptBatches:
             if idle is None:
                 raise Impossible("too many batches are running on this page: wait for one of them")
             del self._kept[idle]
-        self._kept[batch.chosen.batch] = batch
+        self._kept[batch.name] = batch
 
     def get(self, name: str) -> KeptBatch:
         """Return a batch. Raises NotFound, UsageWrong."""
@@ -170,14 +175,14 @@ def routes(page: Page) -> list[Route]:
         return await _form(page, request, request.query_params)
 
     async def choose(request: Request) -> Response:
-        form, visit = request.scope["mesh.form"], _visit(request)
-        bus, by = await page.operator(), page.person(request)
+        await page.operator()
+        form = request.scope["mesh.form"]
         try:
-            batch = await _chosen(page, bus, form, visit, by)
+            batch = await _chosen(page, form, _visit(request), page.person(request))
         except UsageWrong as wrong:
             return await _form(page, request, form, wrong=str(wrong))
         kept.add(batch)
-        return RedirectResponse(f"/batches/{batch.chosen.batch}", 303)
+        return RedirectResponse(f"/batches/{batch.name}", 303)
 
     async def one(request: Request) -> Response:
         batch = kept.get(request.path_params["batch"])
@@ -197,11 +202,13 @@ def routes(page: Page) -> list[Route]:
         batch = kept.get(request.path_params["batch"])
         if not _may_confirm(page, request, batch):
             raise Impossible(f"{batch.by} chose it, in another session; nothing was done: choose it yourself")
-        bus = await page.operator()
+        bus = await _bus_for(page, batch.action)
         if batch.state in ("chosen", "stopped") and batch.chosen.orders:
+            if batch.action.deed is None:  # the log of requests has no place for who did it
+                _log.info("ui_dead_letters_resent", by=batch.by, letters=batch.chosen.requests)
             batch.begin(bus)
             page.run(batch.run())
-        return RedirectResponse(f"/batches/{batch.chosen.batch}", 303)
+        return RedirectResponse(f"/batches/{batch.name}", 303)
 
     return [
         Route("/batches/new", new),
@@ -220,8 +227,13 @@ def _may_confirm(page: Page, request: Request, batch: KeptBatch) -> bool:
     return (batch.session, batch.by) == (_visit(request).id, page.person(request))
 
 
-async def _chosen(page: Page, bus: Bus, form: Mapping[str, str], visit: Visit, by: str) -> KeptBatch:
-    """Return what a form asks for. Raises UsageWrong, Impossible, OldForm, BusError."""
+async def _bus_for(page: Page, action: ManyAction) -> Bus:
+    """Return the connection that may do it. Raises ReadOnly."""
+    return await (page.admin() if action.deed is None else page.operator())
+
+
+async def _chosen(page: Page, form: Mapping[str, str], visit: Visit, by: str) -> KeptBatch:
+    """Return what a form asks for. Raises UsageWrong, Impossible, ReadOnly, OldForm, BusError."""
     action, where = ACTIONS.get(form.get("do", "")), form.get("where", "").strip()
     if action is None:
         raise UsageWrong("choose what to do")
@@ -229,17 +241,26 @@ async def _chosen(page: Page, bus: Bus, form: Mapping[str, str], visit: Visit, b
         raise UsageWrong("say which requests: every request of the mesh is too many")
     wanted, limit = parse(where), number(form, "limit", USUAL_LIMIT)
     if limit is None or not 1 <= limit <= MOST:
-        raise UsageWrong(f"a batch is for 1 to {MOST:,} requests")
-    deed = action.deed(form, by)
-    chosen = await bulk.choose(bus, deed, wanted, limit=limit, folder=page.options.store)
+        raise UsageWrong(f"a batch is for 1 to {MOST:,} {action.what}s")
+    folder = page.options.store
+    if action.deed is None:
+        code = form.get("code", "").strip() or None
+        bus = await _bus_for(page, action)
+        chosen = await dead_letters.choose(bus, wanted, code=code, limit=limit, folder=folder)
+    else:
+        deed = action.deed(form, by)
+        bus = await _bus_for(page, action)
+        chosen = await bulk.choose(bus, deed, wanted, limit=limit, folder=folder)
     return KeptBatch(action, where, chosen, session=visit.id, by=by, said=_said(action, form))
 
 
 def _said(action: ManyAction, form: Mapping[str, str]) -> dict[str, str]:
     """Return what the messages of a form say, as far as the visitor chose it."""
-    if action.do == "rerun":
-        return {}
-    fields = decision_in(form) if action.do == "resolve" else {"reason": _reason(form)}
+    fields: Mapping[str, Any] = {"reason": _reason(form)}
+    if action is ACTIONS["resolve"]:
+        fields = decision_in(form)
+    elif action is ACTIONS["rerun"] or action is ACTIONS["resend"]:
+        fields = {}
     return {name: as_text(value) for name, value in fields.items() if value}
 
 
@@ -250,7 +271,7 @@ async def _form(page: Page, request: Request, given: Mapping[str, str], *, wrong
         status=400 if wrong else 200,
         given=given,
         wrong=wrong,
-        actions=[each for each in ACTIONS.values() if each.do != "resolve"],
+        actions={name: ACTIONS[name] for name in _IN_THE_LIST},
         agents=sorted((await people_of(page.bus)).agents) if given.get("do") == "resolve" else [],
         limit=USUAL_LIMIT,
         most=MOST,

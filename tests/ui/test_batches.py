@@ -6,18 +6,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.ops import bulk
 from mesh.ops.batch import batch_of, new_batch, rerun_id
 from mesh.ops.bulk import Chosen
+from mesh.ui import Keys, Options, serving
 from mesh.ui.batches import ACTIONS, MOST_KEPT, KeptBatch, KeptBatches
 from protocol.wire import events
-from protocol.wire.commands import Report
+from protocol.wire.commands import Cancel, Report
 from protocol.wire.events import type_of
 from protocol.wire.ids import HUMAN
 from protocol.wire.moves import Ask, Complete, Fail
 from tests.certain import is_
-from tests.guard.stage import Stage
+from tests.guard.stage import FLEET, Stage
 from tests.servers import eventually
 from tests.system.test_cli_bulk import Desk
 from tests.ui.conftest import Serve, Visitor
@@ -214,6 +216,39 @@ async def test_a_batch_that_stopped_says_so_and_goes_on_without_doing_anything_t
     assert (batch.state, batch.trouble) == ("done", "")
     assert {each.outcome for each in batch.came} <= {"done", "before"}
     assert [await stage.types(each) for each in found] == [["request.opened", "request.cancelled"]] * 2
+
+
+async def test_dead_letters_are_put_back_together(serve: Serve, desk: Desk, stage: Stage) -> None:
+    found = await desk.several(3)
+    guard = next(iter(stage._guards))
+    guard._context.fleet = replace(guard._context.fleet, operators=())
+    for request in found:
+        await stage.control(request, Cancel(id="x", by="lee"))
+        await stage.buried("not_allowed", request=request)
+    guard._context.fleet = replace(guard._context.fleet, operators=FLEET.operators)
+    async with visiting(serve, by="Kim") as kim:
+        assert 'href="/batches/new?do=resend"' in (await kim.browser.get("/mesh")).text
+        view = await chooses(kim, "resend", f"text={desk.word}", code="not_allowed", limit="2")
+        shown = (await kim.browser.get(view)).text
+        assert "2 letters to put back" in shown
+        assert 'href="/mesh/dead/' in shown
+        done = await confirms(kim, view)
+        assert "2 of 2 decided" in done
+        assert "What it did" not in done
+        rest = (await kim.browser.get(await chooses(kim, "resend", f"text={desk.word}"))).text
+        assert "1 letter to put back" in rest
+        assert "2 letters passed over: decided since" in rest
+    types = [type_of(await desk.last(each)) for each in found]
+    assert sorted(types) == ["request.cancelled", "request.cancelled", "request.opened"]
+
+
+async def test_letters_take_the_admins_key(serve: Serve, desk: Desk, keys: Keys, tmp_path: Path) -> None:
+    without = keys._replace(of=lambda name: None if name == "admin" else keys.of(name))
+    options = Options(allow_write=True, by="Kim", store=tmp_path / "own")
+    async with serving(without, options) as address, Visitor(address) as kim:
+        refused = await kim.sends("/batches/new?do=resend", "/batches", {"do": "resend", "where": "agent=a"})
+        assert refused.status_code == 403
+        assert "--admin-key" in refused.text
 
 
 async def test_a_page_that_ends_forgets_the_batch_and_what_was_sent_is_done(

@@ -38,6 +38,7 @@ VIEWS = {
     "mesh": "/mesh",
     "batch": "/batches/new?where=status%3Dopen",
     "batch-resolve": "/batches/new?do=resolve&where=status%3Dhuman",
+    "batch-letters": "/batches/new?do=resend",
     "statistics": "/statistics",
     "statistics-of-some": "/statistics?where=agent%3Dnobody",
     "letter": "/mesh/dead/1",
@@ -193,6 +194,7 @@ async def test_a_fork_and_its_request_lead_to_each_other(
         await page.wait_for_url(f"**/requests/{old}/diff/{new}")
         await expect(page.locator("#first + p")).to_contain_text("target at event 0: triage → refunds")
         await expect(page.locator("tr.differs ins").first).to_have_text("refunds")
+        await expect(page.locator("main")).to_contain_text("B was forked from the other one after event 3")
 
 
 async def test_a_download_opens_by_itself_and_is_as_accessible(
