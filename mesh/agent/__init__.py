@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mesh.agent._watch import CalledModel, CalledTool
     from mesh.agent.definition import Agent, agent
     from mesh.agent.errors import (
         ApprovalNeeded,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         ToolError,
         ToolRefused,
     )
+    from mesh.agent.hooks import Hooks
     from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import RefusedMove, Turn
     from mesh.agent.values import FromFact, Result
@@ -46,6 +48,8 @@ __all__ = [
     "Ask",
     "Budget",
     "BudgetExhausted",
+    "CalledModel",
+    "CalledTool",
     "Complete",
     "Constraints",
     "ContextWindow",
@@ -59,6 +63,7 @@ __all__ = [
     "Flaw",
     "FromFact",
     "HandBack",
+    "Hooks",
     "Move",
     "Permanent",
     "RefusedMove",
@@ -80,6 +85,7 @@ __all__ = [
 _HOMES = (
     "mesh.agent.errors",
     "mesh.agent.tools",
+    "mesh.agent.hooks",
     "mesh.agent.definition",
     "protocol.wire.handoff",
     "protocol.wire.moves",

@@ -28,6 +28,7 @@ from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
 from mesh.agent._steps import Given, Recorded, RoundKey, digest_of, given, giving, prompt_of, text_of, to_json
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
+from mesh.agent._watch import Watcher, of_model, of_tool, timed
 from mesh.agent.errors import (
     ActionNotAllowed,
     ApprovalNeeded,
@@ -125,6 +126,8 @@ class Execution:
         self._store = store
         self.for_tools: Callable[[Execution, dict[str, str]], object] | None = None
         """Makes the turn for a tool that takes it, and records in a dict which facts the tool reads."""
+        self.watcher: Watcher | None = None
+        """Is told of the calls that are made."""
         self._usage = work.reported.usage
         self._code = Report(prompt=prompt_version, version=version, build=build)
         self._ordinals: dict[tuple[str, str], int] = {}
@@ -135,6 +138,9 @@ class Execution:
         given = [frozenset(limit) for limit in limits if limit is not None]
         self.allowed_actions = frozenset.intersection(*given) if given else None
         """Names of the tools that may be called; None if there is no limit."""
+
+    is_watched = True
+    """True if the round really happens, so that hooks may watch it."""
 
     async def require_open(self) -> None:
         """Raise Superseded if a guard ended this turn. Called before each call that counts or costs.
@@ -150,6 +156,7 @@ class Execution:
         """Cancel what was begun ahead. Idempotent."""
         self.ended.close()
         self.journal.close()
+        self.watcher = None  # which knows this round: without it, both are freed at once
 
     # --- tools ------------------------------------------------------------------------------------
 
@@ -250,11 +257,12 @@ class Execution:
                 except ApprovalNeeded as needed:
                     raise self.journal.stop(needed) from None
         try:
-            with self.live.doing("tool", tool.name), tool_span(self.key, tool.name, key):
+            told = of_tool(self.watcher, tool, arguments)
+            with self.live.doing("tool", tool.name), tool_span(self.key, tool.name, key), timed(told) as kept:
                 turn = None
                 if tool.injected.turn and self.for_tools is not None:
                     turn = self.for_tools(self, {} if reads is None else reads.facts)
-                value = to_json(await self.run_of(tool)(arguments, idempotency_key=key, turn=turn))
+                value = kept.keep(to_json(await self.run_of(tool)(arguments, idempotency_key=key, turn=turn)))
         except ToolError as no:
             raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
         except Exception as broken:
@@ -313,6 +321,8 @@ class Execution:
         paid = True
         shown, fixed = (None, b"") if parts is None else prompt_of(*parts)
 
+        told = of_model(self.watcher, name, prompt, kind)
+
         async def ask() -> Any:
             while True:
                 await self.require_open()
@@ -321,8 +331,11 @@ class Execution:
                 if shown is not None:
                     await self._keep_prompt(shown.fixed, fixed)
                 try:
-                    with self.live.doing("model", name):
-                        return to_json(await produce())
+                    with (
+                        self.live.doing("model", name),
+                        timed(told) as kept,
+                    ):
+                        return kept.keep(to_json(await produce()))
                 except Throttled as throttled:
                     await self._wait_out(throttled)
 

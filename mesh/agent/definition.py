@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mesh.agent.errors import Retry, ToolsUnusable, failure_of
+from mesh.agent.hooks import Hooks, watching
 from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name
 from mesh.agent.values import short
 from mesh.errors import MeshError
@@ -77,6 +78,8 @@ class Agent:
     """Turns that one process works on at once."""
     version_grace_s: float = VERSION_GRACE_S
     """How long a turn that another version began is left to an instance of that version (s)."""
+    hooks: Hooks | None = None
+    """Functions that watch its rounds."""
     prepare: "Callable[[], Awaitable[None]] | None" = None
     """Awaited before a process takes its first turn: loads what would delay that turn, and all others."""
 
@@ -85,11 +88,13 @@ class Agent:
 
         tasks = turn.execution.tasks
         await tasks.catch_up()
-        try:
-            move = await self.handler(turn)
-        except Returned as returned:
-            move = returned.move
-        await tasks.pass_on(move)
+        with watching(self.hooks, turn) as moved:
+            try:
+                move = await self.handler(turn)
+            except Returned as returned:
+                move = returned.move
+            await tasks.pass_on(move)
+            moved(move)
         return move
 
 
@@ -102,6 +107,7 @@ def agent(
     tools: "Sequence[Tool | Toolbox]" = (),
     concurrency: int = 8,
     version_grace_s: float = VERSION_GRACE_S,
+    hooks: Hooks | None = None,
 ) -> "Callable[[Handler], Agent]":
     """Make an async function an agent.
 
@@ -112,6 +118,7 @@ def agent(
         concurrency: turns that one process works on at once.
         version_grace_s: how long a turn that another version began is left to an instance of that version;
             then this one continues it, and replays what the other recorded.
+        hooks: functions that watch its rounds.
 
     Raises ValueError for a name that cannot be one.
     """
@@ -127,6 +134,7 @@ def agent(
             tools=tuple(tools),
             concurrency=concurrency,
             version_grace_s=version_grace_s,
+            hooks=hooks,
         )
 
     return make

@@ -4,6 +4,7 @@ A `Turn` is one *round* of a turn. After a refusal, a retry, a reply or a join, 
 the top with a new `Turn`. Its `refusals`, `failures`, `reply` or `results` tell what happened.
 """
 
+import copy
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -335,12 +336,27 @@ class ToolTurn(Turn):
         return fact_as(self._whole.facts, key, kind, withheld=self.withheld)
 
     async def _none_of_its_own(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("a tool is a step itself: it takes none of its own, and its turn only reads")
+        raise RuntimeError(
+            "a tool is a step itself, and a hook is none: their turn only reads, without steps"
+        )
 
     call = model = make = post = remark = now = random = save = _none_of_its_own
 
     def spend(self, **_: Any) -> None:
         raise RuntimeError("a tool's cost is of no step: spend in the code that calls it")
+
+
+class SeenTurn(ToolTurn):
+    """The round as a hook sees it: a copy that only reads."""
+
+    def __init__(self, execution: Execution) -> None:
+        seen = copy.copy(execution)
+        seen.work = copy.deepcopy(execution.work)
+        super().__init__(seen, {})
+
+    @cached_property
+    def results(self) -> Mapping[str, Result]:
+        return MappingProxyType(Results(copy.deepcopy(self.execution.tasks.results)))
 
 
 def _note(reads: dict[str, str], handoff: Handoff, key: str) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.agent.definition import Agent, Toolbox, checked_name, unpacked
 from mesh.agent.errors import ToolsUnusable
+from mesh.agent.hooks import Hooks
 from mesh.agent.tools import Tool
 from mesh.agent.values import short
 from mesh.model.arguments import answer_form
@@ -62,6 +63,7 @@ class ClaudeAgent(Agent):
             questions, replies and answers of its last requests. 0 for none.
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
+        hooks: functions that watch its rounds, and decide nothing.
 
     Raises ValueError for an invalid name or label, a fallback of another vendor, and instructions without a
     version or a text. Raises ToolsUnusable for tools without a description, or with the name of a move. For
@@ -88,6 +90,7 @@ class ClaudeAgent(Agent):
         version: str = "1",
         description: str = "",
         concurrency: int = 8,
+        hooks: Hooks | None = None,
     ) -> None:
         system: str | MadeText
         if isinstance(instructions, Instructions | Path):
@@ -141,6 +144,7 @@ class ClaudeAgent(Agent):
             script=script,
             tools=own,
             concurrency=concurrency,
+            hooks=hooks,
             prepare=prepare,
         )
 

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.errors import Permanent, ToolArgumentsInvalid
+from mesh.agent.hooks import Hooks
 from mesh.agent.turn import Turn
 from mesh.agent.values import Result, mistakes_in
 from mesh.model.agent import prepared, require_fallback, require_labels
@@ -113,6 +114,7 @@ class Supervisor(Agent):
         most_revisions: how often one step is done again; the policy's `max_revisions` (3) applies anyway.
         most_open: tasks open at once; not more than the policy's `max_open_tasks` (8).
         second_agent: True if a failed step may be given, once, to another agent that takes its intent.
+        hooks: as in `ClaudeAgent`.
 
     Raises ValueError as `ClaudeAgent` does, and if planner and synthesizer are the same text.
     """
@@ -142,6 +144,7 @@ class Supervisor(Agent):
         version: str = "1",
         description: str = "",
         concurrency: int = 8,
+        hooks: Hooks | None = None,
     ) -> None:
         plans, answers = load_instructions(planner), load_instructions(synthesizer)
         if plans.text == answers.text:
@@ -182,6 +185,7 @@ class Supervisor(Agent):
             own_model=isinstance(model, Model) and not model.is_billed,
             script=script,
             concurrency=concurrency,
+            hooks=hooks,
             prepare=partial(prepared, models, output_type),
         )
 

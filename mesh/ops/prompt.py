@@ -115,6 +115,8 @@ class _Execution(Execution):
         replies: recorded replies in all rounds of the turn.
     """
 
+    is_watched = False
+
     def __init__(
         self, key: RoundKey, work: Assignment, fleet: Fleet, journal: Journal, replies: list[Record]
     ) -> None:

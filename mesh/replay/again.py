@@ -82,6 +82,7 @@ class RecordedExecution(Execution):
     """
 
     journal: RecordedJournal
+    is_watched = False
 
     def __init__(
         self,

@@ -200,6 +200,8 @@ def _recorded(call: Mapping[str, Any]) -> str:
 class AnsweredExecution(Execution):
     """A round whose tools and models answer what they answered then."""
 
+    is_watched = False
+
     def __init__(self, *given: Any, answers: Answers, **known: Any) -> None:
         super().__init__(*given, **known)
         self._answers = answers

@@ -30,7 +30,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert {name for name, times in names.items() if times > 1} == ON_PURPOSE
 
 
-PUBLIC = {"definition", "errors", "tools", "turn", "values"}
+PUBLIC = {"definition", "errors", "hooks", "tools", "turn", "values"}
 
 
 def test_every_other_module_of_the_room_begins_with_an_underscore() -> None:
