@@ -1,6 +1,7 @@
 """Edges of model agents: strict forms, handoffs that are offered in some rounds, made instructions."""
 
 import datetime as dt
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal
@@ -30,8 +31,10 @@ from protocol.wire.handoff import Fact
 from protocol.wire.moves import Transfer
 from tests.certain import is_
 from tests.unit.model.doubles import TalkingModel
+from tests.unit.model.test_openai_model import openai
+from tests.unit.model.test_openai_responses import responses
 from tests.unit.model.vendor import claude
-from tests.vendors.stand_in import Answer
+from tests.vendors.stand_in import calls as asks
 
 WORDS = Instructions("1", "Be brief.")
 
@@ -222,26 +225,21 @@ def test_a_form_without_a_schema_is_refused_where_it_is_given() -> None:
         to("billing", carries=Opaque)
 
 
-async def test_the_form_reaches_a_real_sdk_and_its_mistakes_come_back() -> None:
+WRONG = {"summary": "refund it", "facts": {**GOOD, "cents": "25"}}
+RIGHT = {"summary": "refund it", "facts": GOOD}
+
+
+@pytest.mark.parametrize("vendor", [claude, openai, responses], ids=lambda vendor: vendor.__name__)
+async def test_the_form_reaches_a_real_sdk_and_its_mistakes_come_back(vendor: Any) -> None:
     """The vendor's own SDK, against a stand-in for its API."""
-    wrong = {"summary": "refund it", "facts": {**GOOD, "cents": "25"}}
-    right = {"summary": "refund it", "facts": GOOD}
-
-    def asks(id_: str, given: Mapping[str, Any]) -> Answer:
-        block = {"type": "tool_use", "id": id_, "name": "transfer_to_billing", "input": given}
-        return Answer(content=(block,), stop_reason="tool_use")
-
-    async with claude(asks("toolu_1", wrong), asks("toolu_2", right)) as (stub, model):
+    script = [asks(("transfer_to_billing", given)) for given in (WRONG, RIGHT)]
+    async with vendor(*script) as (stub, model):
         with driven_by(model):
-            edge = to("billing", carries=RefundRequest)
-            move = await front(edge)(turn(agent="front", peers=["billing"]))
+            move = await front(to("billing", carries=RefundRequest))(turn(agent="front", peers=["billing"]))
     assert {fact.key: fact.value for fact in is_(move, Transfer).facts} == GOOD
-    first, second = (asked.body for asked in stub.asked)
-    (offered,) = [each for each in first["tools"] if each["name"] == "transfer_to_billing"]
-    assert offered["input_schema"]["$defs"]["RefundRequest"]["properties"]["cents"]["type"] == "integer"
-    (block,) = second["messages"][-1]["content"]
-    assert block["is_error"]
-    assert "facts.cents: Input should be a valid integer" in str(block["content"])
+    first, second = (json.dumps(asked.body) for asked in stub.asked)
+    assert '"cents": {"exclusiveMinimum": 0, "type": "integer"}' in first
+    assert "facts.cents: Input should be a valid integer" in second
 
 
 # --- names and conditions -----------------------------------------------------------------------------
