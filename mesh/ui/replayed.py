@@ -5,7 +5,7 @@ is replayed here; the command hands over what it found.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 500
 """Requests that a page shows; the command's JSON has all."""
 MOST_LATER = 20
-"""Later differences of a request that it shows."""
+"""Further differences of a request that it names."""
 MOST_LINES = 300
 """Lines of one value that are compared."""
 
@@ -46,20 +46,13 @@ class Sides(NamedTuple):
     """Lines that are left out."""
 
 
-class FoundRound(NamedTuple):
-    """A round of an agent's code that is different."""
-
-    replayed: "Replayed"
-    difference: "CodeDifference"
-    sides: Sides
-
-
 class FoundRequest(NamedTuple):
-    """A request whose code came to something else: the first difference, and those of later rounds."""
+    """A request whose code came to something else."""
 
-    request: str
-    first: FoundRound
-    later: tuple[FoundRound, ...]
+    first: "Replayed"
+    sides: Sides
+    """Of the first difference."""
+    later: "Sequence[Replayed]"
     more: int
     """Later differences that are left out."""
 
@@ -81,13 +74,10 @@ def code_as_html(tally: "RoundTally") -> str:
 
 
 def _found(first: "Replayed", *later: "Replayed") -> FoundRequest:
-    shown = tuple(_round(each) for each in later[:MOST_LATER])
-    return FoundRequest(first.request, _round(first), shown, len(later) - len(shown))
-
-
-def _round(each: "Replayed") -> FoundRound:
-    assert each.difference is not None
-    return FoundRound(each, each.difference, sides_of(each.difference))
+    assert first.difference is not None
+    return FoundRequest(
+        first, sides_of(first.difference), later[:MOST_LATER], max(0, len(later) - MOST_LATER)
+    )
 
 
 def tried_as_html(came: Iterable[tuple[str, Summary, Sequence[Divergence]]]) -> str:
@@ -108,14 +98,16 @@ def rejudged_as_html(results: Sequence["Rejudged"]) -> str:
         requests=len(results),
         events=sum(each.events for each in results),
         differing=len(different),
-        found=[
-            (
-                each,
-                [(one, side_by_side(one.recorded, one.rederived)) for one in each.differences[:MOST_LATER]],
-            )
-            for each in different[:MOST_REQUESTS]
-        ],
+        found=[(each, _first_of(each)) for each in different[:MOST_REQUESTS]],
+        most=MOST_LATER,
     )
+
+
+def _first_of(each: "Rejudged") -> Sides:
+    if not each.differences:
+        return Sides(())
+    first = each.differences[0]
+    return side_by_side(first.recorded, first.rederived)
 
 
 # --- side by side ---------------------------------------------------------------------------------
@@ -125,7 +117,20 @@ def sides_of(difference: "CodeDifference") -> Sides:
     """Return both sides of a difference: of a prompt the changed lines, else the whole values."""
     if difference.diff:
         return Sides(tuple(_of_unified(difference.diff.splitlines()[2:])))
-    return side_by_side(difference.was, difference.now)
+    return side_by_side(_by_key(difference.was), _by_key(difference.now))
+
+
+def _by_key(move: Any) -> Any:
+    """Return a move with its facts in order of their keys: their order says nothing."""
+    if not isinstance(move, Mapping):
+        return move
+    return {name: _facts_by_key(value) for name, value in move.items()}
+
+
+def _facts_by_key(value: Any) -> Any:
+    if isinstance(value, list) and all(isinstance(each, Mapping) and "key" in each for each in value):
+        return sorted(value, key=lambda fact: str(fact["key"]))
+    return value
 
 
 def side_by_side(was: Any, now: Any) -> Sides:

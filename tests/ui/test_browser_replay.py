@@ -62,10 +62,11 @@ async def test_the_first_difference_of_each_request_stands_side_by_side(
         await expect(first.locator("tr.differs del").first).to_have_text('"to_agent": "billing",')
         await expect(first.locator("tr.differs ins").first).to_have_text('"to_agent": "refunds",')
         await expect(first).to_contain_text("the guard would admit it")
-        await expect(first.locator("details table")).to_be_hidden()
+        later = first.get_by_text("call find: order")
+        await expect(later).to_be_hidden()
         await first.get_by_text("1 later round that differs").focus()
         await page.keyboard.press("Enter")  # without a script
-        await expect(first.locator("details table")).to_be_visible()
+        await expect(later).to_be_visible()
         await tab.check_fits()
         await expect(sections.nth(1).locator("ins")).to_have_text("Be brief.")
 
@@ -75,7 +76,11 @@ async def test_other_rules_and_a_spoilt_log_have_pages_of_their_own(
     browser: Browser, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "tight.toml").write_text("max_depth = 1\n")
-    asked = (STORY, "--policy", "tight.toml") if kind == "rules" else (spoilt(tmp_path / "log.jsonl"),)
+    asked = (
+        (STORY, "--policy", "tight.toml", "--policy", "tight.toml")
+        if kind == "rules"
+        else (spoilt(tmp_path / "log.jsonl"),)
+    )
     done = await asyncio.to_thread(Folder(tmp_path).mesh, "replay", *asked, "--html", f"{kind}.html")
     assert done.status == 1, done
     async with Tab(browser, f"file://{tmp_path}") as tab:

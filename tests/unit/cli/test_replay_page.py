@@ -1,5 +1,6 @@
 """`mesh replay --html`: what was found as one page, which opens without a server, a network or a script."""
 
+import re
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -49,7 +50,6 @@ def test_other_code_stands_beside_what_was_recorded(mesh: Mesh, here: Path, expo
         here,
         ('"billing", summary', '"refunds", summary'),
         ("cents=cents)", "cents=cents + 1)"),
-        ("Be kind.", "Be <b>brief</b>."),
     )
     result = mesh("replay", export, *changed, "--html", "found.html", "--jobs", 1)
     assert result.exit_code == Exit.FAILED, result.output
@@ -59,11 +59,18 @@ def test_other_code_stands_beside_what_was_recorded(mesh: Mesh, here: Path, expo
     assert "the guard would admit it" in page
     assert 'del "to_agent": "billing",' in differs
     assert 'ins "to_agent": "refunds",' in differs
-    assert any(each.startswith('ins "cents":') for each in differs)
-    assert "del You write to customers. Be kind." in differs
-    assert "ins You write to customers. Be <b>brief</b>." in differs  # a text, and no element
+    assert re.search(r"arguments</span>.*cents \d+ → \d+", page)  # of a later round, in a line
+    assert len(differs) == 4 * 2, differs  # nothing but that, whatever order the facts have
     assert page.count('<h2 class="id"') == 4
-    assert "later rounds that differ</summary>" in page
+    assert "1 later round that differs</summary>" in page
+
+
+def test_a_changed_prompt_stands_line_by_line(mesh: Mesh, here: Path, export: Path) -> None:
+    changed = code(here, ("Be kind.", "Be <b>brief</b>."))
+    assert mesh("replay", export, *changed, "--html", "found.html").exit_code == Exit.FAILED
+    _, differs = page_of(here / "found.html")
+    assert differs[0] == "del You write to customers. Be kind."
+    assert differs[1] == "ins You write to customers. Be <b>brief</b>."  # a text, and no element
 
 
 def test_the_same_code_has_a_page_that_says_so(mesh: Mesh, here: Path, export: Path) -> None:
@@ -85,8 +92,9 @@ def test_other_rules_stand_in_a_table_for_each_file(mesh: Mesh, here: Path) -> N
     (line,) = [each for each in printed.splitlines() if "would be" in each][:1]
     was, would = line.partition("was ")[2].partition(";")[0].split(", would be ", 1)
     assert [f"del {was}", f"ins {would}"] == differs[:2]
-    for name in ("tight.toml", "wide.toml"):
+    for n, name in enumerate(("tight.toml", "wide.toml"), 1):
         assert f">{name}</h2>" in page
+        assert f'<a href="#t{n}">{name}</a>' in page
     assert "1 request, " in page
 
 
@@ -120,6 +128,15 @@ def test_a_page_that_cannot_be_written_is_told(mesh: Mesh, here: Path) -> None:
 )
 def test_equal_lines_stand_beside_each_other(was: object, now: object, lines: list[SideLine]) -> None:
     assert list(side_by_side(was, now).lines) == lines
+
+
+def test_facts_stand_in_the_order_of_their_keys_and_nothing_else_is_sorted() -> None:
+    a, b = {"key": "a", "value": 1}, {"key": "b", "value": 2}
+    was, now = {"facts": [b, a], "rows": [2, 1]}, {"facts": [a, b], "rows": [1, 2]}
+    lines = sides_of(CodeDifference("move", "complete", was, now)).lines
+    assert {line.was for line in lines if not line.is_same} <= {None, "    2,", "    2", "    1,", "    1"}
+    odd = {"facts": "as text", "remember": [1]}
+    assert all(line.is_same for line in sides_of(CodeDifference("arguments", "call", odd, odd)).lines)
 
 
 def test_of_long_values_the_beginning_is_compared() -> None:
