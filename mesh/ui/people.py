@@ -139,7 +139,7 @@ async def _assign(bus: Bus, request: str, form: Mapping[str, str], by: str, n: i
     return f"is {person}'s to look at"
 
 
-async def _reply(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
+async def reply(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
     waiting = (await queue.waiting_at(bus, request, n)).waiting
     schema = waiting.schema
     value, reason = value_in(form, field_for(schema)), form.get("reason", "").strip()
@@ -185,7 +185,7 @@ async def _settle(bus: Bus, request: str, form: Mapping[str, str], by: str, n: i
     return f"is settled as {outcome.replace('_', ' ')}: {type_of(event)} (event {event.n})"
 
 
-_DECISIONS = {"resolve": _resolve, "reply": _reply, "settle": _settle}
+_DECISIONS = {"resolve": _resolve, "reply": reply, "settle": _settle}
 
 
 # --- a form for a schema ------------------------------------------------------------------------

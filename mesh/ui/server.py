@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from mesh.errors import BusError, MeshError, UsageWrong
 from mesh.service.logs import get_logger
-from mesh.ui import Keys, Options, batches, diff, fleet, people, requests, security, statistics
+from mesh.ui import Keys, Options, batches, chat, diff, fleet, people, requests, security, statistics
 from mesh.ui.connections import timed
 from mesh.ui.page import Page
 from mesh.ui.security import Gate
@@ -142,6 +142,7 @@ def create_app(page: Page) -> Starlette:
             *diff.routes(page),
             *batches.routes(page),
             *people.routes(page),
+            *chat.routes(page),
             *fleet.routes(page),
             *statistics.routes(page),
             *security.routes(page),

@@ -29,6 +29,7 @@ VIEWS = {
     "diff": "/requests/{refund}/diff/{failed}",
     "diff-with": "/requests/{refund}/diff",
     "event": "/requests/{refund}/events/2",
+    "chat": "/chat",
     "people": "/people",
     "escalation": "/people/{escalated}",
     "question": "/people/{asked}",

@@ -37,7 +37,7 @@ function tellTimes() {
 
 // --- keys -------------------------------------------------------------------------------------------
 
-const VIEWS = { r: "/requests", p: "/people", a: "/agents", m: "/mesh" };
+const VIEWS = { r: "/requests", c: "/chat", p: "/people", a: "/agents", m: "/mesh" };
 let going = 0;
 
 const rows = () => all("[data-row]").filter((row) => row.offsetParent !== null);
@@ -69,7 +69,7 @@ function key(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || typing || $("dialog[open]")) return;
   const soon = Date.now() - going < 1500;
   going = 0;
-  if (soon && VIEWS[event.key]) location.assign(VIEWS[event.key]);
+  if (soon && $(`.bar nav a[href="${VIEWS[event.key]}"]`)) location.assign(VIEWS[event.key]);
   else if (event.key === "g") going = Date.now();
   else if (event.key === "/") {
     $("#fold")?.setAttribute("open", "");
