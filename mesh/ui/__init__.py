@@ -80,6 +80,8 @@ class PageLimits(NamedTuple):
     """Connections in all; requests on others are answered with 503."""
     beat_s: float = 15.0
     """How long a live view is silent before it sends a comment, which shows whether the browser is gone."""
+    begun_s: float = 3.0
+    """How long the chat waits until a message that was just sent is in the log."""
     streams: int = 50
     """Live views at once: each visitor's tab has one."""
     streams_of_one: int = 20

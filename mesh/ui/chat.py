@@ -42,8 +42,6 @@ MESSAGES = 30
 _LISTED = 200
 """Newest requests among which conversations are looked for."""
 _KEPT = 500
-_BEGUN_S = 3.0
-"""How long a view waits for a message that was just sent to be in the log."""
 _LOOK_S = 0.05
 MOST_NAME = 128
 """Longest name of a conversation, in characters."""
@@ -60,7 +58,7 @@ class Said(NamedTuple):
     """UTC µs."""
 
 
-class Message(NamedTuple):
+class ChatMessage(NamedTuple):
     """One message of a conversation, with what came of it."""
 
     request: str
@@ -118,7 +116,7 @@ class Chats:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._stories = Stories(page.bus)
-        self._ended = OrderedDict[str, Message]()
+        self._ended = OrderedDict[str, ChatMessage]()
 
     async def client(self) -> Client:
         """Return the client that messages are sent as. Raises ReadOnly."""
@@ -136,7 +134,7 @@ class Chats:
                 newest.setdefault(row.conversation, (row.conversation, row.text, row.opened))
         return [*newest.values()]
 
-    async def messages(self, client: str, name: str, sent: str | None) -> list[Message]:
+    async def messages(self, client: str, name: str, sent: str | None) -> list[ChatMessage]:
         """Return the newest messages of a conversation, the oldest of them first.
 
         Args:
@@ -152,7 +150,7 @@ class Chats:
         index = self._page.feed.index
         return await asyncio.to_thread(index.page, wanted, limit=limit)
 
-    async def _message(self, client: str, request: str) -> Message:
+    async def _message(self, client: str, request: str) -> ChatMessage:
         known = self._ended.get(request)
         if known is not None:
             self._ended.move_to_end(request)
@@ -160,10 +158,10 @@ class Chats:
         try:
             story = await self._stories.read(request)
         except NotFound:  # no guard has decided it, or the log has dropped it
-            return Message(request)
+            return ChatMessage(request)
         happened = story.happened
         is_open = not isinstance(happened[-1], events.Ended)
-        found = Message(
+        found = ChatMessage(
             request,
             said_in(happened, client),
             is_open,
@@ -183,7 +181,9 @@ class Chats:
             asyncio.create_task(client.wait(request)),  # it raises a rejection
         ]
         try:
-            done, _ = await asyncio.wait(waiting, timeout=_BEGUN_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                waiting, timeout=self._page.options.limits.begun_s, return_when=asyncio.FIRST_COMPLETED
+            )
             for each in done:
                 each.result()
         finally:

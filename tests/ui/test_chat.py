@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from mesh.testing import InMemoryGuard
+from mesh.ui import PageLimits
 from mesh.ui.chat import said_in
 from protocol.wire import events
 from protocol.wire.config import Fleet
@@ -232,13 +233,11 @@ async def test_a_chat_needs_the_visitors_name_as_every_action_does(stage: Stage,
         await answered(stage, request, "a", "Hello Grace.")
 
 
-async def test_a_message_that_no_guard_decides_is_shown_as_sent(
-    stage: Stage, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mesh.ui.chat._BEGUN_S", 0.05)
+async def test_a_message_that_no_guard_decides_is_shown_as_sent(stage: Stage, serve: Serve) -> None:
     for guard in list(stage._guards):
         await stage.dismiss(guard)
-    async with serve(allow_write=True, by="Ada") as address, Visitor(address) as visitor:
+    limits = PageLimits(begun_s=0.05)
+    async with serve(allow_write=True, by="Ada", limits=limits) as address, Visitor(address) as visitor:
         name, request = sent(await visitor.sends("/chat", "/chat/say", {"text": "anyone?"}))
         shown = (await visitor.browser.get(f"/chat?in={name}&sent={request}")).text
         assert "no guard has decided it yet" in shown
