@@ -7,7 +7,7 @@ get, and it may lag behind the leader. Use it to show something; to decide, ask 
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -274,11 +274,32 @@ _LIST_S = 10.0
 """A cluster's servers wait 4 s for a stream without a leader before they answer."""
 
 
+class Use(NamedTuple):
+    """How much a stream has of what it may have."""
+
+    limit: str
+    """`max_bytes` or `max_msgs`."""
+    most: int
+    used: int
+
+    @property
+    def share(self) -> float:
+        return self.used / self.most
+
+
 class Listing(NamedTuple):
     """Streams by name, and the names of streams without a leader, whose state is unknown."""
 
     streams: dict[str, dict[str, Any]]
     leaderless: frozenset[str]
+
+    def used(self, stream: str) -> Iterator[Use]:
+        """Yield how much of each of its limits a stream has. Raises as `info`."""
+        info = self.info(stream)
+        for limit, count in (("max_bytes", "bytes"), ("max_msgs", "messages")):
+            most = int(info["config"].get(limit, -1))
+            if most > 0:
+                yield Use(limit, most, int(info["state"][count]))
 
     def info(self, stream: str) -> dict[str, Any]:
         """Return configuration and state of a stream.

@@ -174,6 +174,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.conf.breaker.*",
     "mesh.mem.*.*.*",
     f"{API}STREAM.NAMES",
+    f"{API}STREAM.LIST",  # how full they are, for the gauges
     f"{API}STREAM.INFO.TIMER",  # which requests have a schedule
     LEADER_GET + "*",  # of the log, timers, questions, memory, and of what waits in the queues
     f"{API}CONSUMER.INFO.LOG.*",

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from mesh.bus.connection import Bus
-from mesh.bus.reader import StoredMessage, batch
-from mesh.bus.streams import LOG
+from mesh.bus.reader import StoredMessage, batch, listing
+from mesh.bus.streams import LOG, stream_table
 from mesh.errors import Denied, MeshError
 from mesh.ops.log import EventHeader, header_of, read_each
 from mesh.ops.queue import Waiting, waiting_in
@@ -174,6 +174,7 @@ class MeshGauges:
         gauges.breaker_open.show((_of(name), open_.get(name, 0.0)) for name in fleet.agents)
         if self._probes % _SELDOM == 0:
             await self._probe_instances(fleet)
+            await self._probe_streams(fleet)
         self._probes += 1
         await self._probe_log(fleet)
 
@@ -209,6 +210,15 @@ class MeshGauges:
         if version.isprintable() and len(known) < MOST_VERSIONS:
             known.add(version)
         return version if version in known else _OTHER
+
+    async def _probe_streams(self, fleet: Fleet) -> None:
+        """Show the fullest stream of each kind: members have streams of their own, too many to show."""
+        there, fullest = await listing(self._bus), dict[str, float]()
+        for stream in there.streams.keys() & stream_table(fleet).keys():
+            kind = stream.partition("-")[0]
+            for each in there.used(stream):
+                fullest[kind] = max(fullest.get(kind, 0.0), each.share)
+        gauges.stream_used.show(({gauges.STREAM: kind}, share) for kind, share in fullest.items())
 
     # --- requests and people ----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import check_form
 from mesh.bus.reader import every, get, listing, newest, stream_info, up_to
 from mesh.bus.roles import ADMIN
-from mesh.bus.streams import CONTROLS, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
+from mesh.bus.streams import CONTROLS, LOG, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
 from mesh.errors import (
     ApiError,
     ArtifactDenied,
@@ -185,17 +185,15 @@ async def _log_use(look: Look) -> Results:
 async def _limits(look: Look) -> Results:
     is_log_limited, there = False, await listing(look.bus)
     for stream in stream_table(await fleet_of(look.bus)):
-        info = there.info(stream)
-        config, state = info["config"], info["state"]
-        for limit, used in (("max_bytes", state["bytes"]), ("max_msgs", state["messages"])):
-            most = int(config.get(limit, -1))
-            if most > 0 and used >= FULL * most:
+        for each in there.used(stream):
+            if stream == LOG and each.limit == "max_bytes":
+                is_log_limited = True
+            if each.share >= FULL:
                 room = ": mesh log trim-steps" if is_journal_stream(stream) else ""
-                yield "found", f"{stream} has {used} of {limit} {most} ({used / most:.0%}){room}"
-        if stream == "LOG":
-            is_log_limited = int(config.get("max_bytes", -1)) > 0
-        if stream == TIMERS and state["bytes"] > MOST_TIMER_BYTES:
-            yield "found", f"{TIMERS}, which can have no limit, has {state['bytes']} bytes"
+                full = f"{each.used} of {each.limit} {each.most} ({each.share:.0%})"
+                yield "found", f"{stream} has {full}{room}"
+        if stream == TIMERS and (held := there.info(stream)["state"]["bytes"]) > MOST_TIMER_BYTES:
+            yield "found", f"{TIMERS}, which can have no limit, has {held} bytes"
     for server in look.varz:
         stats = (server.get("jetstream") or {}).get("stats") or {}
         most = int(config_of(server).get("max_storage", 0))

@@ -18,6 +18,7 @@ Labels = Mapping[str, str]
 
 TIER = "mesh.tier"
 VERSION = "mesh.version"
+STREAM = "mesh.stream"
 BUILD = "mesh.build"
 OF = "mesh.of"
 
@@ -62,6 +63,9 @@ frozen_requests = GaugeTable("mesh.requests.frozen", "{request}", "Open requests
 breaker_open = GaugeTable("mesh.breaker.open", "", "1 while an agent is kept from work, 0.5 for a trial")
 frozen = GaugeTable("mesh.frozen", "", "1 while the whole mesh is frozen")
 revision = GaugeTable("mesh.fleet.revision", "", "Revision of the fleet document")
+stream_used = GaugeTable(
+    "mesh.stream.used", "", "How much of its limit the fullest stream of a kind has: of bytes or of messages"
+)
 
 OF_MESH = (
     agent_waiting,
@@ -74,6 +78,7 @@ OF_MESH = (
     breaker_open,
     frozen,
     revision,
+    stream_used,
 )
 
 # --- each process ---------------------------------------------------------------------------------

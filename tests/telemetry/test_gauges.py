@@ -110,11 +110,24 @@ async def test_gauges_say_what_doctor_the_list_and_the_roster_say(
     assert readings.value("mesh.agent.waiting", gen_ai__agent__name="e") == 1, "nobody serves it"
     assert readings.value("mesh.fleet.revision") == (await roster.fleet_of(op)).revision
     assert readings.value("mesh.frozen") == 0
+    used = {labels["mesh.stream"]: value for labels, value in readings.points("mesh.stream.used")}
+    there = await reader.listing(op)
+    queues = [each.share for name in there.streams if name.startswith("PROP-") for each in there.used(name)]
+    assert used["PROP"] == max(queues), "the fullest of all members' queues"
+    assert 0 < used["STEPS"] < 1, "an effect in doubt has a step"
+    assert "LOG" not in used, "it has no limit here"
     assert [each.state for each in await health.run("freeze", Look(op))] == ["ok"]
     named = {
         label for table in gauges.OF_MESH for labels, _ in readings.points(table.name) for label in labels
     }
-    assert named <= {"gen_ai.agent.name", "mesh.version", "mesh.kind", "mesh.tier", "mesh.status"}
+    assert named <= {
+        "gen_ai.agent.name",
+        "mesh.version",
+        "mesh.kind",
+        "mesh.tier",
+        "mesh.status",
+        "mesh.stream",
+    }
     agents = {labels["gen_ai.agent.name"] for labels, _ in readings.points("mesh.agent.instances")}
     assert agents == set(FLEET.agents)
 
