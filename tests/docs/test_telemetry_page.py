@@ -22,7 +22,7 @@ _MADE = (each for key, each in vars(telemetry).items() if key.islower() and key[
 COUNTED = {each._name for each in _MADE if hasattr(each, "_name")}
 SHOWN = {table.name for table in (*gauges.OF_MESH, *gauges.OF_PROCESS)}
 METRICS = COUNTED | SHOWN
-_LABELS = {gauges.TIER, gauges.VERSION, gauges.BUILD, gauges.OF}
+_LABELS = {gauges.TIER, gauges.VERSION, gauges.BUILD, gauges.OF, gauges.STREAM}
 _FINAL = (key for key, kind in vars(tracing)["__annotations__"].items() if kind is Final)
 NAMES = METRICS | _LABELS | {getattr(tracing, key) for key in _FINAL}
 
