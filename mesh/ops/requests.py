@@ -24,8 +24,8 @@ from mesh.ops.rows import Listed
 from mesh.ops.where import Filter
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire import codec, subjects
-from protocol.wire.events import AnyEvent
-from protocol.wire.ids import HUMAN
+from protocol.wire.events import AnyEvent, FactsPosted
+from protocol.wire.ids import HUMAN, TurnId
 
 T = TypeVar("T")
 _POLL_S = 0.2
@@ -140,6 +140,8 @@ class Steps:
         """Steps that were read and not yet shown."""
         self._owners: dict[str, str] = {}
         """The agent of each journal whose opening event was shown."""
+        self._journals: dict[TurnId, str] = {}
+        """The journal of each turn whose opening event was shown."""
         self.passed_over = set[str]()
 
     async def read(self, happened: Sequence[AnyEvent]) -> None:
@@ -159,11 +161,17 @@ class Steps:
                 self._from_seq[agent] = part[-1].seq + 1
 
     def show_until(self, event: AnyEvent | None = None) -> None:
-        """Show the steps of opened turns, up to an event if one is given; then note whose turns it opens."""
+        """Show the steps of opened turns, up to an event if one is given; then note whose turns it opens.
+
+        The steps of the round that it ends come before it. Others do by their time: that is their agent's
+        clock, which may be ahead of the guard's.
+        """
         left = []
+        ended = None if event is None else self._ended_by(event)
         for step in self._waiting:
             owner = self._owners.get(step.journal)
-            if owner is None or (event is not None and step.record.at > event.at):
+            is_later = event is not None and step.record.at > event.at
+            if owner is None or (is_later and (step.journal, step.round) != ended):
                 left.append(step)
             elif owner == step.agent:
                 self._show(step)
@@ -172,6 +180,13 @@ class Steps:
         self._waiting = left
         if event is not None:
             self._owners |= owners_of((event,))
+            if event.work is not None:
+                self._journals[event.work.turn] = event.work.journal_id
+
+    def _ended_by(self, event: AnyEvent) -> tuple[str, int] | None:
+        """Return journal and number of the round that an event ends; None if it ends none."""
+        journal = None if isinstance(event, FactsPosted) else self._journals.get(event.turn)
+        return None if journal is None else (journal, event.round)
 
 
 async def story_so_far(

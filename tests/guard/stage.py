@@ -234,7 +234,10 @@ class Stage:
         return [codec.decode_event(body) for body in await self.bodies(request)]
 
     async def bodies(self, request: str) -> list[bytes]:
-        return [stored.data for stored in await JetStreamLog(await self.bus("admin")).read(request)]
+        bus = await self.bus("admin")
+        return [
+            stored.data for stored in await bus.retry_unavailable(lambda: JetStreamLog(bus).read(request))
+        ]
 
     async def types(self, request: str) -> list[str]:
         """Return what happened, without what was withheld for it."""

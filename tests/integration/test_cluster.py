@@ -22,7 +22,7 @@ from mesh.bus.provision import provision
 from mesh.bus.reader import StoredMessage, bounds
 from mesh.bus.roles import GET, accounts_config, names
 from mesh.bus.streams import GUARD_GROUP, Storage, inbox_consumer, proposals_of, queue_consumers
-from mesh.errors import PASSING, ApiError, BusError, NoResponders
+from mesh.errors import PASSING, ApiError, BusError, NoResponders, ServerFailed
 from mesh.local.server import EmbeddedServer, lasting_port
 from mesh.ops.checks import varz_of
 from mesh.ops.health import Finding, Look, examine, run
@@ -56,25 +56,39 @@ class Cluster:
             return await run("durability", Look(bus, await varz_of(self.monitors(*nodes))))
 
 
+async def _started(stack: contextlib.AsyncExitStack, accounts: str, directory: Path) -> list[EmbeddedServer]:
+    """Start the servers of a cluster; anew, if another process took a port that was free."""
+    while True:
+        ports = [lasting_port() for _ in NODES]
+        routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
+        servers = [
+            EmbeddedServer(
+                accounts,
+                directory / name,
+                sync_always=name != "n3",
+                name=name,
+                extra=f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}",
+            )
+            for name, port in zip(NODES, ports, strict=True)
+        ]
+        came = await asyncio.gather(*(server.start() for server in servers), return_exceptions=True)
+        wrong = [each for each in came if isinstance(each, BaseException)]
+        if not wrong:
+            for server in servers:
+                stack.push_async_exit(server)
+            return servers
+        await asyncio.gather(*(server.kill() for server in servers))
+        if not all(isinstance(each, ServerFailed) and each.code == "server.port_taken" for each in wrong):
+            raise wrong[0]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     keys = keyring(directory / "keys", names(FLEET))
     accounts = accounts_config(FLEET, {name: key.public for name, key in keys.items()})
-    ports = [lasting_port() for _ in NODES]
-    routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
-    servers = [
-        EmbeddedServer(
-            accounts,
-            directory / name,
-            sync_always=name != "n3",
-            name=name,
-            extra=f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}",
-        )
-        for name, port in zip(NODES, ports, strict=True)
-    ]
     async with contextlib.AsyncExitStack() as stack:
-        await asyncio.gather(*(stack.enter_async_context(server) for server in servers))
+        servers = await _started(stack, accounts, directory)
         mine = Cluster(servers, keys, directory)
         bus = await stack.enter_async_context(await mine.connect())
 

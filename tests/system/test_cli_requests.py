@@ -2,12 +2,15 @@
 
 import asyncio
 import datetime as dt
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mesh.agent import Turn, tool
 from mesh.agent.definition import Agent
+from mesh.bus.stores import JetStreamSteps
 from mesh.cli.exits import Exit
 from mesh.errors import Unreachable
 from mesh.model.loop import drive
@@ -15,7 +18,8 @@ from mesh.ops.requests import story_so_far
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Artifact, Budget, Fact
 from protocol.wire.ids import AgentName
-from protocol.wire.moves import Complete, Move, Transfer
+from protocol.wire.moves import Complete, Fail, Move, Transfer
+from protocol.wire.records import Record
 from tests.certain import is_
 from tests.guard.stage import Stage
 from tests.servers import until
@@ -229,6 +233,20 @@ async def test_follow_shows_the_steps_so_far_and_those_to_come(office: Office, s
         assert done.status == Exit.DONE, done
         assert await asyncio.to_thread(watch.ended) == Exit.FAILED
         assert watch.said.count("b: [look]") == 1
+
+
+async def test_an_agent_whose_clock_is_ahead_has_its_steps_before_what_they_led_to(
+    office: Office, stage: Stage
+) -> None:
+    request, work = await office.begun()
+    ahead = time.time_ns() // 1_000 + 60_000_000
+    step = Record(kind="call", name="look", nonce="n", at=ahead, arguments={})
+    steps = JetStreamSteps(await stage.bus("a"), "a")
+    await steps.put(request, work.journal_id, "0-0", msgspec.json.encode(step))
+    await (await stage.actor("a")).propose(request, work, Fail(reason="no"))
+    await stage.reaches(request, "request.failed")
+    seen = (await office.mesh("request", "watch", "--follow", request, who="audit")).out
+    assert 0 < seen.index("a: [look]") < seen.index("fail  ")
 
 
 async def test_steps_that_come_later_are_shown_as_they_are_journaled(office: Office, stage: Stage) -> None:

@@ -70,6 +70,7 @@ const codes = {
   async waits(turn) {
     turn.signal.addEventListener("abort", () => say({ aborted: turn.work.round, why: turn.signal.reason.message }));
     if (turn.work.round > 0) return turn.complete("second");
+    say({ waits: turn.request });
     await forever();
   },
   async forbidden(turn) {

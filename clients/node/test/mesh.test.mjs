@@ -203,7 +203,7 @@ describe("on a mesh", () => {
       const agent = await mesh.agent("front", "waits", env);
       const request = client.request("go");
       const ended = result(request);
-      await agent.until((said) => said.took && said.request === request.id);
+      await agent.until((said) => said.waits === request.id); // before its code runs, a cancel ends it unheard
       await request.cancel("changed my mind");
       assert.equal((await ended).type, "request.cancelled");
       assert.equal((await agent.until((said) => said.why)).why, "request.cancelled");
