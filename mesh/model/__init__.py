@@ -3,7 +3,7 @@
 from mesh.model.agent import ClaudeAgent
 from mesh.model.context_window import ContextWindow, Passage
 from mesh.model.edges import Edge, to
-from mesh.model.port import Hear, Model, PastReply, Prompt, Reply, ToolCall
+from mesh.model.port import Hear, Model, PastReply, Prompt, PromptFile, PromptWithFiles, Reply, ToolCall
 from mesh.model.prompt import Instructions
 from mesh.model.supervisor import Flaw, Supervisor
 from mesh.model.swarm import Swarm
@@ -28,6 +28,8 @@ __all__ = [
     "Passage",
     "PastReply",
     "Prompt",
+    "PromptFile",
+    "PromptWithFiles",
     "Reply",
     "ResponsesModel",
     "Supervisor",

@@ -23,6 +23,7 @@ from mesh.agent.values import short
 from mesh.model.arguments import answer_form
 from mesh.model.choice import id_of, model_for
 from mesh.model.edges import Edge, MadeText, agents_of, edges_of
+from mesh.model.files import media_types
 from mesh.model.loop import MAX_CALLS, drive
 from mesh.model.moves import Labels, require_apart
 from mesh.model.port import Model
@@ -61,6 +62,8 @@ class ClaudeAgent(Agent):
             argument `remember`.
         transcript: number of a conversation's exchanges to keep and show to the model: the client's words,
             questions, replies and answers of its last requests. 0 for none.
+        sees: media types of artifacts that the model is shown, among those handed over: `image/*`,
+            `application/pdf`. Others it knows by their names.
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
         hooks: functions that watch its rounds, and decide nothing.
@@ -85,6 +88,7 @@ class ClaudeAgent(Agent):
         output_type: Any = None,
         remembers: bool = False,
         transcript: int = 0,
+        sees: Iterable[str] = (),
         max_calls: int = MAX_CALLS,
         max_tokens: int | None = None,
         version: str = "1",
@@ -103,7 +107,7 @@ class ClaudeAgent(Agent):
         if transcript < 0:
             raise ValueError(f"transcript is a number of exchanges, not {transcript}")
         require_fallback(model, fallback)
-        own = tuple(tools)
+        own, shown = tuple(tools), media_types(sees)
         _require_described([tool for tool in own if isinstance(tool, Tool)], edges)
         chosen = partial(model_for, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
         unknown = set(agents_of(edges) or ())
@@ -126,6 +130,7 @@ class ClaudeAgent(Agent):
                 output_type=output_type,
                 remembers=remembers,
                 transcript=transcript,
+                sees=shown,
             )
 
         async def prepare() -> None:

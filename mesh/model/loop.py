@@ -7,7 +7,7 @@ model as text. The loop is bounded: if a model reaches no move, a person gets th
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from typing import Any, Literal
 
@@ -19,8 +19,20 @@ from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.agent.values import NotFinite
 from mesh.model.edges import Edge, MadeText, RoundSetup, agents_of, edges_of, set_up
+from mesh.model.files import files_among, media_types, with_bytes
 from mesh.model.moves import POST, Labels, MoveTools, require_apart
-from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, ToolCall, ToolResult, ToolSpec
+from mesh.model.port import (
+    Exchange,
+    Hear,
+    Model,
+    Prompt,
+    PromptFile,
+    PromptWithFiles,
+    Reply,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, outcome_line, render
 from mesh.model.results import as_text
@@ -70,6 +82,7 @@ async def drive(
     output_type: Any = None,
     remembers: bool = False,
     transcript: int = 0,
+    sees: Iterable[str] = (),
 ) -> Move:
     """Return the move that a model makes in this round.
 
@@ -88,12 +101,14 @@ async def drive(
         output_type: the type of the answer, as pydantic reads it; None for text.
         remembers: True if the answer may leave facts to the request's conversation.
         transcript: number of the conversation's exchanges to keep and show to the model; 0 for none.
+        sees: media types of artifacts that the model is shown.
 
     Raises Retry and Permanent, the model's or a tool's, and any other error that stops a round. Any other
     error of a tool that only reads becomes the call's result for the model. Raises ToolsUnusable for a tool
     that has the name of a move.
     """
     offered, edges = tuple(tools), edges_of(handoffs)
+    files = files_among(turn.handoff.artifacts, media_types(sees))
     require_apart(offered, edges)
     setup = await set_up(turn, instructions, edges)
     kept = Transcript(turn, transcript, (labels or {}).get(TRANSCRIPT, ())) if transcript else None
@@ -109,6 +124,7 @@ async def drive(
             hear=turn.execution.live.hear if live else None,
             begins=seen if is_new else None,
             kept=kept,
+            files=files,
             most=max_calls,
             left=max_calls,
             answered=deque(answers(turn.past[seen.past :])),
@@ -140,6 +156,7 @@ class _Conversation:
     hear: Hear | None
     begins: PromptContext | None
     """Recorded with the first reply of a new conversation."""
+    files: tuple[PromptFile, ...]
     kept: Transcript | None
     """The conversation before this turn, to which this turn adds."""
     most: int
@@ -190,13 +207,15 @@ class _Conversation:
     def prompt(self) -> Prompt:
         """The next prompt."""
         specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self.tools.values())
-        return Prompt(
+        made = Prompt(
             agent=self.turn.agent,
             instructions=self.setup.instructions,
             brief=self.brief,
             tools=(*specs, *self.moves.specs),
             transcript=tuple(self.transcript),
         )
+        own = {each.name: getattr(made, each.name) for each in fields(made)}
+        return PromptWithFiles(**own, files=self.files) if self.files else made
 
     async def _ask(self) -> Reply:
         prompt = self.prompt
@@ -378,7 +397,7 @@ async def replied(
     """
 
     async def ask() -> Reply:
-        reply = await pricing.reply(prompt, hear)
+        reply = await pricing.reply(await with_bytes(turn, prompt), hear)
         if goes_on(reply):
             turn.execution.ended.probe_ahead()
         return reply
@@ -386,7 +405,9 @@ async def replied(
     fixed = {"instructions": prompt.instructions, "tools": prompt.tools, "parameters": model.parameters}
     if is_made:
         del fixed["instructions"]
-    brief = [prompt.instructions, prompt.brief] if is_made else prompt.brief
+    brief: Any = [prompt.instructions, prompt.brief] if is_made else prompt.brief
+    if isinstance(prompt, PromptWithFiles):
+        brief = [brief, prompt.files]
     reply, is_paid_now = await turn.execution.model(
         model.mode,
         prompt,

@@ -5,12 +5,12 @@ Foreign bytes become calls, texts and counts that can be kept.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from mesh.model.port import PastReply, Prompt, Reply, ToolCall
+from mesh.model.port import PastReply, Prompt, PromptFile, PromptWithFiles, Reply, ToolCall
 from protocol.wire import codec
 from protocol.wire.commands import MAX_MODEL_CHARS
 from protocol.wire.errors import Malformed
@@ -52,6 +52,7 @@ class Dialogue(ABC):
         self.messages = list(begun)
         self._open: list[str] = []
         """Ids of the last reply's calls that have no result yet."""
+        self._files = prompt.files if isinstance(prompt, PromptWithFiles) else ()
         texts = [prompt.brief]
         for each in prompt.transcript:
             if isinstance(each, PastReply):
@@ -71,6 +72,9 @@ class Dialogue(ABC):
             self._answer(call, NOT_DONE, is_error=True)
         self._open = []
         self._say(texts)
+        if self._files:  # behind the brief
+            self._show(self._files)
+            self._files = ()
 
     @abstractmethod
     def _add_reply(self, said: PastReply) -> None:
@@ -83,6 +87,10 @@ class Dialogue(ABC):
     @abstractmethod
     def _say(self, texts: list[str]) -> None:
         """Add texts for the model. If there is nothing to reply to, ask it to go on."""
+
+    @abstractmethod
+    def _show(self, files: Sequence[PromptFile]) -> None:
+        """Add files to the newest message, each behind its label."""
 
 
 class Streamed(ABC):

@@ -5,11 +5,13 @@ knows no more, and can do no more, than a model.
 """
 
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.wire.commands import Usage
+from protocol.wire.handoff import Artifact
 from protocol.wire.prices import Tokens
 
 
@@ -76,6 +78,44 @@ class Prompt:
     """The only means to act, including moves."""
     transcript: tuple[Exchange, ...] = ()
     """This round's replies and results, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFile:
+    """A picture or a document that a model is shown."""
+
+    artifact: Artifact
+    data: bytes = field(default=b"", repr=False)
+    """Its bytes; empty in what is recorded."""
+    note: str = ""
+    """Why it is not shown; empty if it is."""
+
+    @property
+    def label(self) -> str:
+        """One line that says which file comes next."""
+        name = " ".join(self.artifact.name.split())
+        return f"{name} ({self.artifact.media_type}){f': not shown, {self.note}' if self.note else ''}"
+
+    @property
+    def base64(self) -> str:
+        """Its bytes as base64; where there are none, what stands for them."""
+        return b64encode(self.data).decode() or f"({self.artifact.size} bytes, {self.artifact.digest})"
+
+    @property
+    def data_uri(self) -> str:
+        return f"data:{self.artifact.media_type};base64,{self.base64}"
+
+    @property
+    def is_picture(self) -> bool:
+        return self.artifact.media_type.startswith("image/")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWithFiles(Prompt):
+    """A prompt with files. A class of its own keeps the digests of all other prompts as they were."""
+
+    files: tuple[PromptFile, ...] = ()
+    """Shown behind the brief, in order."""
 
 
 @dataclass(frozen=True, slots=True)

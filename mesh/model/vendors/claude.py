@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mesh.model import parts
-from mesh.model.port import PastReply, Prompt, Reply, ToolCall
+from mesh.model.port import PastReply, Prompt, PromptFile, Reply, ToolCall
 from mesh.model.vendor import Section, VendorModel
 from mesh.telemetry import tracing
 from protocol.wire import codec
@@ -98,6 +98,12 @@ class _Messages(parts.Dialogue):
             self.messages.append({"role": "user", "content": content})
         self._results = []
 
+    def _show(self, files: Sequence[PromptFile]) -> None:
+        for file in files:
+            self.messages[-1]["content"].append(_text(parts.encodable(file.label)))
+            if not file.note:
+                self.messages[-1]["content"].append(_file(file))
+
     def marked(self) -> list[dict[str, Any]]:
         """Return the messages, with a cache marker on the last block that can have one."""
         last: list[Block] = self.messages[-1]["content"]
@@ -108,6 +114,11 @@ class _Messages(parts.Dialogue):
 
 def _text(text: str) -> Block:
     return {"type": "text", "text": parts.non_empty(text)}
+
+
+def _file(file: PromptFile) -> Block:
+    source = {"type": "base64", "media_type": file.artifact.media_type, "data": file.base64}
+    return {"type": "image" if file.is_picture else "document", "source": source}
 
 
 def _blocks_back(past: PastReply, *, with_thoughts: bool) -> list[Block]:

@@ -8,14 +8,14 @@ gets an error as its result. If nothing followed a reply, the model is asked to 
 """
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mesh.model import parts
-from mesh.model.port import PastReply, Prompt, Reply, ToolCall
+from mesh.model.port import PastReply, Prompt, PromptFile, Reply, ToolCall
 from mesh.model.vendor import Section, VendorModel
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
@@ -82,6 +82,19 @@ class _Messages(parts.Dialogue):
             texts = [parts.GO_ON]
         if texts:
             self.messages.append({"role": "user", "content": "\n\n".join(map(parts.non_empty, texts))})
+
+    def _show(self, files: Sequence[PromptFile]) -> None:
+        content: list[dict[str, Any]] = [{"type": "text", "text": self.messages[-1]["content"]}]
+        for file in files:
+            content.append({"type": "text", "text": parts.encodable(file.label)})
+            if file.note:
+                continue
+            if file.is_picture:
+                content.append({"type": "image_url", "image_url": {"url": file.data_uri}})
+            else:
+                named = {"filename": parts.encodable(file.artifact.name), "file_data": file.data_uri}
+                content.append({"type": "file", "file": named})
+        self.messages[-1]["content"] = content
 
 
 # --- what comes in --------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ travel in the reply's blocks, so the journal keeps them like everything else tha
 stored at the vendor, and `previous_response_id` is never sent: it would be state outside the log.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mesh.model import parts
-from mesh.model.port import PastReply, Prompt, Reply, ToolCall
+from mesh.model.port import PastReply, Prompt, PromptFile, Reply, ToolCall
 from mesh.model.vendor import Section
 from mesh.model.vendors.openai import OpenAIModel, limited_tokens
 from protocol.wire.commands import Usage
@@ -64,6 +64,19 @@ class _Items(parts.Dialogue):
             texts = [parts.GO_ON]
         if texts:
             self.messages.append({"role": "user", "content": "\n\n".join(map(parts.non_empty, texts))})
+
+    def _show(self, files: Sequence[PromptFile]) -> None:
+        content: list[dict[str, Any]] = [{"type": "input_text", "text": self.messages[-1]["content"]}]
+        for file in files:
+            content.append({"type": "input_text", "text": parts.encodable(file.label)})
+            if file.note:
+                continue
+            if file.is_picture:
+                content.append({"type": "input_image", "image_url": file.data_uri, "detail": "auto"})
+            else:
+                name = parts.encodable(file.artifact.name)
+                content.append({"type": "input_file", "filename": name, "file_data": file.data_uri})
+        self.messages[-1]["content"] = content
 
 
 def _again(block: Mapping[str, Any], calls: Mapping[str, ToolCall]) -> dict[str, Any] | None:
