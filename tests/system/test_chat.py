@@ -10,29 +10,17 @@ from mesh.cli.exits import Exit
 from protocol.wire import events
 from protocol.wire.event_parts import Continued
 from protocol.wire.handoff import Fact, Rule
-from protocol.wire.ids import AgentName, submitted_ms
+from protocol.wire.ids import AgentName
 from protocol.wire.moves import Ask, Complete, Transfer
 from tests.guard.actor import Actor
 from tests.guard.stage import FLEET, Stage
 from tests.guard.test_removed import without, write
-from tests.servers import PATIENCE_S, eventually, until
+from tests.servers import PATIENCE_S, eventually
 from tests.system.office import Office
 from tests.system.terminal import environment
-from tests.system.test_send import END_OF_INPUT, INTERRUPT, seated
+from tests.system.test_send import END_OF_INPUT, INTERRUPT, nth, seated
 
 BEFORE = {"exchanges": [{"request": "r", "at": 1, "said": [{"by": "client", "text": "Seat 12?"}]}]}
-
-
-async def nth(agent: Actor, number: int) -> str:
-    """Return the request of a message that an agent got, counted from 0."""
-    await agent.first()
-    since = agent._since_ms
-
-    def new() -> list[str]:
-        return [request for request in agent.got if submitted_ms(request) >= since]
-
-    await until(lambda: len(new()) > number, PATIENCE_S)
-    return new()[number]
 
 
 async def answered(agent: Actor, request: str, words: str, *leaves: Fact, round_: int = 0) -> None:

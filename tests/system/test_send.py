@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from fcntl import ioctl
 from functools import partial
 
+import msgspec
 import pytest
 
 from mesh.cli.exits import Exit
@@ -20,11 +21,14 @@ from mesh.cli.send import _waits_for
 from mesh.cli.waiting import Typed
 from mesh.ops.queue import reply_command
 from mesh.settings import NO_FLAGS
-from protocol.wire.ids import AgentName
-from protocol.wire.moves import Ask, Complete
+from protocol.wire import subjects
+from protocol.wire.commands import Report, Usage
+from protocol.wire.config import Policy
+from protocol.wire.ids import AgentName, submitted_ms
+from protocol.wire.moves import Ask, Complete, Transfer
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, until
+from tests.servers import PATIENCE_S, fresh, until
 from tests.system.office import Office
 from tests.system.terminal import environment
 
@@ -100,6 +104,18 @@ async def asked(stage: Stage, **ask: object) -> tuple[Actor, str]:
     move = Ask(to_agent=AgentName("c1"), question="which one?", **ask)  # type: ignore[arg-type]
     await a.propose(request, await a.work(request), move)
     return a, request
+
+
+async def nth(agent: Actor, number: int) -> str:
+    """Return the request of a message that an agent got, counted from 0."""
+    await agent.first()
+    since = agent._since_ms
+
+    def new() -> list[str]:
+        return [request for request in agent.got if submitted_ms(request) >= since]
+
+    await until(lambda: len(new()) > number, PATIENCE_S)
+    return new()[number]
 
 
 # --- at a terminal --------------------------------------------------------------------------------
@@ -330,3 +346,40 @@ async def test_who_cannot_look_is_told_where_to(stage: Stage, office: Office) ->
     done = await office.mesh("send", "hello", "--timeout", "0", who="c1")
     assert done.status == Exit.TIMED_OUT
     assert "has not ended within 0 s; it goes on: mesh request show c1_" in done.err
+
+
+# --- what the end tells -----------------------------------------------------------------------------
+
+
+async def test_the_end_tells_cost_and_path_where_the_policy_says_so(office: Office, stage: Stage) -> None:
+    """Read by a program that follows the request, and printed by the command."""
+    told = Policy(name="tells", tell_client=("usage", "path"))
+    await (await stage.bus("admin")).publish_durable(subjects.policy("tells"), msgspec.json.encode(told))
+    a, b = await stage.actor("a"), await stage.actor("b")
+    usage = Usage(nano_dollars=7, tokens=5, model_calls=1)
+    for number, policy in enumerate(("default", "tells")):
+        sending = asyncio.create_task(office.mesh("send", "hi", "--policy", policy, "--json", who="c1"))
+        request = await nth(a, number)
+        move = Transfer(to_agent=AgentName("b"), summary="yours")
+        await a.propose(request, await a.work(request), move, report=Report(usage=usage))
+        await b.propose(request, await b.work(request), Complete(answer=1), report=Report(usage=usage))
+        said, outcome = (await sending).json, await (await stage.client("c1")).wait(request)
+        if policy == "default":
+            assert (outcome.usage, outcome.path) == (None, ())
+            assert {"usage", "path"}.isdisjoint(said)
+        else:
+            assert outcome.usage == Usage(nano_dollars=14, tokens=10, model_calls=2)
+            assert outcome.path == ("a", "b")
+            assert (said["usage"]["tokens"], said["path"]) == (10, ["a", "b"])
+
+
+async def test_it_goes_on_with_whoever_spoke_last(office: Office, stage: Stage) -> None:
+    b, talk = await stage.actor("b"), fresh()
+    for number, to in enumerate((("--to", "b"), ())):
+        line = ("send", "hi", "--conversation", talk, "--continue-with", "last", *to, "--json")
+        sending = asyncio.create_task(office.mesh(*line, who="c1"))
+        request = await nth(b, number)
+        await b.propose(request, await b.work(request), Complete(answer=1))
+        assert (await sending).json["answer"] == 1
+    wrong = await office.mesh("send", "hi", "--continue-with", "last", who="c1")
+    assert (wrong.status, "needs a --conversation" in wrong.err) == (Exit.USAGE, True)
