@@ -85,14 +85,15 @@ async def test_a_question_is_answered_in_place_and_the_next_message_goes_to_whoe
     schema = {"type": "object", "properties": {"card": {"enum": ["4242", "1881"]}}, "required": ["card"]}
     async with Tab(browser, shop_page) as tab:
         page = await tab.open("/chat")
-        await says(page, "Charged twice")
+        await says(page, "I was charged twice for order 1042.")
         request = await under_way(page, shop)
         await shop.hop(request, "triage", Transfer(to_agent=AgentName("billing"), summary="twice"))
         ask = Ask(to_agent=AgentName("ops"), question="Which card?", schema=schema)
         await shop.hop(request, "billing", ask)
-        await expect(page.get_by_role("heading", name="billing asks: Which card?")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Reply to billing")).to_be_visible()
         await expect(page.locator("#talk .asked p")).to_have_text("Which card?")
         await tab.check_accessible()
+        await tab.picture("page-chat")
         await page.get_by_label("card").select_option('"1881"')
         await page.get_by_role("button", name="Reply").click()
         resumed = await shop.stage.reached(request, events.TurnResumed)

@@ -153,7 +153,7 @@ async def test_a_question_is_answered_by_its_form_in_place(stage: Stage, serve: 
         asked = await stage.reached(request, events.TurnSuspended)
         here = f"/chat?in={name}&sent={request}"
         shown = (await visitor.browser.get(here)).text
-        assert "a asks: Which one?" in shown
+        assert "Reply to a</h2>" in shown
         form = await visitor.form(here)
         assert form["n"] == str(asked.n)
         late = await visitor.posts("/chat/reply", form | {"n": "0", "value.0": "12A"})
