@@ -5,12 +5,15 @@ from typing import Any
 
 from mesh.agent._rate_limit import HeldBack, limiter_of
 from mesh.agent.errors import TurnError
+from mesh.agent.values import short
 from mesh.model.parts import encodable
 from mesh.model.port import Hear, Model, Prompt, Reply
-from mesh.model.vendor import TIMEOUT_S, ModelRefused, ModelRetry, ModelThrottled
+from mesh.model.vendor import TIMEOUT_S, ModelRefused, ModelRetry, ModelThrottled, pause_s
 
 TOO_FAST = frozenset({429, 529})
 PASSING = frozenset({408, 409})
+UNANSWERED = frozenset({"APIConnectionError", "APITimeoutError", "ModelTimeoutError", "TransportError"})
+"""Types of errors that say that no answer came."""
 
 Ask = Callable[[Hear | None], Awaitable[Reply]]
 """Asks the model once. It passes on text as it comes, if the SDK streams."""
@@ -85,6 +88,21 @@ def failure_of_status(status: int, text: str, after_s: float | None = None) -> T
     if status in PASSING or status >= 500:
         return ModelRetry(text, after_s=after_s)
     return ModelRefused(text)
+
+
+def failure_of(error: Exception) -> TurnError | None:
+    """Return what an error of a vendor's SDK means for the turn; None for an error of something else.
+
+    The SDKs of all vendors are generated alike: an error has a `status_code`, or says by its type that no
+    answer came.
+    """
+    if isinstance(error, TurnError):
+        return error
+    text, status = short(str(error)), getattr(error, "status_code", None)
+    if isinstance(status, int):
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        return failure_of_status(status, text, pause_s(headers))
+    return ModelRetry(text) if UNANSWERED & {kind.__name__ for kind in type(error).__mro__} else None
 
 
 def json_kind(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from mesh.adapters._model import ForeignModel, failure_of_status, json_kind
+from mesh.adapters._model import ForeignModel, failure_of, json_kind
 from mesh.adapters._round import AdaptedRound, SdkNotInstalled, words_of
 from mesh.adapters._tool import TryAgain
 from mesh.agent.errors import Permanent, ToolArgumentsInvalid, ToolRefused, ToolsUnusable, TurnError
@@ -24,7 +24,7 @@ from mesh.agent.values import short
 from mesh.model.loop import CUT, ModelGaveUp
 from mesh.model.port import Exchange, Hear, PastReply, Prompt, Reply, ToolCall, ToolResult, ToolSpec
 from mesh.model.results import as_text
-from mesh.model.vendor import ModelRetry, pause_s
+from mesh.model.vendor import ModelRetry
 from protocol.wire.commands import Usage
 from protocol.wire.moves import Move
 from protocol.wire.prices import Tokens
@@ -277,7 +277,7 @@ class _JournaledModel(_Model):
         **more: Any,
     ) -> Any:
         asked = (system_instructions, input, model_settings, tools, output_schema, handoffs, tracing)
-        model = ForeignModel(self._name, partial(self._ask, asked, more), _failure)
+        model = ForeignModel(self._name, partial(self._ask, asked, more), failure_of)
         specs = [
             ToolSpec(tool.name, tool.description, tool.params_json_schema)
             if isinstance(tool, sdk.FunctionTool)
@@ -407,15 +407,3 @@ def _broken(event: Any) -> Exception:
         return Permanent(f"the reply was cut off: {why or CUT}")
     error = getattr(getattr(event, "response", event), "error", None) or event
     return ModelRetry(short(str(getattr(error, "message", None) or event.type)))
-
-
-def _failure(error: Exception) -> TurnError | None:
-    """Return what an error of a model means for the turn; None for an error of something else."""
-    if isinstance(error, TurnError):
-        return error
-    text, status = short(str(error)), getattr(error, "status_code", None)
-    if isinstance(status, int):
-        headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        return failure_of_status(status, text, pause_s(headers))
-    passing = {"APIConnectionError", "APITimeoutError", "ModelTimeoutError"}
-    return ModelRetry(text) if passing & {kind.__name__ for kind in type(error).__mro__} else None

@@ -33,6 +33,7 @@ from mesh.model.port import Model, Prompt, Reply, ToolCall, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, outcome_line
 from mesh.model.transcript import is_transcript
+from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import TEXT_FACT
 from protocol.wire.moves import Move
 
@@ -47,12 +48,12 @@ class SdkNotInstalled(MeshError, code="adapter.not_installed"):
 
 
 @contextmanager
-def from_extra(extra: str, package: str) -> Iterator[None]:
+def from_extra(extra: str, *packages: str) -> Iterator[None]:
     """Within this block, a missing package is a missing extra. Raises SdkNotInstalled."""
     try:
         yield
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != package:
+        if (missing.name or "").partition(".")[0] not in packages:
             raise
         raise SdkNotInstalled(f"this adapter needs its SDK: install handoff-mesh[{extra}]") from missing
 
@@ -139,6 +140,7 @@ class AdaptedRound:
         """True if the newest reply is from an earlier round, or an earlier delivery of this one."""
         self._known: set[str] = set()
         self._order = CallOrder()
+        self._failed: Exception | None = None
 
     @classmethod
     async def begin(cls, turn: Turn, how: Adaptation) -> "AdaptedRound":
@@ -182,10 +184,18 @@ class AdaptedRound:
             )
 
     async def reply(self, model: Model, prompt: Prompt) -> Reply:
-        """Return a model's reply, new or recorded. Raises as `replied` does, and Returned."""
+        """Return a model's reply, new or recorded.
+
+        Raises as `replied` does, and Returned. After a failure each further call raises it again: an SDK that
+        tries once more by itself would take another way when the round runs again.
+        """
         self._require_unmade()
         hear = self.turn.execution.live.hear if self.how.live else None
-        reply, is_paid_now = await replied(self.turn, model, Pricing(self.turn, model), prompt, hear=hear)
+        try:
+            reply, is_paid_now = await replied(self.turn, model, Pricing(self.turn, model), prompt, hear=hear)
+        except Exception as error:
+            self._failed = error
+            raise
         self._is_recorded = not is_paid_now
         return reply
 
@@ -218,18 +228,22 @@ class AdaptedRound:
         return self._moves.read(ToolCall("", name, arguments))
 
     async def outcome_of(self, move: Move) -> str:
-        """Return the outcome of a move as text, if an earlier round made it. Otherwise end this round.
+        """Return the outcome of a move as text, as `outcome` does."""
+        past = await self.outcome(move)
+        return outcome_line(past, self.turn.execution.tasks.news.get(past.round + 1))
+
+    async def outcome(self, move: Move) -> RoundOutcome:
+        """Return the outcome of a move, if an earlier round made it. Otherwise end this round with it.
 
         Raises Returned, with the move.
         """
         async with self._order.place(alone=True):
             self._require_unmade()
-            return self._outcome_of(move)
+            return self._outcome(move)
 
-    def _outcome_of(self, move: Move) -> str:
+    def _outcome(self, move: Move) -> RoundOutcome:
         if self._is_recorded and self._answered and can_be_of(self._answered[0], move):
-            past = self._answered.popleft()
-            return outcome_line(past, self.turn.execution.tasks.news.get(past.round + 1))
+            return self._answered.popleft()
         self.made = move
         raise Returned(move)
 
@@ -260,7 +274,9 @@ class AdaptedRound:
         )
 
     def _require_unmade(self) -> None:
-        """Raise Returned if the SDK goes on after its move."""
+        """Raise what ended this round if the SDK goes on after it."""
+        if self._failed is not None:
+            raise self._failed
         if self.made is not None:
             raise Returned(self.made)
 

@@ -21,6 +21,7 @@ except Exception as error:
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
+        ("mesh.adapters.langgraph", "langgraph", "langgraph"),
         ("mesh.adapters.openai_agents", "agents", "openai-agents"),
         ("mesh.adapters.pydantic_ai", "pydantic_ai", "pydantic-ai"),
     ],

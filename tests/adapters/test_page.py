@@ -1,12 +1,13 @@
 """docs/adapters.md: its examples run."""
 
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage
 from pydantic_ai import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
@@ -17,13 +18,19 @@ from tests.docs.pages import blocks, read, written
 PAGE = read("adapters.md")
 
 
+def module(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return a module of the page. Other pages and fleets have some of the same names."""
+    assert f"{name}.py" in written(list(blocks(PAGE)), folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    found = import_module(name)
+    monkeypatch.delitem(sys.modules, name)
+    return found
+
+
 @pytest.fixture
-def billing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Give the page's module."""
-    assert "billing.py" in written(list(blocks(PAGE)), tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield import_module("billing")
-    del sys.modules["billing"]
+def billing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return module("billing", tmp_path, monkeypatch)
 
 
 async def test_the_example_of_pydantic_ai_asks_for_an_approval_and_refunds(billing: ModuleType) -> None:
@@ -56,3 +63,19 @@ def test_the_example_of_openai_agents_asks_for_an_approval_and_refunds(tmp_path:
     assert "clerk.py" in written(list(blocks(PAGE)), tmp_path)
     done = elsewhere("-c", CLERK, folder=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return module("desk", tmp_path, monkeypatch)
+
+
+async def test_the_example_of_langgraph_asks_and_refunds(desk: ModuleType) -> None:
+    call = {"name": "refund", "args": {"order": 7, "cents": 500}, "id": "call-1"}
+    vars(desk)["model"] = FakeMessagesListChatModel(
+        responses=[AIMessage("", tool_calls=[call]), AIMessage("Done.")]
+    )
+    walk = FleetHarness(InMemoryGuard(fleet_of("desk", "triage", human=True)), {"desk": desk.desk})
+    await walk.go("Refund order 7", replies=[True])
+    assert walk.answer == "Done."
+    assert '{"refund": 7, "cents": 500}' in str(walk)

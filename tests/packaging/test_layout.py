@@ -91,7 +91,7 @@ def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
 SKELETON = {
     "agents/support.py": "import mesh",
     "mesh/__init__.py": "import mesh.agent",
-    "mesh/adapters/__init__.py": "import mesh.model, pydantic_ai",
+    "mesh/adapters/__init__.py": "import langchain_core, langgraph, mesh.model, pydantic_ai",
     "mesh/agent/__init__.py": "import mesh.artifacts, mesh.bus, mesh.model, protocol.wire.ids",
     "mesh/agent/turn.py": "",
     "mesh/artifacts/__init__.py": "import mesh.bus, obstore",

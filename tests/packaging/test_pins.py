@@ -15,7 +15,7 @@ DEVELOPMENT = ROOT / "constraints.txt"
 IMAGE = ROOT / "deploy" / "requirements.txt"
 DEMO = ROOT / "requirements-demo.txt"
 
-ADAPTERS = {"openai-agents", "pydantic-ai"}
+ADAPTERS = {"langgraph", "openai-agents", "pydantic-ai"}
 """Extras for other SDKs of agents, which the image does not have."""
 
 with (ROOT / "pyproject.toml").open("rb") as _file:

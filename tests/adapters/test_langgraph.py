@@ -1,0 +1,487 @@
+"""Graphs of LangGraph: calls in their nodes are steps, their models' handoffs moves, interrupts questions."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
+from langgraph.types import Command, interrupt
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from mesh.adapters import current_turn, idempotency_key
+from mesh.adapters.langgraph import mesh_agent
+from mesh.agent import Agent as MeshAgent
+from mesh.agent import Budget, BudgetExhausted, Constraints, Move, Permanent, Turn
+from mesh.agent._telemetry import LiveOutput
+from mesh.agent.errors import EffectUnknown
+from mesh.model.loop import ModelGaveUp
+from mesh.model.vendor import ModelRefused, ModelRetry
+from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
+from protocol.wire.moves import Complete, Transfer
+from protocol.wire.records import LiveNote
+from tests.logs import captured_logs
+
+
+class PowerCut(Exception):
+    """The process dies here. LangChain takes no other exceptions from a model."""
+
+
+class Script(BaseChatModel):
+    """A model that replies what it is told, in order, and keeps what it was asked."""
+
+    replies: list[Any]
+    asked: list[list[BaseMessage]] = Field(default_factory=list)
+    offered: list[list[str]] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "script"
+
+    def bind_tools(self, tools: Sequence[Any], **more: Any) -> Any:
+        return self.bind(tools=[named(each) for each in tools], **more)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **options: Any,
+    ) -> ChatResult:
+        self.asked.append(list(messages))
+        self.offered.append([each["function"]["name"] for each in options.get("tools", ())])
+        reply = self.replies.pop(0)
+        if isinstance(reply, BaseException):
+            raise reply
+        used = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
+        said = reply if isinstance(reply, AIMessage) else AIMessage(reply, usage_metadata=used)
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+    @property
+    def told(self) -> list[str]:
+        """What came of each call, as the model reads it in its last call."""
+        return [str(each.text) for each in self.asked[-1] if isinstance(each, ToolMessage)]
+
+
+def named(given: Any) -> dict[str, Any]:
+    return {"function": {"name": given.name}} if isinstance(given, BaseTool) else dict(given)
+
+
+def script(*replies: Any) -> Script:
+    return Script(replies=list(replies))
+
+
+def calls(*wanted: tuple[str, dict[str, Any]]) -> AIMessage:
+    made = [{"name": name, "args": args, "id": f"{name}-{n}"} for n, (name, args) in enumerate(wanted)]
+    return AIMessage("", tool_calls=made)
+
+
+def graph(model: Any, *tools: Any, is_async: bool = True) -> Any:
+    """Return the usual graph: a model, and a node for its tools. A sync node runs in a thread."""
+    bound = model.bind_tools(tools) if tools else model
+
+    async def think(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await bound.ainvoke(state["messages"])]}
+
+    def think_in_a_thread(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [bound.invoke(state["messages"])]}
+
+    made = StateGraph(MessagesState)
+    made.add_node("agent", think if is_async else think_in_a_thread)
+    made.add_node("tools", ToolNode(tools))
+    made.add_edge(START, "agent")
+    made.add_conditional_edges("agent", tools_condition)
+    made.add_edge("tools", "agent")
+    return made.compile()
+
+
+def node(function: Callable[..., Any], state: Any = MessagesState) -> Any:
+    """Return a graph of one node."""
+    made = StateGraph(state)
+    made.add_node("only", function)
+    made.add_edge(START, "only")
+    made.add_edge("only", END)
+    return made.compile()
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def walked(made: MeshAgent, *, replies: Iterable[Any] = ()) -> FleetHarness:
+    """Give a request to `billing`, which may hand it to `triage`."""
+    guard = InMemoryGuard(fleet_of("billing", "triage", human=True))
+    return await FleetHarness(guard, {"billing": made, "triage": greeter}).go("Refund 7", replies=replies)
+
+
+async def _greet(turn: Turn) -> Move:
+    return turn.complete(f"triage got {dict(turn.facts)}")
+
+
+greeter = MeshAgent("triage", _greet)
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "in-threads"])
+async def test_what_is_recorded_is_neither_asked_nor_done_again(is_async: bool) -> None:
+    model, paid, journal = script(calls(("refund", {"cents": 5})), "Done."), list[str](), MemorySteps()
+
+    async def pay(cents: int) -> str:
+        """Pay money back."""
+        paid.append(idempotency_key())
+        return f"refunded {cents}"
+
+    def pay_in_a_thread(cents: int) -> str:
+        """Pay money back."""
+        paid.append(idempotency_key())
+        return f"refunded {cents}"
+
+    refund = tool("refund")(pay if is_async else pay_in_a_thread)
+    made = mesh_agent("billing", graph(model, refund, is_async=is_async), effects={"refund": "once"})
+    for _ in range(2):
+        given = turn(agent="billing", steps=journal)
+        move = await made(given)
+        assert isinstance(move, Complete)
+        assert move.answer == "Done."
+        assert given.execution.report.usage.model_calls == 2
+    assert len(paid) == 1
+    assert paid[0]
+    assert len(model.asked) == 2
+    assert model.told == ["refunded 5"]
+
+
+async def test_outside_of_a_turn_models_and_tools_are_what_they_were() -> None:
+    model = script(calls(("look", {})), "Done.")
+    mesh_agent("a", graph(model, look))
+    state = await graph(model, look).ainvoke({"messages": [HumanMessage("Look")]})
+    assert state["messages"][-1].text == "Done."
+    assert graph(script("Done.")).invoke  # nothing is wrapped
+
+
+async def test_a_result_is_the_same_for_the_model_when_it_is_recorded() -> None:
+    @tool(response_format="content_and_artifact")
+    def find() -> tuple[str, dict[str, int]]:
+        """Find."""
+        return "here", {"number": 7}
+
+    model, journal = script(calls(("find", {})), PowerCut(), "Done."), MemorySteps()
+    made = mesh_agent("a", graph(model, find))
+    with pytest.raises(PowerCut):
+        await made(turn(steps=journal))
+    await made(turn(steps=journal))
+    first, second = ([each for each in asked if isinstance(each, ToolMessage)] for asked in model.asked[-2:])
+    assert [(each.content, each.artifact) for each in first] == [("here", {"number": 7})]
+    assert [(each.content, each.artifact) for each in second] == [("here", {"number": 7})]
+
+
+async def test_a_tool_can_send_the_graph_on_and_see_its_state() -> None:
+    seen = list[int]()
+
+    @tool
+    def finish(
+        how: str, state: Annotated[dict[str, Any], InjectedState], call: Annotated[str, InjectedToolCallId]
+    ) -> Command[Any]:
+        """Finish."""
+        seen.append(len(state["messages"]))
+        return Command(update={"messages": [ToolMessage(how, tool_call_id=call)]})
+
+    model, journal = script(calls(("finish", {"how": "well"})), "Done."), MemorySteps()
+    made = mesh_agent("a", graph(model, finish), effects={"finish": "once"})
+    for _ in range(2):
+        await made(turn(steps=journal))
+    assert seen == [2]
+    assert model.told == ["well"]
+
+
+async def test_reads_run_at_the_same_time_and_effects_in_the_order_of_their_calls() -> None:
+    done, both, journal = list[str](), asyncio.Barrier(2), MemorySteps()
+
+    @tool
+    async def read(what: str) -> str:
+        """Read."""
+        async with asyncio.timeout(60):
+            await both.wait()
+        done.append(f"read {what}")
+        return what
+
+    @tool
+    def write(what: str) -> str:
+        """Write."""
+        done.append(f"write {what}")
+        return what
+
+    wanted = calls(
+        ("read", {"what": "a"}), ("read", {"what": "b"}), ("write", {"what": "c"}), ("write", {"what": "d"})
+    )
+    model = script(wanted, "Done.")
+    made = mesh_agent("a", graph(model, read, write), effects={"write": "idempotent"})
+    for _ in range(2):
+        await made(turn(steps=journal))
+    assert sorted(done[:2]) == ["read a", "read b"]
+    assert done[2:] == ["write c", "write d"]
+
+
+async def test_what_a_tool_calls_is_part_of_its_step() -> None:
+    inner = script("the order is 7")
+
+    @tool
+    async def find() -> str:
+        """Find."""
+        return str((await inner.ainvoke("Which order?")).text)
+
+    model, journal = script(calls(("find", {})), "Done."), MemorySteps()
+    given = turn(steps=journal)
+    await mesh_agent("a", graph(model, find))(given)
+    assert given.execution.report.usage.model_calls == 2
+    assert given.execution.report.actions == ("find",)
+
+
+async def test_an_effect_that_raises_is_unknown_and_arguments_that_do_not_fit_are_not() -> None:
+    @tool
+    def refund(cents: int) -> str:
+        """Pay money back."""
+        raise KeyError("the bank is gone")
+
+    def made(*replies: Any) -> tuple[Script, MeshAgent]:
+        model = script(*replies)
+        return model, mesh_agent("a", graph(model, refund), effects={"refund": "idempotent"})
+
+    with pytest.raises(EffectUnknown, match="refund raised KeyError"):
+        await made(calls(("refund", {"cents": 5})))[1](turn())
+    model, agent = made(calls(("refund", {"cents": "many"})), "Sorry.")
+    await agent(turn())
+    assert "cents" in model.told[0]
+
+
+async def test_an_async_node_that_blocks_is_told_what_to_call() -> None:
+    async def think(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [script("Done.").invoke(state["messages"])]}
+
+    with pytest.raises(Permanent, match="ainvoke"):
+        await mesh_agent("a", node(think))(turn())
+
+
+async def test_nodes_and_tools_see_the_turn_and_the_prompt_may_be_a_state() -> None:
+    class Order(TypedDict):
+        number: int
+        said: str
+
+    def think(state: Order) -> dict[str, Any]:
+        return {"said": f"{current_turn().agent} has order {state['number']}"}
+
+    made = mesh_agent(
+        "a",
+        node(think, Order),
+        prompt=lambda turn: {"number": turn.facts["order"]},
+        answer=lambda state: state["said"],
+    )
+    move = await made(turn(agent="a", facts={"order": 7}))
+    assert isinstance(move, Complete)
+    assert move.answer == "a has order 7"
+
+
+# --- moves ----------------------------------------------------------------------------------------
+
+
+async def test_a_handoff_is_a_move_with_its_facts() -> None:
+    given = {"summary": "Refund it.", "facts": [{"key": "order", "value": 7}]}
+    model = script(calls(("transfer_to_triage", given)))
+    made = mesh_agent("billing", graph(model, look), handoffs=["triage"])
+    move = await made(turn(agent="billing", peers=["triage", "other"]))
+    assert isinstance(move, Transfer)
+    assert (move.to_agent, move.summary) == ("triage", "Refund it.")
+    assert [(fact.key, fact.value) for fact in move.facts] == [("order", 7)]
+    assert model.offered == [["look", "transfer_to_triage"]]
+
+
+async def test_moves_are_offered_to_models_with_tools_or_in_the_nodes_that_are_named() -> None:
+    first, second = script("Done."), script("Done.")
+    for model, offered_in in ((first, []), (second, ["agent"])):
+        made = mesh_agent("billing", graph(model), handoffs=["triage"], offered_in=offered_in)
+        await made(turn(agent="billing", peers=["triage"]))
+    assert first.offered == [[]]
+    assert second.offered == [["transfer_to_triage"]]
+
+
+async def test_the_model_reads_what_is_wrong_with_a_move_and_why_one_was_refused() -> None:
+    journal = MemorySteps()
+    wrong, right = ("transfer_to_triage", {"summary": 7}), ("transfer_to_triage", {"summary": "It."})
+    model = script(calls(wrong), calls(("look", {}), right), "I do it myself.")
+    made = mesh_agent("billing", graph(model, look), handoffs=["triage"])
+    move = await made(turn(agent="billing", peers=["triage"], steps=journal))
+    again = await made(turn(agent="billing", peers=["triage"], steps=journal, refused=[(move, "labels")]))
+    assert isinstance(again, Complete)
+    assert again.answer == "I do it myself."
+    mistake, together, refused = model.told
+    assert "summary" in mistake
+    assert "together with a move" in together
+    assert "labels refused transfer to triage" in refused
+
+
+async def test_a_refused_answer_goes_back_to_the_model() -> None:
+    model, journal = script("Yes.", "No."), MemorySteps()
+    made = mesh_agent("a", graph(model))
+    move = await made(turn(agent="a", steps=journal))
+    again = await made(turn(agent="a", steps=journal, refused=[(move, "size")]))
+    assert isinstance(again, Complete)
+    assert again.answer == "No."
+    assert "size refused complete" in model.asked[-1][-1].text
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+async def test_an_interrupt_in_a_tool_is_a_question_and_the_tool_runs_once() -> None:
+    paid = list[int]()
+
+    @tool
+    def refund(cents: int) -> str:
+        """Pay money back."""
+        if not interrupt({"refund": cents})["approved"]:
+            return "refused"
+        paid.append(cents)
+        return "refunded"
+
+    model = script(calls(("refund", {"cents": 5})), "Done.")
+    made = mesh_agent("billing", graph(model, refund), effects={"refund": "once"})
+    walk = await walked(made, replies=[{"approved": True}])
+    assert walk.answer == "Done."
+    assert paid == [5]
+    assert model.told == ["refunded"]
+    assert len(model.asked) == 2
+    assert '{"refund": 5}' in str(walk)
+
+
+async def test_an_interrupt_in_a_node_asks_the_client() -> None:
+    def think(_: MessagesState) -> dict[str, Any]:
+        city = interrupt("Where to?")
+        day = interrupt(f"When to {city}?")
+        return {"messages": [AIMessage(f"{city} on {day}")]}
+
+    made = mesh_agent("billing", node(think), approver="client")
+    walk = await walked(made, replies=["Oslo", "Friday"])
+    assert walk.answer == "Oslo on Friday"
+    assert "When to Oslo?" in str(walk)
+
+
+async def test_a_breakpoint_says_nothing_that_could_be_asked() -> None:
+    model = script(calls(("look", {})))
+    existing = graph(model, look)
+    existing.interrupt_before_nodes = ["tools"]
+    with pytest.raises(Permanent, match="stops at tools"):
+        await mesh_agent("a", existing)(turn())
+
+
+# --- what a turn may do ---------------------------------------------------------------------------
+
+
+async def test_a_tool_that_the_turn_may_not_call_is_not_offered() -> None:
+    @tool
+    def refund() -> str:
+        """Pay back."""
+        return "refunded"
+
+    model = script("Done.")
+    made = mesh_agent("a", graph(model, look, refund), effects={"refund": "once"})
+    await made(turn(constraints=Constraints(allowed_actions=("look",))))
+    assert model.offered == [["look"]]
+
+
+async def test_an_effect_of_a_tool_that_no_model_was_offered_is_warned_about_once() -> None:
+    made = mesh_agent("misspelt", graph(script("Done.", "Done."), look), effects={"lok": "once"})
+    with captured_logs() as logs:
+        for _ in range(2):
+            await made(turn(agent="misspelt"))
+    (line,) = (line for line in logs if line["event"] == "effects_unknown")
+    assert (line["agent"], line["names"], line["tools"]) == ("misspelt", ["lok"], ["look"])
+
+
+async def test_tokens_are_counted_and_a_budget_ends_the_turn() -> None:
+    given = turn(constraints=Constraints(budget=Budget(model_calls=1)))
+    with pytest.raises(BudgetExhausted):
+        await mesh_agent("a", graph(script(calls(("look", {})), "Done."), look))(given)
+    second = turn()
+    await mesh_agent("a", graph(script("Done.")))(second)
+    assert second.execution.report.usage.tokens == 10
+
+
+async def test_the_client_reads_along_but_not_twice() -> None:
+    def streamed(given: Turn) -> Callable[[], str]:
+        notes = list[LiveNote]()
+        execution = given.execution
+        execution.live = LiveOutput(
+            lambda _, body: notes.append(msgspec.json.decode(body, type=LiveNote)), execution.key
+        )
+
+        def text() -> str:
+            execution.live.close()
+            return "".join(note.text for note in notes if note.kind == "text")
+
+        return text
+
+    for is_async in (True, False):
+        journal = MemorySteps()
+        model = FakeListChatModel(responses=["It is in Oslo."])
+        made = mesh_agent("a", graph(model, is_async=is_async))
+        for expected in ("It is in Oslo.", ""):
+            given = turn(steps=journal)
+            text = streamed(given)
+            await made(given)
+            assert text() == expected
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+class StatusError(Exception):
+    """As an SDK's error with an HTTP status."""
+
+    def __init__(self, status_code: int) -> None:
+        super().__init__(f"status {status_code}")
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, ModelRefused), (503, ModelRetry)])
+async def test_an_error_of_the_model_says_whether_trying_again_helps(
+    status: int, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match=f"status {status}"):
+        await mesh_agent("a", graph(script(StatusError(status))))(turn())
+
+
+async def test_a_throttled_model_is_asked_again_in_the_same_round() -> None:
+    move = await mesh_agent("a", graph(script(StatusError(429), "Done.")))(turn())
+    assert isinstance(move, Complete)
+
+
+async def test_a_retry_of_the_graphs_own_does_not_hide_a_failure() -> None:
+    """It would take another way when the round runs again: the guard tries once more instead."""
+    model = script(StatusError(503), "Done.")
+
+    async def think(state: MessagesState) -> dict[str, Any]:
+        bold = model.with_retry(stop_after_attempt=3, wait_exponential_jitter=False)
+        return {"messages": [await bold.ainvoke(state["messages"])]}
+
+    with pytest.raises(ModelRetry):
+        await mesh_agent("a", node(think))(turn())
+    assert len(model.asked) == 1
+
+
+async def test_a_limit_of_the_sdks_own_ends_the_turn_for_good() -> None:
+    model = script(*(calls(("look", {})) for _ in range(20)))
+    made = mesh_agent("a", graph(model, look), config={"recursion_limit": 6})
+    with pytest.raises(ModelGaveUp, match="limit of 6"):
+        await made(turn())
