@@ -1,13 +1,16 @@
 """`mesh diff`: two requests side by side, and where they part."""
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import READERS, Option, Where, framed, one_of
-from mesh.cli.output import emit, paged, say, show_lines, table
+from mesh.cli.output import emit, note, paged, say, show_lines, table
 from mesh.errors import BusError, MeshError, UsageWrong
 from mesh.ops.diff import CourseEntry, RequestDiff, change_in_words, entry_in_words
 from mesh.ops.words import heading
@@ -15,20 +18,32 @@ from mesh.service.printable import counted
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire.ids import is_request_id
 
-Side = tuple[str, int | None]
-"""A request's id, its beginning or a file; and the event up to which it is compared."""
+
+class Side(NamedTuple):
+    """One side of a comparison: a request's id, its beginning or a file, and which events of it."""
+
+    name: str
+    after: int | None = None
+    through: int | None = None
+
+
+_SIDE = re.compile(r"(?P<name>.+)@(?:(?P<after>\d+)\.\.)?(?P<through>\d+)?")
 
 
 def _side(context: click.Context, argument: click.Parameter, typed: str) -> Side:
-    """Return what `ID`, `FILE`, `ID@N` or `FILE@N` names."""
-    name, at, number = typed.rpartition("@")
-    if not at or not number.isdecimal() or Path(typed).is_file():
-        return typed, None
-    return name, int(number)
+    """Return what `ID` or `FILE` names, or either with `@N`, `@N..` or `@N..M`."""
+    read = _SIDE.fullmatch(typed)
+    if read is None or Path(typed).is_file() or not (read["after"] or read["through"]):
+        return Side(typed)
+    after, through = (None if each is None else int(each) for each in (read["after"], read["through"]))
+    return Side(read["name"], after, through)
 
 
 def _side_argument(name: str) -> Option:
-    help = "A request's id, its beginning, or a file of one exported request; with @N up to its event N."
+    help = (
+        "A request's id, its beginning, or a file of one exported request; with @N up to its event N, with "
+        "@N.. what came after that."
+    )
     return click.argument(name, metavar=name.upper(), callback=_side, help=help)
 
 
@@ -47,23 +62,36 @@ async def diff(where: Where, *, a: Side, b: Side, texts: bool, as_json: bool) ->
     Exit status 0 if they are the same, 1 if they differ, 2 if one of them cannot be read.
     """
     one, other = await _timeline(where, a), await _timeline(where, b)
-    found = ops.diff.compared(one, other, texts=texts, through=(a[1], b[1]))
+    found = ops.diff.compared(
+        one, other, texts=texts, through=(a.through, b.through), after=(a.after, b.after)
+    )
     if as_json:
         emit(found)
     else:
+        if (a.after, b.after) == (None, None):
+            _remark_fork(found, one, other)
         with paged():
             _show(found, one, other)
     if not found.same:
         raise Leave(Exit.FAILED)
 
 
+def _remark_fork(found: RequestDiff, one: Timeline, other: Timeline) -> None:
+    """Say how to compare what came after a fork."""
+    after = ops.diff.after_fork(one, other)
+    if after != (None, None):
+        a, b = (replace(side, after=n).written for side, n in zip((found.a, found.b), after, strict=True))
+        note(f"one was forked from the other; what came after that: mesh diff {a} {b}")
+
+
 async def _timeline(where: Where, side: Side) -> Timeline:
     """Return the timeline of one side. Raises UsageWrong if it cannot be read, and BusError."""
-    name, through = side
+    name, after, through = side
     try:
         bodies = await one_of(where, await _source(where, name))
-        if through is not None and through >= len(bodies):
-            raise UsageWrong(f"{name} has no event {through}; the last one is {len(bodies) - 1}")
+        for n in (after, through):
+            if n is not None and n >= len(bodies):
+                raise UsageWrong(f"{name} has no event {n}; the last one is {len(bodies) - 1}")
         return timeline(ops.log.decoded(bodies if through is None else bodies[: through + 1]))
     except BusError:
         raise

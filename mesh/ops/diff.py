@@ -84,6 +84,16 @@ class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
     through: int | None = None
     """The event up to which it is compared; None for all of it."""
     status: str
+    after: int | None = None
+    """The event after which it is compared; None: from the beginning."""
+
+    @property
+    def written(self) -> str:
+        """Return it as `mesh diff` takes it: `ID`, `ID@7`, `ID@3..` or `ID@3..7`."""
+        through = "" if self.through is None else str(self.through)
+        if self.after is not None:
+            return f"{self.request}@{self.after}..{through}"
+        return f"{self.request}@{through}" if through else self.request
 
 
 class RequestDiff(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,15 +136,17 @@ def compared(
     *,
     texts: bool = False,
     through: tuple[int | None, int | None] = (None, None),
+    after: tuple[int | None, int | None] = (None, None),
 ) -> RequestDiff:
     """Return where two requests part.
 
     Args:
         texts: True to compare also what agents and people wrote, and not only the answer.
         through: the events up to which they were read, for the report.
+        after: the events after which they are compared.
     """
     fields = FIELDS if texts else FIELDS[:-1]
-    left, right = list(_course(one)), list(_course(other))
+    left, right = _rest(one, after[0]), _rest(other, after[1])
     rows = tuple(_aligned(left, right, fields))
     first = next(_parted(left, right, fields), None)
     by_field: dict[str, FieldChange] = {}
@@ -145,13 +157,29 @@ def compared(
         by_field[first.field] = first
     ordered = sorted(by_field.values(), key=lambda each: (each is not first, _place(each)))
     return RequestDiff(
-        a=ComparedSide(request=one.request, through=through[0], status=one.status),
-        b=ComparedSide(request=other.request, through=through[1], status=other.status),
+        a=ComparedSide(request=one.request, through=through[0], status=one.status, after=after[0]),
+        b=ComparedSide(request=other.request, through=through[1], status=other.status, after=after[1]),
         same=first is None,
         first=first,
         fields=tuple(ordered),
         rows=rows,
     )
+
+
+def after_fork(one: Timeline, other: Timeline) -> tuple[int | None, int | None]:
+    """Return the events after which two requests are compared if one was forked from the other.
+
+    The first event of a fork takes the place of its request's events up to there. None if neither was.
+    """
+    for fork, request, at in ((other, one, 1), (one, other, 0)):
+        if fork.forked_from is not None and fork.forked_from.request == request.request:
+            n = fork.forked_from.n
+            return (n, 0) if at else (0, n)
+    return None, None
+
+
+def _rest(told: Timeline, after: int | None) -> list[CourseEntry]:
+    return [each for each in _course(told) if after is None or each.n > after]
 
 
 def _place(change: FieldChange) -> int:

@@ -1,15 +1,17 @@
 """View: two requests side by side, with what `mesh diff` says of them."""
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from mesh.errors import UsageWrong
-from mesh.ops.diff import CoursePair, change_in_words, compared
+from mesh.ops.diff import CoursePair, after_fork, change_in_words, compared
 from mesh.ops.log import checked_id, is_prefix, whole_id
 from mesh.ui.page import Page, number
 from protocol.views.timeline import Timeline, timeline
@@ -39,9 +41,11 @@ def routes(page: Page) -> list[Route]:
         a, b = request.path_params["request"], request.path_params["other"]
         query = request.query_params
         through = number(query, "a", None), number(query, "b", None)
-        texts = bool(query.get("texts"))
+        texts, whole = bool(query.get("texts")), bool(query.get("whole"))
         one, other = await side(a, through[0]), await side(b, through[1])
-        found = await asyncio.to_thread(compared, one, other, texts=texts, through=through)
+        forked = after_fork(one, other)
+        after = (None, None) if whole else forked
+        found = await asyncio.to_thread(compared, one, other, texts=texts, through=through, after=after)
         return page.render(
             request,
             "diff.html",
@@ -49,14 +53,24 @@ def routes(page: Page) -> list[Route]:
             sides=(one, other),
             changes=[change_in_words(each) for each in found.fields],
             shown=part_of(found.rows, number(query, "part", 0) or 0),
+            forked=forked,
             texts=texts,
-            kept="".join(f"&{name}={n}" for name, n in zip("ab", through, strict=True) if n is not None),
+            whole=whole,
+            link=functools.partial(_address, request.url.path, query),
+            swapped=_address(f"/requests/{b}/diff/{a}", query, a=query.get("b", ""), b=query.get("a", "")),
         )
 
     return [
         Route("/requests/{request:request_id}/diff", choose),
         Route("/requests/{request:request_id}/diff/{other:request_id}", shown),
     ]
+
+
+def _address(path: str, query: Mapping[str, str], **changed: str | int) -> str:
+    """Return the address of this view with other fields; an empty one is left out, and so is the part."""
+    fields = {name: query.get(name, "") for name in ("texts", "whole", "a", "b")} | changed
+    kept = {name: value for name, value in fields.items() if value != ""}
+    return f"{path}?{urlencode(kept)}" if kept else path
 
 
 class RowsPart(NamedTuple):

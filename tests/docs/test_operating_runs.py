@@ -170,7 +170,7 @@ ON: dict[str, Callable[[Night], Awaitable[str]]] = {
 """The request that a command's ID stands for; else one that has ended."""
 FOUND = {
     r"^mesh doctor": Exit.FAILED,
-    r"^mesh diff ID@7": Exit.FAILED,
+    r"^mesh diff ID@": Exit.FAILED,
     r"^mesh replay .*--(policy|fleet)": Exit.FAILED,
     r"^mesh replay .*--agent": Exit.NOTHING_JUDGED,
     r"^mesh attach": Exit.NOTHING_JUDGED,

@@ -90,6 +90,12 @@ async def test_a_fork_answers_from_the_record_and_is_linked_both_ways(shop: Shop
     told = (await shop.office.mesh("request", "show", shop.request, "--json", who="audit")).json
     assert told["forks"] == [new]
 
+    whole = await shop.office.mesh("diff", shop.request, new, who="audit")
+    assert whole.status == Exit.FAILED
+    assert f"mesh diff {shop.request}@1.. {new}@0.." in whole.err
+    rest = await shop.office.mesh("diff", f"{shop.request}@1..", f"{new}@0..", who="audit")
+    assert (rest.status, rest.err) == (Exit.DONE, ""), rest
+
 
 async def test_another_fact_is_another_effect_and_only_run_runs_it(shop: Shop) -> None:
     _, refused = await shop.forked("--set", "cents:=100")

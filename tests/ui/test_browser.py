@@ -193,9 +193,16 @@ async def test_a_fork_and_its_request_lead_to_each_other(
         await expect(page.locator("p.id")).to_have_text(new)
         await page.locator("main header").get_by_role("link", name="side by side", exact=True).click()
         await page.wait_for_url(f"**/requests/{old}/diff/{new}")
+        await expect(page.locator("main")).to_contain_text("B was forked from A after event 3")
+        await expect(page.locator("#first + p")).to_contain_text("move at event 5 of A and the end of B: ask")
+        await page.get_by_role("link", name="From the beginning").click()
         await expect(page.locator("#first + p")).to_contain_text("target at event 0: triage → refunds")
         await expect(page.locator("tr.differs ins").first).to_have_text("refunds")
-        await expect(page.locator("main")).to_contain_text("B was forked from the other one after event 3")
+        await tab.check_accessible()
+        await page.get_by_role("link", name="Swap").click()
+        await expect(page.locator("main")).to_contain_text("A was forked from B after event 3")
+        await page.get_by_role("link", name="After the fork").click()
+        await expect(page.locator("main code").last).to_have_text(f"mesh diff {new}@0.. {old}@3..")
 
 
 async def test_a_download_opens_by_itself_and_is_as_accessible(

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from mesh.cli.exits import Exit
-from mesh.ops.diff import FIELDS, RequestDiff, compared
+from mesh.ops.diff import FIELDS, ComparedSide, RequestDiff, compared
 from mesh.testing import InMemoryGuard, Policy, fleet_of
 from protocol.views.timeline import timeline
 from protocol.wire.commands import Report, Usage
@@ -129,6 +129,36 @@ def test_the_exit_status_says_same_different_or_wrong(mesh: Mesh, here: Path) ->
         result = mesh("diff", one, wrong)
         assert result.exit_code == Exit.USAGE, result.output
         assert result.stderr.startswith("mesh: ")
+
+
+def test_what_came_after_an_event_is_compared_alone(mesh: Mesh, here: Path) -> None:
+    one, other = (
+        exported(walked(*PLAIN), here / "one"),
+        exported(walked(to("nobody"), to("c"), *PLAIN), here / "other"),
+    )
+    assert mesh("diff", one, other).exit_code == Exit.FAILED
+    late = mesh("diff", f"{one}@1..", f"{other}@3..", "--json")
+    assert late.exit_code == Exit.FAILED, late.output  # c gives where a gave
+    assert json.loads(late.stdout)["first"]["field"] == "target"
+    assert mesh("diff", f"{one}@1..", f"{one}@1..").exit_code == Exit.DONE
+    part = json.loads(mesh("diff", f"{one}@1..2", f"{one}@0..2", "--json").stdout)
+    assert [(side["after"], side["through"]) for side in (part["a"], part["b"])] == [(1, 2), (0, 2)]
+    assert len(part["rows"]) == 2
+    assert mesh("diff", one, f"{one}@9..").exit_code == Exit.USAGE
+    for name in ("odd@", "odd@..", "odd@x"):  # names of files, and of nothing else
+        exported(walked(*PLAIN), here / name)
+        assert mesh("diff", one, here / name).exit_code == Exit.DONE
+
+
+@pytest.mark.parametrize(
+    ("after", "through", "written"),
+    [(None, None, "r"), (None, 7, "r@7"), (3, None, "r@3.."), (0, 7, "r@0..7")],
+)
+def test_a_side_is_written_as_the_command_takes_it(
+    after: int | None, through: int | None, written: str
+) -> None:
+    side = ComparedSide(request="r", status="open", after=after, through=through)
+    assert side.written == written
 
 
 def test_a_file_of_several_requests_is_refused(mesh: Mesh, here: Path) -> None:
