@@ -3,7 +3,7 @@
 Every tool writes a line to the file in `LEDGER`: the world, which remembers what really happened. The
 facts of the request say what to do: `script` is a list of tool names, and a name with `!` dies there,
 in the middle of the effect; `die` dies between two steps, once, `die-approved` only after an approval;
-`flip` calls another thing once the process has died.
+`flip` calls another thing once the process has died; `made` dies while a model works.
 """
 
 import asyncio
@@ -113,6 +113,25 @@ async def driven(turn: Turn) -> object:
     return await drive(turn, model, instructions="", tools=(look,))
 
 
+async def made(turn: Turn) -> object:
+    """Let a model look something up under instructions that each process makes otherwise."""
+    from mesh.model.loop import drive
+    from mesh.model.port import Hear, Model, Prompt
+    from mesh.testing import calls, says
+
+    class Told(Model):
+        mode = "told"
+
+        async def reply(self, prompt: Prompt, hear: Hear | None = None) -> "Reply":
+            note(f"model {prompt.instructions}")
+            if not prompt.transcript:
+                return calls(("look", {"what": "up"}))
+            die("made")
+            return says("done")
+
+    return await drive(turn, Told(), instructions=lambda turn: f"of {os.getpid()}", tools=(look,))
+
+
 async def handler(turn: Turn) -> object:
     done = []
     for step in turn.facts["script"]:
@@ -125,6 +144,8 @@ async def handler(turn: Turn) -> object:
             done.append(await ask_model(turn, argument))
         elif name == "drive":
             return await driven(turn)
+        elif name == "made":
+            return await made(turn)
         elif name == "crash":
             note("crash")
             os.kill(os.getpid(), signal.SIGKILL)

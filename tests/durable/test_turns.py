@@ -251,6 +251,16 @@ async def test_a_frozen_process_that_wakes_up_does_nothing_for_a_turn_that_ended
     assert stage.world == [*["model", "look up"][:steps], "look last"]
 
 
+async def test_what_code_made_of_a_round_outlives_the_process_that_made_it(stage: Stage) -> None:
+    """Though each process would make another text, the model is told the first one."""
+    outcome, _ = await run(stage, "made")
+    assert (outcome.answer, stage.started) == ("done", 2)
+    first, looked, died, again = stage.world
+    assert looked == "look up"
+    assert first.startswith("model of ")
+    assert first == died == again
+
+
 # --- approvals ------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from mesh.model import ClaudeAgent, Instructions, Prompt, Reply, to
 from mesh.model.edges import Edge
 from mesh.model.moves import MoveTools
 from mesh.model.port import ToolCall, ToolResult, ToolSpec
+from mesh.ops.prompt import rebuild
 from mesh.replay.code import Replayer
 from mesh.testing import (
     FleetHarness,
@@ -417,3 +418,15 @@ async def test_the_same_code_replays_to_the_same_and_changed_code_is_found() -> 
     for changed in (made(handoffs=handoffs, instructions=ruder), made(handoffs=never)):
         (found,) = await replaying(changed, walk)
         assert (found.result, found.difference.kind) == ("different", "prompt")
+
+
+async def test_what_was_sent_can_be_built_again_to_the_letter() -> None:
+    """Even where the code would make another text today: the journal has the one of the round."""
+    walk = await played(made(), says("Hello."))
+    steps = {name: body for (_, _, name), body in walk.journals["front"].steps.items()}
+    today = made(instructions=lambda turn: "Another text.")
+    work, fleet = walk.turns[0].execution.work, walk.guard.fleet
+    with driven_by(StrictModel()):
+        (sent,) = (await rebuild(today, walk.guard.request, work, fleet, steps)).sent
+    assert sent.exact
+    assert sent.prompt.instructions == "You work for Ada."

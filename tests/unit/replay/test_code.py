@@ -12,6 +12,7 @@ import pytest
 from mesh.agent import Agent, Move, Turn, agent, tool
 from mesh.agent._steps import MAX_STEPS
 from mesh.errors import Malformed
+from mesh.fleet.file import parse_fleet
 from mesh.replay.code import Recording, Replayed, Replayer
 from mesh.replay.differences import KINDS
 from mesh.replay.export import StoredStep, load
@@ -128,6 +129,35 @@ async def test_another_move_comes_with_the_guards_verdict(
     (first, *_) = (each.difference for each in await over(played, mutated(shop.MUTANTS[name], tmp_path)))
     assert first is not None
     assert first.verdict == verdict
+
+
+async def test_another_move_meets_the_form_of_its_edge() -> None:
+    fleet = parse_fleet("""
+name = "desk"
+entry = "front"
+[agents.front]
+carries.billing.properties.cents.type = "integer"
+[agents.billing]
+""").fleet
+
+    def fronting(cents: object) -> Agent:
+        @agent(name="front", version="1")
+        async def front(turn: Turn) -> Any:
+            return turn.transfer("billing", summary="pay back", facts={"cents": cents})
+
+        return front
+
+    @agent(name="billing", version="1")
+    async def billing(turn: Turn) -> Any:
+        return turn.complete("done")
+
+    found = await FleetHarness(InMemoryGuard(fleet), {"front": fronting(25), "billing": billing}).go("Pay")
+    assert found.answer == "done"
+    (same,) = await over(found, {"front": fronting(25)})
+    assert same.result == "same"
+    (other,) = await over(found, {"front": fronting("25")})
+    assert other.difference is not None
+    assert other.difference.verdict == "the guard would refuse it: form"
 
 
 async def test_another_prompt_is_shown_line_by_line(played: FleetHarness, tmp_path: Path) -> None:
