@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from mesh.bus import memory as store
 from mesh.bus.memory import read_memory, write_record
+from mesh.bus.reader import every
 from mesh.bus.streams import memory_of
 from mesh.guard import memory as guard_memory
 from protocol.wire import subjects
@@ -97,6 +99,9 @@ async def test_the_record_says_so_once_the_log_behind_it_is_not_read_any_more(st
     await stage.dismiss(guard)
     await stage.guard("another")
     assert await went(stage, talk) == ("b", last("b"))
+    reading = every(await stage.bus("c1"), memory_of("c1"), subjects.speaker("c1", talk))
+    (own,) = [msgspec.json.decode(each.data) async for each in reading]  # the client may read it
+    assert own["agent"] == "b"
     everything = await read_memory(admin, "c1")
     assert everything.unreadable == ()
     assert (await read_memory(admin, "c1", talk)).entries == ()

@@ -1,9 +1,12 @@
 """Who gets the next request of a conversation: whoever spoke last, or the entry agent with the reason."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
 from mesh.replay.whatif import compare
@@ -19,6 +22,7 @@ from protocol.wire.handoff import Constraints, Rule
 from protocol.wire.ids import AgentName
 from protocol.wire.records import MemoryForgotten, MemorySpeaker
 from tests.certain import is_
+from tests.unit.protocol.anything import STORIES
 from tests.unit.protocol.worlds import agent, ask, complete, escalate, fact, give_up, transfer
 
 FLEET = Fleet(
@@ -279,3 +283,73 @@ def test_another_policy_is_tried_on_it_and_with_a_fleet_it_goes_to_the_entry_age
     assert found is not None
     assert (found.was.to, found.would.to) == ("seats", "desk")
     assert compare(guard.bodies, Other({"*": Policy(continue_with="last", max_asks=1)})).divergence is None
+
+
+# --- any conversation --------------------------------------------------------------------------------
+
+NAMES = ("desk", "seats", "bags")
+
+
+@dataclass
+class Model:
+    """Who spoke last, by conversation, as the rules say it in words."""
+
+    policy: Policy
+    spoke: dict[str, str] = field(default_factory=dict)
+
+    def expects(self, talk: str, says: dict[str, Any], there: Fleet, closed: set[str]) -> tuple[Any, ...]:
+        """Return who gets a message: the agent, who spoke last, and why that one does not get it."""
+        wanted = says.get("continue_with") or self.policy.continue_with
+        if "to" in says:
+            return says["to"], None, None
+        last = self.spoke.get(talk) if wanted == "last" else None
+        if last is None or last == "desk":
+            return "desk", last, None
+        entry = there.agents.get(last)
+        if entry is None or (says.get("intent") and not entry.takes(says["intent"])):
+            return "desk", last, Rule.KNOWN_AGENT
+        return ("desk", last, Rule.AGENT_AVAILABLE) if last in closed else (last, last, None)
+
+    def hears(self, talk: str, says: dict[str, Any], name: str) -> None:
+        """Note that an agent spoke, if anyone notes it."""
+        if says.get("continue_with") or self.policy.continue_with == "last":
+            self.spoke[talk] = name
+
+
+@settings(max_examples=STORIES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), policy=st.sampled_from([Policy(), LAST]))
+def test_any_conversation_goes_on_as_the_rules_say(data: st.DataObject, policy: Policy) -> None:
+    chat, model = Chat(policy), Model(policy)
+    for _ in range(data.draw(st.integers(1, 6))):
+        gone = data.draw(st.sampled_from([None, None, "seats", "bags"]))
+        closed = data.draw(st.sets(st.sampled_from(["seats", "bags"])))
+        says: dict[str, Any] = data.draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "continue_with": st.sampled_from(["last", "last", "entry"]),
+                    "to": st.sampled_from([AgentName("desk")]),
+                    "intent": st.sampled_from(["seat", "bag"]),
+                },
+            )
+        )
+        talk, there = data.draw(st.sampled_from(["c", "d"])), FLEET if gone is None else without(gone)
+        chat.around = {"breakers": {name: BreakerEntry(state="open") for name in closed}}
+        guard = chat.says(fleet=there, conversation=talk, **says)
+        got = went(guard)
+        assert got == model.expects(talk, says, there, closed)
+        to = data.draw(st.sampled_from([name for name in NAMES if name in there.agents]))
+        if to != guard.holder.agent and to not in closed:
+            guard.move(transfer(to))
+        speaker = guard.holder.agent
+        how = data.draw(st.sampled_from(["answers", "answers", "asks and is cancelled", "gives up"]))
+        if how == "answers":
+            guard.move(complete())
+        elif how == "gives up":
+            guard.move(give_up())
+        else:
+            guard.move(ask("c1"))
+            guard.say(Cancel(id="x"), "c1")
+        if how != "gives up":
+            model.hears(talk, says, speaker)
+        same(guard)
