@@ -195,10 +195,11 @@ async def test_what_waits_for_people_leads_to_them(stage: Stage, serve: Serve) -
         ({"text": " \r\n"}, "write a message"),
         ({"text": "x", "request": "c1_01HF7YAT00040G2081040G2081"}, "another operator"),
         ({"text": "x", "request": "rubbish"}, "rubbish"),
+        ({"text": "x", "request": "op_01HF7YAT00040G2081040G2081"}, "stale_id"),
         ({"text": "x", "in": ""}, "does not name its conversation"),
         ({"text": "x", "in": "n" * 129}, "128 characters at most"),
     ],
-    ids=["nothing", "another's", "no-request", "no-conversation", "a-long-name"],
+    ids=["nothing", "another's", "no-request", "of-long-ago", "no-conversation", "a-long-name"],
 )
 async def test_what_cannot_be_sent_is_answered_with_the_reason(
     stage: Stage, serve: Serve, said: dict[str, str], words: str
