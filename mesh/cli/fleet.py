@@ -11,9 +11,13 @@ from mesh.bus.roles import ADMIN, names
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import A_PATH, PEOPLE, Where, agreed, framed, wrong_key
 from mesh.cli.output import emit, note, remark, report, say
-from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
+from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable, UsageWrong
+from mesh.fleet.certificates import certify
+from mesh.fleet.deployment import CA, TLS, Deployment, Target, Tls
 from mesh.fleet.file import FleetFile, FleetFileError, load_fleet
+from mesh.fleet.generated import files_of, update
 from mesh.fleet.leavers import HeldRequest, held_by_leavers
+from mesh.fleet.nodes import certificate_hosts
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 from mesh.local.project import with_client
 from mesh.service.printable import counted
@@ -68,10 +72,35 @@ async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json:
     show_default=True,
     help="The fleet file, or its directory.",
 )
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(("compose",)),
+    help="With --out: also write the files of a deployment.",
+)
+@click.option(
+    "--nodes", type=click.Choice(("1", "3", "5")), default="1", show_default=True, help="Servers of the bus."
+)
+@click.option(
+    "--tls",
+    type=click.Choice(("none", "dev", "files", "cert-manager")),
+    help="Where certificates come from: setup makes them (dev), you do (files), or cert-manager does. "
+    "By default none with one node, else dev.",
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask, even if agents that leave hold open requests.")
 @framed
 async def setup(
-    where: Where, *, dry_run: bool, out: Path | None, file: Path, yes: bool, by: str, as_json: bool
+    where: Where,
+    *,
+    dry_run: bool,
+    out: Path | None,
+    file: Path,
+    target: str | None,
+    nodes: str,
+    tls: str | None,
+    yes: bool,
+    by: str,
+    as_json: bool,
 ) -> None:
     """Create or update keys, accounts and the bus from the fleet file.
 
@@ -79,17 +108,28 @@ async def setup(
     named (NATS_URL, --url, --context), it then creates streams, consumers, the fleet document and the
     policies, as the admin. A second run changes nothing.
 
+    With --for it also writes what runs the mesh: configurations of the servers, certificates, and a compose
+    file. A file that you edited is kept, and the new text goes beside
+    it. An agent whose public key is in the fleet file runs elsewhere, so it is left out.
+
     An agent that the file no longer has loses its work at once: people get its open requests. They are
     listed, and you are asked, before anything is written.
     """
 
+    if out is None and target is not None:
+        raise UsageWrong("--for writes files: say where with --out")
+    if target is None and (nodes != "1" or tls is not None):
+        raise UsageWrong("--nodes and --tls go with --for")
     fleet, url = load_fleet(file), None
     is_alone = out is not None and Sources(where.flags).url is None
     held = [] if is_alone else await _held_by_leavers(where, fleet, out)
     if held and not dry_run and not yes and not await agreed("go on", "to take their work from them"):
         note("nothing was changed")
         raise Leave(Exit.FAILED)
+    deployment = None if target is None else _deployment(fleet, file, target, int(nodes), tls)
     changes = [] if out is None else _write(fleet, out, dry_run)
+    if out is not None and deployment is not None:
+        changes += _write_deployment(deployment, out, dry_run)
     _list_changes(changes, as_json)
     if is_alone:
         note("no bus is named, so nothing was applied")
@@ -148,6 +188,37 @@ def _write(fleet: FleetFile, out: Path, dry_run: bool) -> list[Change]:
         changed = accounts.read_text() != before
     changes = [Change("create", str(seed)) for seed in missing]
     return [*changes, Change("write", str(accounts))] if changed else changes
+
+
+def _deployment(fleet: FleetFile, file: Path, target: str, nodes: int, tls: str | None) -> Deployment:
+    source = file / FILE_NAME if file.is_dir() else file
+    chosen = Tls(tls) if tls is not None else Tls.NONE if nodes == 1 else Tls.DEV
+    deployment = Deployment(fleet, source, Target(target), nodes, chosen)
+    deployment.check()
+    return deployment
+
+
+def _write_deployment(deployment: Deployment, out: Path, dry_run: bool) -> list[Change]:
+    """Write the files of a deployment, and its certificates; say what was edited, and what is missing."""
+
+    changes, edited = update(out, deployment.target, files_of(deployment), dry_run=dry_run)
+    hosts = certificate_hosts(deployment) if deployment.is_secured else {}
+    if deployment.tls is Tls.DEV:
+        changes += certify(out / TLS, hosts, dry_run=dry_run)
+    elif deployment.tls is Tls.FILES:
+        files = [CA, *(f"{name}{end}" for name in hosts for end in (".pem", "-key.pem"))]
+        for path in (out / TLS / name for name in files):
+            if not path.is_file():
+                note(f"put your own file at {path}")
+    for path in edited:
+        note(f"{path} was edited and is kept; see what is new: diff -u {path} {path}.new")
+    replicas = deployment.file.log.replicas
+    if replicas < deployment.nodes:
+        note(
+            f"{deployment.source}: log.replicas is {replicas}: with {deployment.nodes} nodes say "
+            f"{min(deployment.nodes, 3)}, or a lost disk loses the log"
+        )
+    return changes
 
 
 async def _apply(

@@ -7,28 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from mesh.bus.credentials import new_key
 from mesh.bus.roles import accounts_config, names
+from mesh.cli.exits import Exit
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
 from tests.certain import known
-from tests.deploy.validator import DEPLOY, complaints, run
+from tests.deploy.validator import DEPLOY, complaints, compose, run
+from tests.system.terminal import Folder
 
 ROOT = DEPLOY.parent
-COMPOSE = DEPLOY / "compose.yaml"
+COMPOSE, OVERRIDE = DEPLOY / "compose.yaml", DEPLOY / "compose.override.yaml"
 SUPPORT = ROOT / "agents" / "support" / "mesh.toml"
 
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """The compose file's services, anchors resolved."""
-    return dict(_load()["services"])
-
-
-def _load() -> dict[str, Any]:
-    return dict(YAML(typ="safe").load(COMPOSE))
+    """The services of both compose files, anchors resolved."""
+    return dict(compose()["services"])
 
 
 def validated(path: Path) -> subprocess.CompletedProcess[str]:
@@ -36,9 +33,17 @@ def validated(path: Path) -> subprocess.CompletedProcess[str]:
     return run("check-jsonschema", *schema, path, install="pip install check-jsonschema")
 
 
-def test_the_compose_file_follows_the_compose_specification() -> None:
-    finished = validated(COMPOSE)
+@pytest.mark.parametrize("path", [COMPOSE, OVERRIDE], ids=lambda path: path.name)
+def test_the_compose_file_follows_the_compose_specification(path: Path) -> None:
+    finished = validated(path)
     assert finished.returncode == 0, complaints(finished)
+
+
+def test_the_files_here_are_what_setup_writes_for_the_support_fleet(tmp_path: Path) -> None:
+    done = Folder(tmp_path).mesh("setup", "--file", SUPPORT, "--out", "out", "--for", "compose")
+    assert done.status == Exit.DONE, done
+    for name in ("compose.yaml", "nats.conf"):
+        assert (DEPLOY / name).read_text() == (tmp_path / "out" / name).read_text(), f"write it anew: {name}"
 
 
 def test_the_validator_finds_a_misspelt_key(tmp_path: Path) -> None:
@@ -68,11 +73,11 @@ def test_a_service_gets_its_own_seed_as_a_file_and_no_other(services: dict[str, 
 
 
 def test_every_secret_is_a_file_in_the_folder_that_git_ignores() -> None:
-    files = [secret["file"] for secret in _load()["secrets"].values()]
+    files = [secret["file"] for secret in compose()["secrets"].values()]
     assert files
-    assert all(file.startswith("./generated/") for file in files)
+    assert all(file.startswith("./keys/") for file in files)
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    assert {"/deploy/generated/", "*.nk"} <= set(ignored)
+    assert {"/deploy/keys/", "*.nk"} <= set(ignored)
 
 
 def test_no_service_starts_before_the_streams_are_there(services: dict[str, Any]) -> None:
@@ -156,7 +161,7 @@ def test_no_key_reaches_the_build_context() -> None:
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"  # nothing, but for what is named
     let_in = [rule for rule in rules if rule.startswith("!")]
-    assert not any(rule[1:] in ("deploy", "deploy/generated") for rule in let_in)
+    assert not any(rule[1:] in ("deploy", "deploy/keys") for rule in let_in)
     assert rules.index("**/*.nk") > max(map(rules.index, let_in))  # the last rule that fits decides
 
 

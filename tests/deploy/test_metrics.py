@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from mesh.telemetry import export, gauges
 from tests.certain import known
-from tests.deploy.validator import DEPLOY
+from tests.deploy.validator import DEPLOY, compose
 from tests.docs.pages import DOCS, codes, read, section, table
 from tests.docs.test_links import _anchors
 
@@ -157,7 +157,7 @@ def test_there_is_an_alert_for_each_part_of_the_page_and_no_other() -> None:
 
 
 def test_the_profile_runs_what_is_here_and_scrapes_every_service() -> None:
-    services = load(DEPLOY / "compose.yaml")["services"]
+    services = compose()["services"]
     asked = {name for name, service in services.items() if service.get("profiles") == ["metrics"]}
     assert asked == {"prometheus", "grafana"}
     for name in asked:

@@ -6,10 +6,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from tests.certificates import Authority
-from tests.deploy.validator import DEPLOY, complaints, run
+from tests.deploy.validator import DEPLOY, complaints, compose, run
 from tests.docs.pages import Block, blocks
 from tests.servers import PATIENCE_S, ROOT
 
@@ -41,7 +39,12 @@ def played(block: Block, folder: Path) -> list[list[str]]:
     said = folder / "said"
     env = f"{folder}/.env"
     done = subprocess.run(
-        ["bash", "-eu", "-c", script.replace("generated/data", f"{folder}/data").replace("deploy/.env", env)],
+        [
+            "bash",
+            "-eu",
+            "-c",
+            script.replace("mkdir -p data", f"mkdir -p {folder}/data").replace("deploy/.env", env),
+        ],
         cwd=checkout,
         env={"PATH": f"{programs}:{os.environ['PATH']}", "SAID": str(said)},
         capture_output=True,
@@ -54,7 +57,7 @@ def played(block: Block, folder: Path) -> list[list[str]]:
 
 
 def test_the_script_for_compose_names_services_that_are_there(tmp_path: Path) -> None:
-    file = YAML(typ="safe").load(DEPLOY / "compose.yaml")
+    file = compose()
     noted = played(BLOCKS["compose"], tmp_path)
     assert [words[:3] for words in noted[:-1]] == [["docker", "compose", "run"], ["docker", "compose", "up"]]
     assert noted[0][-1] in file["services"]
@@ -63,7 +66,7 @@ def test_the_script_for_compose_names_services_that_are_there(tmp_path: Path) ->
     assert typed["NATS_URL"].removeprefix("nats://") + ":4222" in file["services"]["nats"]["ports"]
     assert {"MESH_UID", "MESH_GID"} == set(re.findall(r"\$\{(\w+):-", file["x-image"]["user"]))
     assert {"MESH_UID", "MESH_GID"} <= set(typed)
-    assert typed["MESH_CREDENTIALS"].startswith("generated/keys/")
+    assert typed["MESH_CREDENTIALS"].startswith("keys/")
     assert noted[-1][:2] == ["mesh", "send"]
 
 
@@ -71,10 +74,10 @@ def test_the_script_for_digests_names_the_images_that_are_used(tmp_path: Path) -
     asked = [words[-3] for words in played(BLOCKS["digests"], tmp_path) if words[0] == "docker"]
     written = (tmp_path / ".env").read_text().split()
     assert [line.partition("=")[2].partition("@")[0] for line in written] == asked
-    compose = (DEPLOY / "compose.yaml").read_text()
+    texts = "".join((DEPLOY / f"compose{kind}.yaml").read_text() for kind in ("", ".override"))
     for line in written:
         name, image = line.partition("@")[0].split("=")
-        assert f"${{{name}:-{image}}}" in compose
+        assert f"${{{name}:-{image}}}" in texts
 
 
 def test_the_script_for_systemd_lays_out_what_the_units_look_for(tmp_path: Path) -> None:

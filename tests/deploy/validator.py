@@ -4,8 +4,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.servers import PATIENCE_S
 
@@ -29,3 +31,20 @@ def run(tool: str, *arguments: str | Path, install: str) -> subprocess.Completed
 def complaints(finished: subprocess.CompletedProcess[str]) -> str:
     """Return what a tool said, both streams in one."""
     return f"{finished.stdout}{finished.stderr}".strip()
+
+
+def compose() -> dict[str, Any]:
+    """Return the compose file of deploy/ with what its override adds, anchors resolved."""
+    return _merged(*(YAML(typ="safe").load(DEPLOY / f"compose{kind}.yaml") for kind in ("", ".override")))
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Merge as compose does: tables by key, lists one after the other, else the upper file's value."""
+    both = below | above
+    for name in below.keys() & above.keys():
+        low, high = below[name], above[name]
+        if isinstance(low, dict):
+            both[name] = _merged(low, high)
+        elif isinstance(low, list):
+            both[name] = low + high
+    return both

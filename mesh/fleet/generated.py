@@ -1,0 +1,123 @@
+"""Generated files in a folder: kept up to date, and never overwritten once a person edited them.
+
+`.generated.json` beside them holds the digest of each file as it was written. A file with another digest was
+edited: it stays, and the new text goes beside it as `NAME.new`.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from mesh.bus.provision import Change
+from mesh.fleet.compose import compose_files
+from mesh.fleet.deployment import Deployment, DeploymentImpossible, Target, fleet_copy
+
+RECORD = ".generated.json"
+_IGNORED = {
+    ".gitignore": "# Seeds, private keys, and variables of agents: no commit may hold them.\n"
+    "keys/\ntls/\n*.env\n"
+}
+
+
+class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a folder's generated files were when they were written."""
+
+    target: Target
+    files: dict[str, str] = {}
+    """SHA-256 of each, by its path."""
+
+
+_FILES: dict[Target, Callable[[Deployment], dict[str, str]]] = {Target.COMPOSE: compose_files}
+
+
+def files_of(deployment: Deployment) -> dict[str, str]:
+    """Return the text of each file of a deployment, by its path. Raises DeploymentImpossible."""
+    deployment.check()
+    return _FILES[deployment.target](deployment) | fleet_copy(deployment) | _IGNORED
+
+
+def update(
+    directory: Path, target: Target, files: Mapping[str, str], *, dry_run: bool = False
+) -> tuple[list[Change], list[Path]]:
+    """Write files below a folder; return the changes, made or (with `dry_run`) needed, and the edited files.
+
+    A file that is not among `files` any more goes, unless it was edited.
+
+    Raises DeploymentImpossible if the folder holds a deployment of another kind, or cannot be written.
+    """
+    try:
+        return _update(directory, target, files, dry_run)
+    except OSError as failed:
+        raise DeploymentImpossible(f"{failed.filename or directory}: {failed.strerror}") from failed
+    except UnicodeDecodeError as failed:
+        raise DeploymentImpossible(
+            f"{directory}: a file that is to be written is no text: {failed}"
+        ) from failed
+
+
+def _update(
+    directory: Path, target: Target, files: Mapping[str, str], dry_run: bool
+) -> tuple[list[Change], list[Path]]:
+    before = _read(directory / RECORD, target)
+    changes, edited, written = list[Change](), list[Path](), dict[str, str]()
+    for name, text in files.items():
+        path, beside = directory / name, directory / f"{name}.new"
+        present = path.read_text() if path.exists() else None
+        written[name] = _digest(text)
+        if present is not None and present != text and _digest(present) != before.files.get(name):
+            edited.append(path)
+            written[name] = before.files.get(name, "")
+            path = beside
+            present = beside.read_text() if beside.exists() else None
+        elif beside.exists():
+            changes += _remove(beside, dry_run)
+        if present != text:
+            changes.append(Change("create" if present is None else "update", str(path)))
+            if not dry_run:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _replace(path, text)
+    for name in before.files.keys() - files.keys():
+        path = directory / name
+        if path.is_file() and _digest(path.read_text()) == before.files[name]:
+            changes += _remove(path, dry_run)
+    record = (
+        msgspec.json.format(msgspec.json.encode(Written(target, written), order="sorted")).decode() + "\n"
+    )
+    path = directory / RECORD
+    if not dry_run and (not path.exists() or path.read_text() != record):
+        _replace(path, record)  # last: files that are newer than it are found to be as they should be
+    return changes, edited
+
+
+def _read(path: Path, target: Target) -> Written:
+    if not path.exists():
+        return Written(target)
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Written)
+    except msgspec.MsgspecError as wrong:
+        raise DeploymentImpossible(
+            f"{path}: {wrong}; it says which files are unedited: restore it"
+        ) from wrong
+    if found.target is not target:
+        raise DeploymentImpossible(
+            f"{path.parent} holds the files of a deployment for {found.target}: name another folder"
+        )
+    return found
+
+
+def _remove(path: Path, dry_run: bool) -> list[Change]:
+    if not dry_run:
+        path.unlink()
+    return [Change("delete", str(path))]
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
