@@ -4,6 +4,8 @@ The SDK owns the import name `agents`. It is loaded by that name, and never impo
 repository, and in many others, a folder of one's own has the name.
 """
 
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -74,6 +76,33 @@ def _reachable(agent: Any) -> tuple[list[Any], bool]:
                 found[id(other)] = other
                 due.append(other)
     return list(found.values()), is_whole
+
+
+async def connected(agent: Any) -> None:
+    """Connect the MCP servers of an agent, and of those that it hands off to, until the process ends."""
+    loop = asyncio.get_running_loop()
+    for each in _reachable(agent)[0]:
+        for server in each.mcp_servers:
+            if server not in _held and getattr(server, "session", None) is None:
+                ready: asyncio.Future[None] = loop.create_future()
+                _held[server] = loop.create_task(_hold(server, ready))
+                await ready
+
+
+async def _hold(server: Any, ready: asyncio.Future[None]) -> None:
+    """Hold a connection in a task of its own: it has to be closed in the one that opened it."""
+    try:
+        async with server:
+            ready.set_result(None)
+            await asyncio.Event().wait()
+    except Exception as error:
+        _held.pop(server, None)
+        if ready.done():
+            raise
+        ready.set_exception(error)
+
+
+_held: dict[Any, asyncio.Task[None]] = {}
 
 
 def _is_here(tool: Any) -> bool:
@@ -301,8 +330,12 @@ class _JournaledModel(_Model):
         yield
 
     async def _ask(self, asked: tuple[Any, ...], more: Mapping[str, Any], hear: Hear | None) -> Reply:
-        if hear is None:
-            return self._reply(await self._wrapped.get_response(*asked, **more))
+        if hear is not None:
+            with contextlib.suppress(NotImplementedError):  # a model of one's own need not stream
+                return await self._streamed(asked, more, hear)
+        return self._reply(await self._wrapped.get_response(*asked, **more))
+
+    async def _streamed(self, asked: tuple[Any, ...], more: Mapping[str, Any], hear: Hear) -> Reply:
         items: list[Any] = []
         async for event in self._wrapped.stream_response(*asked, **more):
             match event.type:

@@ -1,5 +1,6 @@
 """Runs of an agent of Pydantic AI: a capability makes its model requests and its tool calls steps."""
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -171,16 +172,17 @@ class _JournaledModel(WrapperModel):
         hear: Hear | None,
     ) -> Reply:
         streams = getattr(self.wrapped, "stream_function", self) is not None  # a FunctionModel may have none
-        if hear is None or not streams:
-            return self._reply(await self.wrapped.request(messages, settings, parameters))
-        async with self.wrapped.request_stream(messages, settings, parameters) as stream:
-            async for event in stream:
-                match event:
-                    case PartStartEvent(part=TextPart(content=text)):
-                        hear(text)
-                    case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-                        hear(text)
-            return self._reply(stream.get())
+        if hear is not None and streams:
+            with contextlib.suppress(NotImplementedError):  # a model of one's own need not stream
+                async with self.wrapped.request_stream(messages, settings, parameters) as stream:
+                    async for event in stream:
+                        match event:
+                            case PartStartEvent(part=TextPart(content=text)):
+                                hear(text)
+                            case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                                hear(text)
+                    return self._reply(stream.get())
+        return self._reply(await self.wrapped.request(messages, settings, parameters))
 
     def _reply(self, response: ModelResponse) -> Reply:
         used = response.usage

@@ -23,6 +23,7 @@ from mesh.adapters._tool import ForeignTool, foreign_tool
 from mesh.agent._rounds import Returned, answers, can_be_of
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.errors import ToolsUnusable, TurnError
+from mesh.agent.hooks import Hooks
 from mesh.agent.tools import Approver, Effect
 from mesh.agent.turn import Turn
 from mesh.errors import MeshError
@@ -293,6 +294,8 @@ def adapted(
     version: str,
     description: str,
     concurrency: int,
+    hooks: Hooks | None = None,
+    prepare: Callable[[], Awaitable[None]] | None = None,
 ) -> Agent:
     """Return the agent of the mesh. Raises ValueError for a name that cannot be one."""
     return Agent(
@@ -301,6 +304,8 @@ def adapted(
         version=version,
         description=description,
         concurrency=concurrency,
+        hooks=hooks,
+        prepare=prepare,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.adapters._round import Adaptation, adapted, from_extra
 from mesh.agent.definition import Agent
+from mesh.agent.hooks import Hooks
 from mesh.agent.tools import Approver, Effect
 from mesh.agent.turn import Turn
 from mesh.model.edges import Edge
@@ -38,6 +39,7 @@ def mesh_agent(
     version: str = "1",
     description: str = "",
     concurrency: int = 8,
+    hooks: Hooks | None = None,
 ) -> Agent:
     """Return an agent of the mesh that runs a compiled graph of LangGraph, which stays as it is.
 
@@ -61,6 +63,7 @@ def mesh_agent(
         config: a `RunnableConfig`, such as `{"recursion_limit": 50}`.
         live: True if the request's client may read along while a model replies.
         version: of the code; a journaled turn is bound to it.
+        hooks: functions of ours that watch its rounds.
 
     Raises ValueError for a name, an effect or a move that cannot be one, and SdkNotInstalled.
     """
@@ -76,4 +79,12 @@ def mesh_agent(
         live=live,
     )
     rounds = partial(run, graph, frozenset(offered_in), answer, context, config or {})
-    return adapted(name, how, rounds, version=version, description=description, concurrency=concurrency)
+    return adapted(
+        name,
+        how,
+        rounds,
+        version=version,
+        description=description,
+        concurrency=concurrency,
+        hooks=hooks,
+    )

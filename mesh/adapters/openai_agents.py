@@ -10,6 +10,7 @@ from typing import Any
 
 from mesh.adapters._round import Adaptation, adapted, from_extra
 from mesh.agent.definition import Agent
+from mesh.agent.hooks import Hooks
 from mesh.agent.tools import Approver, Effect
 from mesh.agent.turn import Turn
 from mesh.model.edges import Edge
@@ -34,6 +35,7 @@ def mesh_agent(
     version: str = "1",
     description: str = "",
     concurrency: int = 8,
+    hooks: Hooks | None = None,
 ) -> Agent:
     """Return an agent of the mesh that runs an agent of the OpenAI Agents SDK, which stays as it is.
 
@@ -54,12 +56,13 @@ def mesh_agent(
         max_turns: model calls of one run, as the SDK counts them.
         live: True if the request's client may read along while the model replies.
         version: of the code; a journaled turn is bound to it.
+        hooks: functions of ours that watch its rounds.
 
     Raises ValueError for a name, an effect or a move that cannot be one, SdkNotInstalled, and ToolsUnusable
     for a tool of a kind that runs in this process and is no function.
     """
     with from_extra("openai-agents", "agents"):
-        from mesh.adapters._openai_agents import require_usable, run
+        from mesh.adapters._openai_agents import connected, require_usable, run
     require_usable(agent)
     how = Adaptation(
         effects=effects or {},
@@ -71,4 +74,13 @@ def mesh_agent(
         live=live,
     )
     rounds = partial(run, agent, context, run_config, max_turns)
-    return adapted(name, how, rounds, version=version, description=description, concurrency=concurrency)
+    return adapted(
+        name,
+        how,
+        rounds,
+        version=version,
+        description=description,
+        concurrency=concurrency,
+        hooks=hooks,
+        prepare=partial(connected, agent),
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.adapters._round import Adaptation, adapted, from_extra
 from mesh.agent.definition import Agent
+from mesh.agent.hooks import Hooks
 from mesh.agent.tools import Approver, Effect
 from mesh.agent.turn import Turn
 from mesh.model.edges import Edge
@@ -35,6 +36,7 @@ def mesh_agent(
     version: str = "1",
     description: str = "",
     concurrency: int = 8,
+    hooks: Hooks | None = None,
 ) -> Agent:
     """Return an agent of the mesh that runs an agent of Pydantic AI, which stays as it is.
 
@@ -52,6 +54,7 @@ def mesh_agent(
         deps: makes the run's dependencies from the turn.
         live: True if the request's client may read along while the model replies.
         version: of the code; a journaled turn is bound to it.
+        hooks: functions of ours that watch its rounds.
 
     Raises ValueError for a name, an effect or a move that cannot be one, and SdkNotInstalled.
     """
@@ -67,4 +70,12 @@ def mesh_agent(
         live=live,
     )
     rounds = partial(run, agent, deps)
-    return adapted(name, how, rounds, version=version, description=description, concurrency=concurrency)
+    return adapted(
+        name,
+        how,
+        rounds,
+        version=version,
+        description=description,
+        concurrency=concurrency,
+        hooks=hooks,
+    )

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 sys.path.append(os.environ["ROOT"])
@@ -26,11 +27,13 @@ from mesh.agent._telemetry import LiveOutput
 from mesh.agent.errors import EffectUnknown, ToolsUnusable
 from mesh.model.loop import ModelGaveUp
 from mesh.model.vendor import ModelRefused, ModelRetry
+from mesh.replay.code import Replayer
 from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
 from protocol.wire.moves import Complete, Deliver, Transfer
 from protocol.wire.records import LiveNote
 
 sdk: Any = import_module("agents")
+mcp: Any = import_module("agents.mcp")
 testing: Any = import_module("agents.testing")
 sdk.set_tracing_disabled(True)
 
@@ -317,6 +320,41 @@ async def the_model_reads_a_no() -> None:
     assert "did not approve refund" in told(model)[0]
 
 
+# --- MCP servers ----------------------------------------------------------------------------------
+
+SERVER = """
+import sys
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("papers")
+@server.tool()
+def read(title: str) -> str:
+    with open(sys.argv[1], "a") as done:
+        done.write(title)
+    return f"all of {title}"
+server.run("stdio")
+"""
+
+
+DONE = Path("what-was-read")
+
+
+def what_was_read() -> str:
+    return DONE.read_text()
+
+
+async def an_mcp_server_is_connected_before_the_first_turn_and_its_tools_are_steps() -> None:
+    params = {"command": sys.executable, "args": ["-c", SERVER, str(DONE)]}
+    model = script(calls("read", {"title": "it"}), says("Read."))
+    existing = sdk.Agent("x", model=model, mcp_servers=[mcp.MCPServerStdio(params=params)])
+    made, journal = mesh_agent("a", existing, effects={"read": "once"}), MemorySteps()
+    assert made.prepare is not None
+    for _ in range(2):
+        await made.prepare()
+        await made(turn(steps=journal))
+    assert what_was_read() == "it"
+    assert "all of it" in str(told(model)[0])
+
+
 # --- what a turn may do ---------------------------------------------------------------------------
 
 
@@ -372,6 +410,20 @@ async def the_client_reads_along_but_not_twice() -> None:
         assert text() == expected
 
 
+async def a_model_that_does_not_stream_is_asked_all_the_same() -> None:
+    whole = script(says("Done."))
+
+    class Plain(sdk.Model):  # type: ignore[misc,name-defined]
+        async def get_response(self, *asked: Any, **more: Any) -> Any:
+            return await whole.get_response(*asked, **more)
+
+        def stream_response(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+    move = await mesh_agent("a", sdk.Agent("x", model=Plain()))(turn())
+    assert isinstance(move, Complete)
+
+
 async def the_runs_own_provider_and_settings_are_used() -> None:
     model = script(says("Done."))
 
@@ -384,6 +436,28 @@ async def the_runs_own_provider_and_settings_are_used() -> None:
     given = turn()
     await mesh_agent("a", sdk.Agent("x", model="house-model"), run_config=config)(given)
     assert "house-model" in given.execution.report.usage.models
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+async def a_replay_of_the_code_comes_to_the_same_and_calls_nothing() -> None:
+    paid = list[int]()
+
+    @sdk.function_tool(needs_approval=True)
+    def refund(cents: int) -> str:
+        paid.append(cents)
+        return "refunded"
+
+    model = script(calls("refund", {"cents": 5}), calls("ask", {"question": "Sure?"}), says("Done."))
+    existing = sdk.Agent("x", model=model, tools=[refund])
+    made = mesh_agent("billing", existing, effects={"refund": "once"}, moves=["ask"])
+    walk = await walked(made, replies=[True, "Yes"])
+    found = await Replayer({"billing": made}, walk.recording).replay(walk.guard.bodies)
+    assert [(each.round, each.result, each.why) for each in found] == [
+        (round_, "same", "") for round_ in range(3)
+    ]
+    assert (paid, len(model.calls)) == ([5], 3)
 
 
 # --- failures -------------------------------------------------------------------------------------

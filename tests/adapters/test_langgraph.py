@@ -26,6 +26,7 @@ from mesh.agent._telemetry import LiveOutput
 from mesh.agent.errors import EffectUnknown
 from mesh.model.loop import ModelGaveUp
 from mesh.model.vendor import ModelRefused, ModelRetry
+from mesh.replay.code import Replayer
 from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
 from protocol.wire.moves import Complete, Transfer
 from protocol.wire.records import LiveNote
@@ -441,6 +442,28 @@ async def test_the_client_reads_along_but_not_twice() -> None:
             text = streamed(given)
             await made(given)
             assert text() == expected
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "in-threads"])
+async def test_a_replay_of_the_code_comes_to_the_same_and_calls_nothing(is_async: bool) -> None:
+    paid = list[int]()
+
+    @tool
+    def refund(cents: int) -> str:
+        """Pay money back."""
+        if interrupt("Sure?"):
+            paid.append(cents)
+        return "refunded"
+
+    model = script(calls(("refund", {"cents": 5})), "Done.")
+    made = mesh_agent("billing", graph(model, refund, is_async=is_async), effects={"refund": "once"})
+    walk = await walked(made, replies=[True])
+    found = await Replayer({"billing": made}, walk.recording).replay(walk.guard.bodies)
+    assert [(each.round, each.result, each.why) for each in found] == [(0, "same", ""), (1, "same", "")]
+    assert (paid, len(model.asked)) == ([5], 2)
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -33,8 +33,10 @@ from mesh.agent import Agent as MeshAgent
 from mesh.agent import Budget, BudgetExhausted, Constraints, Move, ToolRefused, Turn
 from mesh.agent._telemetry import LiveOutput
 from mesh.agent.errors import EffectUnknown, ToolsUnusable
+from mesh.agent.hooks import Hooks
 from mesh.model.loop import ModelGaveUp
 from mesh.model.vendor import ModelRefused, ModelThrottled
+from mesh.replay.code import Replayer
 from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
 from protocol.wire.moves import Complete, Deliver, Transfer
 from protocol.wire.records import LiveNote
@@ -399,6 +401,30 @@ async def test_the_client_reads_along_but_not_twice() -> None:
         text = streamed(given)
         await made(given)
         assert text() == expected
+
+
+async def test_hooks_watch_its_calls() -> None:
+    seen = list[str]()
+    hooks = Hooks(on_tool=lambda _, call: seen.append(call.name), on_model=lambda *_: seen.append("model"))
+    existing = Agent(Script(("look", {}), "Done.").model, tools=[look])
+    await mesh_agent("a", existing, hooks=hooks)(turn())
+    assert seen == ["model", "look", "model"]
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+async def test_a_replay_of_the_code_comes_to_the_same_and_calls_nothing() -> None:
+    script, paid = Script(("refund", {"cents": 5}), ("ask", {"question": "Sure?"}), "Done."), list[int]()
+    made = mesh_agent(
+        "billing", with_approval(script, paid, at_run_time=True), effects={"refund": "once"}, moves=["ask"]
+    )
+    walk = await walked(made, replies=[True, "Yes"])
+    found = await Replayer({"billing": made}, walk.recording).replay(walk.guard.bodies)
+    assert [(each.round, each.result, each.why) for each in found] == [
+        (round_, "same", "") for round_ in range(3)
+    ]
+    assert (paid, len(script.asked)) == ([5], 3)
 
 
 # --- failures -------------------------------------------------------------------------------------
