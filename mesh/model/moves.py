@@ -16,7 +16,7 @@ from mesh.agent._reply_schema import SchemaUnusable
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from mesh.agent.values import NotFinite, mistakes_in, require_finite
+from mesh.agent.values import NotFinite, few, mistakes_in, require_finite
 from mesh.model.arguments import (
     ArtifactArgument,
     AskAnybodyArguments,
@@ -49,9 +49,10 @@ from protocol.wire import codec
 from protocol.wire.commands import MoveProposed
 from protocol.wire.config import AgentEntry
 from protocol.wire.errors import Malformed
+from protocol.wire.forms import Form, read_form
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import HUMAN, TurnId, is_label
-from protocol.wire.moves import Move, Task
+from protocol.wire.moves import Move, Task, Transfer
 
 HAND_BACK, COMPLETE, ASK, ESCALATE = "hand_back", "complete", "ask", "escalate"
 DELEGATE, DELIVER, GIVE_UP = "delegate", "deliver", "give_up"
@@ -67,6 +68,7 @@ Labels = Mapping[str, tuple[str, ...]]
 _NOT_JSON = "a number has to be finite, and a text without lone surrogates"
 
 _HAND_BACK_WORDS = "Give the work back to {}, with what was found out."
+_FITS = " All facts that go along, by key, have to fit this JSON Schema: {}"
 _NEW_FACT = " A second time only with a fact that is new to the request."
 _COMPLETE_WORDS = "Answer whoever sent the request. This ends it."
 _FORM_WORDS = (
@@ -109,7 +111,9 @@ class MoveTools:
         self._labels = labels or {}
         self.words_answer = output_type is None
         """True if a reply without a call is the answer; False if the answer has a form."""
-        offers = _offers(turn, seen or context_now(turn), edges, output_type, remembers)
+        seen = seen or context_now(turn)
+        self._forms = seen.forms
+        offers = _offers(turn, seen, edges, output_type, remembers)
         self._offers = {offer.spec.name: offer for offer in offers}
 
     @property
@@ -131,7 +135,17 @@ class MoveTools:
         except NotFinite as wrong:
             raise ToolArgumentsInvalid(call.name, (str(wrong),)) from wrong
         _require_readable(call.name, move)
+        if isinstance(move, Transfer) and (form := self._forms.get(move.to_agent)) is not None:
+            self._require_form(call.name, move, read_form(form))
         return move
+
+    def _require_form(self, name: str, move: Transfer, form: Form) -> None:
+        """Raise ToolArgumentsInvalid for a transfer that the guard would refuse for its form."""
+        carried = {fact.key: fact.value for fact in self._turn.handoff.facts if fact.key not in move.drop}
+        facts = carried | {fact.key: fact.value for fact in move.facts}
+        hidden = form.required if self._turn.withheld else ()  # the guard knows which
+        if mistakes := form.mistakes(facts, hidden):
+            raise ToolArgumentsInvalid(name, few([f"facts.{each}" for each in mistakes]))
 
     def posted(self, call: ToolCall) -> tuple[Fact, ...]:
         """Return the facts that a call of `POST` adds. Raises ToolArgumentsInvalid."""
@@ -320,7 +334,9 @@ def _passing_on(turn: Turn, seen: PromptContext, edges: Sequence[Edge] | None) -
         again = turn.handoff.move == "hand_back" and peer.name == turn.handoff.from_agent
         for edge in (to(peer.name),) if edges is None else edges:
             if edge.agent == peer.name:
-                yield _transfer(edge, peer, _NEW_FACT if again else "")
+                form = None if edge.form is not None else seen.forms.get(peer.name)
+                fits = "" if form is None else _FITS.format(json.dumps(form, ensure_ascii=False))
+                yield _transfer(edge, peer, fits + (_NEW_FACT if again else ""))
     if seen.back is not None:
         yield _offer(HAND_BACK, _HAND_BACK_WORDS.format(seen.back) + _NEW_FACT, HandBackArguments)
 

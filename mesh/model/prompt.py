@@ -12,7 +12,7 @@ model's thoughts to it. So everything that may change between rounds is recorded
 import datetime as dt
 import json
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -27,7 +27,7 @@ from mesh.model.transcript import is_transcript
 from protocol.wire.config import AgentEntry
 from protocol.wire.event_parts import Posted, RoundOutcome, TaskResult
 from protocol.wire.handoff import Artifact, Constraints, Fact
-from protocol.wire.ids import is_label
+from protocol.wire.ids import AgentName, is_label
 
 _VERSION = r"[\w.-]{1,32}"
 _FIRST = re.compile(rf"<!--\s*version:\s*(?P<version>{_VERSION})\s*-->")
@@ -87,6 +87,8 @@ class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
     """The request's conversation so far, one line each."""
     back: str | None = None
     """The agent that a hand-back goes to; None if there is none."""
+    forms: Mapping[AgentName, Mapping[str, Any]] = {}
+    """By target: the form that the fleet file gives what a transfer hands over."""
 
 
 def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
@@ -100,6 +102,7 @@ def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
         results=execution.tasks.results,
         board=execution.work.board,
         back=_hands_back_to(turn),
+        forms=execution.fleet.carries.get(turn.agent, {}),
     )
 
 

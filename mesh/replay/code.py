@@ -302,7 +302,8 @@ def _may_be_the_fleets(ran: Ran, steps: Mapping[str, Record], round_: int) -> bo
     if ran.context is None or not began:
         return False
     now: dict[str, Any] = msgspec.to_builtins(ran.context)
-    return any({**then, "peers": now.get("peers"), "human": now.get("human")} == now for then in began)
+    fleets = {name: now.get(name) for name in ("peers", "human", "forms")}
+    return any({**then, **fleets} == now for then in began)
 
 
 def _request_in(bodies: Sequence[bytes]) -> str:

@@ -106,6 +106,8 @@ class _Reader:
 
     def __init__(self, definitions: Any) -> None:
         self._definitions = self.mapping(definitions, "$defs")
+        self._made: dict[str, Any] = {}
+        """Types of definitions: each is made once, or few that refer to each other would become many."""
 
     def type_of(self, schema: Any, where: str, within: tuple[str, ...]) -> Any:
         """Return the type that a schema describes.
@@ -175,7 +177,9 @@ class _Reader:
             raise FormInvalid(f"{where}.$ref: it names nothing below `$defs`")
         if key in within:
             raise FormInvalid(f"{where}.$ref: {key} refers to itself")
-        return self.type_of(self._definitions[key], where, (*within, key))
+        if key not in self._made:
+            self._made[key] = self.type_of(self._definitions[key], where, (*within, key))
+        return self._made[key]
 
     def _combined(
         self, name: str, parts: Any, rest: dict[str, Any], where: str, within: tuple[str, ...]

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mesh.agent import Agent, Artifact, FactUnusable, Move, Turn, agent, tool
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
+from mesh.fleet.file import parse_fleet
 from mesh.model import ClaudeAgent, Instructions, Prompt, Reply, to
 from mesh.model.edges import Edge
 from mesh.model.moves import MoveTools
@@ -71,7 +71,7 @@ async def moved(agent: Agent, *replies: Reply, **about: Any) -> tuple[Move, list
     return move, model.prompts
 
 
-def handing(facts: Mapping[str, Any], name: str = "transfer_to_billing", **more: Any) -> Reply:
+def handing(facts: Any, name: str = "transfer_to_billing", **more: Any) -> Reply:
     return calls((name, {"summary": "refund it", "facts": facts, **more}))
 
 
@@ -136,7 +136,7 @@ def test_what_is_no_json_is_no_form(wrong: dict[str, Any], mistake: str) -> None
 
 async def test_free_facts_are_no_form() -> None:
     edge = to("billing", carries=RefundRequest)
-    _, prompts = await moved(front(edge), handing([{"key": "order", "value": "O-17"}]), handing(GOOD))  # type: ignore[arg-type]
+    _, prompts = await moved(front(edge), handing([{"key": "order", "value": "O-17"}]), handing(GOOD))
     assert "facts: Input should be an object" in told(prompts[1])
 
 
@@ -243,6 +243,70 @@ async def test_the_form_reaches_a_real_sdk_and_its_mistakes_come_back(vendor: An
     assert "facts.cents: Input should be a valid integer" in second
 
 
+# --- the form of the fleet file -----------------------------------------------------------------------
+
+LISTED = parse_fleet("""
+name = "desk"
+entry = "front"
+[agents.front]
+carries.billing = { required = ["cents", "text"], properties.cents = { type = "integer" } }
+[agents.billing]
+""").fleet
+
+
+@agent(name="billing")
+async def cashier(turn: Turn) -> Move:
+    return turn.complete(turn.facts["cents"])
+
+
+async def test_the_form_of_the_fleet_file_is_told_to_a_model_and_its_mistakes_cost_no_refusal() -> None:
+    def cents(value: object) -> Reply:
+        return handing([{"key": "cents", "value": value}])
+
+    agents = {"front": front("billing"), "billing": cashier}
+    with driven_by(StrictModel(cents("25"), cents(25))) as model:
+        walk = await FleetHarness(InMemoryGuard(LISTED), agents).go("Pay me back")
+    assert (walk.answer, walk.refused) == (25, [])
+    assert (
+        told(model.prompts[1]) == "transfer_to_billing was not called: facts.cents: expected `int`, got `str`"
+    )
+    words = tools(model.prompts[0])["transfer_to_billing"].description
+    assert words.endswith(
+        'JSON Schema: {"required": ["cents", "text"], "properties": {"cents": {"type": "integer"}}}'
+    )
+    (same,) = await Replayer({"front": front("billing")}, walk.recording).replay(walk.guard.bodies)
+    assert (same.result, same.difference) == ("same", None)
+
+
+async def test_the_form_of_the_code_comes_first_and_the_fleets_is_checked_too() -> None:
+    class Loose(BaseModel):
+        cents: int | str
+
+    agents = {"front": front(to("billing", carries=Loose)), "billing": cashier}
+    with driven_by(StrictModel(handing({"cents": "25"}), handing({"cents": 25}))) as model:
+        walk = await FleetHarness(InMemoryGuard(LISTED), agents).go("Pay me back")
+    assert (walk.answer, walk.refused) == (25, [])
+    assert "JSON Schema" not in tools(model.prompts[0])["transfer_to_billing"].description
+    assert "facts.cents: expected `int`, got `str`" in told(model.prompts[1])
+
+
+async def test_what_was_withheld_from_the_giver_is_left_to_the_guard() -> None:
+    fleet = parse_fleet("""
+name = "desk"
+entry = "front"
+[agents.front]
+carries.billing.required = ["ssn", "cents"]
+[agents.billing]
+clearance = ["pii"]
+""").fleet
+    agents = {"front": front("billing"), "billing": cashier}
+    facts = (Fact(key="ssn", value="1", labels=("pii",)),)
+    given = [handing([]), handing([{"key": "cents", "value": 1}])]
+    with driven_by(StrictModel(*given)):
+        walk = await FleetHarness(InMemoryGuard(fleet), agents).go("Pay", facts=facts)
+    assert (walk.answer, walk.refused) == (1, ["form"])
+
+
 # --- names and conditions -----------------------------------------------------------------------------
 
 
@@ -320,12 +384,12 @@ async def test_a_condition_may_be_async_and_read_what_was_refused() -> None:
         return bool(turn.refusals)
 
     edge, steps = to("archive", when=after_a_refusal), MemorySteps()
-    with driven_by(StrictModel(handing([], "transfer_to_billing"))) as first:  # type: ignore[arg-type]
+    with driven_by(StrictModel(handing([], "transfer_to_billing"))) as first:
         move = await front("billing", edge)(turn(agent="front", peers=["billing", "archive"], steps=steps))
     later = turn(
         agent="front", peers=["billing", "archive"], steps=steps, refused=[(move, "agent_available")]
     )
-    with driven_by(StrictModel(handing([], "transfer_to_archive"))) as second:  # type: ignore[arg-type]
+    with driven_by(StrictModel(handing([], "transfer_to_archive"))) as second:
         other = await front("billing", edge)(later)
     assert is_(other, Transfer).to_agent == "archive"
     assert "transfer_to_archive" not in tools(first.prompts[0])
@@ -361,7 +425,7 @@ async def test_a_round_that_runs_again_is_told_and_offered_the_same() -> None:
     agent = made(
         instructions=lambda turn: next(texts), handoffs=[to("billing", when=lambda turn: next(offers))]
     )
-    steps, model = MemorySteps(), TalkingModel(handing([], "transfer_to_billing"))  # type: ignore[arg-type]
+    steps, model = MemorySteps(), TalkingModel(handing([], "transfer_to_billing"))
     for _ in range(2):
         with driven_by(model):
             move = await agent(turn(agent="front", peers=["billing"], steps=steps))
@@ -373,7 +437,7 @@ async def test_a_later_round_goes_on_where_the_text_is_the_same() -> None:
     agent, steps = made(handoffs=["billing"]), MemorySteps()
     about: dict[str, Any] = {"agent": "front", "peers": ["billing"], "steps": steps}
     about["facts"] = {"customer": "Ada"}
-    model = TalkingModel(handing([]), says("Then no."))  # type: ignore[arg-type]
+    model = TalkingModel(handing([]), says("Then no."))
     with driven_by(model):
         move = await agent(turn(**about))
         await agent(turn(**about, refused=[(move, "depth")]))

@@ -137,6 +137,24 @@ def test_a_form_says_nothing_that_is_not_judged(schema: Any, mistake: str) -> No
     assert mistake in str(wrong.value)
 
 
+def test_definitions_that_refer_to_others_twice_are_read_once_each() -> None:
+    """Otherwise a few lines would take for ever: 2 to the power of their number."""
+    depth = 30
+    levels = {
+        f"D{n}": {"type": "object", "properties": {key: {"$ref": f"#/$defs/D{n + 1}"} for key in "xy"}}
+        for n in range(depth)
+    }
+    schema = {
+        "properties": {"a": {"$ref": "#/$defs/D0"}},
+        "$defs": {**levels, f"D{depth}": {"type": "integer"}},
+    }
+    form = read_form(schema)
+    value: Any = "no number"
+    for _ in range(depth):
+        value = {"y": value}
+    assert form.mistakes({"a": value}) == [f"a{'.y' * depth}: expected `int`, got `str`"]
+
+
 # --- the rule -----------------------------------------------------------------------------------------
 
 
