@@ -106,6 +106,9 @@ COMMANDS = {
         "check_agent", "check_agent", "Check that an agent, in any language, keeps to the protocol."
     ),
     "ui": CommandPlace("ui", "ui", "Serve the web UI: requests, people, agents and the mesh, until Ctrl-C."),
+    "gateway": CommandPlace(
+        "gateway", "app", "Requests over HTTP, and the tokens of those who may send them."
+    ),
     "schema": CommandPlace("schema", "app", "The schemas of the wire contract."),
     "completion": CommandPlace("files", "completion", "Print the script that completes `mesh` in a shell."),
 }

@@ -404,6 +404,20 @@ class Client:
         except Unfit as wrong:
             raise AnswerInvalid(outcome, wrong.mistakes) from wrong
 
+    @property
+    def connected(self) -> bool:
+        """True if there is a connection to the bus at the moment."""
+        return self._bus.connected
+
+    def rejection(self, request: str) -> SubmitRejected | None:
+        """Return the guard's rejection of this client's own submit, if a notice of it has come."""
+        own = self._submitted.get(request, set())
+        return next((each for digest, each in self._rejections.get(request, ()) if digest in own), None)
+
+    def has_submitted(self, request: str) -> bool:
+        """Return True if this object submitted a request, as far as it remembers."""
+        return request in self._submitted
+
     def _raise_if_rejected(self, request: str, *, answered: bool) -> None:
         """Raise the guard's rejection of this client's own submit.
 

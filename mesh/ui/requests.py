@@ -14,9 +14,8 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client
@@ -31,6 +30,7 @@ from mesh.ui.drawing.scene import mermaid, scene
 from mesh.ui.page import Page, is_piece, number
 from mesh.ui.security import Visit
 from mesh.ui.story import as_html, pictures, standing
+from mesh.web.streams import BEAT, CountedStream, server_sent, with_beats
 from protocol.wire.events import Verdict, type_of
 from protocol.wire.ids import submitter_of
 
@@ -219,29 +219,6 @@ MOST_WAITING = 500
 """Notes that wait for a slow browser; further ones are dropped."""
 
 
-class LiveResponse(StreamingResponse):
-    """A stream that is counted while it is sent, and refused if there are too many."""
-
-    def __init__(self, page: Page, visit: Visit, items: AsyncGenerator[bytes]) -> None:
-        super().__init__(items, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
-        self._page, self._visit, self._items = page, visit, items
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        open_now, of_one, limits = self._page.streams, self._visit.id, self._page.options.limits
-        if open_now.total() >= limits.streams or open_now[of_one] >= limits.streams_of_one:
-            full = Response("too many live views are open\n", 503, media_type="text/plain")
-            await full(scope, receive, send)
-            return
-        open_now[of_one] += 1  # nothing is awaited between the check and the count
-        try:
-            async with contextlib.aclosing(self._items):
-                await super().__call__(scope, receive, send)
-        finally:
-            open_now[of_one] -= 1
-            if not open_now[of_one]:
-                del open_now[of_one]
-
-
 async def live(page: Page, request: str, visit: Visit) -> Response:
     """Return the stream of a request. Raises NotFound, UsageWrong, BusError."""
     name = log.checked_id(request)
@@ -251,7 +228,14 @@ async def live(page: Page, request: str, visit: Visit) -> Response:
     client = None
     with contextlib.suppress(MeshError):  # then there are no notes, but everything else
         client = await page.client_of(submitter_of(name))
-    return LiveResponse(page, visit, _stream(page, name, client, visit))
+    limits = page.options.limits
+    return CountedStream(
+        _stream(page, name, client, visit),
+        page.streams,
+        visit.id,
+        most=(limits.streams, limits.streams_of_one),
+        full=Response("too many live views are open\n", 503, media_type="text/plain"),
+    )
 
 
 async def _stream(page: Page, request: str, client: Client | None, visit: Visit) -> AsyncGenerator[bytes]:
@@ -260,24 +244,18 @@ async def _stream(page: Page, request: str, client: Client | None, visit: Visit)
     if client is not None:
         sources.append(_noted(client, request, waiting))
     reading = [asyncio.create_task(each) for each in sources]
-    stopping = asyncio.create_task(page.stopping.wait())
-    taking: asyncio.Task[bytes] | None = None
     try:
-        while not stopping.done() and not page.security.is_over(visit):
-            taking = asyncio.create_task(waiting.get())
-            await asyncio.wait({taking, stopping}, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED)
-            if not taking.done():
-                taking.cancel()
-                yield b": here\n\n"
-                continue
-            yield taking.result()
-            if taking.result().startswith(b"event: ended"):
-                return
+        async with contextlib.aclosing(with_beats(waiting.get, page.stopping, beat_s)) as items:
+            async for item in items:
+                if page.security.is_over(visit):
+                    return
+                yield BEAT if item is None else item
+                if item is not None and item.startswith(b"event: ended"):
+                    return
     finally:
-        left = [*reading, stopping, *([taking] if taking is not None else [])]
-        for task in left:
+        for task in reading:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*reading, return_exceptions=True)
 
 
 async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> None:
@@ -289,9 +267,9 @@ async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> N
             seen = None if head is None else log.header_of(head.data)
             if seen is not None and seen.n != known:
                 known = seen.n
-                waiting.put_nowait(_event("grown", {"n": known}))
+                waiting.put_nowait(server_sent("grown", {"n": known}))
             if seen is not None and seen.is_end:
-                waiting.put_nowait(_event("ended", {"type": seen.type}))
+                waiting.put_nowait(server_sent("ended", {"type": seen.type}))
                 return
         await asyncio.sleep(_POLL_S)
 
@@ -302,8 +280,4 @@ async def _noted(client: Client, request: str, waiting: asyncio.Queue[bytes]) ->
         async for item in feed:
             if isinstance(item, AgentNote) and waiting.qsize() < MOST_WAITING:
                 note = msgspec.to_builtins(item.note)
-                waiting.put_nowait(_event("note", {"agent": item.agent, **note}))
-
-
-def _event(name: str, data: object) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
+                waiting.put_nowait(server_sent("note", {"agent": item.agent, **note}))

@@ -31,6 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mesh.ui import Options
 from mesh.ui.sessions import EndedSessions
+from mesh.web.bodies import BodyCutShort, BodyTooLarge, read_body
 
 if TYPE_CHECKING:
     from mesh.ui.page import Page
@@ -301,16 +302,12 @@ async def _form(headers: Headers, receive: Receive) -> dict[str, str]:
     """Return the fields of a form. Raises Turned."""
     if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise Turned(415, f"a form is sent as {FORM}; nothing was done")
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Turned(400, "the form was not sent whole; nothing was done")
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MOST_BODY:
-            raise Turned(413, f"a form has {MOST_BODY >> 10} KiB at most; nothing was done")
+    try:
+        body = await read_body(receive, MOST_BODY)
+    except BodyCutShort:
+        raise Turned(400, "the form was not sent whole; nothing was done") from None
+    except BodyTooLarge:
+        raise Turned(413, f"a form has {MOST_BODY >> 10} KiB at most; nothing was done") from None
     try:
         fields = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"

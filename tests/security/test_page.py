@@ -14,9 +14,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mesh.errors import UsageWrong
 from mesh.ops import control
 from mesh.ops.roster import mesh_freeze
-from mesh.ui import Options, PageLimits, server
-from mesh.ui.connections import Timed, timed
+from mesh.ui import Options, PageLimits
 from mesh.ui.security import IDLE_S, Security
+from mesh.web import server
+from mesh.web.connections import Timed, timed
 from tests.servers import PATIENCE_S, eventually, until
 from tests.system.office import Office
 from tests.ui.conftest import Serve, Visitor

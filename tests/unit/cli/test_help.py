@@ -80,6 +80,7 @@ WITHIN = {
     "mesh.client",  # which readers have no use for
     "mesh.fleet.file",  # pydantic: an agent that runs has no use for it, nor has a command of operators
     "mesh.fleet.setup",
+    "mesh.gateway.server",  # the extra `ui`
     "mesh.local.project",
     "mesh.model.transcript",  # it loads what models need
     "mesh.model.choice",  # an agent without a model loads nothing of models
@@ -156,6 +157,7 @@ SERVICES = {
     ("completion",): "its output is a script for a shell",
     ("dev",): "it goes on until Ctrl-C; .mesh/dev.json tells programs of it",
     ("agent", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
+    ("gateway", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
     ("guard", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
     ("ui",): "it goes on until Ctrl-C",
 }

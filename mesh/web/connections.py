@@ -1,16 +1,38 @@
-"""How long a browser's connection may keep the page waiting, and how many there may be.
+"""How long a connection may keep a server waiting, and how many there may be.
 
-uvicorn waits for ever for the rest of a request, and for a browser that reads nothing. Some hundred such
-connections, which cost their owner nothing, would keep all other visitors out.
+uvicorn waits for ever for the rest of a request, and for a client that reads nothing. Some hundred such
+connections, which cost their owner nothing, would keep everyone else out.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mesh.ui import PageLimits
+
+class ConnectionLimits(Protocol):
+    """Limits on what the clients of one server may use of it."""
+
+    @property
+    def head_s(self) -> float:
+        """For a complete request line and headers."""
+
+    @property
+    def body_s(self) -> float:
+        """For a body, once its headers have arrived."""
+
+    @property
+    def stalled_s(self) -> float:
+        """For a client that does not read an answer."""
+
+    @property
+    def waiting(self) -> int:
+        """Connections without a complete request. If one more comes, the oldest is cut."""
+
+    @property
+    def connections(self) -> int:
+        """Connections in all; requests on others are answered with 503."""
 
 
 class Timed(H11Protocol):
@@ -20,7 +42,7 @@ class Timed(H11Protocol):
     """
 
     waiting: "dict[Timed, None]"
-    limits: PageLimits
+    limits: ConnectionLimits
     _part: Any = None
     _late: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
@@ -77,6 +99,6 @@ class Timed(H11Protocol):
         self.transport.abort()
 
 
-def timed(limits: PageLimits) -> type[Timed]:
+def timed(limits: ConnectionLimits) -> type[Timed]:
     """Return the protocol of one server's connections."""
     return type("Timed", (Timed,), {"waiting": {}, "limits": limits})

@@ -1,0 +1,66 @@
+"""The gateway: requests of the mesh over HTTP, for programs that do not speak NATS.
+
+    POST /requests                   submit; `Idempotency-Key` makes a repeated post the same request
+    GET  /requests/ID                how it stands
+    GET  /requests/ID/events         what happens, as server-sent events
+    POST /requests/ID/reply|cancel   answer a question, give the request up
+    GET  /openapi.json               all of it, for tools
+
+A caller shows a bearer token. A token stands for one client of the fleet, whose key the gateway holds. It
+needs the libraries of the page (`handoff-mesh[ui]`).
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from mesh.errors import MeshError
+
+_NEEDED = ("starlette", "uvicorn")
+
+USUAL_PORT = 8430
+TOKENS = "gateway-tokens.json"
+"""File of the tokens, in the folder of what the gateway keeps."""
+
+
+class GatewayNotInstalled(MeshError, code="gateway.not_installed"):
+    """The gateway's libraries are not installed; the text tells how to get them."""
+
+
+def require_installed() -> None:
+    """Raise GatewayNotInstalled unless the gateway's libraries are installed."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise GatewayNotInstalled(f"the gateway needs {', '.join(missing)}: pip install 'handoff-mesh[ui]'")
+
+
+class GatewayLimits(NamedTuple):
+    """Limits on what all callers together may use of the gateway. Those of one token are in its entry."""
+
+    head_s: float = 10.0
+    """For a complete request line and headers."""
+    body_s: float = 30.0
+    """For a body, once its headers have arrived."""
+    stalled_s: float = 60.0
+    """For a caller that does not read an answer."""
+    waiting: int = 512
+    """Connections without a complete request. If one more comes, the oldest is cut."""
+    connections: int = 8_192
+    """Connections in all; requests on others are answered with 503."""
+    streams: int = 4_096
+    """Open streams of events."""
+    beat_s: float = 15.0
+    """How long a stream is silent before it sends a comment, which shows whether the reader is gone."""
+
+
+class GatewayOptions(NamedTuple):
+    """How the gateway is served."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 lets the system choose."""
+    store: Path = Path(".mesh")
+    """The folder of what the gateway keeps: which key of a caller stands for which request."""
+    tokens: Path = Path(".mesh") / TOKENS
+    """The file of the tokens."""
+    limits: GatewayLimits = GatewayLimits()

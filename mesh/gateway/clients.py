@@ -1,0 +1,74 @@
+"""The gateway's connections to the bus: one for each client of the fleet that a token stands for."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from mesh.client import Client
+from mesh.errors import BusError, MeshError
+from mesh.service.conditions import Conditions
+from mesh.service.logs import get_logger
+from mesh.settings import Access
+
+_log = get_logger(__name__)
+
+
+class ClientUnusable(MeshError, code="gateway.client_unusable"):
+    """The gateway has no key of a token's client, or the bus does not accept it."""
+
+
+class ClientPool:
+    """Clients by name, each connected when it is first needed. It stands for the connection of the service.
+
+    Args:
+        access: returns how to reach the bus under a name. It may raise MeshError.
+    """
+
+    def __init__(self, access: Callable[[str], Access]) -> None:
+        self._access = access
+        self._opening: dict[str, asyncio.Task[Client]] = {}
+        self._stack = contextlib.AsyncExitStack()
+        self.conditions = Conditions()
+
+    async def open(self, names: frozenset[str]) -> "ClientPool":
+        """Connect these clients, however long the bus takes. A client that cannot is logged."""
+        for name in sorted(names):
+            with contextlib.suppress(ClientUnusable):
+                await self.get(name, wait=True)
+        return self
+
+    async def get(self, name: str, *, wait: bool = False) -> Client:
+        """Return the client of a name. Raises ClientUnusable, and BusError if the bus is away."""
+        opening = self._opening.get(name)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            opening = self._opening[name] = asyncio.create_task(self._connect(name, wait))
+        return await asyncio.shield(opening)
+
+    async def _connect(self, name: str, wait: bool) -> Client:
+        try:
+            access = self._access(name)
+            bus = await access.connect(wait=wait)
+        except MeshError as wrong:
+            if isinstance(wrong, BusError) and wrong.code == "bus.unreachable":
+                raise
+            _log.error("gateway_client_unusable", client=name, code=wrong.code, detail=str(wrong))
+            raise ClientUnusable(f"the gateway cannot act as {name!r} ({wrong.code})") from wrong
+        client = await Client.on(bus, name)
+        self._stack.push_async_callback(client.close)
+        return client
+
+    @property
+    def connected(self) -> bool:
+        """True if every client that was needed is connected."""
+        tasks = [each for each in self._opening.values() if each.done() and not each.cancelled()]
+        clients = [each.result() for each in tasks if each.exception() is None]
+        return all(client.connected for client in clients)
+
+    async def flush(self) -> None:
+        """Do nothing: whatever was promised to a caller is stored already."""
+
+    async def close(self) -> None:
+        for task in self._opening.values():
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await self._stack.aclose()

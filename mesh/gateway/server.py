@@ -1,0 +1,159 @@
+"""The gateway as a service: its application, its gate and its life."""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mesh.errors import MeshError
+from mesh.gateway import GatewayOptions, requests
+from mesh.gateway.clients import ClientPool, ClientUnusable
+from mesh.gateway.openapi import DOCUMENT
+from mesh.gateway.problems import Problem, problem_of
+from mesh.gateway.store import GatewayStore, KeyedRequest
+from mesh.gateway.tokens import CallRates, TokenBook
+from mesh.service.logs import get_logger
+from mesh.web.server import bind, serving_app
+
+_log = get_logger(__name__)
+
+OPENAPI = "/openapi.json"
+"""The one path that needs no token."""
+
+
+class Gateway:
+    """One gateway, from `run` to `drain`: the worker of `run_service`.
+
+    Args:
+        clients: its connections.
+        on_up: called with its address when it answers.
+    """
+
+    def __init__(
+        self,
+        clients: ClientPool,
+        options: GatewayOptions,
+        tokens: TokenBook,
+        on_up: Callable[[str], object] = lambda address: None,
+    ) -> None:
+        self.clients, self.options, self.tokens = clients, options, tokens
+        self.stopping = asyncio.Event()
+        """Set when the gateway ends, which ends all streams."""
+        self._on_up = on_up
+        self._store: GatewayStore | None = None
+        self.ready = False
+
+    async def run(self) -> None:
+        """Answer until cancelled. Raises UsageWrong for a port that is taken, or a store of another form."""
+        with (
+            contextlib.closing(bind(self.options.host, self.options.port, "the gateway")) as bound,
+            contextlib.closing(GatewayStore(self.options.store)) as self._store,
+        ):
+            async with serving_app(
+                create_app(self), bound, self.options.limits, self.stopping.set
+            ) as address:
+                _log.info("gateway_listening", url=address)
+                self.ready = True
+                self._on_up(address)
+                await asyncio.Event().wait()
+
+    async def drain(self, grace_s: float) -> None:
+        """End all streams; their readers come back to another gateway, or to this one when it is back."""
+        self.ready = False
+        self.stopping.set()
+
+    async def keep(self, client: str, key: str, digest: str) -> KeyedRequest:
+        """Return the request of a caller's key, which is on the disk now."""
+        assert self._store is not None
+        return await asyncio.to_thread(self._store.keep, client, key, digest, time.time())
+
+
+def create_app(gateway: Gateway) -> Starlette:
+    """Return the application of a gateway."""
+
+    async def known(request: Request, error: Exception) -> Response:
+        assert isinstance(error, MeshError)
+        problem = problem_of(error)
+        if isinstance(error, ClientUnusable):
+            problem = Problem(503, error.code, str(error), "tell the gateway's operator", retry_after="60")
+        elif problem.status == 500:
+            _log.error("gateway_failed", path=request.url.path, code=error.code, detail=str(error))
+        return problem.response()
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return error.response()
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = {404: "gateway.not_found", 405: "gateway.method"}.get(error.status_code, "gateway.http")
+        headers = {"allow": allowed} if (allowed := (error.headers or {}).get("Allow")) else {}
+        said = f"{request.method} is not known here" if error.status_code == 405 else error.detail
+        return Problem(error.status_code, code, said, f"see {OPENAPI}", **headers).response()
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        _log.error("gateway_failed", path=request.url.path, error=type(error).__name__, exc_info=error)
+        return Problem(
+            500, "gateway.failed", "the gateway is broken here", "tell its operator; its log says where"
+        ).response()
+
+    async def openapi(request: Request) -> Response:
+        return Response(DOCUMENT, media_type="application/json")
+
+    return Starlette(
+        routes=[Route(OPENAPI, openapi), *requests.routes(gateway)],
+        exception_handlers={
+            MeshError: known,
+            Problem: refused,
+            HTTPException: http,
+            Exception: unknown,
+        },
+        middleware=[Middleware(TokenGate, tokens=gateway.tokens)],
+    )
+
+
+class TokenGate:
+    """ASGI middleware around the whole application: no route can forget to ask for the token."""
+
+    def __init__(self, app: ASGIApp, tokens: TokenBook) -> None:
+        self._app, self._tokens, self._rates = app, tokens, CallRates()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        stopped = None if scope["path"] == OPENAPI else self._stopped(scope)
+        await (self._app if stopped is None else stopped.response())(scope, receive, send)
+
+    def _stopped(self, scope: Scope) -> Problem | None:
+        """Return why a call does not pass; None if it does."""
+        kind, _, shown = Headers(scope=scope).get("authorization", "").partition(" ")
+        token = self._tokens.find(shown.strip()) if kind.lower() == "bearer" else None
+        if token is None:
+            return Problem(
+                401,
+                "gateway.token",
+                "no token was shown" if not shown else "this token is unknown, or was revoked",
+                "send `Authorization: Bearer TOKEN`; an operator makes one with `mesh gateway token CLIENT`",
+                www_authenticate='Bearer realm="handoff mesh"',
+            )
+        wait_s = self._rates.wait_s(token, time.monotonic())
+        if wait_s:
+            return Problem(
+                429,
+                "gateway.too_fast",
+                f"this token may make {token.limits.per_second:g} calls a second",
+                "wait as long as Retry-After says",
+                retry_after=str(math.ceil(wait_s)),
+            )
+        scope["mesh.token"] = token
+        return None

@@ -1,0 +1,89 @@
+"""What the gateway keeps on its own disk: which key of a caller stands for which request.
+
+A row is on the disk before the request is on the bus. So after a crash in between, the repeated post finds
+the row and submits the same request. Everything else is in the log.
+"""
+
+import hashlib
+import sqlite3
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from mesh.errors import UsageWrong
+from protocol.wire.ids import RequestId, request_id
+
+KEY_LASTS_S = 24 * 3600
+"""How long an `Idempotency-Key` stands for its request (s)."""
+_WINDOW_MS = 300_000
+_FORM = 1
+_TABLES = """
+CREATE TABLE IF NOT EXISTS keys (
+    client TEXT NOT NULL, key BLOB NOT NULL, request TEXT NOT NULL, digest TEXT NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (client, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS keys_at ON keys (at);
+"""
+
+
+class KeyedRequest(NamedTuple):
+    """The request that a caller's key stands for."""
+
+    request: RequestId
+    digest: str
+    """SHA-256 (hex) of its submit."""
+
+
+def request_of_key(client: str, key: str, now_s: float) -> RequestId:
+    """Return the id that a key gets. Within the same five minutes, every gateway gives it the same one."""
+    entropy = hashlib.sha256(f"{client}\x1f{key}".encode()).digest()[:10]
+    return request_id(client, int(now_s * 1000) // _WINDOW_MS * _WINDOW_MS, entropy)
+
+
+class GatewayStore:
+    """A file in SQLite. Used from any thread.
+
+    Args:
+        folder: created if missing.
+
+    Raises UsageWrong if the file cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "gateway.sqlite"
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = FULL")
+            (form,) = self._file.execute("PRAGMA user_version").fetchone()
+            if form not in (0, _FORM):
+                raise UsageWrong(f"{path} is of form {form}, and this build knows form {_FORM}")
+            self._file.executescript(_TABLES)
+            self._file.execute(f"PRAGMA user_version = {_FORM}")
+        except (OSError, sqlite3.Error) as wrong:
+            raise UsageWrong(f"--store {path} cannot be used: {wrong}") from wrong
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+    def keep(self, client: str, key: str, digest: str, now_s: float) -> KeyedRequest:
+        """Return the request of a key, which is on the disk now: a new one, unless the key has one.
+
+        Args:
+            digest: SHA-256 (hex) of the submit, if the request is new.
+            now_s: Unix time.
+        """
+        hashed = hashlib.sha256(key.encode()).digest()
+        fresh = KeyedRequest(request_of_key(client, key, now_s), digest)
+        with self._lock:
+            self._file.execute("DELETE FROM keys WHERE at < ?", (int(now_s) - KEY_LASTS_S,))
+            self._file.execute(
+                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?, ?)", (client, hashed, *fresh, int(now_s))
+            )
+            request, kept = self._file.execute(
+                "SELECT request, digest FROM keys WHERE client = ? AND key = ?", (client, hashed)
+            ).fetchone()
+        return KeyedRequest(RequestId(request), kept)

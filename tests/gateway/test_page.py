@@ -1,0 +1,45 @@
+"""docs/gateway.md: what it types can be typed, and is answered as it says."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import httpx
+
+from tests.docs.pages import blocks, read
+from tests.gateway.conftest import bearer
+from tests.gateway.test_dies import gateway_process
+from tests.guard.stage import Stage
+from tests.servers import PATIENCE_S
+from tests.system.terminal import in_process
+
+BLOCKS = {block.language: block.text for block in blocks(read("gateway.md"))}
+ADDRESS = "http://127.0.0.1:8430"
+
+
+async def typed(command: str, address: str, **variables: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", command.replace(ADDRESS, address)),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, **variables},
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    return said.decode()
+
+
+async def test_the_page_does_what_it_says(echoing: Stage, tmp_path: Path, tokens: Path) -> None:
+    install, make, run = (line.removeprefix("$ ") for line in BLOCKS["console"].splitlines())
+    assert install == "pip install 'handoff-mesh[ui]'"
+    assert make.startswith("mesh gateway token app --note ")
+    assert run == "mesh gateway run"  # as `gateway_process` does
+    made = await asyncio.to_thread(in_process, "gateway", "token", "c1", "--tokens", tokens)
+    token = made.stdout.strip()
+    submit, follow = BLOCKS["sh"].replace("\\\n", " ").splitlines()
+    async with gateway_process(echoing, tmp_path, tokens) as (address, _):
+        request = json.loads(await typed(submit, address, TOKEN=token))["request"]
+        told = await typed(follow, address, TOKEN=token, ID=request)
+        assert '"answer":"Where is my parcel?"' in told.partition("event: ended")[2]
+        async with httpx.AsyncClient(base_url=address, headers=bearer(token), timeout=PATIENCE_S) as http:
+            wrong = await http.post("/requests", json={"text": 1})
+        assert wrong.json() == json.loads(BLOCKS["json"])
