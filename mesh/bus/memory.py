@@ -103,6 +103,20 @@ async def last_speaker(bus: Bus, client: str, conversation: str) -> MemorySpeake
     return None if found is None else codec.readable(found.data, MemorySpeaker)
 
 
+async def speakers(bus: Bus, client: str, conversation: str | None = None) -> list[MemorySpeaker]:
+    """Return what any replica has of who spoke last in one or all of a client's conversations.
+
+    Raises BusError.
+    """
+    found = every(bus, memory_of(client), subjects.speaker(client, conversation))
+    kept = [
+        codec.readable(each.data, MemorySpeaker)
+        async for each in found
+        if each.subject != subjects.folded(client)
+    ]
+    return [each for each in kept if each is not None]
+
+
 async def write_record(bus: Bus, client: str, record: MemoryRecord | MemorySpeaker) -> None:
     """Write a record, unless there is one of a later event. Idempotent.
 

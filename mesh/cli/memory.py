@@ -34,7 +34,7 @@ _MAY_LOOK = ("operator", "viewer", "client")
 @client_option
 @framed
 async def ls(where: Where, *, client: str | None, as_json: bool) -> None:
-    """List the conversations that remember anything, newest fact first."""
+    """List the conversations that remember anything, the newest first."""
     async with await where.connect(*_MAY_LOOK) as bus:
         found = await ops.memory.conversations(bus, client)
     listing(
@@ -43,6 +43,7 @@ async def ls(where: Where, *, client: str | None, as_json: bool) -> None:
             "client": lambda each: each.client,
             "conversation": lambda each: each.conversation,
             "remembers": lambda each: ", ".join(each.keys),
+            "spoke last": lambda each: each.last,
             "at": lambda each: At(each.at),
         },
         as_json=as_json,
@@ -81,7 +82,6 @@ async def forget(
     """Have a conversation forget facts. The log keeps them: requests that had them stay as they are."""
     async with await where.connect("operator", "client") as bus:
         done = await ops.memory.forget(bus, conversation, keys, client, by=by)
-    words = (
-        f"{done.client}'s conversation {done.conversation} has forgotten {counted(len(done.keys), 'fact')}"
-    )
+    what = counted(len(done.keys), "fact") + (" and who spoke last" if done.last else "")
+    words = f"{done.client}'s conversation {done.conversation} has forgotten {what}"
     report(done, words, as_json=as_json)

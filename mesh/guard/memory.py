@@ -128,7 +128,8 @@ class ConversationMemory:
         if not speaker:
             return Recalled(remembered)
         spoken = [each for each in (known, *newer) if isinstance(each, MemorySpeaker)]
-        return Recalled(remembered, last_speaker(spoken, records.entries, now, max_age_s))
+        last = last_speaker(spoken, records.entries, now, max_age_s)
+        return Recalled(remembered, None if last is None else last.agent)
 
     async def _reached_by(self, client: str) -> int:
         """Return a log sequence up to which the client's records are complete."""

@@ -118,7 +118,8 @@ class Conversations:
 
     def last(self, client: str, conversation: str, now: int, max_age_s: float) -> AgentName | None:
         """Return the agent that answered or asked last in a conversation. `now` is UTC µs."""
-        return last_speaker(self._spoken.get((client, conversation), ()), (), now, max_age_s)
+        last = last_speaker(self._spoken.get((client, conversation), ()), (), now, max_age_s)
+        return None if last is None else last.agent
 
     def note(self, event: AnyEvent, kept: FactsWithheld | None) -> None:
         """Record what an answer or a question leaves; `kept` was withheld from the client before it."""

@@ -4,20 +4,20 @@ Viewers and operators see those of every client; a client sees only its own.
 """
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.memory import is_obeyed, read_memory
+from mesh.bus.memory import is_obeyed, read_memory, speakers
 from mesh.errors import Denied, NotFound, UsageWrong
 from mesh.ops.control import order_id, order_mesh
 from mesh.ops.roster import fleet_of
-from protocol.domain.memory import MemoryEntry, current_records
+from protocol.domain.memory import MemoryEntry, current_records, last_speaker
 from protocol.wire.commands import Forget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import LONGEST_S
-from protocol.wire.records import MemoryRecord
+from protocol.wire.records import MemoryRecord, MemorySpeaker
 
 
 class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,9 @@ class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str
     keys: tuple[str, ...]
     at: int
-    """Time of its newest fact (UTC µs)."""
+    """Time of its newest fact, or of when somebody spoke last (UTC µs)."""
+    last: str = ""
+    """The agent that spoke last in it, if it remembers that."""
 
 
 class RememberedFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,16 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     conversation: str
     keys: tuple[str, ...]
+    last: str = ""
+    """The agent that spoke last, if that was forgotten, too."""
+
+
+class _Current(NamedTuple):
+    """What a client's conversations remember now."""
+
+    records: list[MemoryRecord]
+    spoken: list[MemorySpeaker]
+    """Who spoke last, by conversation."""
 
 
 async def conversations(bus: Bus, client: str | None = None) -> list[ConversationEntry]:
@@ -61,10 +73,19 @@ async def conversations(bus: Bus, client: str | None = None) -> list[Conversatio
     """
     found = []
     for name, current in (await _current(bus, client)).items():
-        for conversation in {record.conversation for record in current}:
-            own = [record for record in current if record.conversation == conversation]
-            keys, at = tuple(sorted(record.key for record in own)), max(record.at for record in own)
-            found.append(ConversationEntry(client=name, conversation=conversation, keys=keys, at=at))
+        last = {each.conversation: each for each in current.spoken}
+        for conversation in {record.conversation for record in current.records} | last.keys():
+            own = [record for record in current.records if record.conversation == conversation]
+            spoke = last.get(conversation)
+            found.append(
+                ConversationEntry(
+                    client=name,
+                    conversation=conversation,
+                    keys=tuple(sorted(record.key for record in own)),
+                    at=max([record.at for record in own] + ([] if spoke is None else [spoke.at])),
+                    last="" if spoke is None else spoke.agent,
+                )
+            )
     return sorted(found, key=lambda entry: (-entry.at, entry.client, entry.conversation))
 
 
@@ -81,7 +102,7 @@ async def facts(bus: Bus, conversation: str, client: str | None = None) -> list[
             at=record.at,
             request=record.request,
         )
-        for record in sorted(current, key=lambda record: record.key)
+        for record in sorted(current.records, key=lambda record: record.key)
     ]
 
 
@@ -93,13 +114,14 @@ async def forget(
     *,
     by: str = "",
 ) -> Forgotten:
-    """Have a conversation forget these facts, or all; return what it forgot. Requests keep their copies.
+    """Have a conversation forget these facts, or all and who spoke last. Requests keep their copies.
 
     Raises NotFound for a fact that is not remembered, UsageWrong if several clients have such a conversation
     and none is named, and as `order_mesh`.
     """
     name, current = await _one(bus, conversation, client)
-    known = {record.key for record in current}
+    known = {record.key for record in current.records}
+    last = "" if keys else "".join(each.agent for each in current.spoken)
     if missing := sorted(set(keys) - known):
         raise NotFound(f"{conversation!r} of {name} does not remember {', '.join(missing)}")
     control = Forget(id=order_id(), by=by, client=AgentName(name), conversation=conversation, keys=keys)
@@ -108,13 +130,13 @@ async def forget(
     async def forgotten() -> Forgotten | None:
         if not await is_obeyed(bus, name, conversation, bus.name, control.id):
             return None
-        return Forgotten(client=name, conversation=conversation, keys=asked)
+        return Forgotten(client=name, conversation=conversation, keys=asked, last=last)
 
     return await order_mesh(bus, control, forgotten)
 
 
-async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, list[MemoryRecord]]:
-    """Return the client of a conversation, and its records. Raises NotFound, UsageWrong."""
+async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, _Current]:
+    """Return the client of a conversation, and what it remembers. Raises NotFound, UsageWrong."""
     found = await _current(bus, client, conversation)
     if not found:
         aged = "it may have been forgotten, or be older than the fleet file lets facts be"
@@ -124,10 +146,8 @@ async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, li
     return found.popitem()
 
 
-async def _current(
-    bus: Bus, client: str | None, conversation: str | None = None
-) -> dict[str, list[MemoryRecord]]:
-    """Return the current records by client; clients without any are left out."""
+async def _current(bus: Bus, client: str | None, conversation: str | None = None) -> dict[str, _Current]:
+    """Return what is remembered now, by client; clients without anything are left out."""
     names: tuple[str, ...]
     max_age_s = LONGEST_S
     try:
@@ -142,13 +162,19 @@ async def _current(
     found = {}
     for name in names:
         by_conversation: dict[str, list[MemoryEntry]] = {}
-        for entry in (await read_memory(bus, name, conversation)).entries:
+        memory, now = await read_memory(bus, name, conversation), _now()
+        for entry in memory.entries:
             by_conversation.setdefault(entry.conversation, []).append(entry)
         current = [
-            each for known in by_conversation.values() for each in current_records(known, _now(), max_age_s)
+            each for known in by_conversation.values() for each in current_records(known, now, max_age_s)
         ]
-        if current:
-            found[name] = current
+        spoken = [
+            each
+            for each in ([] if memory.closed else await speakers(bus, name, conversation))
+            if last_speaker([each], by_conversation.get(each.conversation, ()), now, max_age_s) is not None
+        ]
+        if current or spoken:
+            found[name] = _Current(current, spoken)
     return found
 
 

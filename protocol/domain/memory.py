@@ -20,7 +20,6 @@ from protocol.wire.commands import Submit
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted, RequestOpened, TurnSuspended
 from protocol.wire.handoff import TEXT_FACT, Fact, Refusal, Rule
-from protocol.wire.ids import AgentName
 from protocol.wire.moves import Complete
 from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord, MemorySpeaker, memory_limit
 
@@ -88,7 +87,7 @@ def recalled(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> tupl
 
 def last_speaker(
     spoken: Iterable[MemorySpeaker], entries: Iterable[MemoryEntry], now: int, max_age_s: float
-) -> AgentName | None:
+) -> MemorySpeaker | None:
     """Return who spoke last in a conversation; None if nobody did, or if it was forgotten or is too old.
 
     Args:
@@ -98,7 +97,7 @@ def last_speaker(
     if newest is None or newest.at < now - int(max_age_s * 1e6):
         return None
     until = (each.seq for each in entries if isinstance(each, MemoryForgotten) and not each.keys)
-    return newest.agent if newest.seq > max(until, default=-1) else None
+    return newest if newest.seq > max(until, default=-1) else None
 
 
 def current_records(entries: Iterable[MemoryEntry], now: int, max_age_s: float) -> list[MemoryRecord]:

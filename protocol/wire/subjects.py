@@ -191,9 +191,10 @@ def forgotten(client: str, conversation: str, sender: str, order: str) -> str:
     return f"mesh.mem.{_token(client)}.{_part('conversation', conversation)}.{mark}"
 
 
-def speaker(client: str, conversation: str) -> str:
-    """The agent that spoke last in a client's conversation."""
-    return f"mesh.mem.{_token(client)}.{NOBODY}.{_part('conversation', conversation)}"
+def speaker(client: str, conversation: str | None) -> str:
+    """The agent that spoke last in a client's conversation; None matches all, and what `folded` returns."""
+    token = "*" if conversation is None else _part("conversation", conversation)
+    return f"mesh.mem.{_token(client)}.{NOBODY}.{token}"
 
 
 def folded(client: str) -> str:

@@ -4,6 +4,7 @@ import shlex
 
 from mesh.bus.memory import read_memory
 from mesh.cli.exits import Exit
+from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Fact
 from protocol.wire.moves import Complete
 from protocol.wire.records import MemoryRecord
@@ -38,7 +39,7 @@ async def test_it_is_listed_shown_and_forgotten(office: Office, stage: Stage) ->
     for who in ("op", "audit", "c1"):
         listed = await office.mesh("memory", "ls", "--json", who=who)
         mine = next(each for each in listed.json if each["conversation"] == "a talk")
-        assert (mine["client"], mine["keys"]) == ("c1", ["name", "order"])
+        assert (mine["client"], mine["keys"], mine["last"]) == ("c1", ["name", "order"], "a")
         shown = await office.mesh("memory", "show", "a talk", "--json", who=who)
         assert [(each["key"], each["value"], each["labels"], each["request"]) for each in shown.json] == [
             ("name", "Ada", ["pii"], request),
@@ -48,10 +49,33 @@ async def test_it_is_listed_shown_and_forgotten(office: Office, stage: Stage) ->
     assert (done.status, done.out) == (Exit.DONE, "c1's conversation a talk has forgotten 1 fact\n"), done
     assert "order" not in (await office.mesh("memory", "show", "a talk")).out
     done = await office.mesh("memory", "forget", "a talk", "--json", who="c1")
-    assert done.json == {"client": "c1", "conversation": "a talk", "keys": ["name"]}
+    assert done.json == {"client": "c1", "conversation": "a talk", "keys": ["name"], "last": "a"}
     gone = await office.mesh("memory", "show", "a talk")
     assert gone.status == Exit.FAILED, gone
     assert "older than the fleet file lets facts be" in gone.err
+
+
+async def test_who_spoke_last_is_listed_and_forgotten_without_facts(office: Office, stage: Stage) -> None:
+    client, a = await stage.client("c1"), await stage.actor("a")
+    request = await client.submit("hello", conversation="just talk", continue_with="last")
+    await a.propose(request, await a.work(request), Complete(answer="done"))
+    await client.wait(request, timeout_s=PATIENCE_S)
+
+    async def listed() -> list[tuple[str, list[str], str]]:
+        found = (await office.mesh("memory", "ls", "--json", who="c1")).json
+        return [(each["conversation"], each["keys"], each["last"]) for each in found]
+
+    async def is_listed() -> bool:
+        return ("just talk", [], "a") in await listed()
+
+    await eventually(is_listed, PATIENCE_S)
+    shown = await office.mesh("memory", "show", "just talk", "--json", who="audit")
+    assert (shown.status, shown.json) == (Exit.DONE, [])
+    done = await office.mesh("memory", "forget", "just talk")
+    assert done.out == "c1's conversation just talk has forgotten 0 facts and who spoke last\n"
+    assert ("just talk", [], "a") not in await listed()
+    again = await client.submit("hello", conversation="just talk", continue_with="last")
+    assert (await stage.reached(again, RequestOpened)).continued is None
 
 
 async def test_the_commands_of_the_page_list_show_and_forget(office: Office, stage: Stage) -> None:

@@ -246,12 +246,13 @@ def test_an_order_to_forget_covers_what_was_said_before_it_and_age_forgets_too()
     def forget(seq: int, *keys: str) -> MemoryForgotten:
         return MemoryForgotten(conversation="c", keys=keys, seq=seq, at=0, control="x")
 
-    spoken = [spoke("b", 7), spoke("a", 5)]
-    assert last_speaker(spoken, [], 0, 1.0) == "b"
-    assert last_speaker(spoken, [forget(6)], 0, 1.0) == "b"
+    newest = spoke("b", 7)
+    spoken = [newest, spoke("a", 5)]
+    assert last_speaker(spoken, [], 0, 1.0) == newest
+    assert last_speaker(spoken, [forget(6)], 0, 1.0) == newest
     assert last_speaker(spoken, [forget(7)], 0, 1.0) is None
-    assert last_speaker(spoken, [forget(7, "k")], 0, 1.0) == "b"
-    assert last_speaker(spoken, [], 7 + 1_000_000, 1.0) == "b"
+    assert last_speaker(spoken, [forget(7, "k")], 0, 1.0) == newest
+    assert last_speaker(spoken, [], 7 + 1_000_000, 1.0) == newest
     assert last_speaker(spoken, [], 8 + 1_000_000, 1.0) is None
     assert last_speaker([], [], 0, 1.0) is None
 
