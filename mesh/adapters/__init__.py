@@ -8,7 +8,7 @@ Each SDK has a module and an extra of its own; this one loads none of them. `cur
 `idempotency_key` are for the existing agent's own code, its tools and instructions.
 """
 
-from mesh.adapters._round import SdkNotInstalled, current_turn
-from mesh.adapters._tool import idempotency_key
+from mesh.adapters._round import SdkNotInstalled
+from mesh.adapters._tool import current_turn, idempotency_key
 
 __all__ = ["SdkNotInstalled", "current_turn", "idempotency_key"]

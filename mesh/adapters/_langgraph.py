@@ -35,6 +35,13 @@ _warned: set[str] = set()
 """Agents that were warned of."""
 
 
+def require_graph(graph: Any) -> None:
+    """Raise TypeError for what is no compiled graph."""
+    if not isinstance(graph, Pregel):
+        hint = ": compile it" if hasattr(graph, "compile") else ""
+        raise TypeError(f"a compiled graph of LangGraph is wanted, not a {type(graph).__name__}{hint}")
+
+
 async def run(
     graph: Pregel[Any, Any, Any, Any],
     offered_in: frozenset[str],
@@ -73,6 +80,8 @@ async def run(
                 )
             _warn_of_unknown(round_, found.tools)
             why = await round_.outcome_of(round_.answered((answer or _answer)(state)))
+            if not isinstance(state, Mapping) or "messages" not in state:
+                raise Permanent(f"the answer was refused, and this graph has no messages to say so: {why}")
             # An earlier round's answer was refused: the model reads why.
             asked = {"messages": [{"role": "user", "content": why}]}
 

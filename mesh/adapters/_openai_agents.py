@@ -50,7 +50,7 @@ _LOCAL = frozenset({"ApplyPatchTool", "ComputerTool", "CustomTool", "LocalShellT
 def require_usable(agent: Any) -> None:
     """Raise ToolsUnusable for a tool whose calls cannot be steps, TypeError for what is no agent."""
     if not isinstance(agent, sdk.Agent):
-        raise TypeError(f"an agent of the OpenAI Agents SDK is wanted, not {type(agent).__name__}")
+        raise TypeError(f"an agent of the OpenAI Agents SDK is wanted, not a {type(agent).__name__}")
     for each in _reachable(agent)[0]:
         for tool in each.tools:
             if any(kind.__name__ in _LOCAL for kind in type(tool).__mro__) and _is_here(tool):

@@ -20,6 +20,7 @@ from pydantic_ai import (
     WrapperToolset,
 )
 from pydantic_ai import Agent as ForeignAgent
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import (
     ApprovalRequired,
@@ -80,6 +81,12 @@ _HELD = ("external", "unapproved")
 """Kinds of tools that its SDK would end the run for."""
 _ADDED = frozenset({"timestamp", "run_id", "conversation_id"})
 """Fields of messages that differ from run to run, and that no model reads."""
+
+
+def require_agent(agent: Any) -> None:
+    """Raise TypeError for what is no agent."""
+    if not isinstance(agent, AbstractAgent):
+        raise TypeError(f"an agent of Pydantic AI is wanted, not a {type(agent).__name__}")
 
 
 async def run(

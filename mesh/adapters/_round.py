@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, get_args
@@ -19,13 +18,13 @@ from typing import Any, get_args
 import msgspec
 
 from mesh.adapters._order import CallOrder
-from mesh.adapters._tool import ForeignTool, foreign_tool
+from mesh.adapters._tool import ForeignTool, foreign_tool, reading
 from mesh.agent._rounds import Returned, answers, can_be_of
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.errors import ToolsUnusable, TurnError
 from mesh.agent.hooks import Hooks
 from mesh.agent.tools import Approver, Effect
-from mesh.agent.turn import Turn
+from mesh.agent.turn import ToolTurn, Turn
 from mesh.errors import MeshError
 from mesh.model.edges import Edge, edges_of, set_up
 from mesh.model.loop import replied
@@ -37,8 +36,6 @@ from mesh.model.transcript import is_transcript
 from protocol.wire.event_parts import RoundOutcome
 from protocol.wire.handoff import TEXT_FACT
 from protocol.wire.moves import Move
-
-_turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
 MOVES = frozenset({ASK, ESCALATE, HAND_BACK, GIVE_UP})
 """Moves that an existing agent's model is offered if `moves` names them."""
@@ -57,19 +54,6 @@ def from_extra(extra: str, *packages: str) -> Iterator[None]:
         if (missing.name or "").partition(".")[0] not in packages:
             raise
         raise SdkNotInstalled(f"this adapter needs its SDK: install handoff-mesh[{extra}]") from missing
-
-
-def current_turn() -> Turn:
-    """Return the turn that an existing agent works on, for its tools and instructions.
-
-    A tool only reads it: the call of a tool is one step, and takes none of its own.
-
-    Raises RuntimeError outside of a turn.
-    """
-    turn = _turn.get()
-    if turn is None:
-        raise RuntimeError("there is no turn: this code runs outside of a mesh agent")
-    return turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +82,9 @@ class Adaptation:
         if unknown := sorted({*self.moves} - MOVES):
             raise ValueError(f"no such moves: {', '.join(unknown)}; there are {', '.join(sorted(MOVES))}")
         for tool, effect in self.effects.items():
-            # made for its checks: an effect of another name, and one that cannot be reconciled
-            if effect not in ("idempotent", "reconcilable", "once"):
-                raise ValueError(
-                    f"no such effect of {tool}: {effect!r}; one of idempotent, reconcilable, once"
-                )
+            if effect not in get_args(Effect):
+                known = ", ".join(get_args(Effect))
+                raise ValueError(f"no such effect of {tool}: {effect!r}; one of {known}")
             if (effect == "reconcilable") != (tool in self.reconcile):
                 raise ValueError(f"{tool}: a reconcilable effect, and no other, has a `reconcile`")
         if unknown := sorted({*self.reconcile} - {*self.effects}):
@@ -310,9 +292,8 @@ def adapted(
 
 
 async def _handle(how: Adaptation, run: Run, turn: Turn) -> Move:
-    token = _turn.set(turn)
-    try:
-        round_ = await AdaptedRound.begin(turn, how)
+    round_ = await AdaptedRound.begin(turn, how)
+    with reading(ToolTurn(turn.execution, {})):
         try:
             return await run(round_)
         except BaseException as error:
@@ -322,8 +303,6 @@ async def _handle(how: Adaptation, run: Run, turn: Turn) -> Move:
             if round_.made is not None:
                 return round_.made
             raise _own(error) from error.__cause__
-    finally:
-        _turn.reset(token)
 
 
 def _own(error: BaseException) -> BaseException:

@@ -1,13 +1,39 @@
 """A tool of another SDK as a step: the SDK has checked its arguments, and runs it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from mesh.agent.errors import ToolError
 from mesh.agent.tools import Approver, Effect, Tool
+from mesh.agent.turn import Turn
 
 _key: ContextVar[str] = ContextVar("idempotency_key", default="")
+_turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
+
+
+def current_turn() -> Turn:
+    """Return the turn that an existing agent works on, for its tools and instructions. It only reads.
+
+    What a tool with an effect reads of the facts counts in the effect's key.
+
+    Raises RuntimeError outside of a turn.
+    """
+    turn = _turn.get()
+    if turn is None:
+        raise RuntimeError("there is no turn: this code runs outside of a mesh agent")
+    return turn
+
+
+@contextmanager
+def reading(turn: Turn) -> Iterator[None]:
+    """Within this block, let `current_turn` return a turn."""
+    token = _turn.set(turn)
+    try:
+        yield
+    finally:
+        _turn.reset(token)
 
 
 def idempotency_key() -> str:
@@ -53,10 +79,11 @@ def foreign_tool(
         run: runs the tool in its SDK; what it returns has to be JSON.
     """
 
-    async def call(idempotency_key: str = "", **_: Any) -> Any:
+    async def call(turn: Turn, idempotency_key: str = "", **_: Any) -> Any:
         token = _key.set(idempotency_key)
         try:
-            return await run()
+            with reading(turn):
+                return await run()
         finally:
             _key.reset(token)
 

@@ -65,10 +65,12 @@ def mesh_agent(
         version: of the code; a journaled turn is bound to it.
         hooks: functions of ours that watch its rounds.
 
-    Raises ValueError for a name, an effect or a move that cannot be one, and SdkNotInstalled.
+    Raises ValueError for a name, an effect or a move that cannot be one, SdkNotInstalled, and TypeError for
+    what is no compiled graph.
     """
     with from_extra("langgraph", "langgraph", "langchain_core"):
-        from mesh.adapters._langgraph import run
+        from mesh.adapters._langgraph import require_graph, run
+    require_graph(graph)
     how = Adaptation(
         effects=effects or {},
         reconcile=reconcile or {},

@@ -56,10 +56,12 @@ def mesh_agent(
         version: of the code; a journaled turn is bound to it.
         hooks: functions of ours that watch its rounds.
 
-    Raises ValueError for a name, an effect or a move that cannot be one, and SdkNotInstalled.
+    Raises ValueError for a name, an effect or a move that cannot be one, SdkNotInstalled, and TypeError for
+    what is no agent.
     """
     with from_extra("pydantic-ai", "pydantic_ai"):
-        from mesh.adapters._pydantic_ai import run
+        from mesh.adapters._pydantic_ai import require_agent, run
+    require_agent(agent)
     how = Adaptation(
         effects=effects or {},
         reconcile=reconcile or {},

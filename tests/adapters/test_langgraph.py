@@ -389,6 +389,22 @@ async def test_a_breakpoint_says_nothing_that_could_be_asked() -> None:
 # --- what a turn may do ---------------------------------------------------------------------------
 
 
+def test_what_is_no_compiled_graph_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="not a StateGraph: compile it"):
+        mesh_agent("a", StateGraph(MessagesState))  # type: ignore[arg-type]
+
+
+async def test_an_answer_that_is_refused_needs_messages_to_say_so() -> None:
+    class Order(TypedDict):
+        said: str
+
+    made = mesh_agent("a", node(lambda _: {"said": "Yes."}, Order), prompt=lambda _: {"said": ""})
+    journal = MemorySteps()
+    move = await made(turn(agent="a", steps=journal))
+    with pytest.raises(Permanent, match="size refused complete"):
+        await made(turn(agent="a", steps=journal, refused=[(move, "size")]))
+
+
 async def test_a_tool_that_the_turn_may_not_call_is_not_offered() -> None:
     @tool
     def refund() -> str:

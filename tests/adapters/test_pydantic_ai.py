@@ -209,6 +209,32 @@ async def test_tools_and_instructions_see_the_turn() -> None:
     assert script.asked[0][0].instructions == "The customer is Ada."  # type: ignore[union-attr]
 
 
+async def test_the_turn_of_a_tool_only_reads() -> None:
+    async def find() -> str:
+        await current_turn().remark("found")
+        return "found"
+
+    with pytest.raises(RuntimeError, match="a tool is a step itself"):
+        await mesh_agent("a", Agent(Script(("find", {})).model, tools=[find]))(turn())
+
+
+@pytest.mark.parametrize(("changed", "times"), [("customer", 2), ("mood", 1)])
+async def test_what_an_effect_reads_of_the_facts_counts_in_its_key(changed: str, times: int) -> None:
+    paid, journal = list[str](), MemorySteps()
+
+    def pay() -> str:
+        paid.append(current_turn().facts["customer"])
+        return "paid"
+
+    existing = Agent(Script(("pay", {}), "Done.", "Done.").model, tools=[pay])
+    made = mesh_agent("a", existing, effects={"pay": "once"}, prompt=lambda _: "Pay.")
+    facts = {"customer": "Ada", "mood": "good"}
+    move = await made(turn(agent="a", facts=facts, steps=journal))
+    facts[changed] = "another"
+    await made(turn(agent="a", facts=facts, steps=journal, refused=[(move, "labels")]))
+    assert len(paid) == times
+
+
 async def test_the_agent_is_asked_the_words_and_the_facts() -> None:
     script = Script("Done.", "Done.")
     given = turn(summary="Refund it.", facts={"order": 7}, move="transfer")
@@ -357,6 +383,11 @@ async def test_an_effect_of_a_tool_that_does_not_exist_stops_the_agent() -> None
 def test_what_cannot_be_meant_is_refused_at_once(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         mesh_agent("a", Agent(TestModel()), **wrong)
+
+
+def test_what_is_no_agent_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="not a FunctionModel"):
+        mesh_agent("a", Script().model)  # type: ignore[arg-type]
 
 
 async def test_a_tool_that_the_turn_may_not_call_is_not_offered() -> None:
