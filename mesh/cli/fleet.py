@@ -75,7 +75,7 @@ async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json:
 @click.option(
     "--for",
     "target",
-    type=click.Choice(("compose",)),
+    type=click.Choice(("compose", "systemd", "kubernetes")),
     help="With --out: also write the files of a deployment.",
 )
 @click.option(
@@ -109,7 +109,7 @@ async def setup(
     policies, as the admin. A second run changes nothing.
 
     With --for it also writes what runs the mesh: configurations of the servers, certificates, and a compose
-    file. A file that you edited is kept, and the new text goes beside
+    file, systemd units or Kubernetes manifests. A file that you edited is kept, and the new text goes beside
     it. An agent whose public key is in the fleet file runs elsewhere, so it is left out.
 
     An agent that the file no longer has loses its work at once: people get its open requests. They are
@@ -201,13 +201,15 @@ def _deployment(fleet: FleetFile, file: Path, target: str, nodes: int, tls: str 
 def _write_deployment(deployment: Deployment, out: Path, dry_run: bool) -> list[Change]:
     """Write the files of a deployment, and its certificates; say what was edited, and what is missing."""
 
-    changes, edited = update(out, deployment.target, files_of(deployment), dry_run=dry_run)
+    accounts = out / ACCOUNTS
+    files = files_of(deployment, accounts.read_text() if accounts.exists() else "")
+    changes, edited = update(out, deployment.target, files, dry_run=dry_run)
     hosts = certificate_hosts(deployment) if deployment.is_secured else {}
     if deployment.tls is Tls.DEV:
         changes += certify(out / TLS, hosts, dry_run=dry_run)
     elif deployment.tls is Tls.FILES:
-        files = [CA, *(f"{name}{end}" for name in hosts for end in (".pem", "-key.pem"))]
-        for path in (out / TLS / name for name in files):
+        own = [CA, *(f"{name}{end}" for name in hosts for end in (".pem", "-key.pem"))]
+        for path in (out / TLS / name for name in own):
             if not path.is_file():
                 note(f"put your own file at {path}")
     for path in edited:

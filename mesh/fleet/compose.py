@@ -6,7 +6,6 @@ from mesh.fleet.deployment import (
     PORT,
     TLS,
     Deployment,
-    DeploymentImpossible,
     fill,
     key,
     slug,
@@ -30,11 +29,6 @@ def compose_files(deployment: Deployment) -> dict[str, str]:
 
 def _compose(deployment: Deployment) -> str:
     nodes, modules = deployment.node_names, deployment.modules
-    for name in modules:
-        if name in (*nodes, "setup", "mesh"):
-            raise DeploymentImpossible(
-                f"{deployment.source}: agents.{name}: a service or a file here has that name; rename it"
-            )
     bus = _bus_environment(deployment)
     tls_secrets = "".join(f", {string(name)}" for name in _tls_files(deployment))
     shared = {"bus": bus, "tls_secrets": tls_secrets}

@@ -95,6 +95,11 @@ class Deployment(NamedTuple):
 
     def check(self) -> None:
         """Raise DeploymentImpossible for settings that do not go together."""
+        for name in self.modules:
+            if name in (*self.node_names, "setup", "mesh"):
+                raise DeploymentImpossible(
+                    f"{self.source}: agents.{name}: a service or a file here has that name; rename it"
+                )
         replicas = self.file.log.replicas
         if replicas > self.nodes:
             raise DeploymentImpossible(

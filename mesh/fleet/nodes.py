@@ -10,6 +10,7 @@ from mesh.fleet.deployment import CA, CLIENT, PORT, Deployment, Target
 from mesh.fleet.setup import ACCOUNTS
 
 CLUSTER_PORT = 6222
+MOST_NODES = 5
 MONITOR = "127.0.0.1:8222"
 
 
@@ -67,6 +68,9 @@ def _tls_block(node: str, place: NodePlace) -> list[str]:
 
 def certificate_hosts(deployment: Deployment) -> dict[str, Sequence[str]]:
     """Return the certificates that a deployment needs: of each, the names that it is for."""
-    if deployment.target is Target.KUBERNETES:
-        return {"nats": ("nats", "nats-headless", "*.nats-headless", "localhost", "127.0.0.1"), CLIENT: ()}
-    return {name: (name, "localhost", "127.0.0.1") for name in deployment.node_names} | {CLIENT: ()}
+    here = ("localhost", "127.0.0.1")
+    nodes: dict[str, Sequence[str]] = {name: (name, *here) for name in deployment.node_names}
+    if deployment.target is Target.KUBERNETES or deployment.nodes == 1:
+        pods = (f"nats-{n}.nats-headless" for n in range(MOST_NODES))
+        nodes = {"nats": ("nats", *pods, *here)}
+    return nodes | {CLIENT: ()}

@@ -184,7 +184,7 @@ def units(tmp_path: Path) -> Path:
     program = tmp_path / "mesh"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    for unit in UNITS.glob("*.service"):
+    for unit in UNITS.glob("mesh-[ag]*.service"):
         text = unit.read_text()
         assert INSTALLED in text
         (tmp_path / unit.name).write_text(text.replace(INSTALLED, str(program)))
@@ -204,7 +204,7 @@ def test_systemd_finds_a_directive_that_it_does_not_know(units: Path) -> None:
     assert "TimeoutStopSecs" in complaints(verified(broken))
 
 
-@pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", sorted(UNITS.glob("mesh-[ag]*.service")), ids=lambda unit: unit.name)
 def test_a_unit_drains_for_90_seconds_and_always_comes_back(unit: Path) -> None:
     lines = unit.read_text().splitlines()
     assert {"TimeoutStopSec=90", "Restart=always", "DynamicUser=yes", "StartLimitIntervalSec=0"} <= set(lines)

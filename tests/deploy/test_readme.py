@@ -3,17 +3,23 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
+from mesh.cli.exits import Exit
 from tests.certificates import Authority
 from tests.deploy.validator import DEPLOY, complaints, compose, run
 from tests.docs.pages import Block, blocks
 from tests.servers import PATIENCE_S, ROOT
+from tests.system.terminal import Folder
 
 BLOCKS = {each.kind: each for each in blocks((DEPLOY / "README.md").read_text())}
 SAID = '#!/bin/sh\necho "${0##*/} $*" >> "$SAID"\n'
-PYTHON = SAID + 'mkdir -p "$3/bin" && for name in pip mesh; do cp "${0%/*}/mesh" "$3/bin/$name"; done\n'
+PYTHON = (
+    SAID
+    + 'mkdir -p "$3/bin" && for name in pip mesh nats-server; do cp "${0%/*}/mesh" "$3/bin/$name"; done\n'
+)
 FOREIGN = ("docker", "groupadd", "mesh", "systemctl")
 """Programs that are only noted: they need a daemon, or root. How `mesh` is typed is tried for every page."""
 
@@ -32,21 +38,25 @@ def played(block: Block, folder: Path) -> list[list[str]]:
     (folder / "opt").mkdir()
     checkout = folder / "checkout"
     checkout.mkdir()
-    for name in ("agents", "deploy"):
-        (checkout / name).symlink_to(ROOT / name)
-    script = re.sub(r"(?<=\s)/(opt|etc|var)/", rf"{folder}/\1/", block.text).replace(" -g mesh-data", "")
+    (checkout / "agents").symlink_to(ROOT / "agents")
+    shutil.copytree(DEPLOY, checkout / "deploy", ignore=shutil.ignore_patterns("keys", "fleet", "tls"))
+    files = ("--file", "agents/support", "--out", "deploy", "--for", "systemd")
+    assert Folder(checkout).mesh("setup", *files).status == Exit.DONE
+    install = checkout / "deploy/systemd/install.sh"
+    assert " -g mesh-data" in install.read_text()
+    install.write_text(install.read_text().replace(" -g mesh-data", ""))  # only root could give it away
+    script = re.sub(r"(?<=[\s=])/(opt|etc|var)/", rf"{folder}/\1/", block.text)
     assert not re.search(rf"(?<!{re.escape(str(folder))})/(opt|etc|var)/", script), "it would write there"
     said = folder / "said"
-    env = f"{folder}/.env"
     done = subprocess.run(
         [
             "bash",
             "-eu",
             "-c",
-            script.replace("mkdir -p data", f"mkdir -p {folder}/data").replace("deploy/.env", env),
+            script,
         ],
         cwd=checkout,
-        env={"PATH": f"{programs}:{os.environ['PATH']}", "SAID": str(said)},
+        env={"PATH": f"{programs}:{os.environ['PATH']}", "SAID": str(said), "DESTDIR": str(folder)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -72,7 +82,7 @@ def test_the_script_for_compose_names_services_that_are_there(tmp_path: Path) ->
 
 def test_the_script_for_digests_names_the_images_that_are_used(tmp_path: Path) -> None:
     asked = [words[-3] for words in played(BLOCKS["digests"], tmp_path) if words[0] == "docker"]
-    written = (tmp_path / ".env").read_text().split()
+    written = (tmp_path / "checkout/deploy/.env").read_text().split()
     assert [line.partition("=")[2].partition("@")[0] for line in written] == asked
     texts = "".join((DEPLOY / f"compose{kind}.yaml").read_text() for kind in ("", ".override"))
     for line in written:
@@ -85,9 +95,10 @@ def test_the_script_for_systemd_lays_out_what_the_units_look_for(tmp_path: Path)
     installed = [words[1:] for words in noted if words[0] == "pip"]
     assert installed[0][-2:] == ["-r", "deploy/requirements.txt"]
     assert installed[1][-1] == "."
-    made = {path.name for path in (tmp_path / "etc/systemd/system").iterdir()}
+    made = {path.name for path in (tmp_path / "etc/systemd/system").glob("*.service")}
     assert made == {path.name for path in (DEPLOY / "systemd").glob("*.service")}
-    for unit in (tmp_path / "etc/systemd/system").iterdir():
+    assert {"mesh-nats@.service", "mesh-guard.service"} < made
+    for unit in (tmp_path / "etc/systemd/system").glob("mesh-[ag]*.service"):
         needed = re.findall(
             r"(?:ExecStart|WorkingDirectory|EnvironmentFile|PYTHONPATH)=(/\S+)", unit.read_text()
         )
@@ -99,12 +110,18 @@ def test_the_script_for_systemd_lays_out_what_the_units_look_for(tmp_path: Path)
         assert (tmp_path / keys[1:]).parent.stat().st_mode & 0o777 == 0o700
         for shared in re.findall(r"ReadWritePaths=-/(\S+)", unit.read_text()):
             assert (tmp_path / shared).stat().st_mode & 0o7777 == 0o2770
-    reload, enable = ([*words[1:]] for words in noted if words[0] == "systemctl")
+    reload, *enabled = ([*words[1:]] for words in noted if words[0] == "systemctl")
     assert reload == ["daemon-reload"]
-    for name in enable[2:]:
+    set_up = [words for words in noted if words[:2] == ["mesh", "setup"]]
+    assert set_up[0][2:] == ["--file", "agents/support", "--out", "deploy", "--for", "systemd"]
+    assert set_up[1][2:] == ["--file", "agents/support", "--url", "nats://127.0.0.1:4222"]
+    assert noted.index(set_up[1]) > noted.index(["systemctl", *enabled[0]])
+    for name in (name for words in enabled for name in words[2:]):
         unit_name, at, agent = name.partition("@")
         assert f"{unit_name}{at}.service" in made
-        assert not agent or (tmp_path / f"opt/handoff-mesh/src/agents/support/{agent}.py").exists(), agent
+        assert (
+            agent in ("", "nats") or (tmp_path / f"opt/handoff-mesh/src/agents/support/{agent}.py").exists()
+        ), agent
 
 
 def test_the_server_takes_the_block_of_tls(tmp_path: Path) -> None:
