@@ -12,6 +12,8 @@ from tests.servers import ROOT
 NAMED = {
     "mesh/model/vendors/__init__.py": "the vendor of an agent that names none, and its models",
     "mesh/model/__init__.py": "lists the class that an author of agents makes for a server of their own",
+    "mesh/adapters/openai_agents.py": "an adapter is named after its SDK, which is an agents' framework",
+    "mesh/adapters/_openai_agents.py": "as above",
     "mesh/local/project.py": "`openai-agents` is a package, which has an import name that is ours otherwise",
     "mesh/local/template/README.md": "the starter says how its reader asks a real model",
     "mesh/local/template/pyproject.toml": "and installs that vendor's SDK",
