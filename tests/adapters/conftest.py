@@ -14,7 +14,7 @@ _INSTALLED = {each.metadata["Name"] for each in distributions()}
 collect_ignore_glob = [
     pattern
     for package, patterns in {
-        "openai-agents": ("test_openai*",),
+        "openai-agents": ("test_openai*", "test_page.py"),
         "pydantic-ai-slim": ("test_pydantic_ai*", "test_page.py"),
     }.items()
     for pattern in patterns

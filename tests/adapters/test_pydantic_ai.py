@@ -22,8 +22,10 @@ from pydantic_ai import (
     ToolReturn,
     UsageLimits,
 )
+from pydantic_ai.capabilities import ModelFallback
 from pydantic_ai.exceptions import ModelHTTPError, ModelRateLimitError, ModelRequestRejectedError
 from pydantic_ai.messages import ToolReturnPart, UserPromptPart
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
@@ -35,7 +37,8 @@ from mesh.agent._telemetry import LiveOutput
 from mesh.agent.errors import EffectUnknown, ToolsUnusable
 from mesh.agent.hooks import Hooks
 from mesh.model.loop import ModelGaveUp
-from mesh.model.vendor import ModelRefused, ModelThrottled
+from mesh.model.vendor import ModelRefused
+from mesh.model.vendor import ModelRetry as AskAgain
 from mesh.replay.code import Replayer
 from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
 from protocol.wire.moves import Complete, Deliver, Transfer
@@ -472,7 +475,7 @@ async def test_a_throttled_model_is_asked_again_in_the_same_round() -> None:
     [
         (ModelRequestRejectedError("m", "bad request"), ModelRefused),
         (ModelHTTPError(401, "m"), ModelRefused),
-        (ModelHTTPError(503, "m"), ModelThrottled.__bases__[0]),
+        (ModelHTTPError(503, "m"), AskAgain),
     ],
 )
 async def test_an_error_of_the_model_says_whether_trying_again_helps(
@@ -480,6 +483,18 @@ async def test_an_error_of_the_model_says_whether_trying_again_helps(
 ) -> None:
     with pytest.raises(kind):
         await mesh_agent("a", Agent(Script(error).model))(turn())
+
+
+async def test_a_fallback_in_a_model_is_one_step_and_one_in_a_capability_leaves_it_to_the_guard() -> None:
+    first, second = Script(ModelHTTPError(503, "m")), Script("Done.")
+    given = turn()
+    await mesh_agent("a", Agent(FallbackModel(first.model, second.model)), live=False)(given)
+    assert given.execution.report.usage.model_calls == 1
+    first, second = Script(ModelHTTPError(503, "m")), Script("Done.")
+    existing = Agent(first.model, capabilities=[ModelFallback(second.model)])
+    with pytest.raises(AskAgain):
+        await mesh_agent("a", existing)(turn())
+    assert second.asked == []
 
 
 async def test_a_limit_of_the_sdks_own_ends_the_turn_for_good() -> None:

@@ -83,6 +83,11 @@ def test_the_image_has_no_other_sdk_of_agents() -> None:
     assert not sdks & pins(IMAGE).keys()
 
 
+def test_the_image_is_made_with_every_other_extra() -> None:
+    _, _, rest = (ROOT / "Makefile").read_text().replace("\\\n", "").partition("\nIMAGE := ")
+    assert set(re.findall(r"--extra (\S+)", rest.partition("\n")[0])) == set(IN_IMAGE)
+
+
 def test_the_demo_takes_no_tools() -> None:
     tools = {
         canonicalize_name(Requirement(text).name)
