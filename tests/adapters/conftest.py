@@ -1,25 +1,12 @@
 """One stage for each SDK: its mesh and its process last as long as the module."""
 
 from collections.abc import AsyncIterator
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from tests.adapters.stage import Stage, staged
-
-# An environment without the extras can run the rest of the suite; `make test` has all of them.
-_INSTALLED = {each.metadata["Name"] for each in distributions()}
-collect_ignore_glob = [
-    pattern
-    for package, patterns in {
-        "openai-agents": ("test_openai*", "test_page.py"),
-        "pydantic-ai-slim": ("test_pydantic_ai*", "test_page.py"),
-    }.items()
-    for pattern in patterns
-    if package not in _INSTALLED
-]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
