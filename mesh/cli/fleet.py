@@ -126,10 +126,12 @@ async def setup(
     if held and not dry_run and not yes and not await agreed("go on", "to take their work from them"):
         note("nothing was changed")
         raise Leave(Exit.FAILED)
+    edited: list[Path] = []
     deployment = None if target is None else _deployment(fleet, file, target, int(nodes), tls)
     changes = [] if out is None else _write(fleet, out, dry_run)
     if out is not None and deployment is not None:
-        changes += _write_deployment(deployment, out, dry_run)
+        written, edited = _write_deployment(deployment, out, dry_run)
+        changes += written
     _list_changes(changes, as_json)
     if is_alone:
         note("no bus is named, so nothing was applied")
@@ -143,7 +145,12 @@ async def setup(
                 say(f"the bus at {url} is up to date with {fleet.name}")
     if as_json:
         made = [change._asdict() for change in changes]
-        emit({"dry_run": dry_run, "bus": url, "changes": made, "held": [each._asdict() for each in held]})
+        listed = {
+            "changes": made,
+            "edited": [str(path) for path in edited],
+            "held": [each._asdict() for each in held],
+        }
+        emit({"dry_run": dry_run, "bus": url, **listed})
 
 
 def _list_changes(changes: list[Change], as_json: bool) -> None:
@@ -198,8 +205,11 @@ def _deployment(fleet: FleetFile, file: Path, target: str, nodes: int, tls: str 
     return deployment
 
 
-def _write_deployment(deployment: Deployment, out: Path, dry_run: bool) -> list[Change]:
-    """Write the files of a deployment, and its certificates; say what was edited, and what is missing."""
+def _write_deployment(deployment: Deployment, out: Path, dry_run: bool) -> tuple[list[Change], list[Path]]:
+    """Write the files of a deployment, and its certificates; say what was edited, and what is missing.
+
+    Return the changes, and the files that were edited.
+    """
 
     accounts = out / ACCOUNTS
     files = files_of(deployment, accounts.read_text() if accounts.exists() else "")
@@ -220,7 +230,7 @@ def _write_deployment(deployment: Deployment, out: Path, dry_run: bool) -> list[
             f"{deployment.source}: log.replicas is {replicas}: with {deployment.nodes} nodes say "
             f"{min(deployment.nodes, 3)}, or a lost disk loses the log"
         )
-    return changes
+    return changes, edited
 
 
 async def _apply(

@@ -91,6 +91,9 @@ class Deployment(NamedTuple):
             raise DeploymentImpossible(
                 f"{self.source}: {', '.join(missing)}: add `module`, the code that is to run"
             )
+        for name, each in here.items():
+            if not str(each.module).isprintable():
+                raise DeploymentImpossible(f"{self.source}: agents.{name}.module: it has control characters")
         return {name: str(each.module) for name, each in here.items()}
 
     def check(self) -> None:

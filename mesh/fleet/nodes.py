@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesh.bus.roles import quoted, server_config
-from mesh.fleet.deployment import CA, CLIENT, PORT, Deployment, Target
+from mesh.fleet.deployment import CA, CLIENT, PORT, Deployment, Target, slug
 from mesh.fleet.setup import ACCOUNTS
 
 CLUSTER_PORT = 6222
@@ -33,7 +33,7 @@ def node_config(deployment: Deployment, node: str, place: NodePlace) -> str:
         routes = json.dumps([f"nats://{name}:{CLUSTER_PORT}" for name in deployment.node_names])
         extra += [
             "cluster {",
-            f"  name: {quoted(deployment.file.name)}",
+            f"  name: {quoted(slug(deployment.file.name))}",
             f'  listen: "0.0.0.0:{CLUSTER_PORT}"',
             f"  routes: {routes}",
             "  no_advertise: true # members reach servers by the names in their URL, which certificates hold",

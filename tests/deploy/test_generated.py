@@ -16,7 +16,7 @@ from tests.deploy.validator import complaints, run
 from tests.system.terminal import Finished, Folder
 
 FLEET = """
-name = "hello"
+name = 'Hello, "there" ~{project}'
 entry = "greeter"
 
 [agents.greeter]
@@ -93,6 +93,7 @@ def test_an_edited_file_is_kept_and_the_new_text_lies_beside_it(project: Folder)
     assert "hello:third" in beside.read_text()
     again = setup(project)
     assert changes(again) == []
+    assert setup(project, "--json").json["edited"] == ["out/compose.yaml"]
     assert "was edited" in again.err, "as long as they differ"
     path.write_text(beside.read_text())
     assert changes(setup(project)) == ["delete out/compose.yaml.new"]
@@ -156,6 +157,7 @@ def test_options_that_do_not_go_together_write_nothing(
     [
         ("[agents.other]\n", "agents.other: add `module`"),
         ("[log]\nreplicas = 3\n", "log.replicas: 1 node cannot keep 3 replicas; say --nodes 3"),
+        ('[agents.third]\nmodule = "a\\nb:c"\n', "agents.third.module: it has control characters"),
         ('[agents.nats]\nmodule = "hello:nats"\n', "agents.nats: a service or a file"),
         ('[agents.lead]\nmodule = "a:b"\ncarries.on = "../on.json"\n', "../on.json is outside"),
     ],

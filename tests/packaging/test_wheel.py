@@ -121,6 +121,7 @@ def test_the_wheel_has_what_it_should_and_nothing_else(wheel: Path) -> None:
         ("mesh/errors.py", "it lacks mesh/errors.py"),
         ("mesh/ui/static/htmx.min.js", "it lacks mesh/ui/static/htmx.min.js"),
         ("protocol/py.typed", "it lacks protocol/py.typed"),
+        ("mesh/fleet/templates/compose.yaml", "it lacks mesh/fleet/templates/compose.yaml"),
         ("protocol/schema/asyncapi.json", "it lacks protocol/schema/asyncapi.json"),
         ("licenses/LICENSE", "it lacks the licence"),
         (

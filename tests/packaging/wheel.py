@@ -38,10 +38,11 @@ def wrong_in(wheel: Path) -> Iterator[str]:
 
 
 def _wanted() -> set[str]:
-    """Return every module, the schemas, what the page is made of, and what says that there are types."""
+    """Return modules, schemas, templates, what the page is made of, and what says that there are types."""
     files = [file for room in SHIPPED for file in (ROOT / room).rglob("*.py")]
     files += (ROOT / "protocol/schema").glob("*.json")
-    files += (file for file in (ROOT / "mesh/ui").rglob("*.*") if file.is_file())
+    for room in ("mesh/ui", "mesh/fleet/templates"):
+        files += (file for file in (ROOT / room).rglob("*.*") if file.is_file())
     files += (ROOT / room / "py.typed" for room in SHIPPED)
     return {str(file.relative_to(ROOT)) for file in files if "__pycache__" not in file.parts}
 
