@@ -105,6 +105,7 @@ def _access(where: Where, keys: Path | None, name: str) -> Access:
     show_default=True,
     help="Open streams of events.",
 )
+@click.option("--post", metavar="URL", help="Post its requests' questions and ends to this URL, signed.")
 @tokens_option
 @framed
 def token(
@@ -114,16 +115,20 @@ def token(
     per_second: float,
     body_kib: int,
     streams: int,
+    post: str | None,
     tokens: Path,
     as_json: bool,
 ) -> None:
     """Make a token for a CLIENT of the fleet, and print it. It is shown this once; the file has its digest.
 
-    A running gateway takes it at once.
+    A running gateway takes it at once. With --post a second line is the secret of the posts, which have the
+    form of Standard Webhooks.
     """
     limits = TokenLimits(per_second=per_second, body_kib=body_kib, streams=streams)
-    made, entry = add_token(tokens, client, note=what_for, limits=limits)
-    report({"token": made, **_shown(entry)}, made, as_json=as_json)
+    made, entry = add_token(tokens, client, note=what_for, limits=limits, post=post)
+    secret = {} if entry.hook is None else {"secret": entry.hook.secret}
+    text = "\n".join((made, *secret.values()))
+    report({"token": made, **secret, **_shown(entry)}, text, as_json=as_json, lines=True)
     if not as_json:
         note(f"{entry.id}: its callers are {client}; `mesh gateway revoke {entry.id}` ends it")
 
@@ -140,6 +145,7 @@ def ls(*, tokens: Path, as_json: bool) -> None:
         "a second": itemgetter("per_second"),
         "body KiB": itemgetter("body_kib"),
         "streams": itemgetter("streams"),
+        "posts to": itemgetter("post"),
         "note": itemgetter("note"),
     }
     listing([_shown(each) for each in read_tokens(tokens)], columns, as_json=as_json)
@@ -166,4 +172,5 @@ def _shown(entry: TokenEntry) -> dict[str, Any]:
         "per_second": limits.per_second,
         "body_kib": limits.body_kib,
         "streams": limits.streams,
+        "post": "" if entry.hook is None else entry.hook.url,
     }

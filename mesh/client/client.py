@@ -77,6 +77,7 @@ class Client:
         bytes."""
         self._silent: dict[str, bool] = {}
         """Submitted requests about which nothing has been received: they cannot have an answer yet."""
+        self._on_news: list[Callable[[str], object]] = []
         self._answer_types: dict[str, Any] = {}
         """By request: the type of its answer, if its submit named one."""
 
@@ -404,6 +405,10 @@ class Client:
         except Unfit as wrong:
             raise AnswerInvalid(outcome, wrong.mistakes) from wrong
 
+    def on_news(self, call: Callable[[str], object]) -> None:
+        """Call `call` with a request's id when a note says that there may be news. Notes may be lost."""
+        self._on_news.append(call)
+
     @property
     def connected(self) -> bool:
         """True if there is a connection to the bus at the moment."""
@@ -445,6 +450,8 @@ class Client:
             self._on_notice(message.data)
         for wake in self._wakes.get(request, ()):
             wake.set()
+        for call in self._on_news:
+            call(request)
 
     def _on_notice(self, data: bytes) -> None:
         notice = codec.readable(data, Notice)

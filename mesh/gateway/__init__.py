@@ -53,6 +53,16 @@ class GatewayLimits(NamedTuple):
     """How long a stream is silent before it sends a comment, which shows whether the reader is gone."""
 
 
+class HookPauses(NamedTuple):
+    """How long a webhook's receiver is left alone (s)."""
+
+    first_s: float = 1.0
+    """After the first failure; it doubles with each."""
+    longest_s: float = 300.0
+    gone_s: float = 3_600.0
+    """After an answer that the URL is gone for good (HTTP 410)."""
+
+
 class GatewayOptions(NamedTuple):
     """How the gateway is served."""
 
@@ -64,3 +74,4 @@ class GatewayOptions(NamedTuple):
     tokens: Path = Path(".mesh") / TOKENS
     """The file of the tokens."""
     limits: GatewayLimits = GatewayLimits()
+    pauses: HookPauses = HookPauses()

@@ -50,10 +50,12 @@ def routes(gateway: "Gateway") -> list[Route]:
         token, client = await _caller(gateway, request)
         key = _key_of(request.headers.getlist(KEY))
         wanted = (await _document(request, token, NewRequest)).submit()
-        name = None
-        if key is not None:
+        name = client.new_id()
+        if key is None:
+            await gateway.keep_new(token, name)
+        else:
             digest = codec.body_digest(codec.encode_whole(wanted))
-            name, kept = await gateway.keep(token.client, key, digest)
+            name, kept, _ = await gateway.keep(token, key, digest)
             if kept != digest:
                 raise Problem(
                     422,
@@ -61,7 +63,7 @@ def routes(gateway: "Gateway") -> list[Route]:
                     f"this {KEY} stands for another request, {name}",
                     "use a new Idempotency-Key for a new request",
                 )
-        made = await client.submit_whole(wanted, request=name or client.new_id())
+        made = await client.submit_whole(wanted, request=name)
         if (rejected := client.rejection(made)) is not None:
             raise rejected
         place = f"/requests/{made}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -20,10 +21,12 @@ from mesh.gateway import GatewayOptions, requests
 from mesh.gateway.clients import ClientPool, ClientUnusable
 from mesh.gateway.openapi import DOCUMENT
 from mesh.gateway.problems import Problem, problem_of
-from mesh.gateway.store import GatewayStore, KeyedRequest
-from mesh.gateway.tokens import CallRates, TokenBook
+from mesh.gateway.store import GatewayStore, HookedRequest, KeyedRequest
+from mesh.gateway.tokens import CallRates, TokenBook, TokenEntry
+from mesh.gateway.webhooks import Webhooks
 from mesh.service.logs import get_logger
 from mesh.web.server import bind, serving_app
+from protocol.wire.ids import RequestId
 
 _log = get_logger(__name__)
 
@@ -51,6 +54,7 @@ class Gateway:
         """Set when the gateway ends, which ends all streams."""
         self._on_up = on_up
         self._store: GatewayStore | None = None
+        self._webhooks: Webhooks | None = None
         self.ready = False
 
     async def run(self) -> None:
@@ -59,23 +63,42 @@ class Gateway:
             contextlib.closing(bind(self.options.host, self.options.port, "the gateway")) as bound,
             contextlib.closing(GatewayStore(self.options.store)) as self._store,
         ):
+            self._webhooks = Webhooks(self._store, self.clients, self.tokens, self.options.pauses)
             async with serving_app(
                 create_app(self), bound, self.options.limits, self.stopping.set
             ) as address:
                 _log.info("gateway_listening", url=address)
                 self.ready = True
                 self._on_up(address)
-                await asyncio.Event().wait()
+                await self._webhooks.run()
 
     async def drain(self, grace_s: float) -> None:
         """End all streams; their readers come back to another gateway, or to this one when it is back."""
         self.ready = False
         self.stopping.set()
 
-    async def keep(self, client: str, key: str, digest: str) -> KeyedRequest:
+    async def keep(self, token: TokenEntry, key: str, digest: str) -> KeyedRequest:
         """Return the request of a caller's key, which is on the disk now."""
         assert self._store is not None
-        return await asyncio.to_thread(self._store.keep, client, key, digest, time.time())
+        hook = "" if token.hook is None else token.id
+        keep = functools.partial(self._store.keep, token.client, key, digest, time.time(), hook=hook)
+        kept = await asyncio.to_thread(keep)
+        if kept.is_new:
+            self._watch(token, kept.request)
+        return kept
+
+    async def keep_new(self, token: TokenEntry, request: RequestId) -> None:
+        """Keep a request without a key, if its news is to be posted."""
+        assert self._store is not None
+        if token.hook is not None:
+            hooked = HookedRequest(request, token.client, token.id)
+            await asyncio.to_thread(self._store.hook, hooked)
+            self._watch(token, request)
+
+    def _watch(self, token: TokenEntry, request: RequestId) -> None:
+        assert self._webhooks is not None
+        if token.hook is not None:
+            self._webhooks.add(HookedRequest(request, token.client, token.id))
 
 
 def create_app(gateway: Gateway) -> Starlette:

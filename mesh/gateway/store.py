@@ -1,7 +1,8 @@
-"""What the gateway keeps on its own disk: which key of a caller stands for which request.
+"""What the gateway keeps on its own disk: which key of a caller stands for which request, and whose news is
+still to be posted.
 
 A row is on the disk before the request is on the bus. So after a crash in between, the repeated post finds
-the row and submits the same request. Everything else is in the log.
+the row and submits the same request. What is to be posted is in the log: a row says only that it is.
 """
 
 import hashlib
@@ -23,6 +24,10 @@ CREATE TABLE IF NOT EXISTS keys (
     PRIMARY KEY (client, key)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keys_at ON keys (at);
+CREATE TABLE IF NOT EXISTS hooked (request TEXT PRIMARY KEY, client TEXT NOT NULL, token TEXT NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS posted (request TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (request, n))
+    WITHOUT ROWID;
 """
 
 
@@ -32,6 +37,17 @@ class KeyedRequest(NamedTuple):
     request: RequestId
     digest: str
     """SHA-256 (hex) of its submit."""
+    is_new: bool = True
+    """False if the key had one before."""
+
+
+class HookedRequest(NamedTuple):
+    """A request whose questions and end are posted to its token's URL."""
+
+    request: RequestId
+    client: str
+    token: str
+    """The token's id."""
 
 
 def request_of_key(client: str, key: str, now_s: float) -> RequestId:
@@ -69,21 +85,59 @@ class GatewayStore:
         with self._lock:
             self._file.close()
 
-    def keep(self, client: str, key: str, digest: str, now_s: float) -> KeyedRequest:
+    def keep(self, client: str, key: str, digest: str, now_s: float, *, hook: str = "") -> KeyedRequest:
         """Return the request of a key, which is on the disk now: a new one, unless the key has one.
 
         Args:
             digest: SHA-256 (hex) of the submit, if the request is new.
             now_s: Unix time.
+            hook: the id of the token to whose URL a new request's news is posted.
         """
         hashed = hashlib.sha256(key.encode()).digest()
         fresh = KeyedRequest(request_of_key(client, key, now_s), digest)
-        with self._lock:
+        with self._lock, self._file:
+            self._file.execute("BEGIN IMMEDIATE")
             self._file.execute("DELETE FROM keys WHERE at < ?", (int(now_s) - KEY_LASTS_S,))
-            self._file.execute(
-                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?, ?)", (client, hashed, *fresh, int(now_s))
+            made = self._file.execute(
+                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?, ?)", (client, hashed, *fresh[:2], int(now_s))
             )
+            if hook and made.rowcount:
+                self._hook(HookedRequest(fresh.request, client, hook))
             request, kept = self._file.execute(
                 "SELECT request, digest FROM keys WHERE client = ? AND key = ?", (client, hashed)
             ).fetchone()
-        return KeyedRequest(RequestId(request), kept)
+        return KeyedRequest(RequestId(request), kept, made.rowcount == 1)
+
+    # --- what is to be posted ---------------------------------------------------------------------
+
+    def hook(self, hooked: HookedRequest) -> None:
+        """Keep that a request's news is to be posted."""
+        with self._lock:
+            self._hook(hooked)
+
+    def _hook(self, hooked: HookedRequest) -> None:
+        self._file.execute("INSERT OR IGNORE INTO hooked VALUES (?, ?, ?)", hooked)
+
+    def hooked(self) -> list[HookedRequest]:
+        """Return the requests whose end was not posted yet."""
+        with self._lock:
+            rows = self._file.execute("SELECT request, client, token FROM hooked").fetchall()
+        return [HookedRequest(*row) for row in rows]
+
+    def posted(self, request: str) -> frozenset[int]:
+        """Return the numbers of the questions that were posted."""
+        with self._lock:
+            rows = self._file.execute("SELECT n FROM posted WHERE request = ?", (request,)).fetchall()
+        return frozenset(n for (n,) in rows)
+
+    def mark_posted(self, request: str, n: int) -> None:
+        """Keep that a question was taken by its receiver."""
+        with self._lock:
+            self._file.execute("INSERT OR IGNORE INTO posted VALUES (?, ?)", (request, n))
+
+    def unhook(self, request: str) -> None:
+        """Forget a request: its end was taken, or its token was revoked."""
+        with self._lock, self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute("DELETE FROM hooked WHERE request = ?", (request,))
+            self._file.execute("DELETE FROM posted WHERE request = ?", (request,))

@@ -19,6 +19,8 @@ import msgspec
 
 from mesh.bus.credentials import replace_private
 from mesh.errors import NotFound, UsageWrong
+from mesh.ops.checks import web_url
+from mesh.ops.delivery import new_secret
 from mesh.service.logs import get_logger
 from protocol.wire.ids import NAME_RULE, is_name
 
@@ -40,6 +42,17 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Open streams of events."""
 
 
+class TokenHook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the questions and ends of a token's requests are posted."""
+
+    url: str
+    secret: str
+    """Key of the signatures, as Standard Webhooks writes it. It has to be here: it signs each post."""
+
+    def __repr__(self) -> str:
+        return f"TokenHook(url={self.url!r})"
+
+
 class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One token, as the file holds it."""
 
@@ -53,6 +66,7 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     note: str = ""
     """What it is for."""
     limits: TokenLimits = TokenLimits()
+    hook: TokenHook | None = None
 
 
 class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,9 +88,13 @@ def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
 
 
 def add_token(
-    path: Path, client: str, *, note: str = "", limits: TokenLimits | None = None
+    path: Path, client: str, *, note: str = "", limits: TokenLimits | None = None, post: str | None = None
 ) -> tuple[str, TokenEntry]:
-    """Make a token for a client of the fleet; return it, and its entry. Raises UsageWrong."""
+    """Make a token for a client of the fleet; return it, and its entry. Raises UsageWrong.
+
+    Args:
+        post: the URL to which the questions and ends of its requests are posted.
+    """
     if not is_name(client):
         raise UsageWrong(f"not a client's name: {client!r}; {NAME_RULE}")
     token = f"{PREFIX}{secrets.token_urlsafe(32)}"
@@ -87,6 +105,7 @@ def add_token(
         made=int(time.time()),
         note=note,
         limits=limits or TokenLimits(),
+        hook=None if post is None else TokenHook(url=web_url(post, "--post"), secret=new_secret()),
     )
     with _held(path):
         _write(path, (*read_tokens(path), entry))
@@ -147,6 +166,11 @@ class TokenBook:
         """Return the entry of a token; None if it is unknown or revoked."""
         self._refresh()
         return self._by_digest.get(_digest(token))
+
+    def entry(self, id_: str) -> TokenEntry | None:
+        """Return the entry of a token's id; None if it was revoked."""
+        self._refresh()
+        return next((each for each in self._by_digest.values() if each.id == id_), None)
 
     def _refresh(self) -> None:
         if self._stamp() != self._seen:

@@ -183,6 +183,11 @@ _LONGEST_ASKED_S = 3600.0
 _TEXT_CHARS = 300
 
 
+def new_secret() -> str:
+    """Return a new secret as Standard Webhooks writes it."""
+    return _PREFIX + base64.b64encode(os.urandom(32)).decode()
+
+
 def key_of(secret: str) -> bytes:
     """Return the key in a secret as Standard Webhooks writes it: `whsec_` and base64. Raises UsageWrong."""
     with contextlib.suppress(binascii.Error):
@@ -224,11 +229,13 @@ def retry_after_s(header: str, *, now_s: float) -> float | None:
     return min(max(asked_s, _FIRST_PAUSE_S), _LONGEST_ASKED_S)
 
 
-class _NotTaken(NamedTuple):
+class NotTaken(NamedTuple):
     """Why a post was not accepted, and when to try again if the receiver named a time."""
 
     wrong: str
     again_s: float | None = None
+    status: int = 0
+    """The HTTP status; 0 if there was no answer."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -236,6 +243,40 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: object, newurl: str
     ) -> None:
         """Follow no redirect: a POST would become a GET without its body."""
+
+
+class SignedPost:
+    """Posts JSON to one URL, signed as Standard Webhooks says.
+
+    Args:
+        url: `http://…` or `https://…`, as `web_url` returns it.
+        key: of the signature.
+        agent: the `User-Agent`.
+    """
+
+    def __init__(self, url: str, key: bytes, agent: str) -> None:
+        self._url, self._key, self._agent = url, key, agent
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def post(self, id_: str, body: bytes) -> NotTaken | None:
+        """Post once, and return the failure; None if it was accepted. Raises ReceiverGone."""
+        at_s = int(time.time())
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": self._agent,
+            "webhook-id": id_,
+            "webhook-timestamp": str(at_s),
+            "webhook-signature": signature(self._key, id_, at_s, body),
+        }
+        asked = urllib.request.Request(self._url, body, headers, method="POST")
+        try:
+            with self._opener.open(asked, timeout=_TIMEOUT_S):
+                return None  # other answers than 2xx raise
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return _refused(refused.code, refused.headers.get("Retry-After", ""))
+        except (OSError, ValueError) as failed:
+            return NotTaken(str(getattr(failed, "reason", failed)))
 
 
 def state_of(url: str) -> Path:
@@ -285,8 +326,8 @@ class Webhook(Outbox):
         self, url: str, key: bytes, state: State, *, within_s: float, on_trouble: Callable[[str], None]
     ) -> None:
         super().__init__(state.write)
-        self._url, self._key, self._on_trouble = web_url(url, "--post"), key, on_trouble
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._post = SignedPost(web_url(url, "--post"), key, "mesh-watch").post
+        self._on_trouble = on_trouble
         self._within_s = within_s
         self._wrong = "it has not answered"
 
@@ -310,28 +351,8 @@ class Webhook(Outbox):
         if was_reported:
             self._on_trouble(f"{alarm.id} is taken now")
 
-    def _post(self, id_: str, body: bytes) -> _NotTaken | None:
-        """Post once, and return the failure; None if it was accepted. Raises ReceiverGone."""
-        at_s = int(time.time())
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": "mesh-watch",
-            "webhook-id": id_,
-            "webhook-timestamp": str(at_s),
-            "webhook-signature": signature(self._key, id_, at_s, body),
-        }
-        asked = urllib.request.Request(self._url, body, headers, method="POST")
-        try:
-            with self._opener.open(asked, timeout=_TIMEOUT_S):
-                return None  # other answers than 2xx raise
-        except urllib.error.HTTPError as refused:
-            refused.close()
-            return _refused(refused.code, refused.headers.get("Retry-After", ""))
-        except (OSError, ValueError) as failed:
-            return _NotTaken(str(getattr(failed, "reason", failed)))
 
-
-def _refused(status: int, retry_after: str) -> _NotTaken:
+def _refused(status: int, retry_after: str) -> NotTaken:
     """Return the meaning of an answer other than 2xx. Raises ReceiverGone for 410."""
     if status == HTTPStatus.GONE:
         raise ReceiverGone(
@@ -341,5 +362,5 @@ def _refused(status: int, retry_after: str) -> _NotTaken:
     if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
         again_s = retry_after_s(retry_after, now_s=time.time())
         if again_s is not None:
-            return _NotTaken(f"HTTP {status}, asks for {again_s:g} s", again_s)
-    return _NotTaken(f"HTTP {status}")
+            return NotTaken(f"HTTP {status}, asks for {again_s:g} s", again_s, status)
+    return NotTaken(f"HTTP {status}", status=status)

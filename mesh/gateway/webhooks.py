@@ -1,0 +1,234 @@
+"""Webhooks: the questions and the end of a request, posted to the URL of its token until they are taken.
+
+What is still to be posted is kept twice over: the question or the end is in the log, and a row in the
+gateway's store says that this request's news is wanted. The row goes once the end is taken. So a gateway that
+is killed posts what is left when it is back; the same `webhook-id` may then come twice.
+
+A note of the bus makes a visit at once. Without one, each request is looked at now and then, since notes may
+be lost. A receiver that is away is left alone for a while, for all its requests together; one that refuses a
+single post keeps getting the others.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from mesh.client import Client
+from mesh.client.follow import outcome_of
+from mesh.errors import BusError, MeshError, ReceiverGone
+from mesh.gateway import HookPauses
+from mesh.gateway.clients import ClientPool
+from mesh.gateway.documents import ended_document, question_document, rejected_document
+from mesh.gateway.store import GatewayStore, HookedRequest
+from mesh.gateway.tokens import TokenBook, TokenHook
+from mesh.ops.delivery import NotTaken, SignedPost, key_of
+from mesh.service.logs import get_logger
+from protocol.wire import events
+from protocol.wire.ids import submitted_ms
+
+_log = get_logger(__name__)
+
+LOOK_S = 5.0
+"""How often a new request without a note is looked at, while there are few."""
+_SHARE, _LOOK_MOST_S = 0.05, 3_600.0
+"""An old one is looked at after this share of its age, and at least once an hour."""
+_LOOKS_PER_S = 200
+_VISITS = 32
+"""Visits at a time."""
+_POSTS = 16
+_POSTS_OF_ONE = 4
+_OF_THE_POST = frozenset(range(400, 500)) - {408, 410, 429}
+"""Statuses by which a receiver refuses one post, and not all of them."""
+
+
+class HookReceiver:
+    """One URL, and how long it is left alone."""
+
+    def __init__(self, hook: TokenHook, pauses: HookPauses) -> None:
+        self.hook, self._pauses = hook, pauses
+        self.post = SignedPost(hook.url, key_of(hook.secret), "mesh-gateway").post
+        self.places = asyncio.Semaphore(_POSTS_OF_ONE)
+        self.closed_until = 0.0
+        self._pause_s = pauses.first_s
+
+    def took(self) -> None:
+        self.closed_until, self._pause_s = 0.0, self._pauses.first_s
+
+    def failed(self, again_s: float | None) -> None:
+        """Leave it alone: as long as it asks for, or longer each time."""
+        self.closed_until = time.monotonic() + (self._pause_s if again_s is None else again_s)
+        self._pause_s = min(2 * self._pause_s, self._pauses.longest_s)
+
+
+class Webhooks:
+    """Posts the news of hooked requests: `run` until cancelled."""
+
+    def __init__(
+        self, store: GatewayStore, clients: ClientPool, tokens: TokenBook, pauses: HookPauses
+    ) -> None:
+        self._store, self._clients, self._tokens, self._after = store, clients, tokens, pauses
+        self._due = asyncio.Queue[str]()
+        self._open: dict[str, HookedRequest] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._waiting = set[str]()
+        """Requests in `_due`."""
+        self._busy = set[str]()
+        """Requests that are being visited: one visit of each at a time."""
+        self._again = set[str]()
+        """Those of which a note came meanwhile."""
+        self._pauses: dict[str, float] = {}
+        """By request: the pause after its next refused post (s)."""
+        self._receivers: dict[str, HookReceiver] = {}
+        """By the token's id."""
+        self._heard = set[str]()
+        self._threads = ThreadPoolExecutor(_POSTS, thread_name_prefix="webhook")
+
+    def add(self, hooked: HookedRequest) -> None:
+        """Watch a request, which the store has."""
+        if hooked.request not in self._open:
+            self._open[hooked.request] = hooked
+            self._now(hooked.request)  # it also begins to hear the client's notes
+
+    async def run(self) -> None:
+        for hooked in await asyncio.to_thread(self._store.hooked):
+            self._open[hooked.request] = hooked
+            self._now(hooked.request)
+        visiting = [asyncio.create_task(self._visits()) for _ in range(_VISITS)]
+        try:
+            await asyncio.gather(*visiting)
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            for task in visiting:
+                task.cancel()
+            await asyncio.gather(*visiting, return_exceptions=True)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- when to look -----------------------------------------------------------------------------
+
+    def _now(self, request: str) -> None:
+        if request in self._busy:
+            self._again.add(request)
+        elif request in self._open and request not in self._waiting:
+            if (timer := self._timers.pop(request, None)) is not None:
+                timer.cancel()
+            self._waiting.add(request)
+            self._due.put_nowait(request)
+
+    def _later(self, request: str, wait_s: float) -> None:
+        if request in self._open and request not in self._waiting and request not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[request] = loop.call_later(wait_s, self._now, request)
+
+    async def _visits(self) -> None:
+        while True:
+            request = await self._due.get()
+            self._waiting.discard(request)
+            self._busy.add(request)
+            wait_s = await self._try(self._open[request])
+            self._busy.discard(request)
+            if request in self._again and wait_s is not None:
+                wait_s = min(wait_s, self._after.first_s)
+            self._again.discard(request)
+            if wait_s is not None:
+                self._later(request, wait_s)
+
+    async def _try(self, hooked: HookedRequest) -> float | None:
+        """Visit a request. An error is a reason to come again."""
+        try:
+            return await self._visit(hooked)
+        except BusError:
+            return LOOK_S
+        except Exception as wrong:
+            code = wrong.code if isinstance(wrong, MeshError) else type(wrong).__name__
+            _log.error("webhook_failed", request=hooked.request, code=code, exc_info=wrong)
+            return self._after.longest_s
+
+    # --- one request ------------------------------------------------------------------------------
+
+    async def _visit(self, hooked: HookedRequest) -> float | None:
+        """Post the news of a request. Return when to look again (s); None if its end was taken."""
+        request = hooked.request
+        entry = self._tokens.entry(hooked.token)
+        if entry is None or entry.hook is None:
+            _log.warning("webhook_dropped", request=request, token=hooked.token)
+            await self._over(request)
+            return None
+        receiver = self._receivers.get(hooked.token)
+        if receiver is None or receiver.hook != entry.hook:
+            receiver = self._receivers[hooked.token] = HookReceiver(entry.hook, self._after)
+        if (closed_s := receiver.closed_until - time.monotonic()) > 0:
+            return closed_s
+        client = await self._client(hooked.client)
+        event = await client.latest(request)
+        if event is None:
+            if (rejected := client.rejection(request)) is not None:
+                shown: Any = rejected_document(request, rejected)
+                id_ = f"{request}.rejected"
+                return await self._post_last(receiver, request, id_, "request.rejected", 0, shown)
+        elif isinstance(event, events.Ended):
+            shown = ended_document(outcome_of(event))
+            kind, id_ = events.type_of(event), f"{request}.{event.n}"
+            return await self._post_last(receiver, request, id_, kind, event.at, shown)
+        elif questions := await client.questions(request):
+            posted = await asyncio.to_thread(self._store.posted, request)
+            for question in questions:
+                if question.n not in posted:
+                    shown = {"request": request, **msgspec.to_builtins(question_document(question))}
+                    id_ = f"{request}.{question.n}"
+                    wait_s = await self._post(receiver, request, id_, "request.asks", event.at, shown)
+                    if wait_s is not None:
+                        return wait_s
+                    await asyncio.to_thread(self._store.mark_posted, request, question.n)
+        age_s = time.time() - submitted_ms(request) / 1000
+        return max(LOOK_S, len(self._open) / _LOOKS_PER_S, min(age_s * _SHARE, _LOOK_MOST_S))
+
+    async def _post_last(
+        self, receiver: HookReceiver, request: str, id_: str, kind: str, at: int, data: object
+    ) -> float | None:
+        """Post a request's end, after which nothing follows. Return as `_post`."""
+        wait_s = await self._post(receiver, request, id_, kind, at, data)
+        if wait_s is None:
+            await self._over(request)
+        return wait_s
+
+    async def _over(self, request: str) -> None:
+        await asyncio.to_thread(self._store.unhook, request)
+        self._open.pop(request, None)
+        self._pauses.pop(request, None)
+
+    async def _client(self, name: str) -> Client:
+        client = await self._clients.get(name)
+        if name not in self._heard:
+            self._heard.add(name)
+            client.on_news(self._now)
+        return client
+
+    async def _post(
+        self, receiver: HookReceiver, request: str, id_: str, kind: str, at: int, data: object
+    ) -> float | None:
+        """Post once. Return None if it was taken, or the seconds until the next try."""
+        stamp = datetime.fromtimestamp(at / 1e6 or time.time(), UTC).isoformat()
+        body = msgspec.json.encode({"type": kind, "timestamp": stamp, "data": data})
+        post: Callable[[], NotTaken | None] = lambda: receiver.post(id_, body)  # noqa: E731
+        async with receiver.places:
+            try:
+                failed = await asyncio.get_running_loop().run_in_executor(self._threads, post)
+            except ReceiverGone:
+                failed = NotTaken("it is gone for good (HTTP 410)", self._after.gone_s, 410)
+        if failed is None:
+            receiver.took()
+            self._pauses.pop(request, None)
+            return None
+        _log.warning("webhook_not_taken", id=id_, url=receiver.hook.url, detail=failed.wrong)
+        if failed.status not in _OF_THE_POST:
+            receiver.failed(failed.again_s)
+            return max(0.0, receiver.closed_until - time.monotonic())
+        pause_s = self._pauses.get(request, self._after.first_s)
+        self._pauses[request] = min(2 * pause_s, self._after.longest_s)
+        return pause_s
