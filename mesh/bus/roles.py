@@ -172,6 +172,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.shadow.*.*.*.*",
     "mesh.conf.freeze",
     "mesh.conf.breaker.*",
+    "mesh.conf.tick.*",
     "mesh.mem.*.*.*",
     f"{API}STREAM.NAMES",
     f"{API}STREAM.LIST",  # how full they are, for the gauges

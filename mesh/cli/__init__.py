@@ -80,6 +80,9 @@ COMMANDS = {
         "app",
         "Policies and their shadows: list, show, shadow, report, promote.",
     ),
+    "schedule": CommandPlace(
+        "schedule", "app", "Requests that begin by the calendar: list, pause, resume, run now."
+    ),
     "doctor": CommandPlace(
         "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."
     ),

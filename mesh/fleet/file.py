@@ -26,12 +26,14 @@ from mesh.bus.credentials import is_public_key
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
-from mesh.fleet.near_miss import in_words, with_suggestion
+from mesh.fleet.near_miss import Strict, in_words, with_suggestion
+from mesh.fleet.schedules import ScheduleSection
 from mesh.settings import FILE_NAME, store_in
 from protocol.wire import config
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, is_name
 from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, assumed_cache_prices
+from protocol.wire.schedule import Schedule
 
 LISTED = "listed"
 """Takes the place of a model's price: use the vendor's list price at setup."""
@@ -39,12 +41,6 @@ LISTED = "listed"
 
 class FleetFileError(MeshError, code="fleet.invalid"):
     """The fleet file is missing or invalid. The text names every mistake, one per line."""
-
-
-class Strict(BaseModel):
-    """A table of the fleet file. Unknown fields and non-finite numbers are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LongPriceSection(Strict):
@@ -281,6 +277,7 @@ class FleetFile(Strict):
     viewers: Mapping[str, Member] = {}
     human: HumanSection | None = None
     policies: Mapping[str, Any] = {}
+    schedules: Mapping[str, ScheduleSection] = {}
     prices: Mapping[str, Any] = {}
     models: Mapping[str, ModelSection] = {}
     labels: Mapping[str, Labels] = {}
@@ -362,6 +359,11 @@ class FleetFile(Strict):
         }
 
     @property
+    def planned(self) -> dict[str, Schedule]:
+        """Every schedule by name."""
+        return {name: section.schedule for name, section in self.schedules.items()}
+
+    @property
     def priced(self) -> dict[str, Any]:
         """The complete prices by model id, or LISTED."""
         return {
@@ -412,6 +414,9 @@ class FleetFile(Strict):
         ]
         for name in sorted(self._sections.keys() & RESERVED):
             wrong.append(f"{name}: this name has a key of its own in every mesh")
+        submitters = {**self.clients, **self.operators}
+        for name, schedule in self.schedules.items():
+            wrong += schedule.mistakes(name, submitters, self.agents, {"default", *self.policies})
         return wrong + config.fleet_mistakes(self.fleet)
 
     def _check_policies(self) -> list[str]:

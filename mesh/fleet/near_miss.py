@@ -1,4 +1,4 @@
-"""Suggests known keys for unknown keys in the fleet file."""
+"""Tables of the fleet file, which allow no unknown key, and their mistakes in words."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,10 +6,16 @@ from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import ErrorDetails
 
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+class Strict(BaseModel):
+    """A table of the fleet file. Unknown fields and non-finite numbers are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:

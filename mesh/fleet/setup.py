@@ -20,11 +20,13 @@ from mesh.bus.credentials import KeyPair, keyring, write_public
 from mesh.bus.event_log import check_form, has_log
 from mesh.bus.provision import Change, provision
 from mesh.bus.roles import accounts_config, names
-from mesh.errors import MeshError
+from mesh.bus.schedules import stored_schedules
+from mesh.errors import ApiCode, ApiError, MeshError
 from mesh.fleet.file import LISTED, FleetFile
 from mesh.fleet.leavers import held_by_leavers, look_soon
 from protocol.wire.prices import Price, assumed_cache_prices
-from protocol.wire.subjects import PRICES, policy
+from protocol.wire.schedule import ScheduleEntry
+from protocol.wire.subjects import PRICES, policy, schedule
 
 KEYS = "keys"
 ACCOUNTS = "accounts.conf"
@@ -71,10 +73,24 @@ async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = Fals
         await bus.retry_unavailable(lambda: check_form(bus))
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
     documents[PRICES] = msgspec.json.encode(prices_of(file))
+    documents |= await _schedules(bus, file)
     held = [] if dry_run else await held_by_leavers(bus, file.fleet)
     changes = await provision(bus, file.fleet, file.storage, documents, by=by, dry_run=dry_run)
     await look_soon(bus, (each.request for each in held), file.fleet.partitions)
     return changes
+
+
+async def _schedules(bus: Bus, file: FleetFile) -> dict[str, bytes]:
+    """Return the entries of the file's schedules, and empty ones for those that it has no more."""
+    entries = {name: ScheduleEntry(schedule=each) for name, each in file.planned.items()}
+    try:
+        there = await stored_schedules(bus)
+    except ApiError as error:
+        if error.err_code != ApiCode.STREAM_NOT_FOUND:
+            raise
+        there = []  # there is no CONF yet
+    removed = {each.name: ScheduleEntry() for each in there}
+    return {schedule(name): msgspec.json.encode(each) for name, each in (removed | entries).items()}
 
 
 def prices_of(file: FleetFile) -> dict[str, Any]:

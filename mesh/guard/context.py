@@ -70,6 +70,8 @@ UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
 _ATTEMPTS = 8
 """How often the freeze is read again after a lost race."""
+_OF_SCHEDULES = tuple(f"{CONF_CHANGED}.{what}." for what in ("schedule", "pause", "tick"))
+"""Wake-ups of what `mesh.guard.schedules` reads by itself, when it is needed."""
 _MOST_PLACES = 20
 """Most changed places of a fleet that one log line names."""
 SKEW_US = 60_000_000
@@ -182,6 +184,8 @@ class DecisionContext:
 
     def _on_change(self, message: Incoming) -> None:
         """Note what to read again. Breakers change most often, so only the changed one is read."""
+        if message.subject.startswith(_OF_SCHEDULES):
+            return
         _, _, breaker = message.subject.partition(f"{CONF_CHANGED}.breaker.")
         if not breaker:
             self._stale_breakers = None

@@ -30,6 +30,7 @@ from mesh.guard.messages import DeadLetters
 from mesh.guard.observer import VERDICT_S
 from mesh.guard.processor import MOST_EVENTS, Contended, GuardFailed, MeshIsFrozen, RequestProcessor
 from mesh.guard.queues import HANDOVER_S, PartitionAssignment, Queues
+from mesh.guard.schedules import Schedules
 from mesh.guard.shadow import ShadowJudge
 from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger, place_of
@@ -86,6 +87,7 @@ class Guard:
         self._processor = RequestProcessor(
             bus, log, self._context, self._anchors, verdict_s, most_events, self.shadow
         )
+        self._schedules = Schedules(bus, self._context, self._processor)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),
@@ -145,6 +147,7 @@ class Guard:
             tasks.create_task(self._context.memory.keep())
             tasks.create_task(self._anchors.keep())
             tasks.create_task(self.shadow.keep())
+            tasks.create_task(self._schedules.keep())
             tasks.create_task(self._follow_freeze())
             tasks.create_task(self._follow_fleet())
 
@@ -260,14 +263,18 @@ class Guard:
 
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
-        if (rejected := messages.unusable(request)) is not None:
+        schedule = subjects.scheduled_by(request)
+        if not schedule and (rejected := messages.unusable(request)) is not None:
             await self._dead_letter(message, rejected)
             return
         early_s = (message.stored_us - self._context.believed(message.stored_us)) / 1e6
         if early_s > 0:  # armed again, it would fire at once for as long as its server's clock is ahead
             message.nak(min(early_s, _EARLY_MOST_S))
             return
-        await self._processor.wake(request, message.stored_us)
+        if schedule:
+            await self._schedules.look(schedule, message.stored_us)
+        else:
+            await self._processor.wake(request, message.stored_us)
         self._record_lag(message.stored_us, "timer")
         message.ack()
 

@@ -12,9 +12,22 @@ from mesh.bus.connection import Bus
 from mesh.bus.reader import last
 from mesh.bus.stores import Revision, differences, revisions, write_revision
 from mesh.errors import Impossible, NotFound, UsageWrong
-from protocol.wire.subjects import CONF, FLEET, POLICIES, PRICES, SHADOWS
+from protocol.wire.subjects import (
+    CONF,
+    FLEET,
+    POLICIES,
+    PRICES,
+    SCHEDULE_ENTRIES,
+    SCHEDULE_PAUSES,
+    SHADOWS,
+)
 
-_NAMED = {POLICIES.removesuffix("*"): "policy", SHADOWS.removesuffix("*"): "shadow"}
+_NAMED = {
+    POLICIES.removesuffix("*"): "policy",
+    SHADOWS.removesuffix("*"): "shadow",
+    SCHEDULE_ENTRIES.removesuffix("*"): "schedule",
+    SCHEDULE_PAUSES.removesuffix("*"): "pause",
+}
 
 
 class ConfEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +35,7 @@ class ConfEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     rev: int
     what: str
-    """`fleet`, `prices`, or `policy` or `shadow` and the policy's name."""
+    """`fleet`, `prices`, or `policy`, `shadow`, `schedule` or `pause` and a name."""
     at: int
     """UTC µs."""
     by: str

@@ -57,6 +57,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid, Fleet, read_fleet, read_policy, read_prices
 from protocol.wire.prices import price_list, price_of
 from protocol.wire.records import Card
+from protocol.wire.schedule import read_schedule
 from protocol.wire.shadow import read_shadow
 
 OLDEST_SERVER = (2, 12)
@@ -259,6 +260,7 @@ _DOCUMENTS: Mapping[str, tuple[Callable[[bytes, str], object], str]] = {
     subjects.PRICES: (lambda body, _: read_prices(body), f"guards refuse new requests: {_IN_THE_FILE}"),
     subjects.POLICIES: (read_policy, f"guards refuse requests under it: {_IN_THE_FILE}"),
     subjects.SHADOWS: (read_shadow, "it judges nothing: mesh policy shadow"),
+    subjects.SCHEDULE_ENTRIES: (read_schedule, f"it does not tick: {_IN_THE_FILE}"),
 }
 """By subject: what reads a document, given its name, and what it means that it cannot."""
 

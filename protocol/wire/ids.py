@@ -130,6 +130,11 @@ def ulid_ms(text: str) -> int:
     return value
 
 
+def entropy_of(*parts: str | int) -> bytes:
+    """Return the ten bytes of a ULID that depend on `parts` alone."""
+    return _sha256(_joined(*parts).encode()).digest()[:10]
+
+
 def request_id(submitter: str, at_ms: int, entropy: bytes) -> RequestId:
     """Return a fresh request id of `submitter`."""
     return RequestId(f"{submitter}_{ulid(at_ms, entropy)}")

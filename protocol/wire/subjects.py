@@ -176,6 +176,31 @@ def shadow_stored(policy: str, what: Literal["differs", "counts"]) -> str:
     return f"mesh.shadow.{_token(policy)}.{what}.*.*"
 
 
+def schedule(name: str) -> str:
+    """What a schedule submits, and when."""
+    return f"mesh.conf.schedule.{_token(name)}"
+
+
+def pause(name: str) -> str:
+    """Whether a schedule is paused."""
+    return f"mesh.conf.pause.{_token(name)}"
+
+
+def tick(name: str) -> str:
+    """The last tick of a schedule. Only guards write here."""
+    return f"mesh.conf.tick.{_token(name)}"
+
+
+def schedule_timer(name: str) -> str:
+    """Return what stands for a request's id in the timer of a schedule; no request has such an id."""
+    return f"{NOBODY}{_token(name)}"
+
+
+def scheduled_by(timer: str) -> str:
+    """Return the schedule that a fired timer is of; empty if it is a request's."""
+    return timer.removeprefix(NOBODY) if timer.startswith(NOBODY) else ""
+
+
 def breaker(agent: str) -> str:
     return f"mesh.conf.breaker.{_token(agent)}"
 
@@ -247,6 +272,9 @@ DEAD_LETTERS = "mesh.dead.>"
 POLICIES = "mesh.conf.policy.*"
 SHADOWS = "mesh.conf.shadow.*"
 BREAKERS = "mesh.conf.breaker.*"
+SCHEDULE_ENTRIES = "mesh.conf.schedule.*"
+SCHEDULE_PAUSES = "mesh.conf.pause.*"
+SCHEDULE_TICKS = "mesh.conf.tick.*"
 
 
 def parse_evt(subject: str) -> Delivered:

@@ -42,6 +42,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/howto/handoffs.md": dict.fromkeys(("python", "python title"), SITE),
     "docs/howto/incident.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/own-model.md": dict.fromkeys(("python", "python title"), SITE),
+    "docs/howto/schedules.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/shadow.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/index.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/mcp.md": {"python title": "docs/test_mcp_page.py"},

@@ -45,6 +45,7 @@ from protocol.wire.records import (
     Notice,
     Questions,
 )
+from protocol.wire.schedule import ScheduleEntry, SchedulePause, ScheduleTick
 from protocol.wire.schema import json_schema
 from protocol.wire.shadow import Disagreement, ShadowCounts, ShadowEntry
 from tests.certain import is_
@@ -90,6 +91,9 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "breaker": _reader(BreakerEntry),
     "freeze": _reader(FreezeEntry),
     "shadow": _reader(ShadowEntry),
+    "schedule": _reader(ScheduleEntry),
+    "pause": _reader(SchedulePause),
+    "tick": _reader(ScheduleTick),
     "disagreement": _reader(Disagreement),
     "shadow-counts": _reader(ShadowCounts),
     "memory": _reader(MemoryRecord),

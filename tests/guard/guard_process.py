@@ -3,7 +3,8 @@
 A point is `append:<event type>` (that event is stored, nothing after it is done; `append:<event type>#3`: of
 the third), `armed` (the timer stands, the message is not acknowledged), `buried` (the dead letter is stored),
 `frozen` (the whole mesh is, the message is not acknowledged), `told` (one agent's turn is said to be over,
-the next one's is not), `remembered` (the first fact of a conversation is), a failpoint of the guard
+the next one's is not), `remembered` (the first fact of a conversation is), `ticked` (a schedule's tick is
+written, its request is not), a failpoint of the guard
 (`guard.heard#3`: as it is passed for the third time; `guard.armed@request.opened`: as soon as it is passed
 after such an event was stored, however often messages came twice before; `guard.heard@task.opened#4`: after
 four of them were) or `never`.
@@ -28,7 +29,13 @@ from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
 from tests.dying import die, die_after_storing
 
-FATAL = {"buried": "mesh.dead.", "frozen": FREEZE, "remembered": "mesh.mem.", "told": "mesh.end."}
+FATAL = {
+    "buried": "mesh.dead.",
+    "frozen": FREEZE,
+    "remembered": "mesh.mem.",
+    "ticked": "mesh.conf.tick.",
+    "told": "mesh.end.",
+}
 """By point: the subjects of what is the last thing that the guard writes."""
 STORED = Counter[str]()
 """By type: how many events this guard appended."""

@@ -11,6 +11,7 @@ import pytest
 
 from mesh.bus.connection import Bus
 from mesh.bus.provision import Change, provision
+from mesh.bus.schedules import stored_schedules
 from mesh.bus.streams import SCHEMA, Limits, Storage, consumer_table, steps_of, stream_table
 from mesh.errors import ApiError, NewerSchema, OtherPartitions, StoreTooSmall, UnsafeChange
 from mesh.fleet.file import FleetFile, parse_fleet
@@ -289,6 +290,32 @@ WRITTEN = Change("write", subjects.PRICES)
 
 def said(prices: str) -> FleetFile:
     return parse_fleet(FILE + prices)
+
+
+SCHEDULES = """
+[clients.app]
+[schedules.nightly]
+client = "app"
+cron = "@daily"
+text = "the report"
+[schedules.weekly]
+client = "app"
+cron = "@weekly"
+text = "the report"
+"""
+
+
+async def test_schedules_come_to_the_bus_and_leave_it_with_the_fleet_file(tmp_path: Path) -> None:
+    both, one = said(SCHEDULES), said(SCHEDULES.partition("[schedules.weekly]")[0])
+    async with EmbeddedBus(both.fleet, tmp_path / "mesh") as mesh, mesh.connected_as("admin") as admin:
+        await apply(admin, both)
+        assert {each.name: each.schedule for each in await stored_schedules(admin)} == both.planned
+        assert await apply(admin, both) == []
+        assert await apply(admin, one) == [Change("write", "mesh.conf.schedule.weekly")]
+        assert {each.name: each.schedule for each in await stored_schedules(admin)} == one.planned
+        assert await apply(admin, one) == []
+        await apply(admin, both)
+        assert {each.name: each.schedule for each in await stored_schedules(admin)} == both.planned
 
 
 async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from mesh.bus.roles import AGENT_WAKE_UPS, CALLS, GET, LEADER_GET, ME, NEXT, OUTSIDE_API
 from protocol.wire import subjects
+from protocol.wire.config import PARTITIONS
 from protocol.wire.subjects import (
     CONF_CHANGED,
     card,
@@ -60,6 +61,17 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         ),
         pytest.param(writing("SHADOW", lambda r: subjects.shadow_counts("default", r, 0)), id="a-count"),
         pytest.param(writing("CONF", lambda r: subjects.shadow(r)), id="a-shadow"),
+        pytest.param(writing("CONF", lambda r: subjects.schedule(r)), id="a-schedule"),
+        pytest.param(writing("CONF", lambda r: subjects.pause(r)), id="a-pause"),
+        pytest.param(writing("CONF", lambda r: subjects.tick(r)), id="a-tick"),
+        pytest.param(
+            writing("TIMER", lambda r: f"mesh.timer.fire.0.{subjects.schedule_timer(r[-26:])}"),
+            id="the-alarm-of-a-schedule",
+        ),
+        pytest.param(
+            writing("TIMER", lambda r: subjects.timer_at(subjects.schedule_timer(r[-26:]))),
+            id="the-timer-of-a-schedule",
+        ),
         pytest.param(writing("ASKS", lambda r: questions("c1", r)), id="a-question-to-a-client"),
         pytest.param(writing("CARDS", lambda r: card("d")), id="the-card-of-another"),
         pytest.param(writing("PROMPTS", lambda r: subjects.prompt("a", r)), id="a-prompt-of-another"),
@@ -111,6 +123,10 @@ async def test_an_agent_cannot_change_the_fleet(refused: Tried) -> None:
     await refused(attack)
 
 
+def _alarms(timer: str) -> tuple[str, str]:
+    return subjects.timer_at(timer), subjects.timer_fire(timer, PARTITIONS)
+
+
 @pytest.mark.parametrize("attacker", ["c2", "op", "audit"])
 async def test_nobody_of_the_users_writes_under_anothers_name(attacker: str, refused: Tried) -> None:
     request = fresh()
@@ -122,6 +138,8 @@ async def test_nobody_of_the_users_writes_under_anothers_name(attacker: str, ref
         ("CONF", f"mesh.conf.policy.{request}", f"mesh.conf.policy.{request}"),
         ("CONF", subjects.shadow(request), subjects.shadow(request)),
         ("SHADOW", subjects.shadow_differs("a", request, 1), subjects.shadow_differs("a", request, 1)),
+        *(("CONF", of(request), of(request)) for of in (subjects.schedule, subjects.pause, subjects.tick)),
+        *(("TIMER", alarm, alarm) for alarm in _alarms(subjects.schedule_timer(request[-26:]))),
         ("DEAD", dead(f"x{request}"), dead(f"x{request}")),
     ]
 

@@ -36,6 +36,10 @@ BUILDERS: list[Callable[..., str]] = [
     subjects.live,
     subjects.policy,
     subjects.breaker,
+    subjects.schedule,
+    subjects.pause,
+    subjects.tick,
+    subjects.schedule_timer,
 ]
 TOKENS = {subjects.step: 4, subjects.live: 4, subjects.end: 3} | dict.fromkeys(
     (subjects.evt, subjects.prop, subjects.ctl), 2
@@ -63,6 +67,10 @@ TOKENS = {subjects.step: 4, subjects.live: 4, subjects.end: 3} | dict.fromkeys(
         (subjects.live("c1", "r", "a", "t"), "mesh.live.c1.r.a.t"),
         (subjects.policy("default"), "mesh.conf.policy.default"),
         (subjects.breaker("a"), "mesh.conf.breaker.a"),
+        (subjects.schedule("nightly"), "mesh.conf.schedule.nightly"),
+        (subjects.pause("nightly"), "mesh.conf.pause.nightly"),
+        (subjects.tick("nightly"), "mesh.conf.tick.nightly"),
+        (subjects.timer_at(subjects.schedule_timer("nightly")), "mesh.timer.at._nightly"),
     ],
 )
 def test_a_subject_is_spelled_as_the_streams_expect_it(made: str, expected: str) -> None:

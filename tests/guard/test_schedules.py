@@ -1,0 +1,229 @@
+"""A schedule ticks once, whichever guard looks and however often; what comes of a tick is written down."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from mesh import ops
+from mesh.bus.reader import every
+from mesh.bus.stores import revisions
+from mesh.guard.service import Guard
+from protocol.wire import subjects
+from protocol.wire.commands import Submit
+from protocol.wire.config import PARTITIONS
+from protocol.wire.events import RequestOpened
+from protocol.wire.ids import AgentName, submitter_of
+from protocol.wire.moves import Complete
+from protocol.wire.schedule import Schedule, ScheduleEntry, ScheduleTick, tick_request
+from tests.certain import is_
+from tests.guard.stage import HASTY, Stage, furnished_mesh, staged
+from tests.logs import captured_logs
+from tests.servers import PATIENCE_S, eventually
+
+DAY_US = 86_400 * 1_000_000
+LATER = 1_900_000_000 * 1_000_000 // DAY_US * DAY_US + DAY_US // 24
+"""One o'clock at night, years from now (UTC µs)."""
+
+
+def plan(**fields: Any) -> Schedule:
+    submit = Submit(text="the nightly report", to=AgentName("a"), policy=fields.pop("policy", "default"))
+    return Schedule(**{"client": AgentName("c1"), "cron": "@every 1s", "submit": submit, **fields})
+
+
+@contextlib.asynccontextmanager
+async def scheduled(stage: Stage, name: str, schedule: Schedule) -> AsyncIterator[Schedule]:
+    """Write a schedule, and remove it again."""
+    admin = await stage.bus("admin")
+    for entry in (ScheduleEntry(schedule=schedule), ScheduleEntry()):
+        await admin.publish_durable(subjects.schedule(name), msgspec.json.encode(entry))
+        if entry.schedule is not None:
+            yield schedule
+
+
+async def ticks(stage: Stage, name: str) -> list[ScheduleTick]:
+    """Return what was written of a schedule's ticks, the oldest first."""
+    kept = await revisions(await stage.bus("admin"), subjects.tick(name))
+    return [msgspec.json.decode(each.data, type=ScheduleTick) for each in kept]
+
+
+async def came_of(stage: Stage, name: str, outcome: str, count: int = 1) -> list[ScheduleTick]:
+    """Wait for so many ticks with an outcome; return them."""
+    found: list[ScheduleTick] = []
+
+    async def there() -> bool:
+        found[:] = [each for each in await ticks(stage, name) if each.outcome == outcome]
+        return len(found) >= count
+
+    await eventually(there, PATIENCE_S)
+    return found
+
+
+async def opened(stage: Stage, client: str = "c1") -> list[str]:
+    """Return the requests of this stage that the log has of a client, each once for each opening."""
+    found = []
+    async for kept in every(await stage.bus("admin"), "LOG", "mesh.evt.a.*", stage._first):
+        request = subjects.parse_evt(kept.subject).request
+        if submitter_of(request) == client and msgspec.json.decode(kept.data)["type"] == "request.opened":
+            found.append(request)
+    return found
+
+
+async def fire(stage: Stage, name: str, times: int = 1) -> None:
+    """Have guards look at a schedule, and wait until they have."""
+    admin = await stage.bus("admin")
+    subject = subjects.timer_fire(subjects.schedule_timer(name), PARTITIONS)
+    for _ in range(times):
+        await admin.publish_durable(subject, b'{"at":1}')
+
+    async def looked() -> bool:
+        state = (await admin.api("STREAM.INFO.TIMER", {"subjects_filter": subject}))["state"]
+        return not state.get("subjects")
+
+    await eventually(looked, PATIENCE_S)
+
+
+async def a_guard_at(stage: Stage, now: int, identity: str = "g1") -> Guard:
+    """Start a guard that decides at this time (UTC µs)."""
+    guard = await stage.guard(identity, now=lambda: now)
+    await stage.ready(guard)
+    return guard
+
+
+async def test_of_two_guards_each_tick_has_one_request_in_its_clients_name(stage: Stage) -> None:
+    for identity in ("g1", "g2"):
+        await stage.ready(await stage.guard(identity))
+    async with scheduled(stage, "two", plan(overlap="allow")) as schedule:
+        await came_of(stage, "two", "submitted", 3)
+        await fire(stage, "two", times=20)
+        await came_of(stage, "two", "submitted", 5)
+    done = await came_of(stage, "two", "submitted")
+    assert [each.request for each in done] == [tick_request(schedule, "two", each.at) for each in done]
+    assert len({each.at for each in done}) == len(done)
+    requests = await opened(stage)
+    assert len(set(requests)) == len(requests)
+    assert {each.request for each in done} <= set(requests)
+    event = is_((await stage.log(done[0].request))[0], RequestOpened)
+    assert (event.client, event.to) == ("c1", "a")
+
+
+async def test_no_tick_while_the_last_request_is_open_and_the_next_one_after_its_end(stage: Stage) -> None:
+    await stage.ready(await stage.guard())
+    a = await stage.actor("a", served=True)
+    async with scheduled(stage, "skips", plan()):
+        (first,) = await came_of(stage, "skips", "submitted")
+        skipped = await came_of(stage, "skips", "skipped", 2)
+        assert {(each.request, each.last, each.detail) for each in skipped} == {
+            ("", first.request, f"{first.request} is open")
+        }
+        assert await opened(stage) == [first.request]
+        await a.propose(first.request, await a.work(first.request), Complete(answer="done"))
+        _, second = await came_of(stage, "skips", "submitted", 2)
+        assert second.request != first.request
+
+
+async def test_a_tick_whose_guard_is_killed_has_its_one_request_all_the_same(tmp_path: Any) -> None:
+    async with (
+        furnished_mesh(tmp_path, HASTY) as mesh,
+        staged(mesh) as stage,
+        stage.doomed_guard("ticked") as doomed,
+        scheduled(stage, "dies", plan()),
+    ):
+        await doomed.ended()
+        (begun,) = await ticks(stage, "dies")
+        assert begun.outcome == "begun"
+        assert await opened(stage) == []
+        await stage.ready(await stage.guard())
+        (done, *_) = await came_of(stage, "dies", "submitted")
+        assert (done.at, done.request) == (begun.at, begun.request)
+        assert await opened(stage) == [begun.request]
+
+
+async def test_of_the_ticks_that_were_missed_the_newest_is_made_up_for(stage: Stage) -> None:
+    await a_guard_at(stage, LATER + DAY_US // 48)
+    async with scheduled(stage, "caught-up", plan(cron="0 * * * *")) as schedule:
+        await fire(stage, "caught-up", times=3)
+        (done,) = await came_of(stage, "caught-up", "submitted")
+        assert done.at == LATER
+        assert await opened(stage) == [tick_request(schedule, "caught-up", LATER)]
+
+
+async def test_a_tick_that_is_too_late_is_missed_and_said_to_be(stage: Stage) -> None:
+    await a_guard_at(stage, LATER)
+    with captured_logs() as logs:
+        async with scheduled(stage, "too-late", plan(cron="@daily", catch_up_s=60.0)):
+            await fire(stage, "too-late", times=3)
+    (missed,) = await ticks(stage, "too-late")
+    assert (missed.at, missed.outcome, missed.request) == (LATER, "missed", "")
+    assert await opened(stage) == []
+    assert [each["schedule"] for each in logs if each["event"] == "schedule_missed"] == ["too-late"]
+
+
+@pytest.mark.parametrize("name", ["early", "paused", "removed", "unknown", "unreadable"])
+async def test_a_timer_alone_makes_no_tick(stage: Stage, name: str) -> None:
+    admin = await stage.bus("admin")
+    now = LATER if name != "early" else None
+    if now is None:
+        await stage.ready(await stage.guard())
+    else:
+        await a_guard_at(stage, now)
+    async with contextlib.AsyncExitStack() as stack:
+        if name != "unknown":
+            await stack.enter_async_context(scheduled(stage, name, plan(cron="0 0 1 1 *")))
+        if name == "paused":
+            await ops.schedules.pause(admin, name, by="ada")
+        elif name == "removed":
+            await stack.aclose()
+        elif name == "unreadable":
+            await admin.publish_durable(subjects.schedule(name), b'{"schedule":{"cron":"@often"}}')
+        await fire(stage, name, times=3)
+        assert await ticks(stage, name) == []
+        assert await opened(stage) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [({"policy": "nowhere"}, "policy"), ({"client": AgentName("gone")}, "not_allowed")],
+    ids=["by-the-policy", "of-a-client-that-left"],
+)
+async def test_a_guard_judges_a_tick_as_any_submit(stage: Stage, fields: dict[str, Any], detail: str) -> None:
+    await a_guard_at(stage, LATER)
+    name = detail.replace("_", "-")
+    with captured_logs() as logs:
+        async with scheduled(stage, name, plan(cron="0 * * * *", **fields)):
+            await fire(stage, name)
+            (refused,) = await came_of(stage, name, "refused")
+    assert detail in refused.detail
+    assert await opened(stage, refused.request.partition("_")[0]) == []
+    assert "schedule_refused" in [each["event"] for each in logs]
+    assert await stage.types(refused.request) in ([], ["request.refused"])
+
+
+async def test_pause_stops_a_schedule_and_resume_lets_it_go_on_from_then(stage: Stage) -> None:
+    await stage.ready(await stage.guard())
+    admin = await stage.bus("admin")
+    async with scheduled(stage, "pauses", plan(overlap="allow")):
+        await came_of(stage, "pauses", "submitted")
+        paused = await ops.schedules.pause(admin, "pauses", by="ada")
+        assert (paused.paused, paused.due) == (True, None)
+        await fire(stage, "pauses")
+        before = await ticks(stage, "pauses")
+        resumed = await ops.schedules.resume(admin, "pauses", by="ada")
+        assert resumed.due is not None
+        await came_of(stage, "pauses", "submitted", 1 + sum(t.outcome == "submitted" for t in before))
+        after = (await ticks(stage, "pauses"))[len(before) :]
+        assert after[0].at >= resumed.due
+
+
+async def test_run_now_submits_beside_the_calendar(stage: Stage) -> None:
+    await stage.ready(await stage.guard())
+    admin = await stage.bus("admin")
+    async with scheduled(stage, "now", plan(cron="@yearly")):
+        await ops.schedules.pause(admin, "now", by="ada")
+        ran = await ops.schedules.run_now(admin, "now")
+        event = is_((await stage.reaches(ran.request, "request.opened"))[0], RequestOpened)
+        assert (event.client, ran.client) == ("c1", "c1")
+        assert await ticks(stage, "now") == []
+        await ops.schedules.resume(admin, "now", by="ada")
