@@ -84,11 +84,12 @@ async def _schedules(bus: Bus, file: FleetFile) -> dict[str, bytes]:
     """Return the entries of the file's schedules, and empty ones for those that it has no more."""
     entries = {name: ScheduleEntry(schedule=each) for name, each in file.planned.items()}
     try:
+        await bus.api("STREAM.INFO.CONF")
         there = await stored_schedules(bus)
     except ApiError as error:
         if error.err_code != ApiCode.STREAM_NOT_FOUND:
             raise
-        there = []  # there is no CONF yet
+        there = []  # the mesh is new
     removed = {each.name: ScheduleEntry() for each in there}
     return {schedule(name): msgspec.json.encode(each) for name, each in (removed | entries).items()}
 

@@ -308,6 +308,7 @@ text = "the report"
 async def test_schedules_come_to_the_bus_and_leave_it_with_the_fleet_file(tmp_path: Path) -> None:
     both, one = said(SCHEDULES), said(SCHEDULES.partition("[schedules.weekly]")[0])
     async with EmbeddedBus(both.fleet, tmp_path / "mesh") as mesh, mesh.connected_as("admin") as admin:
+        await admin.api("STREAM.DELETE.CONF")  # as on a new server
         await apply(admin, both)
         assert {each.name: each.schedule for each in await stored_schedules(admin)} == both.planned
         assert await apply(admin, both) == []
