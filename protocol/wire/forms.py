@@ -28,8 +28,11 @@ _LIMITS = {
 """By type: keywords of a limit, and msgspec's names of them."""
 _TYPES: Mapping[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
 _REFERENCE = "#/$defs/"
-_NOTED = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
-_QUOTED = re.compile(r"'.*'", re.DOTALL)
+_NOTED = re.compile(r"(?P<what>.*) - at `\$\[0\](?P<path>.*)`", re.DOTALL)
+_QUOTED = re.compile(r"(?P<what>Invalid enum value|Object contains unknown field) .*", re.DOTALL)
+"""What quotes the value: an enum's, or the name of a field within it."""
+_UNREADABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, SystemError)
+"""What msgspec raises for schemas and types that it cannot have."""
 
 
 class FormInvalid(Malformed):
@@ -62,11 +65,14 @@ def read_form(schema: Mapping[str, Any]) -> Form:
     """Return a form from its schema. Raises FormInvalid."""
     try:
         body = msgspec.json.encode(schema, order="deterministic")
-    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+    except _UNREADABLE as wrong:
         raise FormInvalid("it is no JSON") from wrong
     if len(body) > MOST_FORM_BYTES:
         raise FormInvalid(f"it has {len(body)} bytes of at most {MOST_FORM_BYTES}")
-    return _read(body)
+    try:
+        return _read(body)
+    except RecursionError as wrong:
+        raise FormInvalid("it is nested too deeply") from wrong
 
 
 @lru_cache(256)
@@ -88,12 +94,12 @@ def _read(body: bytes) -> Form:
 def _mistake(value: Any, kind: Any) -> str:
     """Return what is wrong with a value, beginning with its place within; empty if it fits."""
     try:
-        msgspec.convert(value, kind)
+        msgspec.convert([value], list[kind])  # in a list, so that there always is a place
     except msgspec.ValidationError as wrong:
-        found = _NOTED.fullmatch(_QUOTED.sub("'…'", str(wrong)))
+        found = _NOTED.fullmatch(str(wrong))
         assert found is not None
-        what = found["what"]
-        return f"{found['path'] or ''}: {what[:1].lower()}{what[1:]}"
+        what = _QUOTED.sub(r"\g<what> '…'", found["what"])
+        return f"{found['path']}: {what[:1].lower()}{what[1:]}"
     return ""
 
 
@@ -134,6 +140,8 @@ class _Reader:
             self.require_known(rest, where, ())
             return Any
         if isinstance(kinds, list):
+            if not kinds:
+                raise FormInvalid(f"{where}.type: no such type")
             return self._union([self._of_type(each, rest, where, within) for each in kinds], where)
         return self._checked(self._of_type(kinds, rest, where, within), where)
 
@@ -168,7 +176,12 @@ class _Reader:
             maybe: Any = Union[kind, msgspec.UnsetType]  # noqa: UP007 - of a value
             optional = (f"field_{n}", maybe, msgspec.UNSET)
             fields.append((f"field_{n}", kind) if key in required else optional)
-        return msgspec.defstruct("Object", fields, kw_only=True, rename=names, forbid_unknown_fields=not more)
+        try:
+            return msgspec.defstruct(
+                "Object", fields, kw_only=True, rename=names, forbid_unknown_fields=not more
+            )
+        except ValueError as wrong:  # the name of a field
+            raise FormInvalid(f"{where}: {_first_line(wrong)}") from wrong
 
     def _referred(self, name: Any, rest: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
         self.require_known(rest, where, ())
@@ -202,14 +215,14 @@ class _Reader:
     def _limited(self, kind: Any, limits: Mapping[str, Any], where: str) -> Any:
         try:
             return self._checked(Annotated[kind, msgspec.Meta(**limits)], where)
-        except (TypeError, ValueError) as wrong:
+        except _UNREADABLE as wrong:
             raise FormInvalid(f"{where}: {_first_line(wrong)}") from wrong
 
     def _checked(self, kind: Any, where: str) -> Any:
         """Return a type that msgspec can judge by. Raises FormInvalid, such as for a union of two objects."""
         try:
             msgspec.json.Decoder(kind)
-        except (TypeError, ValueError) as wrong:
+        except _UNREADABLE as wrong:
             raise FormInvalid(f"{where}: {_first_line(wrong)}") from wrong
         return kind
 

@@ -26,8 +26,8 @@ Cause = NewType("Cause", str)
 """What caused an event: the id of a proposal, of a control message or of a due time."""
 
 SenderRole = Literal["agent", "client", "operator", "viewer", "nobody"]
-ContinueWith = Literal["last", "entry"]
 """A sender's role in the fleet file; `nobody` if it is not listed there."""
+ContinueWith = Literal["last", "entry"]
 HUMAN = AgentName("human")
 NOBODY = AgentName("_")
 """The addressee of an event that requires no action. It is not a valid name."""

@@ -1,5 +1,6 @@
 """Forms of edges: which schemas are judged by, what does not fit them, and how the rule refuses that."""
 
+import contextlib
 import datetime as dt
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ from protocol.domain.breaker import Permit
 from protocol.domain.recorded import Other
 from protocol.wire.config import DocumentInvalid, read_fleet
 from protocol.wire.events import HandoffAdmitted, MoveRefused
-from protocol.wire.forms import MOST_FORM_BYTES, FormInvalid, read_form
+from protocol.wire.forms import MOST_FORM_BYTES, FormInvalid, _read, read_form
 from protocol.wire.handoff import Rule
 from protocol.wire.ids import AgentName
 from tests.certain import is_
@@ -73,6 +74,25 @@ def test_what_does_not_fit_is_named_by_its_place_and_never_by_its_value(wrong: A
     assert read_form(SCHEMA).mistakes({**GOOD, **wrong}) == [mistake]
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"enum": ["x"]}, "secret's"),
+        ({"enum": ["x"]}, "secret` - at `$.b"),
+        ({"enum": [1, 2]}, 4711),
+        ({"type": "array", "items": {"enum": ["x"]}}, ['"secret"']),
+        ({"type": "object", "properties": {}, "additionalProperties": False}, {"secret-4711": 1}),
+        ({"type": "object", "properties": {}, "additionalProperties": False}, {"secret` - at `$[0].b": 1}),
+    ],
+)
+def test_no_quoting_gets_a_value_into_a_mistake(schema: Any, value: Any) -> None:
+    """A refusal goes to people and to agents that may not see the value."""
+    (mistake,) = read_form({"properties": {"a": schema}}).mistakes({"a": value})
+    assert mistake.startswith("a")
+    assert "secret" not in mistake
+    assert "4711" not in mistake
+
+
 def test_all_mistakes_are_named_and_what_the_giver_may_not_see_is_none() -> None:
     form = read_form(SCHEMA)
     assert form.mistakes({"cents": "x"}) == [
@@ -114,6 +134,13 @@ def test_all_mistakes_are_named_and_what_the_giver_may_not_see_is_none() -> None
         ({"properties": {"a": {"type": "string", "minLength": -1}}}, "properties.a: `min_length` must be"),
         ({"properties": {"a": {"enum": [1.5]}}}, "properties.a.enum: texts, whole numbers and null"),
         ({"properties": {"a": {"enum": []}}}, "properties.a.enum: a list of values"),
+        ({"properties": {"a": {"enum": [1 << 63]}}}, "properties.a: Integer values > (2**63 - 1)"),
+        ({"properties": {"a": {"type": "number", "minimum": 10**400}}}, "properties.a: "),
+        ({"properties": {"c": {"type": []}}}, "properties.c.type: no such type"),
+        (
+            {"properties": {"a": {"type": "object", "properties": {'x"y': {}}}}},
+            "properties.a: Renamed field names must not contain",
+        ),
         ({"properties": {"a": {"anyOf": []}}}, "properties.a.anyOf: a list of schemas"),
         ({"properties": {"a": {"allOf": [{}, {}]}}}, "properties.a.allOf: a list of schemas"),
         (
@@ -153,6 +180,20 @@ def test_definitions_that_refer_to_others_twice_are_read_once_each() -> None:
     for _ in range(depth):
         value = {"y": value}
     assert form.mistakes({"a": value}) == [f"a{'.y' * depth}: expected `int`, got `str`"]
+
+
+def test_a_form_in_many_layers_is_a_form_or_a_mistake_however_deep_its_reader_is_called() -> None:
+    schema: Any = True
+    for _ in range(330):
+        schema = {"anyOf": [schema]}
+
+    def read(deeper: int) -> Any:
+        return read(deeper - 1) if deeper else read_form({"properties": {"a": schema}})
+
+    for deeper in range(0, 840, 20):
+        _read.cache_clear()
+        with contextlib.suppress(FormInvalid):
+            read(deeper)
 
 
 # --- the rule -----------------------------------------------------------------------------------------
