@@ -108,7 +108,7 @@ def routes(gateway: "Gateway") -> list[Route]:
             retry_after="10",
         )
         return CountedStream(
-            _happenings(gateway, client, name, seen),
+            _happenings(gateway, token, client, name, seen),
             streams,
             token.id,
             most=(limits.streams, token.limits.streams),
@@ -133,7 +133,9 @@ async def _state(client: Client, request: RequestId) -> RequestDocument:
     return document_of(request, event, questions, is_known=client.has_submitted(request))
 
 
-async def _happenings(gateway: "Gateway", client: Client, request: str, seen: int) -> AsyncGenerator[bytes]:
+async def _happenings(
+    gateway: "Gateway", token: TokenEntry, client: Client, request: str, seen: int
+) -> AsyncGenerator[bytes]:
     """Yield what `Client.follow` tells, as server-sent events: `note`, `question`, then the end.
 
     A question and the end have their event's number as id; notes have none, since they are not stored. A
@@ -150,6 +152,8 @@ async def _happenings(gateway: "Gateway", client: Client, request: str, seen: in
         ):
             try:
                 async for item in items:
+                    if gateway.tokens.entry(token.id) is None:
+                        return  # it was revoked
                     match item:
                         case None:
                             yield BEAT

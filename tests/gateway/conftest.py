@@ -16,7 +16,7 @@ import pytest_asyncio
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.credentials import seed_file
-from mesh.gateway import GatewayOptions
+from mesh.gateway import GatewayLimits, GatewayOptions
 from mesh.gateway.clients import ClientPool
 from mesh.gateway.server import Gateway
 from mesh.gateway.tokens import TokenBook, TokenLimits, add_token
@@ -98,11 +98,11 @@ def caller(stage: Stage, tmp_path: Path, tokens: Path) -> Open:
 
     @contextlib.asynccontextmanager
     async def calling(
-        client: str = "c1", limits: TokenLimits | None = None, **options: Any
+        client: str = "c1", limits: TokenLimits | None = None, shared: GatewayLimits | None = None
     ) -> AsyncIterator[httpx.AsyncClient]:
         token, _ = add_token(tokens, client, limits=limits or TokenLimits(per_second=10_000))
         async with (
-            gateway_up(stage.mesh, tmp_path, tokens, **options) as (_, address),
+            gateway_up(stage.mesh, tmp_path, tokens, limits=shared or GatewayLimits()) as (_, address),
             httpx.AsyncClient(base_url=address, headers=bearer(token), timeout=PATIENCE_S) as http,
         ):
             yield http

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import jsonschema  # type: ignore[import-untyped]  # it ships none
 
+from mesh.gateway import GatewayLimits
 from mesh.gateway.tokens import TokenLimits, add_token, read_tokens, revoke_token
 from protocol.wire import codec, events, subjects
 from protocol.wire.moves import Ask, Complete
@@ -105,17 +106,16 @@ async def test_a_question_is_heard_once_and_answered(stage: Stage, caller: Open)
         assert wrong["code"] == "client.reply_invalid"
         none = await http.post(f"/requests/{request}/reply", json={"value": 2, "n": 7})
         is_problem(none, 409, "gateway.no_question")
-        said = await http.post(f"/requests/{request}/reply", json={"value": 2, "by": "Ada"})
-        assert said.status_code == 202, said.text
-        work = await agent.work(request, round_=1)
-        await agent.propose(request, work, Complete(answer=2))
-        [resumed] = [each for each in await stage.log(request) if isinstance(each, events.TurnResumed)]
-        assert resumed.sender == "c1"
-
-        after = {"last-event-id": question.id}
+        after = {"last-event-id": question.id}  # it is open, and not heard again
         async with http.stream("GET", f"/requests/{request}/events", headers=after) as answer:
+            said = await http.post(f"/requests/{request}/reply", json={"value": 2, "by": "Ada"})
+            assert said.status_code == 202, said.text
+            work = await agent.work(request, round_=1)
+            await agent.propose(request, work, Complete(answer=2))
             rest = [each async for each in heard_in(answer)]
         assert [(each.name, each.data["answer"]) for each in rest] == [("ended", 2)]
+        [resumed] = [each for each in await stage.log(request) if isinstance(each, events.TurnResumed)]
+        assert resumed.sender == "c1"
         seen = await http.get(f"/requests/{request}/events", headers={"last-event-id": rest[0].id})
         assert seen.status_code == 204
         late = await http.post(f"/requests/{request}/reply", json={"value": 2})
@@ -238,6 +238,17 @@ async def test_each_token_has_limits(stage: Stage, caller: Open) -> None:
             assert one.status_code == 200
             second = await http.get(f"/requests/{request}/events")
             is_problem(second, 429, "gateway.too_many_streams")
+
+
+async def test_the_stream_of_a_revoked_token_ends(stage: Stage, caller: Open, tokens: Path) -> None:
+    async with caller(shared=GatewayLimits(beat_s=0.05)) as http:
+        request = await submitted(http)
+        async with http.stream("GET", f"/requests/{request}/events") as answer:
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "retry: 1000"
+            revoke_token(tokens, read_tokens(tokens)[0].id)
+            assert {line async for line in lines} <= {"", ": here"}
+        is_problem(await http.get(f"/requests/{request}"), 401)
 
 
 async def test_a_client_whose_key_the_gateway_lacks_is_told_so(caller: Open) -> None:
