@@ -71,7 +71,7 @@ async def test_connections_that_break_all_the_time_cost_nothing_but_time(wired: 
             outcomes += await work
     await wired.audit(outcomes)
     said = Counter((line["event"], line.get("name")) for line in lines if line["log_level"] == "warning")
-    assert max(said.values()) <= cuts / 2, said
+    assert max(said.values()) <= cuts, said  # two guards have one name
 
 
 async def test_a_guard_whose_wire_stalls_loses_its_work_to_another_and_wakes_harmlessly(wired: Wired) -> None:

@@ -169,8 +169,8 @@ def frozen_offers() -> None:
 def one_conversation() -> None:
     first: dict[str, str] = {}
 
-    async def recall(memory: ConversationMemory, client: str, conversation: str) -> Any:
-        return await sound(memory, client, first.setdefault(client, conversation))
+    async def recall(memory: ConversationMemory, client: str, conversation: str, **asked: Any) -> Any:
+        return await sound(memory, client, first.setdefault(client, conversation), **asked)
 
     sound = replace(ConversationMemory, "recall", recall)
 
