@@ -10,6 +10,7 @@ from mesh.fleet.deployment import (
     FLEET,
     TLS,
     Deployment,
+    DeploymentImpossible,
     Tls,
     fill,
     fleet_copy,
@@ -23,11 +24,18 @@ ROOM = "kubernetes"
 """Folder of the manifests; `kustomization.yaml` is above it, since kustomize reads nothing above itself."""
 BUS = "nats"
 """Release of the chart, so also the service's name."""
+_MOST_BYTES = 1_000_000
+"""Accounts that a ConfigMap holds beside the server's configuration: it takes 1 MiB."""
 _TLS_VARIABLES = {"MESH_TLS_CA": "ca.crt", "MESH_TLS_CERT": "tls.crt", "MESH_TLS_KEY": "tls.key"}
 
 
 def kubernetes_files(deployment: Deployment, accounts: str) -> dict[str, str]:
     """Return the kustomize base and the chart's values, by path. Raises DeploymentImpossible."""
+    if len(accounts.encode()) > _MOST_BYTES:
+        raise DeploymentImpossible(
+            f"accounts.conf has {len(accounts.encode())} bytes, and a ConfigMap takes {_MOST_BYTES}: "
+            f"{deployment.source} has too many members for the chart; run the bus beside Kubernetes"
+        )
     fleet = {path.removeprefix(f"{FLEET}/"): text for path, text in fleet_copy(deployment).items()}
     project = slug(deployment.file.name)
     modules = deployment.modules

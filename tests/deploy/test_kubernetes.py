@@ -207,6 +207,17 @@ def test_the_charts_values_hold_the_accounts_and_sync_each_message(written: Path
     )
 
 
+def test_accounts_that_no_config_map_takes_are_an_error(tmp_path: Path) -> None:
+    agents = "".join(f'[agents.a{n}]\nmodule = "hello:a"\n' for n in range(300))
+    (tmp_path / "mesh.toml").write_text(f'name = "big"\nentry = "a1"\n{agents}')
+    command = ("setup", "--out", "out", "--for")
+    done = Folder(tmp_path).mesh(*command, "kubernetes")
+    assert done.status == Exit.FAILED
+    assert "a ConfigMap takes 1000000" in done.err
+    assert not (tmp_path / "out" / "kubernetes").exists()
+    assert Folder(tmp_path).mesh(*command, "compose").status == Exit.DONE
+
+
 def test_the_server_takes_what_the_chart_makes_of_the_values(written: Path) -> None:
     """The chart writes its configuration as JSON, with `include` first; here that is done by hand."""
     values = yaml(written / "kubernetes/nats-values.yaml")

@@ -181,9 +181,9 @@ async def test_requests_are_answered_after_the_leader_is_killed(machine: Machine
         }
 
         async def greeted(name: str) -> bool:
-            """Send a request; where no server leads the queue, nothing was stored: try again."""
+            """Send a request; False where no server led at that moment. Then its outcome is unknown."""
             sent = await asyncio.to_thread(here.process, "send", "hello", "--fact", f"name={name}", **app)
-            if sent.status == Exit.UNREACHABLE and "[bus.no_responders]" in sent.err:
+            if sent.status == Exit.UNREACHABLE:
                 return False
             assert (sent.status, sent.out.strip()) == (Exit.DONE, f"Hello, {name}!"), sent
             return True
@@ -200,8 +200,14 @@ async def test_requests_are_answered_after_the_leader_is_killed(machine: Machine
         audit = app | {"MESH_NAME": "audit", "MESH_CREDENTIALS": str(machine.out / "keys/audit.nk")}
         verified = await asyncio.to_thread(here.process, "log", "verify", **audit)
         assert verified.status == Exit.DONE, verified
-        listed = await asyncio.to_thread(here.process, "request", "ls", "--json", **audit)
-        assert [each["status"] for each in listed.json] == ["completed"] * 3
+
+        async def all_completed() -> bool:
+            """Every try is a request of its own: those of unknown outcome end, too, if they were stored."""
+            listed = await asyncio.to_thread(here.process, "request", "ls", "--json", **audit)
+            statuses = [each["status"] for each in listed.json]
+            return len(statuses) >= 3 and set(statuses) == {"completed"}
+
+        await eventually(all_completed)
 
 
 async def leader_of(bus: Bus, stream: str) -> str:
