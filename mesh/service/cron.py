@@ -28,6 +28,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
+_MINUTE_US = 60_000_000
 _DAYS_AHEAD = 8 * 366 + 1
 """29 February may be eight years ahead."""
 
@@ -82,11 +83,16 @@ class Calendar(NamedTuple):
 
     def newest(self, first_us: int, now_us: int, within_us: int) -> int | None:
         """Return the newest tick from `first_us` (a tick) until now, if it is not older than `within_us`."""
-        tick = first_us if now_us - first_us <= within_us else self.after(now_us - within_us - 1)
-        newest = None
+        begin, span = max(first_us, now_us - within_us), _MINUTE_US
+        while True:  # from now backwards: a day may have 1440 ticks, and a guard does nothing else meanwhile
+            tick = self.after(max(begin, now_us - span) - 1)
+            if tick is not None and tick <= now_us:
+                break
+            if now_us - span <= begin:
+                return None
+            span *= 2
         while tick is not None and tick <= now_us:
-            newest = tick
-            tick = self.after(max(tick, now_us - self.every_us)) if self.every_us else self.after(tick)
+            newest, tick = tick, self.after(tick)
         return newest
 
 

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from mesh.service.cron import CronInvalid, parse_calendar
+from mesh.service.cron import Calendar, CronInvalid, parse_calendar
 
 HOUR_US = 3600 * 1_000_000
 
@@ -102,3 +102,27 @@ def test_what_is_no_calendar_is_refused(cron: str) -> None:
 def test_what_is_no_zone_is_refused(zone: str) -> None:
     with pytest.raises(CronInvalid, match="zone: "):
         parse_calendar("@daily", zone)
+
+
+@pytest.mark.parametrize("cron", ["* * * * *", "7 */3 * * *", "@daily", "@every 7s", "@every 9h"])
+@pytest.mark.parametrize("within_h", [1, 24])
+def test_the_newest_of_many_missed_ticks_is_found_with_few_steps(
+    cron: str, within_h: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guard looks for it between two verdicts, so it may not take seconds."""
+    calendar, now = parse_calendar(cron, "Europe/Berlin"), us("2026-12-24 22:00") + 30_000_000
+    within = within_h * HOUR_US
+    first = calendar.after(now - 72 * HOUR_US)
+    assert first is not None
+    oldest = calendar.after(now - within - 1)
+    assert oldest is not None
+    asked, after = list[int](), Calendar.after
+    monkeypatch.setattr(Calendar, "after", lambda self, at: asked.append(at) or after(self, at))
+    newest = calendar.newest(first, now, within)
+    assert len(asked) < 40
+    assert (newest is None) == (oldest > now)
+    if newest is not None:
+        following = calendar.after(newest)
+        assert calendar.after(newest - 1) == newest >= oldest
+        assert following is not None
+        assert following > now >= newest
