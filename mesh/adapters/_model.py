@@ -1,6 +1,6 @@
 """A model of another SDK behind our port: one call of it, for the journal, the budget and the prices."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from mesh.agent._rate_limit import HeldBack, limiter_of
@@ -14,6 +14,11 @@ TOO_FAST = frozenset({429, 529})
 PASSING = frozenset({408, 409})
 UNANSWERED = frozenset({"APIConnectionError", "APITimeoutError", "ModelTimeoutError", "TransportError"})
 """Types of errors that say that no answer came."""
+
+_OF_KEYS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
+"""Headers by which vendors' SDKs send a key."""
+_SHORTEST_KEY = 6
+"""Your own server may take a key such as `none`, which is no secret."""
 
 Ask = Callable[[Hear | None], Awaitable[Reply]]
 """Asks the model once. It passes on text as it comes, if the SDK streams."""
@@ -98,11 +103,32 @@ def failure_of(error: Exception) -> TurnError | None:
     """
     if isinstance(error, TurnError):
         return error
-    text, status = short(str(error)), getattr(error, "status_code", None)
+    text, status = words_of(error), getattr(error, "status_code", None)
     if isinstance(status, int):
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         return failure_of_status(status, text, pause_s(headers))
     return ModelRetry(text) if UNANSWERED & {kind.__name__ for kind in type(error).__mro__} else None
+
+
+def words_of(error: Exception) -> str:
+    """Return what an error says, without the key that the request had: a server may repeat it in its no."""
+    words = str(error)
+    for key in _keys_in(error):
+        words = words.replace(key, "[key]")
+    return short(words)
+
+
+def _keys_in(error: BaseException) -> Iterator[str]:
+    """Yield the keys of the requests that led to an error."""
+    inner: BaseException | None = error
+    while inner is not None:
+        response = getattr(inner, "response", None)
+        sent = getattr(getattr(response, "request", None) or vars(inner).get("request"), "headers", None)
+        for name in _OF_KEYS if isinstance(sent, Mapping) else ():
+            key = str(sent.get(name, "")).rpartition(" ")[2]
+            if len(key) >= _SHORTEST_KEY:
+                yield key
+        inner = inner.__cause__
 
 
 def json_kind(value: Any) -> str:

@@ -53,6 +53,7 @@ from pydantic_ai.toolsets.external import TOOL_SCHEMA_VALIDATOR
 from pydantic_core import to_jsonable_python
 
 from mesh.adapters._model import ForeignModel, failure_of_status, json_kind
+from mesh.adapters._model import words_of as words_of_error
 from mesh.adapters._round import AdaptedRound, words_of
 from mesh.adapters._tool import ApprovalWanted, GaveNothing, TryAgain
 from mesh.agent.errors import (
@@ -268,7 +269,7 @@ def _failure(error: Exception) -> TurnError | None:
     """Return what an error of a model means for the turn; None for an error of something else."""
     if not isinstance(error, ModelAPIError):
         return None
-    text = short(str(error))
+    text = words_of_error(error)
     match error:
         case ModelRateLimitError() | ModelOverloadedError():
             return ModelThrottled(text, after_s=error.retry_after)
