@@ -54,6 +54,7 @@ from protocol.wire.commands import (
 from protocol.wire.event_parts import Assignment
 from protocol.wire.ids import TurnId
 from protocol.wire.moves import Move
+from protocol.wire.prices import LARGEST_AMOUNT
 
 _log = get_logger(__name__)
 
@@ -362,7 +363,7 @@ _UNREADABLE = (MeshError, *codec.UNWRITABLE)
 
 def _timed(proposal: Proposal, work: Assignment, took_s: float) -> Proposal:
     """Return the proposal with how long its turn was worked on: 1 ms at least, as 0 means unknown."""
-    worked_ms = work.reported.worked_ms + max(1, round(took_s * 1e3))
+    worked_ms = min(work.reported.worked_ms + max(1, round(took_s * 1e3)), LARGEST_AMOUNT)
     return replace(proposal, report=replace(proposal.report, worked_ms=worked_ms))
 
 

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.agent._ahead import NEXT_PROBE_S, PROBE_S, EndWatch
 from mesh.agent._attempts import Attempts
 from mesh.agent._effects import run_effect
-from mesh.agent._executor import open_since
+from mesh.agent._executor import _timed, encode_or_fail, open_since
 from mesh.agent._instance import LOST_S, ForeignRounds
 from mesh.agent._journal import Journal
 from mesh.agent._runtime import Runtime, Watchdog
@@ -21,6 +22,9 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded
 from mesh.bus.consumer import Message
 from mesh.testing import MemorySteps, turn
+from protocol.wire.commands import MoveProposed, Report
+from protocol.wire.moves import Complete
+from protocol.wire.prices import LARGEST_AMOUNT
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S
 
@@ -333,3 +337,11 @@ async def test_a_look_that_no_call_asks_for_is_given_up_and_its_error_is_nobodys
         await asyncio.sleep(0)
     assert asked.began == 1
     assert len(asyncio.all_tasks()) == 1
+
+
+def test_a_report_counts_no_more_than_the_wire_takes() -> None:
+    work = replace(turn(agent="a").execution.work, reported=Report(worked_ms=LARGEST_AMOUNT))
+    move = MoveProposed(turn=work.turn, round=0, move=Complete(answer="yes"))
+    proposal, _ = encode_or_fail(_timed(move, work, 1.0))
+    assert isinstance(proposal, MoveProposed)
+    assert proposal.report.worked_ms == LARGEST_AMOUNT
