@@ -86,6 +86,7 @@ def fork_of(
         ),
         policy=policy or ledger.policy.name,
         conversation=ledger.conversation,
+        continue_with="entry" if ledger.notes_speakers else None,  # it names its agent; who speaks is noted
         forked_from=ForkedFrom(
             request=RequestId(str(ledger.request)),
             n=n,

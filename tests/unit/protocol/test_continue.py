@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mesh.ops.fork import fork_of
 from mesh.replay.rejudge import rejudge
 from mesh.replay.whatif import compare
 from mesh.testing import Conversations, InMemoryGuard, NotDecided
@@ -98,6 +99,18 @@ def test_by_default_nothing_is_noted_and_the_entry_agent_gets_it() -> None:
     guard = chat.answered_by("seats")
     assert is_(guard.events[-1], RequestCompleted).conversation is None
     assert went(chat.says(continue_with="last")) == ("desk", None, None)
+
+
+def test_who_answers_in_a_fork_of_a_message_is_the_last_one_then() -> None:
+    chat = Chat(Policy())
+    old = chat.answered_by("seats", client="op", continue_with="last")
+    chat.answered_by("desk", client="op", continue_with="entry")
+    had_it = next(event.n for event in old.events if event.to == "seats")
+    fork = InMemoryGuard(FLEET, {"default": chat.policy}, memory=chat.memory, number=9, client="op")
+    fork.submit_whole(fork_of(old.events, old.bodies, had_it))
+    fork.move(complete())
+    same(fork)
+    assert went(chat.says(client="op", continue_with="last")) == ("seats", "seats", None)
 
 
 def test_whoever_leaves_facts_is_known_without_more() -> None:
