@@ -124,8 +124,9 @@ def _keys_in(error: BaseException) -> Iterator[str]:
     while inner is not None:
         response = getattr(inner, "response", None)
         sent = getattr(getattr(response, "request", None) or vars(inner).get("request"), "headers", None)
-        for name in _OF_KEYS if isinstance(sent, Mapping) else ():
-            key = str(sent.get(name, "")).rpartition(" ")[2]
+        headers: Mapping[str, Any] = sent if isinstance(sent, Mapping) else {}
+        for name in _OF_KEYS:
+            key = str(headers.get(name, "")).rpartition(" ")[2]
             if len(key) >= _SHORTEST_KEY:
                 yield key
         inner = inner.__cause__

@@ -1,6 +1,6 @@
 """What a vendor's server says of a failure is kept in the log, and the key that was sent with it is not."""
 
-import httpx
+import httpx2 as httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 from pydantic_ai import ModelHTTPError, ModelRequest

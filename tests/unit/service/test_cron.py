@@ -117,7 +117,12 @@ def test_the_newest_of_many_missed_ticks_is_found_with_few_steps(
     oldest = calendar.after(now - within - 1)
     assert oldest is not None
     asked, after = list[int](), Calendar.after
-    monkeypatch.setattr(Calendar, "after", lambda self, at: asked.append(at) or after(self, at))
+
+    def counted(self: Calendar, at: int) -> int | None:
+        asked.append(at)
+        return after(self, at)
+
+    monkeypatch.setattr(Calendar, "after", counted)
     newest = calendar.newest(first, now, within)
     assert len(asked) < 40
     assert (newest is None) == (oldest > now)
