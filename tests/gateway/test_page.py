@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.docs.pages import blocks, read
 from tests.gateway.conftest import bearer
@@ -49,7 +48,6 @@ async def test_the_page_does_what_it_says(echoing: Stage, tmp_path: Path, tokens
 
 
 async def test_a_post_is_verified_as_the_page_does(echoing: Stage, tmp_path: Path, tokens: Path) -> None:
-    pytest.importorskip("standardwebhooks")
     with receiving() as receiver:
         typed_in = HOOK.strip().removeprefix("$ mesh ").replace(" app ", " c1 ").split()
         typed_in[typed_in.index("--post") + 1] = receiver.url
