@@ -49,6 +49,7 @@ from mesh.ops.log import read_each
 from mesh.ops.queue import Waiting, queue
 from mesh.ops.requeue import requeue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
+from mesh.ops.schedules import ticking
 from mesh.ops.shadows import judging
 from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, Access, load_settings
@@ -449,6 +450,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     ),
     "documents": (_documents, "fleet, policies and prices can be read"),
     "shadows": (lambda look: judging(look.bus), "no policy has one"),
+    "schedules": (lambda look: ticking(look.bus), "there is none"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
     "log": (_log_use, "nothing was written in the last day"),

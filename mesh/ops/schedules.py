@@ -9,9 +9,14 @@ from mesh.bus.reader import last
 from mesh.bus.schedules import StoredSchedule, stored_schedule, stored_schedules
 from mesh.bus.stores import write_revision
 from mesh.errors import Impossible, NotFound
+from mesh.ops.checks import Results
+from mesh.service.printable import when
 from protocol.wire import codec, subjects
 from protocol.wire.ids import entropy_of, request_id
 from protocol.wire.schedule import SchedulePause, ScheduleTick
+
+OVERDUE_US = 60_000_000
+"""Lateness from which on doctor finds it wrong that a schedule has not ticked."""
 
 
 class StandingSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +58,23 @@ def _standing(stored: StoredSchedule) -> StandingSchedule:
         tick=stored.tick,
         unreadable=stored.unreadable,
     )
+
+
+async def ticking(bus: Bus) -> Results:
+    """Tell of schedules that tick; find those that are overdue, or whose last request was refused."""
+    now = time.time_ns() // 1000
+    for each in await schedules(bus):
+        so, tick = f"the schedule {each.name}", each.tick
+        if each.unreadable:
+            continue  # the check of documents tells of it
+        if each.paused:
+            yield "ok", f"{so} is paused"
+        elif each.due is not None and each.due < now - OVERDUE_US:
+            yield "found", f"{so} was due at {when(each.due)}, and no guard has let it tick"
+        elif tick is not None and tick.outcome == "refused":
+            yield "found", f"the last request of {so} was refused: {tick.detail}"
+        else:
+            yield "ok", f"{so} ticks next at {'no time' if each.due is None else when(each.due)}"
 
 
 async def _found(bus: Bus, name: str) -> StoredSchedule:

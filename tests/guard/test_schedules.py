@@ -11,6 +11,7 @@ from mesh import ops
 from mesh.bus.reader import every
 from mesh.bus.stores import revisions
 from mesh.guard.service import Guard
+from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
 from protocol.wire.commands import Submit
 from protocol.wire.config import PARTITIONS
@@ -19,9 +20,10 @@ from protocol.wire.ids import AgentName, submitter_of
 from protocol.wire.moves import Complete
 from protocol.wire.schedule import Schedule, ScheduleEntry, ScheduleTick, tick_request
 from tests.certain import is_
-from tests.guard.stage import HASTY, Stage, furnished_mesh, staged
+from tests.guard.stage import FLEET, HASTY, Stage, furnished_mesh, staged
+from tests.guard.test_mesh_freeze import frozen, thawed
 from tests.logs import captured_logs
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import PATIENCE_S, eventually, until
 
 DAY_US = 86_400 * 1_000_000
 LATER = 1_900_000_000 * 1_000_000 // DAY_US * DAY_US + DAY_US // 24
@@ -141,6 +143,24 @@ async def test_a_tick_whose_guard_is_killed_has_its_one_request_all_the_same(tmp
         assert await opened(stage) == [begun.request]
 
 
+async def test_a_guard_without_the_right_to_write_ticks_submits_nothing_and_says_what_to_do(
+    tmp_path: Any,
+) -> None:
+    """The accounts of a server that an older version has set up."""
+    older = EmbeddedBus(FLEET, tmp_path)
+    assert subjects.SCHEDULE_TICKS in older.server._accounts
+    older.server._accounts = older.server._accounts.replace(subjects.SCHEDULE_TICKS, "mesh.conf.breaker.x")
+    async with older as mesh, staged(mesh) as stage:
+        await stage.ready(await stage.guard())
+        with captured_logs() as logs:
+            async with scheduled(stage, "denied", plan()):
+                await until(lambda: any(each["event"] == "schedule_not_kept" for each in logs))
+        (first, *_) = (each for each in logs if each["event"] == "schedule_not_kept")
+        assert "mesh setup" in first["hint"]
+        assert await ticks(stage, "denied") == []
+        assert await opened(stage) == []
+
+
 async def test_of_the_ticks_that_were_missed_the_newest_is_made_up_for(stage: Stage) -> None:
     await a_guard_at(stage, LATER + DAY_US // 48)
     async with scheduled(stage, "caught-up", plan(cron="0 * * * *")) as schedule:
@@ -199,6 +219,23 @@ async def test_a_guard_judges_a_tick_as_any_submit(stage: Stage, fields: dict[st
     assert await opened(stage, refused.request.partition("_")[0]) == []
     assert "schedule_refused" in [each["event"] for each in logs]
     assert await stage.types(refused.request) in ([], ["request.refused"])
+
+
+async def test_no_schedule_ticks_while_the_mesh_is_frozen_and_the_thaw_makes_up_for_one(stage: Stage) -> None:
+    guard = await stage.guard()
+    await stage.ready(guard)
+    async with scheduled(stage, "freezes", plan(overlap="allow")):
+        await came_of(stage, "freezes", "submitted")
+        await frozen(stage)
+        before = (await ticks(stage, "freezes"))[-1]
+        over = before.at + 5_000_000
+        await until(lambda: guard._context.now() > over)
+        during = [each.at for each in await ticks(stage, "freezes") if each.at > before.at]
+        assert len(during) <= 1  # one that was in hand
+        await thawed(stage)
+        await came_of(stage, "freezes", "submitted", 2 + len(during))
+        made_up = [each.at for each in await ticks(stage, "freezes") if each.outcome == "submitted"]
+        assert not [at for at in made_up if max((before.at, *during)) < at < over - 1_000_000]
 
 
 async def test_pause_stops_a_schedule_and_resume_lets_it_go_on_from_then(stage: Stage) -> None:

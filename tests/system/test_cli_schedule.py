@@ -2,6 +2,7 @@
 
 import msgspec
 
+from mesh import ops
 from mesh.cli.exits import Exit
 from protocol.wire import subjects
 from protocol.wire.ids import is_request_id
@@ -65,3 +66,27 @@ async def test_doctor_and_the_list_name_a_schedule_that_cannot_be_read(office: O
         assert listed["unreadable"]
         assert (await office.mesh("schedule", "run-now", "broken", who="admin")).status == Exit.FAILED
     await admin.publish_durable(subjects.schedule("broken"), msgspec.json.encode(ScheduleEntry()))
+
+
+async def test_doctor_tells_of_schedules_and_finds_what_is_overdue_or_refused(
+    office: Office, stage: Stage
+) -> None:
+    async def found() -> dict[str, str]:
+        """Return the state of each schedule, by the last word of what doctor says of it first."""
+        told = (await office.mesh("doctor", "--json", who="admin")).json
+        return {each["text"]: each["state"] for each in told if each["check"] == "schedules"}
+
+    assert set((await found()).values()) == {"ok"}
+    admin = await stage.bus("admin")
+    async with (
+        scheduled(stage, "rare", plan(cron="@yearly")),
+        scheduled(stage, "wrong", plan(policy="nowhere")),
+        scheduled(stage, "paused", plan(cron="@yearly")),
+    ):
+        await ops.schedules.pause(admin, "paused", by="ada")
+        await came_of(stage, "wrong", "refused")
+        texts = await found()
+        (refused,) = (text for text, state in texts.items() if state == "found")
+        assert refused.startswith("the last request of the schedule wrong was refused: known_policy: ")
+        assert any(text.startswith("the schedule rare ticks next at 20") for text in texts)
+        assert "the schedule paused is paused" in texts
