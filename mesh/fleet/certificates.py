@@ -62,11 +62,14 @@ def certify(
         raise DeploymentImpossible("--tls dev: `openssl` is not on the PATH; install it, or use --tls files")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as room:
-        make = _Maker(openssl, Path(room), directory)
+        make = _Maker(openssl, Path(room), Path(room) if is_new else directory)
         if is_new:
             make.authority()
         for name in due:
             make.member(name, hosts[name], days)
+        for name in (*due, *(["ca"] if is_new else [])):  # the authority last: until then, all is due again
+            for file in (f"{name}-key.pem", f"{name}.pem"):
+                (Path(room) / file).replace(directory / file)
     return changes
 
 
@@ -80,12 +83,16 @@ def _due(certificate: Path, key: Path) -> bool:
 
 
 class _Maker:
-    """Makes each key and certificate in a folder of its own, then moves both to their place."""
+    """Makes each key and certificate in a folder of its own.
 
-    def __init__(self, openssl: str, room: Path, directory: Path) -> None:
+    Args:
+        authority: the folder with the authority that signs.
+    """
+
+    def __init__(self, openssl: str, room: Path, authority: Path) -> None:
         self._openssl = openssl
         self._room = room
-        self._directory = directory
+        self._authority = authority
 
     def authority(self) -> None:
         self._key_and_request("ca", "mesh authority")
@@ -95,7 +102,7 @@ class _Maker:
     def member(self, name: str, hosts: Sequence[str], days: int) -> None:
         self._key_and_request(name, name)
         alternative = ", ".join(f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts)
-        signer = ("-CA", str(self._directory / CA), "-CAkey", str(self._directory / CA_KEY))
+        signer = ("-CA", str(self._authority / CA), "-CAkey", str(self._authority / CA_KEY))
         serial = ("-CAcreateserial", "-CAserial", str(self._room / "serial"))
         extensions = _MEMBER + (f"subjectAltName = {alternative}\n" if hosts else "")
         self._sign(name, extensions, *signer, *serial, "-days", str(days))
@@ -115,8 +122,6 @@ class _Maker:
         made = self._room / f"{name}.pem"
         request = ("-in", str(self._room / f"{name}.csr"), "-extfile", str(wanted), "-out", str(made))
         self._run("x509", "-req", "-sha256", *request, *options)
-        for path in (self._room / f"{name}-key.pem", made):
-            path.replace(self._directory / path.name)
 
     def _run(self, *arguments: str) -> None:
         try:

@@ -4,6 +4,7 @@ import re
 import ssl
 import subprocess
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ruamel.yaml import YAML
 from mesh.bus.credentials import TlsFiles, expires_at
 from mesh.cli.exits import Exit
 from mesh.fleet.certificates import certify
+from mesh.fleet.deployment import DeploymentImpossible
 from tests.deploy.validator import complaints, run
 from tests.system.terminal import Finished, Folder
 
@@ -257,6 +259,25 @@ def test_a_certificate_is_renewed_before_it_expires_and_the_authority_stays(proj
     assert before.keys() == after.keys()
     assert before["ca.pem"] == after["ca.pem"]
     assert expires_at(after["nats.pem"]) > expires_at(before["nats.pem"])
+
+
+def test_a_renewal_that_was_cut_off_is_made_up_for(project: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise some members keep certificates of an authority that nobody knows any more."""
+    tls, hosts, real = project.path / "tls", {"nats": ("nats",), "client": ()}, which("openssl")
+    certify(tls, hosts)
+    (tls / "ca-key.pem").unlink()
+    broken = project.path / "broken"
+    broken.mkdir()
+    (broken / "openssl").write_text(f'#!/bin/sh\ncase "$*" in *client*) exit 1;; esac\nexec {real} "$@"\n')
+    (broken / "openssl").chmod(0o700)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(broken), prepend=":")
+        with pytest.raises(DeploymentImpossible):
+            certify(tls, hosts)
+    certify(tls, hosts)
+    for name in hosts:
+        judged = run("openssl", "verify", "-CAfile", tls / "ca.pem", tls / f"{name}.pem", install="openssl")
+        assert judged.returncode == 0, complaints(judged)
 
 
 def test_certificates_hold_for_strict_readers(project: Folder) -> None:
