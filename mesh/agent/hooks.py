@@ -101,7 +101,7 @@ class Observer:
                 task = asyncio.ensure_future(self._finish(name, made))
                 _under_way.add(task)
                 task.add_done_callback(_under_way.discard)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # its own
             self._failed(name, error)
 
     async def _finish(self, name: str, made: Awaitable[Any]) -> None:

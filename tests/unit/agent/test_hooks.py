@@ -259,7 +259,9 @@ async def test_a_hooks_turn_takes_no_steps() -> None:
 # --- they harm nothing --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(1), Retry("again")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("a bug"), SystemExit(1), Retry("again"), asyncio.CancelledError()], ids=repr
+)
 async def test_what_a_hook_raises_is_logged_with_its_place(error: BaseException) -> None:
     def fails(*_: Any) -> None:
         raise error
