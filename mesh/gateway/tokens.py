@@ -167,6 +167,12 @@ class TokenBook:
         self._refresh()
         return self._by_digest.get(_digest(token))
 
+    @property
+    def is_there(self) -> bool:
+        """Return True if the file exists. While it does not, no token is good."""
+        self._refresh()
+        return self._seen is not None
+
     def entry(self, id_: str) -> TokenEntry | None:
         """Return the entry of a token's id; None if it was revoked."""
         self._refresh()

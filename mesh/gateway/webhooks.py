@@ -37,6 +37,8 @@ LOOK_S = 5.0
 """How often a new request without a note is looked at, while there are few."""
 _SHARE, _LOOK_MOST_S = 0.05, 3_600.0
 """An old one is looked at after this share of its age, and at least once an hour."""
+_NEVER_S = 7 * 86_400.0
+"""A request of which the log has nothing after so long never reached the bus, or was rejected unheard."""
 _LOOKS_PER_S = 200
 _VISITS = 32
 """Visits at a time."""
@@ -155,6 +157,8 @@ class Webhooks:
         """Post the news of a request. Return when to look again (s); None if its end was taken."""
         request = hooked.request
         entry = self._tokens.entry(hooked.token)
+        if entry is None and not self._tokens.is_there:
+            return self._after.longest_s  # a missing file revokes no token for good
         if entry is None or entry.hook is None:
             _log.warning("webhook_dropped", request=request, token=hooked.token)
             await self._over(request)
@@ -186,6 +190,10 @@ class Webhooks:
                         return wait_s
                     await asyncio.to_thread(self._store.mark_posted, request, question.n)
         age_s = time.time() - submitted_ms(request) / 1000
+        if event is None and age_s > _NEVER_S:
+            _log.warning("webhook_dropped", request=request, token=hooked.token, why="nothing is in the log")
+            await self._over(request)
+            return None
         return max(LOOK_S, len(self._open) / _LOOKS_PER_S, min(age_s * _SHARE, _LOOK_MOST_S))
 
     async def _post_last(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import standardwebhooks
 
 from mesh.gateway import HookPauses
-from mesh.gateway.store import GatewayStore
-from mesh.gateway.tokens import TokenEntry, add_token, revoke_token
+from mesh.gateway.store import GatewayStore, HookedRequest
+from mesh.gateway.tokens import TokenBook, TokenEntry, add_token, revoke_token
+from mesh.gateway.webhooks import Webhooks
+from protocol.wire.ids import request_id
 from protocol.wire.moves import Ask, Complete
 from tests.gateway.conftest import bearer, gateway_up
 from tests.gateway.test_dies import gateway_process
@@ -152,6 +155,51 @@ async def test_a_receiver_that_is_away_keeps_no_other_waiting_and_a_revoked_toke
         async with calling(echoing, tmp_path, tokens, token):
             with contextlib.closing(GatewayStore(tmp_path)) as store:
                 await until(lambda: not {each.request for each in store.hooked()} & set(stuck))
+
+
+class Silent:
+    """A pool whose clients hear nothing of any request."""
+
+    async def get(self, name: str) -> "Silent":
+        return self
+
+    def on_news(self, heard: Any) -> None:
+        pass
+
+    def rejection(self, request: str) -> None:
+        return None
+
+    async def latest(self, request: str) -> None:
+        return None
+
+
+def kept_from(tmp_path: Path, tokens: Path, age_s: float) -> tuple[GatewayStore, Webhooks, HookedRequest]:
+    """Return a store with one request of this age, which nobody has heard of, and what posts its news."""
+    _, entry = add_token(tokens, "c1", post="http://127.0.0.1:9/")
+    hooked = HookedRequest(request_id("c1", int((time.time() - age_s) * 1e3), bytes(10)), "c1", entry.id)
+    (store := GatewayStore(tmp_path / "store")).hook(hooked)
+    return store, Webhooks(store, Silent(), TokenBook(tokens), HASTY), hooked  # type: ignore[arg-type]
+
+
+async def test_a_tokens_file_that_is_away_for_a_moment_ends_no_posts(tmp_path: Path, tokens: Path) -> None:
+    store, webhooks, hooked = kept_from(tmp_path, tokens, 1)
+    os.rename(tokens, away := tokens.with_suffix(".away"))
+    assert await webhooks._visit(hooked) == HASTY.longest_s
+    assert store.hooked() == [hooked]
+    os.rename(away, tokens)
+    assert await webhooks._visit(hooked) is not None
+    assert store.hooked() == [hooked]
+    store.close()
+
+
+@pytest.mark.parametrize(("days", "is_kept"), [(6, True), (8, False)])
+async def test_a_request_that_never_began_is_let_go(
+    tmp_path: Path, tokens: Path, days: int, is_kept: bool
+) -> None:
+    store, webhooks, hooked = kept_from(tmp_path, tokens, days * 86_400)
+    assert (await webhooks._visit(hooked) is not None) is is_kept
+    assert store.hooked() == ([hooked] if is_kept else [])
+    store.close()
 
 
 def test_the_secret_is_shown_once_and_by_no_list(tmp_path: Path) -> None:
