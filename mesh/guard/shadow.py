@@ -38,6 +38,10 @@ WITHIN_S = 0.2
 """CPU seconds that a shadow may take over one command. For so long it could hold up this guard, once."""
 MOST_WAITING = 1_000
 """Events that wait to be judged."""
+_MANY_WAITING = 200
+"""Events that are judged though more of them keep coming."""
+_QUIET_S = 0.01
+"""How long no event may have come before others are judged."""
 _MOST_READ = 1_000
 """Events of a request that are read again for the sake of a shadow."""
 _MOST_BYTES = 32 << 20
@@ -125,6 +129,8 @@ class ShadowJudge:
         self._most_waiting = most_waiting
         self._watchdog = VerdictWatchdog(within_s)
         self._waiting = deque[_Waiting]()
+        self._newest = 0
+        """How many events have come to wait so far."""
         self._some = asyncio.Event()
         """Set while any wait."""
         self._followed = OrderedDict[str, _Followed]()
@@ -158,6 +164,7 @@ class ShadowJudge:
                 self._count(policy, shadows[policy], "dropped")
             return
         self._waiting.append(_Waiting(policy, event, body, counts))
+        self._newest += 1
         self._some.set()
 
     # --- judging ----------------------------------------------------------------------------------
@@ -170,17 +177,37 @@ class ShadowJudge:
 
     async def _judge_all(self) -> None:
         while True:
-            await self._some.wait()
+            await self._until_quiet()
+            for _ in range(len(self._waiting)):
+                await self._until_idle()
+                if not self._waiting:
+                    break  # this guard leaves
+                waiting = self._waiting.popleft()
+                if not self._waiting:
+                    self._some.clear()
+                began = time.perf_counter()
+                await self._judge(waiting)
+                await asyncio.sleep(time.perf_counter() - began)  # half of the idle time at most
+
+    async def _until_quiet(self) -> None:
+        """Wait until something waits, and nothing has come for a moment. If many wait, do not wait for that.
+
+        The hops of a request follow each other within milliseconds. What is judged between two of them keeps
+        the next one waiting.
+        """
+        await self._some.wait()
+        while len(self._waiting) < _MANY_WAITING:
+            newest = self._newest
+            await asyncio.sleep(_QUIET_S)
+            if self._newest == newest:
+                return
+
+    async def _until_idle(self) -> None:
+        await self.at_work.idle.wait()
+        await asyncio.sleep(0)  # whoever waits for the loop goes first
+        while not self.at_work.idle.is_set():
             await self.at_work.idle.wait()
-            await asyncio.sleep(0)  # whoever waits for the loop goes first
-            if not self.at_work.idle.is_set():
-                continue
-            waiting = self._waiting.popleft()
-            if not self._waiting:
-                self._some.clear()
-            began = time.perf_counter()
-            await self._judge(waiting)
-            await asyncio.sleep(time.perf_counter() - began)  # half of the idle time at most
+            await asyncio.sleep(0)
 
     async def _judge(self, waiting: _Waiting) -> None:
         """Judge one event. Whatever goes wrong is counted, and goes no further."""
@@ -338,6 +365,7 @@ class ShadowJudge:
             if counts and policy in shadows:
                 self._count(policy, shadows[policy], "dropped")
         self._waiting.clear()
+        self._some.clear()
         if self._counts:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TELL_S):
