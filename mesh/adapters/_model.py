@@ -24,6 +24,17 @@ Ask = Callable[[Hear | None], Awaitable[Reply]]
 """Asks the model once. It passes on text as it comes, if the SDK streams."""
 
 
+class Heard:
+    """Passes on what a model says, and notes that it said anything: from then on its call is paid."""
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear, self.anything = hear, False
+
+    def __call__(self, text: str | None) -> None:
+        self.anything = True
+        self._hear(text)
+
+
 class ForeignModel(Model):
     """A model that its SDK asks.
 

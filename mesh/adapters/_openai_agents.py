@@ -5,7 +5,6 @@ repository, and in many others, a folder of one's own has the name.
 """
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -17,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from mesh.adapters._model import ForeignModel, failure_of, json_kind
+from mesh.adapters._model import ForeignModel, Heard, failure_of, json_kind
 from mesh.adapters._round import AdaptedRound, SdkNotInstalled, words_of
 from mesh.adapters._tool import TryAgain
 from mesh.agent.errors import Permanent, ToolArgumentsInvalid, ToolRefused, ToolsUnusable, TurnError
@@ -331,8 +330,12 @@ class _JournaledModel(_Model):
 
     async def _ask(self, asked: tuple[Any, ...], more: Mapping[str, Any], hear: Hear | None) -> Reply:
         if hear is not None:
-            with contextlib.suppress(NotImplementedError):  # a model of one's own need not stream
-                return await self._streamed(asked, more, hear)
+            heard = Heard(hear)
+            try:
+                return await self._streamed(asked, more, heard)
+            except NotImplementedError:  # a model of one's own need not stream
+                if heard.anything:
+                    raise  # it was paid
         return self._reply(await self._wrapped.get_response(*asked, **more))
 
     async def _streamed(self, asked: tuple[Any, ...], more: Mapping[str, Any], hear: Hear) -> Reply:

@@ -1,6 +1,5 @@
 """Runs of an agent of Pydantic AI: a capability makes its model requests and its tool calls steps."""
 
-import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -52,7 +51,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets.external import TOOL_SCHEMA_VALIDATOR
 from pydantic_core import to_jsonable_python
 
-from mesh.adapters._model import ForeignModel, failure_of_status, json_kind
+from mesh.adapters._model import ForeignModel, Heard, failure_of_status, json_kind
 from mesh.adapters._model import words_of as words_of_error
 from mesh.adapters._round import AdaptedRound, words_of
 from mesh.adapters._tool import ApprovalWanted, GaveNothing, TryAgain
@@ -181,15 +180,19 @@ class _JournaledModel(WrapperModel):
     ) -> Reply:
         streams = getattr(self.wrapped, "stream_function", self) is not None  # a FunctionModel may have none
         if hear is not None and streams:
-            with contextlib.suppress(NotImplementedError):  # a model of one's own need not stream
+            heard = Heard(hear)
+            try:
                 async with self.wrapped.request_stream(messages, settings, parameters) as stream:
                     async for event in stream:
                         match event:
                             case PartStartEvent(part=TextPart(content=text)):
-                                hear(text)
+                                heard(text)
                             case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-                                hear(text)
+                                heard(text)
                     return self._reply(stream.get())
+            except NotImplementedError:  # a model of one's own need not stream
+                if heard.anything:
+                    raise  # it was paid
         return self._reply(await self.wrapped.request(messages, settings, parameters))
 
     def _reply(self, response: ModelResponse) -> Reply:

@@ -437,6 +437,30 @@ async def test_the_client_reads_along_but_not_twice() -> None:
         assert text() == expected
 
 
+@pytest.mark.parametrize(("says_first", "calls"), [(False, 1), (True, 0)])
+async def test_a_model_that_cannot_stream_is_asked_whole_unless_it_said_something(
+    says_first: bool, calls: int
+) -> None:
+    asked = list[int]()
+
+    def whole(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(1)
+        return ModelResponse(parts=[TextPart("Done.")])
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        if says_first:
+            yield "It is "
+        raise NotImplementedError
+
+    made = mesh_agent("a", Agent(FunctionModel(whole, stream_function=stream)))
+    if says_first:
+        with pytest.raises(NotImplementedError):  # it was paid: a retry of the round is another matter
+            await made(turn())
+    else:
+        assert isinstance(await made(turn()), Complete)
+    assert len(asked) == calls
+
+
 async def test_hooks_watch_its_calls() -> None:
     seen = list[str]()
     hooks = Hooks(on_tool=lambda _, call: seen.append(call.name), on_model=lambda *_: seen.append("model"))
