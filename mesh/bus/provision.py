@@ -7,7 +7,7 @@ data. Nothing else in this software creates a stream or a consumer, and only the
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -82,12 +82,12 @@ async def provision(
         *await _plan_left_offers(bus, streams.consumer_table(fleet)),
     ]
     if not dry_run:
-        await _check_room(bus, steps)
-        for step in steps:
-            if step.verb:
-                await _make(bus, step)
-            else:
-                await write_revision(bus, step.change.what, step.document, by=by, after=step.after)
+        async with _room_for(bus, steps):
+            for step in steps:
+                if step.verb:
+                    await _make(bus, step)
+                else:
+                    await write_revision(bus, step.change.what, step.document, by=by, after=step.after)
     return [step.change for step in steps]
 
 
@@ -96,22 +96,40 @@ async def _make(bus: Bus, step: _Step) -> None:
         await bus.api(step.verb, step.body, timeout_s=_API_S)
 
 
-async def _check_room(bus: Bus, steps: Iterable[_Step]) -> None:
+@contextlib.asynccontextmanager
+async def _room_for(bus: Bus, steps: Iterable[_Step]) -> AsyncIterator[None]:
     """Raise StoreTooSmall before anything is created, if new streams would reserve more than the store has.
 
-    No API call returns the free space. So this creates one stream that reserves the total, and deletes it
-    again. A cluster is not tested, because it spreads streams over its servers.
+    No API call returns the free space. So this creates one stream that reserves the total. A cluster is not
+    tested, because it spreads streams over its servers.
+
+    That stream stays until the others are there, and reserves nothing meanwhile. A server whose only stream
+    is deleted removes the folder of all streams a moment later, even while it makes the next one in it.
     """
     new = [step for step in steps if step.verb.startswith("STREAM.CREATE.")]
     sizes = {step.change.what: max(0, int(step.body.get("max_bytes", 0))) for step in new}
     if len(new) < 2 or bus.greeting.get("cluster"):
+        yield
         return
     largest, total = max(sizes, key=lambda what: sizes[what]), sum(sizes.values())
-    await _delete(bus, _ROOM)  # a killed setup may have left it
-    config = {"name": _ROOM, "subjects": [_ROOM_SUBJECT], "storage": "file", "max_bytes": total}
     with _explain_full(largest, sizes[largest], total):
+        await _reserve(bus, total)
+    try:
+        await _reserve(bus, -1)
+        yield
+    finally:
+        await _delete(bus, _ROOM)
+
+
+async def _reserve(bus: Bus, size: int) -> None:
+    """Have the temporary stream reserve so many bytes (-1: none); a killed setup may have left it."""
+    config = {"name": _ROOM, "subjects": [_ROOM_SUBJECT], "storage": "file", "max_bytes": size}
+    try:
+        await bus.api(f"STREAM.UPDATE.{_ROOM}", config, timeout_s=_API_S)
+    except ApiError as error:
+        if error.err_code != ApiCode.STREAM_NOT_FOUND:
+            raise
         await bus.api(f"STREAM.CREATE.{_ROOM}", config, timeout_s=_API_S)
-    await _delete(bus, _ROOM)
 
 
 async def _delete(bus: Bus, stream: str) -> None:

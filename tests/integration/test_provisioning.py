@@ -249,6 +249,30 @@ async def test_a_store_without_room_for_all_streams_gets_none_of_them(tmp_path: 
         await mesh.server.kill()
 
 
+async def test_the_store_is_never_without_a_stream_once_it_had_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that deletes its only stream removes the folder of streams while it makes the next one."""
+    mesh = EmbeddedBus(FLEET, tmp_path)
+    await mesh.server.start()
+    try:
+        async with mesh.connected_as("admin") as admin:
+            ask, left = admin.api, list[object]()
+
+            async def noting(verb: str, *args: Any, **options: Any) -> Any:
+                answer = await ask(verb, *args, **options)
+                if verb.startswith("STREAM.DELETE."):
+                    left.append((await ask("STREAM.NAMES"))["streams"])
+                return answer
+
+            monkeypatch.setattr(admin, "api", noting)
+            await provision(admin, FLEET)
+        assert left
+        assert all(left)
+    finally:
+        await mesh.server.kill()
+
+
 @pytest.mark.parametrize("partitions", [1, 4, 64])
 async def test_a_message_is_stored_in_the_partition_that_the_protocol_computes(
     tmp_path: Path, partitions: int
