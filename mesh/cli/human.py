@@ -49,6 +49,8 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
         {
             "request": lambda each: Id(each.request),
             "since": lambda each: At(each.since),
+            "due": lambda each: At(each.due),
+            "urgent": lambda each: "urgent" if each.urgent else "",
             "from": lambda each: each.from_agent,
             "what": lambda each: each.what,
             "event": lambda each: each.n,
@@ -58,7 +60,7 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
             "reason": lambda each: each.reason,
         },
         as_json=as_json,
-        spare=("event", "tier", "from", "person", "what"),
+        spare=("event", "tier", "from", "person", "since", "what"),
     )
 
 

@@ -93,8 +93,8 @@ class Outcome(NamedTuple, Generic[A]):
                 return f"{code}: {reason}" if reason else code
             case events.RequestCancelled(by=by, sender=sender, reason=reason):
                 return f"cancelled by {named(by, sender)}" + (f": {reason}" if reason else "")
-            case events.RequestExpired():
-                return "the request's deadline passed"
+            case events.RequestExpired() as expired:
+                return expired.explanation
         return ""
 
 

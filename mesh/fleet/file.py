@@ -207,6 +207,8 @@ class HumanSection(Strict):
     description: str = ""
     tiers: tuple[str, ...] = ()
     """Names of the tiers that get an escalation, in order: the next one each time it is raised."""
+    deadline_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
+    """How long people have for each decision, under every policy that sets no `human_deadline_s`."""
 
     @field_validator("tiers")
     @classmethod
@@ -354,8 +356,11 @@ class FleetFile(Strict):
     @property
     def rules(self) -> dict[str, config.Policy]:
         """Every policy by name; `default` exists even if the file does not have it."""
-        return {"default": config.Policy()} | {
-            name: config.parse_policy(numbers, name) for name, numbers in self.policies.items()
+        limit = None if self.human is None else self.human.deadline_s
+        common = {} if limit is None else {"human_deadline_s": limit}
+        return {
+            name: config.parse_policy({**common, **numbers}, name)
+            for name, numbers in ({"default": {}} | dict(self.policies)).items()
         }
 
     @property

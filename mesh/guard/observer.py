@@ -21,6 +21,7 @@ from mesh.errors import MeshError
 from mesh.service.logs import get_logger
 from mesh.telemetry import export as telemetry
 from mesh.telemetry import tracing
+from protocol.domain import people
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import OpenDecision
 from protocol.domain.envelope import trace_of
@@ -62,6 +63,7 @@ _ROUTINE: Final = frozenset(
     }
 )
 """Events of the usual path. They are in the log of events, so the guard logs them only when debugging."""
+_MOST_ALARMS: Final = 10_000
 _TEMPLATES = {
     tracing.VERDICT: "mesh.prop.{sender}.{request}",
     tracing.CONTROL: "mesh.ctl.{sender}.{request}",
@@ -240,6 +242,29 @@ def log_event(event: AnyEvent, seq: int) -> None:
         fields["error"] = event.error.code
     write = _log.debug if routine else _log.info
     write(type_of(event).replace(".", "_"), **fields)
+
+
+class UrgentAlarms:
+    """Logs each decision of people that is urgent: once by each guard that learns of it."""
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, int], None] = {}
+        """(request, event since which it waits), the oldest first."""
+
+    def log(self, ledger: Ledger, now: int) -> None:
+        """Log what is urgent in a request at `now` (UTC µs), unless this guard has."""
+        for turn in ledger.open.values():
+            end = people.ends_at(ledger, turn)
+            if end is None or people.urgent_at(turn, end) > now:
+                continue
+            place = (str(ledger.request), turn.since_n)
+            if place in self._logged:
+                continue
+            self._logged[place] = None
+            if len(self._logged) > _MOST_ALARMS:
+                del self._logged[next(iter(self._logged))]
+            fields = {"agent": turn.agent, "tier": turn.tier, "left_s": max(0.0, round((end - now) / 1e6, 1))}
+            _log.warning("people_urgent", request=place[0], n=place[1], **fields)
 
 
 # --- a watchdog over decisions --------------------------------------------------------------------

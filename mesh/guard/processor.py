@@ -34,7 +34,7 @@ from mesh.guard.anchors import Anchors
 from mesh.guard.cache import Cache, CachedRequest, Timer, arm_timer
 from mesh.guard.context import DecisionContext
 from mesh.guard.messages import unheard
-from mesh.guard.observer import VERDICT_S, VerdictTooLong, VerdictWatchdog
+from mesh.guard.observer import VERDICT_S, UrgentAlarms, VerdictTooLong, VerdictWatchdog
 from mesh.guard.shadow import AtWork, ShadowJudge
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
@@ -135,6 +135,7 @@ class RequestProcessor:
         self._anchors = anchors
         self._cache = Cache()
         self._watchdog = VerdictWatchdog(verdict_s)
+        self._alarms = UrgentAlarms()
         self._shadow = shadow
         self._at_work = AtWork() if shadow is None else shadow.at_work
         self._in_hand = defaultdict[str, list[int]](list)
@@ -308,6 +309,8 @@ class RequestProcessor:
         if settled.wake_at is not None and not cached.wakes(settled.wake_at, context.now()):
             await arm_timer(self._bus, cached, request, settled.wake_at, context.now(), fleet.partitions)
         failpoint("guard.armed")
+        if cached.ledger.policy.human_deadline_s is not None:
+            self._alarms.log(cached.ledger, context.now())
         return settled.outcome
 
     async def _steps(

@@ -249,15 +249,16 @@ class MeshGauges:
         for request, happened in (await read_each(self._bus, changed)).items():
             self._waiting[request] = (asked[request], waiting_in(happened) if happened else [])
         self._waiting = {name: kept for name, kept in self._waiting.items() if name in asked}
-        kinds = dict.fromkeys(((kind, tier) for kind, tier in _kinds(fleet)), (0, 0))
+        kinds = dict.fromkeys(((kind, tier) for kind, tier in _kinds(fleet)), (0, 0, 0))
         now = time.time_ns() // 1000
         for each in (one for _, found in self._waiting.values() for one in found):
             key = (each.what, fleet.tier_for(each.tier))
-            count, oldest = kinds.get(key, (0, 0))
-            kinds[key] = (count + 1, max(oldest, now - each.since))
+            count, oldest, urgent = kinds.get(key, (0, 0, 0))
+            kinds[key] = (count + 1, max(oldest, now - each.since), urgent + each.is_urgent(now))
         labelled = [({tracing.KIND: kind, gauges.TIER: tier}, found) for (kind, tier), found in kinds.items()]
-        gauges.people_waiting.show((labels, count) for labels, (count, _) in labelled)
-        gauges.people_oldest.show((labels, oldest / 1e6) for labels, (_, oldest) in labelled)
+        gauges.people_waiting.show((labels, count) for labels, (count, _, _) in labelled)
+        gauges.people_oldest.show((labels, oldest / 1e6) for labels, (_, oldest, _) in labelled)
+        gauges.people_urgent.show((labels, urgent) for labels, (_, _, urgent) in labelled)
 
 
 def _of(agent: str) -> dict[str, str]:

@@ -61,10 +61,20 @@ def policy_at(path: Path, name: str = "") -> Policy:
         fields: dict[str, Any] = tomllib.loads(path.read_text())
         numbers = fields["policies"][name or "default"] if "policies" in fields else fields
         own = numbers.get("name", "default") if isinstance(numbers, dict) else "default"
+        limit = fields.get("human", {}).get("deadline_s")
+        if limit is not None and "policies" in fields:
+            numbers = {"human_deadline_s": limit, **numbers}
         return parse_policy(numbers, name or own)
     except OSError as missing:
         raise UsageWrong(f"{path}: {missing.strerror}") from missing
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, DocumentInvalid, KeyError, TypeError) as wrong:
+    except (
+        UnicodeDecodeError,
+        tomllib.TOMLDecodeError,
+        DocumentInvalid,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as wrong:
         raise UsageWrong(f"{path} holds no policy{name and f' {name}'}: {wrong}") from wrong
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from mesh.ops.journals import step_at
 from mesh.ops.log import decoded, patiently, read_each, request_bodies
 from mesh.ops.roster import fleet_of
 from mesh.service.printable import given
+from protocol.domain import people
 from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import Timeline, timeline
@@ -75,7 +77,12 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
     """When an ask ends without a reply (UTC µs)."""
     due: int = 0
-    """When it is too late (UTC µs): the question or the whole request has then ended."""
+    """When it is too late (UTC µs): the question or the request has then ended, or the doubt goes on."""
+    urgent_at: int | None = None
+    """From when on it is urgent (UTC µs): people have then used up most of the time that the policy gives
+    them. None if it gives them none of their own."""
+    urgent: bool = False
+    """True if it was urgent when it was listed."""
     asked: str = ""
     """The target of an ask: `human` or the client."""
     arguments: Any = None
@@ -91,6 +98,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     def called(self) -> str:
         """The action with its arguments."""
         return f"{self.action} {given(self)}".rstrip()
+
+    def is_urgent(self, now: int) -> bool:
+        """Return True if people have used up most of their time at `now` (UTC µs)."""
+        return self.urgent_at is not None and self.urgent_at <= now
 
 
 class Queue(NamedTuple):
@@ -109,8 +120,9 @@ async def queue(bus: Bus, what: What | None = None) -> Queue:
     found = await _asked_people(bus)
     fleet = await people_of(bus)
     happened = await read_each(bus, found, skip_ended=True)
+    now = time.time_ns() // 1000
     waiting = [
-        msgspec.structs.replace(each, tier_name=fleet.tier_for(each.tier))
+        msgspec.structs.replace(each, tier_name=fleet.tier_for(each.tier), urgent=each.is_urgent(now))
         for known in happened.values()
         for each in (waiting_in(known) if known else ())
         if what in (None, each.what)
@@ -224,7 +236,7 @@ def _what(turn: TurnState, own: str = "") -> What | None:
 
 
 def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[AnyEvent]) -> Waiting:
-    handoff, began = turn.work.handoff, happened[turn.since_n]
+    handoff, began, limit = turn.work.handoff, happened[turn.since_n], people.ends_at(ledger, turn)
     texts = (fact.value for fact in handoff.facts if fact.key == TEXT_FACT)
     waiting = Waiting(
         request=str(ledger.request),
@@ -237,7 +249,8 @@ def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[Any
         summary=handoff.summary,
         from_agent=turn.agent,
         client=str(ledger.client or ""),
-        due=ledger.deadline or 0,
+        due=people.expires_at(ledger) or 0,
+        urgent_at=None if limit is None else people.urgent_at(turn, limit),
         text=str(next(texts, "")),
     )
     match began:
@@ -247,7 +260,11 @@ def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[Any
             own |= {"asked": ask.to_agent, "action": ask.action}
             own |= {"arguments": _arguments(ask)}
         case events.EffectDoubted(effect=effect):
-            own = {"reason": "in doubt", "summary": f"{effect.action} may or may not have happened"}
+            own = {
+                "due": min(limit or waiting.due, waiting.due),
+                "reason": "in doubt",
+                "summary": f"{effect.action} may or may not have happened",
+            }
             own |= {"action": effect.action, "step": effect.step, "key": effect.key}
             own |= {"journal": turn.work.journal_id}
             own |= {"error": effect.message, "attempts": turn.round + 1}

@@ -246,6 +246,7 @@ _REACHES: Mapping[str, _Reach] = {
     "turn_timeout_s": _unless_plain,
     "unattended_after_s": _unless_plain,
     "escalation_sla_s": _where(b"escalation.raised"),
+    "human_deadline_s": _where(b"escalation.raised", b"turn.suspended", b"effect.doubted"),
     "on_budget": _unless_plain,
     "budget": _budget,
     "max_levels": _where(*_PLANS),

@@ -58,6 +58,9 @@ people_waiting = GaugeTable(
     "mesh.people.waiting", "{decision}", "Decisions that wait for people: escalation, ask or doubt"
 )
 people_oldest = GaugeTable("mesh.people.oldest", "s", "Age of the oldest of them")
+people_urgent = GaugeTable(
+    "mesh.people.urgent", "{decision}", "Those of them for which people have used up 80 % of their time"
+)
 requests = GaugeTable("mesh.requests", "{request}", "Requests in the log by status")
 frozen_requests = GaugeTable("mesh.requests.frozen", "{request}", "Open requests that are frozen")
 breaker_open = GaugeTable("mesh.breaker.open", "", "1 while an agent is kept from work, 0.5 for a trial")
@@ -73,6 +76,7 @@ OF_MESH = (
     agent_instances,
     people_waiting,
     people_oldest,
+    people_urgent,
     requests,
     frozen_requests,
     breaker_open,

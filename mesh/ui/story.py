@@ -25,7 +25,7 @@ from mesh.ops.words import channel, code_of, details, numbered, waits
 from mesh.service.printable import as_text, given, printable, printable_json, short, when
 from mesh.ui.drawing.request import course, parts, sequence, strip
 from mesh.ui.drawing.scene import scene
-from protocol.domain import budget
+from protocol.domain import budget, people
 from protocol.domain.ledger import fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import Timeline, timeline
@@ -79,7 +79,7 @@ def standing(happened: Sequence[AnyEvent]) -> Standing:
         depth=0 if segment is None else segment.depth,
         max_depth=ledger.policy.max_depth,
         left=rest,
-        deadline=ledger.deadline,
+        deadline=people.expires_at(ledger),
         frozen_at=ledger.frozen_at,
         facts=_facts_of(holder) if ledger.is_open else before,
         withheld=() if work is None or work.withheld is None else work.withheld.labels,

@@ -5,7 +5,7 @@ No rule applies: an order becomes an event. Admission has already checked that t
 
 from msgspec.structs import replace
 
-from protocol.domain import budget
+from protocol.domain import budget, people
 from protocol.domain.admission import Rejected
 from protocol.domain.carried import Carried, added, merge
 from protocol.domain.envelope import Draft, World
@@ -110,7 +110,7 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
         case Resolve():
             return _resolved(draft, control, sender)
         case commands.ReplyToAsk(value=value, reason=why):
-            turn = ledger.turns[control.turn]
+            turn = people.going_on(ledger, ledger.turns[control.turn], world.now)
             past = RoundOutcome(
                 round=turn.round, how="replied", reply=value, by=by, asked=turn.approval, reason=why
             )
@@ -122,7 +122,7 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
                 control=control.id,
             )
         case commands.Settle(outcome=outcome, result=result):
-            turn = ledger.turns[control.turn]
+            turn = people.going_on(ledger, ledger.turns[control.turn], world.now)
             past = RoundOutcome(
                 round=turn.round, how="settled", reply=result, settled=outcome, step=turn.doubted, by=by
             )
@@ -147,7 +147,7 @@ def _resolved(draft: Draft, control: Resolve, sender: AgentName) -> AnyEvent:
     stay under the id of the first turn of the chain.
     """
     ledger, by = draft.ledger, control.by or sender
-    human = ledger.turns[control.turn]
+    human = people.going_on(ledger, ledger.turns[control.turn], draft.world.now)
     ended = None if human.instead_of is None else ledger.turns[human.instead_of]
     past_rounds: tuple[RoundOutcome, ...] = ()
     if control.again:
@@ -196,7 +196,7 @@ def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> 
     """
     held = human.work.handoff
     own = held.constraints.deadline
-    deadline = ledger.deadline if own is not None and own <= now else own
+    deadline = people.deadline_without(ledger, human, now) if own is not None and own <= now else own
     carried = merge(human.carried(), control.facts, labels=ledger.history.labels)
     ended = ledger.turns[human.instead_of] if human.instead_of is not None else None
     rest = budget.UNLIMITED if ended is None else ledger.rest(ended)

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import json
 
-from protocol.domain import budget
+from protocol.domain import budget, people
 from protocol.domain.memory import notes_speakers, recalled_for
 from protocol.domain.request_state import RequestState
 from protocol.domain.tasks import TaskState, begun, next_worker, offer_id, task_turn
@@ -52,6 +52,8 @@ class Ledger(RequestState):
             self.noted = (*self.noted, *event.stood)
         try:
             _APPLY[kind](self, event)
+            if self.policy.human_deadline_s is not None:
+                people.follow(self, event.at)
         except (LookupError, AttributeError, TypeError, AssertionError) as error:
             raise BrokenLog(f"event {event.n} does not follow from those before it") from error
         key = (event.cause, events.TYPES[kind])
@@ -77,6 +79,8 @@ class Ledger(RequestState):
     def _on_opened(self, event: events.RequestOpened) -> None:
         self.request, self.client, self.status = event.request, event.client, "open"
         self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
+        longest_s = event.grounds.longest_s
+        self.latest = None if longest_s is None else event.at + int(longest_s * 1e6)
         self.submit_digest, self.prices, self.forked_from = event.digest, event.prices, event.forked_from
         self.notes_speakers = notes_speakers(event)
         self.memory = recalled_for(event, self.kept_back(event.cause))
@@ -161,6 +165,7 @@ class Ledger(RequestState):
                 self._charge_unaccounted(ended, ended.unaccounted and not ended.reported)
         raised = self.begin(event, segment, hidden, instead_of=instead_of, tier=event.tier)
         raised.reason = ended.reason if ended.agent == HUMAN else event.reason
+        raised.waits_since = ended.waits_since if ended.agent == HUMAN else event.at
 
     def _on_assigned(self, event: events.EscalationAssigned) -> None:
         self.turns[event.turn].person = event.person
@@ -178,6 +183,7 @@ class Ledger(RequestState):
         turn = self.turns[event.turn]
         self.settle(turn, event.report)
         turn.state, turn.since_n, turn.doubted = "doubted", event.n, event.effect.step
+        turn.waits_since = event.at
 
     def _on_frozen(self, event: events.RequestFrozen) -> None:
         self.frozen_at = event.since or event.at

@@ -35,6 +35,17 @@ from protocol.wire.handoff import Budget, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 from protocol.wire.records import QUESTIONS_BYTES, OpenQuestion, Questions
 
+
+class Stand(msgspec.Struct, frozen=True, gc=False):
+    """A span in which a request waits for people, so that its deadline stands still. All in UTC µs."""
+
+    since: int
+    until: int
+    """When the people's time is over, at the latest."""
+    deadline: int
+    """The request's deadline as it was before."""
+
+
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 _DEFAULT_POLICY = Policy()
 
@@ -47,6 +58,11 @@ class RequestState:
     client: AgentName | None = None
     policy: Policy = _DEFAULT_POLICY
     deadline: int | None = None
+    """UTC µs. While people have the request: the latest that it can become."""
+    latest: int | None = None
+    """UTC µs beyond which no deadline moves: the log keeps no request for longer. None: unknown."""
+    stand: Stand | None = None
+    """Set while it waits for people under a policy with `human_deadline_s`."""
     conversation: str | None = None
     notes_speakers: bool = False
     """True if the conversation remembers who answers and asks in this request."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, plans, swarm
+from protocol.domain import budget, people, plans, swarm
 from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.fallback import fallen_back, may_fall_back, usable
 from protocol.domain.ledger import Ledger
@@ -90,13 +90,14 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
     _, wait, world = found
     turn = wait.turn
     if turn is None:
-        draft = _draft(events.RequestExpired, ledger, world, None)
-        assert ledger.deadline is not None  # it has just passed
+        draft, expires_at = _draft(events.RequestExpired, ledger, world, None), people.expires_at(ledger)
+        assert expires_at is not None  # it has just passed
         return events.RequestExpired(
             **draft.envelope(events.RequestExpired, str(ledger.client)),
-            deadline=ledger.deadline,
+            deadline=expires_at,
             digest=ledger.submit_digest,
             **draft.told(),
+            with_people=people.has_escalation(ledger),
         )
     match wait.what:
         case "cancel" if wait.task is not None:
@@ -118,7 +119,9 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
             envelope = draft.envelope(events.TurnRetried, turn.agent)
             return events.TurnRetried(**envelope, turn=turn.id, work=next_round(turn, None))
         case "expire_ask":
-            work = next_round(turn, RoundOutcome(round=turn.round, how="expired", asked=turn.approval))
+            going_on = people.going_on(ledger, turn, world.now)
+            past = RoundOutcome(round=turn.round, how="expired", asked=turn.approval)
+            work = next_round(going_on, past)
             draft = _draft(events.TurnResumed, ledger, world, turn)
             envelope = draft.envelope(events.TurnResumed, turn.agent)
             return events.TurnResumed(**envelope, turn=turn.id, work=work)
@@ -127,7 +130,7 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
         case "timeout" | "unattended" | "abandoned" | "removed" | "deadline" if turn.state == "working":
             return _timed_out(ledger, world, turn, wait.what)
         case "deadline":
-            return _escalate(ledger, world, _overdue(turn))
+            return _escalate(ledger, world, _overdue(turn, found.at))
     return _escalate(ledger, world, turn)
 
 
@@ -154,14 +157,19 @@ def _timed_out(ledger: Ledger, world: World, turn: TurnState, what: Clock) -> An
     )
 
 
-def _overdue(turn: TurnState) -> TurnState:
-    """Return a waiting turn after its deadline has passed: failed, with no round left."""
+def _overdue(turn: TurnState, at: int) -> TurnState:
+    """Return a waiting turn after its deadline, or people's, has passed: failed, with no round left.
+
+    Args:
+        at: the deadline (UTC µs).
+    """
+    whose = "the handoff's" if turn.frame.constraints.deadline == at else "people's"
     waits = "a retry was due"
     if turn.state == "doubted":
         waits = f"the effect of step {turn.doubted} was in doubt"
     elif turn.state == "delegated":
         waits = "it waited for its tasks"
-    failure = Failure(code="deadline", message=f"the handoff's deadline passed while {waits}", permanent=True)
+    failure = Failure(code="deadline", message=f"{whose} deadline passed while {waits}", permanent=True)
     past = RoundOutcome(round=turn.round, how="failed", failure=failure)
     return replace(turn, reason="deadline", past=(*turn.past, past))
 

@@ -87,7 +87,7 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     due_at: int | None = None
     """UTC µs of what it waits for: a retry, an ask's expiry, or a join's limit."""
     waits_since: int = 0
-    """UTC µs since when it has waited for that."""
+    """UTC µs since when it has waited for that, or for people; an escalation since it was first raised."""
     reason: str = ""
     """Why it must escalate, once it must; for a person's turn, why it was first escalated."""
     refusals: int = 0

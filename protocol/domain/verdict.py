@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, plans, rules, swarm
+from protocol.domain import budget, people, plans, rules, swarm
 from protocol.domain.carried import NOTHING, Carried, added, dropped, merge
 from protocol.domain.case import Case
 from protocol.domain.control import ASKED, control_of, decide_control
@@ -304,8 +304,7 @@ class _Verdict(Case):
         )
 
     def _suspended(self, move: Ask) -> AnyEvent:
-        deadlines = (self.ledger.deadline, self.turn.frame.constraints.deadline)
-        expires_at = min(at for at in deadlines if at is not None)
+        expires_at = people.latest_reply(self.ledger, self.turn, move.to_agent, self.world.now)
         if move.expires_s is not None:
             expires_at = min(expires_at, self.world.now + int(move.expires_s * 1e6))
         first = self.draft.withhold_from_client(move.to_agent, report=self.report)

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from protocol.domain import plans
+from protocol.domain import people, plans
 from protocol.domain.admission import may_post
 from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
@@ -41,7 +41,8 @@ class Wait(NamedTuple):
 
     at: int
     """UTC µs at which it falls due; with a `period`, the earliest such time."""
-    what: Clock | OfTask | Literal["expire", "decide", "escalate", "retry", "expire_ask", "sla"]
+    what: Clock | OfTask | Literal["expire", "decide", "escalate", "retry", "expire_ask", "sla", "urgent"]
+    """`urgent`: people have used up most of their time. Nothing follows from it but an alarm."""
     turn: TurnState | None = None
     """None: the wait is the request's own expiry."""
     period: int | None = None
@@ -66,6 +67,8 @@ class Wait(NamedTuple):
 
     def falls_due(self, grounds: Grounds) -> int | None:
         """Return when (UTC µs) it falls due, given what a guard knows; None while its clock is stopped."""
+        if self.what == "urgent":
+            return None
         if self.period is None:
             return self.at
         if self.what == "removed":
@@ -82,8 +85,9 @@ def _waits(ledger: Ledger) -> list[Wait]:
     waits: list[Wait] = []
     if not ledger.is_open:
         return waits
-    if ledger.deadline is not None:
-        waits.append(Wait(ledger.deadline, "expire"))
+    expires_at = people.expires_at(ledger)
+    if expires_at is not None:
+        waits.append(Wait(expires_at, "expire"))
     if ledger.frozen_at is not None:
         return waits
     for deferred in ledger.deferred:
@@ -137,7 +141,9 @@ def _waits_of_an_offer(ledger: Ledger, task: TaskState) -> Iterator[Wait]:
 
 
 def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
-    policy = ledger.policy
+    policy, limit = ledger.policy, people.ends_at(ledger, turn)
+    if limit is not None:
+        yield Wait(people.urgent_at(turn, limit), "urgent", turn)
     if turn.agent == HUMAN:
         if policy.escalation_sla_s is not None and turn.state == "working":
             yield Wait(_round_ends(ledger, turn, _us(policy.escalation_sla_s)), "sla", turn)
@@ -146,6 +152,8 @@ def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
     if deadline is not None and deadline != ledger.deadline and turn.state in _DEADLINE_HOLDS:
         yield Wait(deadline, "deadline", turn)
     match turn.state:
+        case "doubted" if limit is not None:
+            yield Wait(limit, "deadline", turn)
         case "refused":
             yield Wait(0, "escalate", turn)
         case "failed" if turn.due_at is not None:
@@ -153,7 +161,8 @@ def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
         case "failed":
             yield Wait(0, "escalate", turn)
         case "suspended" | "delegated" if turn.due_at is not None:
-            at = ledger.runs_out(turn.waits_since, turn.due_at, ledger.deadline, deadline)
+            most = ledger.deadline if limit is None else limit
+            at = ledger.runs_out(turn.waits_since, turn.due_at, most, deadline)
             yield Wait(at, "expire_ask" if turn.state == "suspended" else "join", turn)
         case "working":
             period = _us(policy.turn_timeout_s)
@@ -209,7 +218,8 @@ def next_due(ledger: Ledger, now: int, probed: Probed = NOT_PROBED) -> int | Non
         probed: the last probes of turns and offers. They tell when a wait with a period falls due; if its
             clock is stopped, it is checked again one period from `now`.
     """
-    return min((_next_probe(wait, now, _seen(wait, probed)) for wait in _waits(ledger)), default=None)
+    waits = (wait for wait in _waits(ledger) if wait.what != "urgent" or wait.at > now)
+    return min((_next_probe(wait, now, _seen(wait, probed)) for wait in waits), default=None)
 
 
 def _seen(wait: Wait, probed: Probed) -> Grounds:

@@ -246,8 +246,8 @@ def _error(ended: AnyEvent | None) -> dict[str, str] | None:
             return {"code": str(refusal.rule), "detail": refusal.detail}
         case events.RequestFailed(code=code, reason=reason):
             return {"code": code, "detail": reason}
-        case events.RequestExpired():
-            return {"code": "expired", "detail": "the request's deadline passed"}
+        case events.RequestExpired() as expired:
+            return {"code": "expired", "detail": expired.explanation}
         case events.RequestCancelled(by=by, sender=sender, reason=reason):
             who = named(by, sender)
             return {"code": "cancelled", "detail": f"by {who}: {reason}" if reason else f"by {who}"}

@@ -237,6 +237,9 @@ class Policy(
     None: until the request's deadline."""
     escalation_sla_s: PositiveSeconds | None = None
     """How long people have before an escalation is raised to the next tier; None for no limit."""
+    human_deadline_s: PositiveSeconds | None = None
+    """How long people have for each decision. Meanwhile the request's deadline stands still. None: until the
+    request's deadline."""
     on_budget: Literal["escalate", "fail"] = "escalate"
     """What happens when a turn has used up its budget, or has used up its rounds by asking for more: a person
     gets the request, or it ends `failed` with `budget_exhausted`."""

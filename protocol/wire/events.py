@@ -354,13 +354,20 @@ class RequestFailed(_RoundEvent, frozen=True, kw_only=True, tag="request.failed"
 
 
 class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
-    """The request's deadline passed."""
+    """The request's deadline passed, or the deadline of the person who had it."""
 
     deadline: int
     digest: str = ""
     usage: Usage | None = None
     path: tuple[AgentName, ...] = ()
     """As in `request.completed`, like `usage`."""
+    with_people: bool = False
+    """True if a person had it, and the policy's `human_deadline_s` was over."""
+
+    @property
+    def explanation(self) -> str:
+        """One line that tells whose deadline passed."""
+        return "people did not decide in time" if self.with_people else "the request's deadline passed"
 
 
 class RequestCancelled(_ControlEvent, frozen=True, kw_only=True, tag="request.cancelled"):

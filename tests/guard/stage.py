@@ -73,6 +73,8 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="swarm", topology="swarm"),
         Policy(name="claimed-soon", topology="swarm", claim_within_s=5.0),
         Policy(name="tiered", escalation_sla_s=0.25, max_retries=0),
+        Policy(name="attended", human_deadline_s=2.0),
+        Policy(name="weekend", deadline_s=600.0, human_deadline_s=3_600.0),
         Policy(name="strict", max_refusals=0, max_retries=0),
         Policy(name="unescalated", max_escalations=0),
         Policy(name="roomy", max_refusals=4, max_handoff_bytes=262_144),

@@ -670,6 +670,7 @@ export interface Policy {
   turn_timeout_s?: number;
   unattended_after_s?: number | null;
   escalation_sla_s?: number | null;
+  human_deadline_s?: number | null;
   on_budget?: "escalate" | "fail";
   budget?: Budget | null;
   max_levels?: number;
@@ -1185,7 +1186,7 @@ export interface RequestFailed {
   path?: string[];
 }
 /**
- * The request's deadline passed.
+ * The request's deadline passed, or the deadline of the person who had it.
  */
 export interface RequestExpired {
   type: "request.expired";
@@ -1204,6 +1205,7 @@ export interface RequestExpired {
   digest?: string;
   usage?: Usage | null;
   path?: string[];
+  with_people?: boolean;
 }
 /**
  * The client or an operator cancelled the request. Ends every turn; no event follows.

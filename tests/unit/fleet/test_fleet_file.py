@@ -10,6 +10,7 @@ from mesh.bus.credentials import new_key
 from mesh.bus.streams import Limits, Storage, offered_intents
 from mesh.fleet.file import LISTED, FleetFile, FleetFileError, load_fleet, parse_fleet
 from mesh.fleet.setup import PricesMissing, listed, prices_of
+from mesh.ops.policies import policy_at
 from protocol.wire.config import BreakerRules, DocumentInvalid, Quota, read_fleet
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
@@ -264,6 +265,32 @@ def test_tiers_of_people_have_an_escalation_in_turn_and_the_last_keeps_it() -> N
 def test_tiers_have_names_of_their_own(tiers: str) -> None:
     with pytest.raises(FleetFileError, match="tiers"):
         parse_fleet(with_tiers(tiers))
+
+
+def test_the_time_that_people_have_is_that_of_every_policy_that_says_none() -> None:
+    said = GOOD.replace("[human]\n", "[human]\ndeadline_s = 7200\n")
+    rules = parse_fleet(
+        f"{said}\n[policies.slow]\nhuman_deadline_s = 9000\n[policies.deep]\nmax_depth = 9\n"
+    ).rules
+    assert {name: rules[name].human_deadline_s for name in ("default", "slow", "deep")} == {
+        "default": 7200,
+        "slow": 9000,
+        "deep": 7200,
+    }
+    assert {rule.human_deadline_s for rule in parse_fleet(GOOD).rules.values()} == {None}
+
+
+def test_a_policy_that_is_tried_from_the_file_has_it_too(tmp_path: Path) -> None:
+    (path := tmp_path / "mesh.toml").write_text(
+        GOOD.replace("[human]\n", "[human]\ndeadline_s = 7200\n") + "\n[policies.slow]\nmax_depth = 2\n"
+    )
+    assert policy_at(path, "slow") == parse_fleet(path.read_text()).rules["slow"]
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", '"soon"', "1e12"])
+def test_people_have_a_span_that_there_is(wrong: str) -> None:
+    with pytest.raises(FleetFileError, match=r"human\.deadline_s"):
+        parse_fleet(GOOD.replace("[human]\n", f"[human]\ndeadline_s = {wrong}\n"))
 
 
 def test_limits_of_one_sender_differ_from_those_of_everybody_where_it_says_so() -> None:

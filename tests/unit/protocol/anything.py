@@ -113,6 +113,7 @@ policies = st.builds(
     turn_timeout_s=st.sampled_from([900.0, 20.0, 1e-6]),
     unattended_after_s=st.sampled_from([None, 50.0, 1e-6]),
     escalation_sla_s=st.sampled_from([None, 40.0, 1e-6]),
+    human_deadline_s=st.sampled_from([None, None, 50.0, 2_000.0, 1e-6]),
     retry_backoff_s=st.sampled_from([0.0, 1.0]),
     budget=st.none() | budgets,
     tell_client=st.sampled_from([(), ("usage", "path")]),

@@ -80,6 +80,7 @@ class Story(Play):
             retry_backoff_s=0.0,
             max_escalations=self.draw.choice([0, 2]),
             escalation_sla_s=self.draw.choice([None, 50.0]),
+            human_deadline_s=self.draw.choice([None, 80.0, 86_400.0]),
             claim_within_s=30.0,
             turn_timeout_s=100.0,
             max_handoff_bytes=self.draw.choice([65_536, 3_000]),

@@ -76,6 +76,7 @@ from tests.unit.protocol.anything import (
     policies,
     reports,
 )
+from tests.unit.protocol.oracle import people
 from tests.unit.protocol.oracle.account import amounts, spent
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.test_ledger import state
@@ -300,6 +301,15 @@ class Story(RuleBasedStateMachine):
         for event in self.new():
             self.auditor.follow(event, self.play.heard.get(event.cause), self.submitted)
         assert self.auditor.found == []
+        self.people_have_their_time_and_no_more()
+
+    def people_have_their_time_and_no_more(self) -> None:
+        account, ledger = self.auditor.account, self.play.ledger
+        end = people.end(account)
+        if ledger.is_open and end is not None and ledger.frozen_at is None:
+            assert self.play.now < end
+        if ledger.is_open and account.stood_since is None:
+            assert ledger.deadline == account.deadline
 
     def new(self) -> list[AnyEvent]:
         fresh = self.play.events[self.followed :]

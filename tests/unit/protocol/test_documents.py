@@ -61,6 +61,7 @@ AT_ONCE = (
     "turn_timeout_s",
     "unattended_after_s",
     "escalation_sla_s",
+    "human_deadline_s",
 )
 
 

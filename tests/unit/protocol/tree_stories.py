@@ -70,6 +70,7 @@ class Teller:
             max_asks=self.draw.choice([0, 1]),
             unattended_after_s=500.0,
             escalation_sla_s=self.draw.choice([None, 100.0]),
+            human_deadline_s=self.draw.choice([None, 150.0, 86_400.0]),
         )
         self.play = Play(fleet=dict(FLEET), policy=policy)
         self.play.send_submit(submit)

@@ -149,6 +149,7 @@ NUMBERS: dict[str, Sequence[Any]] = {
     "turn_timeout_s": (1e-6, 20.0, 900.0),
     "unattended_after_s": (None, 1e-6, 50.0),
     "escalation_sla_s": (None, 1e-6, 40.0),
+    "human_deadline_s": (None, 1e-6, 40.0, 86_400.0),
     "retry_backoff_s": (0.0, 1.0, 50.0),
     "retry_backoff_max_s": (0.5, 60.0),
     "on_budget": ("escalate", "fail"),

@@ -1,5 +1,6 @@
 """The oracle's own account of a request: what the raw events tell, folded another way than the ledger."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -78,6 +79,12 @@ class Account:
     """Whether the holder got the work as another one's fallback."""
     memory: tuple[Fact, ...] = ()
     """What the request began with of its conversation, whoever sees it."""
+    latest: float = math.inf
+    """UTC µs beyond which no deadline moves."""
+    stood_since: int | None = None
+    """UTC µs since when people have had the request, in one go; None while they have not."""
+    decision_since: int = 0
+    """UTC µs at which they were given what they have to decide now."""
 
     @property
     def shown(self) -> set[str]:
@@ -160,6 +167,8 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
         case ev.RequestOpened():
             account = replace(account, memory=remembered_in(account, event))
             account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
+            if event.grounds.longest_s is not None:
+                account = replace(account, latest=event.at + int(event.grounds.longest_s * 1e6))
             given = told(account, event, event.work)
             account = _opened(account, event, event.work, given)
             return replace(account, stack=(_holder(account, given),), pending=None)

@@ -6,6 +6,7 @@ from protocol.wire import events as ev
 from protocol.wire.commands import MoveProposed, Submit
 from protocol.wire.handoff import Budget, Handoff
 from protocol.wire.moves import Ask, Complete, Escalate, Fail, Move
+from tests.unit.protocol.oracle import people
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
     Account,
@@ -187,9 +188,11 @@ class Auditor:
         own = consequence_complaints(self.account, self.waiting, event)
         self.found += [f"{event.n}: {each}" for each in own]
         self.found += self._lost(event) + self._granted(event)
+        self.found += [f"{event.n}: {each}" for each in people.complaints_of_deadlines(self.account, event)]
         if not self.found:
             self.waiting = waiting_after(self.waiting, event)
-            self.account = learn(self.account, event, opinion.handoff)
+            learned = learn(self.account, event, opinion.handoff)
+            self.account = people.with_deadlines(self.account, learned, event)
 
     def _granted(self, event: ev.AnyEvent) -> list[str]:
         """Complain of a resolution that grants anything but what its person said, and else what was left."""

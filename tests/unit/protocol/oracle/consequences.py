@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.wire import events as ev
+from tests.unit.protocol.oracle import people
 from tests.unit.protocol.oracle.account import Account
 
 
@@ -50,7 +51,7 @@ def consequence_complaints(account: Account, waiting: Waiting, event: ev.AnyEven
         case ev.HandoffAdmitted(work=work) if work.handoff.move == "fallback":
             return _came(waiting, "escalation", event.at)
         case ev.RequestExpired():
-            return _past(account.deadline, event.at, "expiry")
+            return _past(people.expiry(account), event.at, "expiry")
         case ev.TurnFailed(sender=None, error=error, grounds=grounds) if error.code == "agent_removed":
             return [] if grounds is not None and grounds.removed else ["nothing says that the agent left"]
         case ev.TurnFailed(sender=None, error=error):
@@ -64,7 +65,8 @@ def _no_round_is_left(account: Account, waiting: Waiting, at: int, reason: str) 
     The handoff's own deadline leaves none to a turn that waits for a retry or for a settled doubt.
     """
     if waiting.what in ("retry", "settlement") and reason == "deadline":
-        return _past(account.holder.deadline, at, reason)
+        ends = [account.holder.deadline, people.end(account) if waiting.what == "settlement" else None]
+        return _past(min((end for end in ends if end is not None), default=None), at, reason)
     return _came(waiting, "escalation", at)
 
 
