@@ -76,10 +76,19 @@ def emit_built(value: Any) -> None:
     """Print as JSON what is already made for programs: plain values, and stored JSON unchanged."""
     import msgspec
 
-    encoded = msgspec.json.encode(value)
+    emit_parts((msgspec.json.encode(value),))
+
+
+def emit_parts(parts: Iterable[bytes]) -> None:
+    """Print a value that is JSON in parts, of any length: readable on a terminal, one line elsewhere."""
+    import msgspec
+
     if sys.stdout.isatty():
-        encoded = msgspec.json.format(encoded, indent=2)
-    emit_bytes(encoded)
+        emit_bytes(msgspec.json.format(b"".join(parts), indent=2))
+        return
+    for part in parts:
+        emit_raw(part)
+    emit_raw(b"\n")
 
 
 def report(value: Any, text: str, *, as_json: bool, lines: bool = False) -> None:

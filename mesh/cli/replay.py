@@ -151,9 +151,11 @@ async def replay(
     keep = None if wanted is None else functools.partial(ops.where.is_wanted, wanted)
     async with ended_by_signals(), _file_of(where, source) as file:
         if tried:
-            work = functools.partial(compared, others=[each.other for each in tried], wanted=keep)
-            shares = await of_shares(file, work, jobs=jobs, on_progress=_progress())
-            whatif.tell(tried, together(shares), as_json=as_json, html=html)
+            with tempfile.TemporaryDirectory(prefix="mesh-replay-") as kept:
+                others = [each.other for each in tried]
+                work = functools.partial(compared, others=others, folder=Path(kept), wanted=keep)
+                shares = await of_shares(file, work, jobs=jobs, on_progress=_progress())
+                whatif.tell(tried, together(shares), as_json=as_json, html=html)
             return
         judge = functools.partial(_judged, wanted=keep)
         parts = await of_shares(file, judge, jobs=jobs, on_progress=_progress())

@@ -1,13 +1,16 @@
 """`mesh replay --policy …` and `--fleet …`: what would have gone another way."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.output import emit, note, say, write_page
+from mesh.cli.output import emit_parts, note, say, write_page
 from mesh.ops.policies import policy_at
 from mesh.replay.whatif import Divergence, Summary, judgement_in_words, summary_in_words
+from mesh.service.printable import as_program_reads
 from protocol.domain.recorded import Other
 
 
@@ -31,7 +34,7 @@ def tried_from(policies: Sequence[Path], fleet: Path | None) -> list[Tried]:
 
 def tell(
     tried: Sequence[Tried],
-    came: Sequence[tuple[Summary, list[Divergence]]],
+    came: Sequence[tuple[Summary, Iterable[Divergence]]],
     *,
     as_json: bool,
     html: Path | None = None,
@@ -43,7 +46,7 @@ def tell(
     """
     named = list(zip((each.name for each in tried), came, strict=True))
     if as_json:
-        emit([{"tried": name, "summary": summary, "found": found} for name, (summary, found) in named])
+        emit_parts(_as_json(named))
     else:
         for name, (summary, found) in named:
             _tell_one(name if len(tried) > 1 else "", summary, found)
@@ -55,7 +58,18 @@ def tell(
         raise Leave(Exit.FAILED)
 
 
-def _tell_one(name: str, summary: Summary, found: Sequence[Divergence]) -> None:
+def _as_json(named: Iterable[tuple[str, tuple[Summary, Iterable[Divergence]]]]) -> Iterator[bytes]:
+    """Yield a list of objects in parts: a log may have more divergences than fit into memory."""
+    for number, (name, (summary, found)) in enumerate(named):
+        head = msgspec.json.encode({"tried": name, "summary": as_program_reads(summary)})
+        yield (b"," if number else b"[") + head[:-1] + b',"found":['
+        for place, each in enumerate(found):
+            yield (b"," if place else b"") + msgspec.json.encode(as_program_reads(each))
+        yield b"]}"
+    yield b"]"
+
+
+def _tell_one(name: str, summary: Summary, found: Iterable[Divergence]) -> None:
     if name:
         say(f"{name}:")
     for each in found:

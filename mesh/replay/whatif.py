@@ -5,8 +5,12 @@ it decided before. It goes on as long as the verdicts are those of the log. What
 another verdict nobody knows, so the first divergence ends the comparison: the rest is as recorded.
 """
 
+import contextlib
+import heapq
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -257,44 +261,69 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 class TriedShare(NamedTuple):
-    """What came of the requests that one process has: each divergence with the place of its request."""
+    """What came of the requests that one process has."""
 
     summary: Summary
-    found: list[tuple[int, Divergence]]
+    found: Path
+    """Its divergences, a line each, with the places of their requests: so many would not fit into memory."""
+
+
+class Divergences:
+    """The divergences of all shares, in the order of requests; read anew from their files each time."""
+
+    def __init__(self, shares: Sequence[Path]) -> None:
+        self._shares = shares
+
+    def __iter__(self) -> Iterator[Divergence]:
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(path.open("rb")) for path in self._shares]
+            placed = heapq.merge(*(map(_PLACED.decode, file) for file in files), key=lambda each: each[0])
+            for _, divergence in placed:
+                yield divergence
+
+
+_PLACED = msgspec.json.Decoder(tuple[int, Divergence])
 
 
 def compared(
-    requests: Iterable[tuple[int, list[bytes]]], others: Sequence[Other], wanted: Wanted | None = None
+    requests: Iterable[tuple[int, list[bytes]]],
+    others: Sequence[Other],
+    folder: Path,
+    wanted: Wanted | None = None,
 ) -> list[TriedShare]:
     """Return where requests would have gone another way, for each of several things to try.
 
     Args:
-        requests: each with its place among all.
+        requests: each with its place among all, in order.
+        folder: where divergences are kept; all processes may have the same.
         wanted: leave out the others.
 
-    Raises OldForm.
+    Raises OldForm, OSError.
     """
-    shares = [TriedShare(Summary(), []) for _ in others]
-    for place, bodies in requests:
-        if wanted is not None and not wanted(bodies):
-            continue
-        for other, (summary, found) in zip(others, shares, strict=True):
-            came = compare(bodies, other)
-            summary.take(came)
-            if came.divergence is not None:
-                found.append((place, came.divergence))
-    return shares
+    with contextlib.ExitStack() as stack:
+        tried = []
+        for other in others:
+            file = stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, delete=False))
+            tried.append((other, Summary(), file))
+        for place, bodies in requests:
+            if wanted is not None and not wanted(bodies):
+                continue
+            for other, summary, file in tried:
+                came = compare(bodies, other)
+                summary.take(came)
+                if came.divergence is not None:
+                    file.write(msgspec.json.encode((place, came.divergence)) + b"\n")
+        return [TriedShare(summary, Path(file.name)) for _, summary, file in tried]
 
 
-def together(shares: Sequence[list[TriedShare]]) -> list[tuple[Summary, list[Divergence]]]:
-    """Return what came of all shares, for each thing that was tried; divergences in the order of requests."""
+def together(shares: Sequence[list[TriedShare]]) -> list[tuple[Summary, Divergences]]:
+    """Return what came of all shares, for each thing that was tried."""
     result = []
     for tried in zip(*shares, strict=True):
         summary = Summary()
         for share in tried:
             summary.add(share.summary)
-        found = sorted((each for share in tried for each in share.found), key=lambda each: each[0])
-        result.append((summary, [each for _, each in found]))
+        result.append((summary, Divergences([share.found for share in tried])))
     return result
 
 

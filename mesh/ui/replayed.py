@@ -5,6 +5,7 @@ is replayed here; the command hands over what it found.
 """
 
 import difflib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,10 +81,10 @@ def _found(first: "Replayed", *later: "Replayed") -> FoundRequest:
     )
 
 
-def tried_as_html(came: Iterable[tuple[str, Summary, Sequence[Divergence]]]) -> str:
+def tried_as_html(came: Iterable[tuple[str, Summary, Iterable[Divergence]]]) -> str:
     """Return which requests would have gone another way, for each policy or fleet that was tried."""
     tried = [
-        (name, summary, found[:MOST_REQUESTS], max(0, len(found) - MOST_REQUESTS))
+        (name, summary, list(itertools.islice(found, MOST_REQUESTS)), max(0, summary.differ - MOST_REQUESTS))
         for name, summary, found in came
     ]
     words = {"summary_in_words": summary_in_words, "judgement_in_words": judgement_in_words}

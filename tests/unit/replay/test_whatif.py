@@ -1,7 +1,8 @@
 """What another policy or fleet would have done; and that the scan passes over nothing that would differ."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
-from mesh.replay.whatif import Summary, compare
+from mesh.replay.whatif import Summary, compare, compared, together
 from protocol.domain.recorded import Other
 from protocol.wire import codec, events
 from protocol.wire.commands import Resolve
@@ -134,6 +135,18 @@ def test_what_cannot_be_read_is_counted_with_its_reason() -> None:
     for bodies in (play.bodies, play.bodies[1:], [], [b'{"type":"later","v":9}']):
         summary.take(compare(bodies, by(max_depth=0)))
     assert (summary.requests, summary.differ, len(summary.unreadable)) == (4, 1, 2)
+
+
+def test_what_shares_found_comes_in_the_order_of_requests_and_from_no_memory(tmp_path: Path) -> None:
+    plays = [through(transfer("b"), complete("done")) for _ in range(4)]
+    placed = [(10 * place, play.bodies) for place, play in enumerate(plays)]
+    others = [by(max_depth=0), by()]
+    shares = [compared(placed[start::2], others, tmp_path) for start in (0, 1)]
+    (deep, found), (same, none) = together(shares)
+    for _ in range(2):
+        assert [each.request for each in found] == [play.events[0].request for play in plays]
+    assert (deep.differ, same.differ, list(none)) == (4, 0, [])
+    assert not isinstance(found, Sized)
 
 
 # --- the scan is sound ----------------------------------------------------------------------------
