@@ -36,6 +36,10 @@ class StoredSchedule(NamedTuple):
             return None
         return self.calendar.after(max(self.since, 0 if self.tick is None else self.tick.at))
 
+    def has_begun(self, tick: ScheduleTick) -> bool:
+        """Return True if a tick began under the schedule as it stands, which may therefore submit it."""
+        return self.schedule is not None and not self.paused and tick.at >= self.since
+
 
 async def stored_schedules(bus: Bus) -> list[StoredSchedule]:
     """Return every schedule by name, without those that were removed. Raises BusError."""

@@ -39,6 +39,7 @@ UNREADABLE = Kind(
     lasts=True,
 )
 _AGAIN_S = 1.0
+GIVEN_UP = "its guard died, and the schedule was changed or paused before another guard looked"
 
 
 class Schedules:
@@ -108,12 +109,11 @@ class Schedules:
         """
         found = await stored_schedule(self._bus, name)
         now = self._context.moment(fired_us).now
-        if found is None or found.schedule is None:
+        if found is None:
             return
-        tick = found.tick
-        if tick is not None and tick.outcome == "begun" and tick.at >= found.since and not found.paused:
-            await self._submit(name, found.schedule, tick, found.tick_seq)  # its guard died
-        elif (due := found.due) is not None and due <= now:
+        if (tick := found.tick) is not None and tick.outcome == "begun":  # its guard died
+            await self._submit(name, found.schedule if found.has_begun(tick) else None, tick, found.tick_seq)
+        elif found.schedule is not None and (due := found.due) is not None and due <= now:
             await self._tick(found, found.schedule, due, now)
         again = await stored_schedule(self._bus, name)
         if again is not None:
@@ -139,13 +139,29 @@ class Schedules:
         head = await self._log.head(request)
         return head is not None and not isinstance(codec.decode_event(head.data), events.Ended)
 
-    async def _submit(self, name: str, schedule: Schedule, tick: ScheduleTick, seq: int) -> None:
-        """Submit a tick's request, unless the log has it, and write what came of it."""
-        head = await self._log.head(tick.request)
-        event = None if head is None else codec.decode_event(head.data)
-        refused = await self._refused(schedule, tick) if event is None else _refusal_in(event)
+    async def _submit(self, name: str, schedule: Schedule | None, tick: ScheduleTick, seq: int) -> None:
+        """Submit a tick's request, unless the log has it, and write what came of it.
+
+        Args:
+            schedule: None if it has changed since the tick began. Then nothing is submitted.
+            seq: of the tick in CONF.
+        """
+        given_up = msgspec.structs.replace(tick, outcome="missed", detail=GIVEN_UP)
+        if (head := await self._log.head(tick.request)) is not None:
+            refused = _refusal_in(codec.decode_event(head.data))
+        elif schedule is not None:
+            refused = await self._refused(schedule, tick)
+        else:
+            await self._write(name, given_up, after=seq)
+            return
         done = msgspec.structs.replace(tick, outcome="refused" if refused else "submitted", detail=refused)
-        await self._write(name, done, after=seq)
+        try:
+            await self._write(name, done, after=seq)
+        except SequenceConflict:
+            found = await stored_schedule(self._bus, name)
+            if found is None or found.tick != given_up:
+                raise
+            await self._write(name, done, after=found.tick_seq)  # this guard was slow, and taken for dead
 
     async def _refused(self, schedule: Schedule, tick: ScheduleTick) -> str:
         """Have the submit decided, as one from its client; return why it was refused, empty if it was not."""

@@ -10,6 +10,7 @@ import pytest
 from mesh import ops
 from mesh.bus.reader import every
 from mesh.bus.stores import revisions
+from mesh.guard.schedules import GIVEN_UP
 from mesh.guard.service import Guard
 from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
@@ -141,6 +142,59 @@ async def test_a_tick_whose_guard_is_killed_has_its_one_request_all_the_same(tmp
         (done, *_) = await came_of(stage, "dies", "submitted")
         assert (done.at, done.request) == (begun.at, begun.request)
         assert await opened(stage) == [begun.request]
+
+
+@pytest.mark.parametrize("change", ["paused", "edited", "removed", "unreadable"])
+async def test_a_tick_whose_guard_is_killed_is_missed_if_the_schedule_was_changed_meanwhile(
+    tmp_path: Any, change: str
+) -> None:
+    async with (
+        furnished_mesh(tmp_path, HASTY) as mesh,
+        staged(mesh) as stage,
+        stage.doomed_guard("ticked") as doomed,
+        scheduled(stage, "dies", plan()),
+    ):
+        await doomed.ended()
+        (begun,) = await ticks(stage, "dies")
+        admin = await stage.bus("admin")
+        entry = ScheduleEntry(schedule=plan(cron="@yearly") if change == "edited" else None)
+        bodies = {"edited": msgspec.json.encode(entry), "removed": b"{}", "unreadable": b'{"schedule":1}'}
+        if change == "paused":
+            await ops.schedules.pause(admin, "dies", by="ada")
+        else:
+            await admin.publish_durable(subjects.schedule("dies"), bodies[change])
+        await stage.ready(await stage.guard())
+        (missed,) = await came_of(stage, "dies", "missed")
+        assert (missed.at, missed.request, missed.detail) == (begun.at, begun.request, GIVEN_UP)
+        assert await opened(stage) == []
+
+
+async def test_a_begun_tick_that_the_log_has_is_submitted_however_the_schedule_stands(stage: Stage) -> None:
+    await a_guard_at(stage, LATER)
+    admin = await stage.bus("admin")
+    async with scheduled(stage, "half-done", plan(cron="0 * * * *")):
+        await fire(stage, "half-done")
+        (done,) = await came_of(stage, "half-done", "submitted")
+        begun = msgspec.structs.replace(done, outcome="begun")
+        await admin.publish_durable(subjects.tick("half-done"), msgspec.json.encode(begun))
+        await ops.schedules.pause(admin, "half-done", by="ada")
+        await fire(stage, "half-done")
+        assert (await came_of(stage, "half-done", "submitted", 2))[-1] == done
+
+
+async def test_a_slow_guard_that_was_taken_for_dead_puts_the_outcome_right(stage: Stage) -> None:
+    guard = await a_guard_at(stage, LATER)
+    admin = await stage.bus("admin")
+    async with scheduled(stage, "slow", plan(cron="0 * * * *")) as schedule:
+        await ops.schedules.pause(admin, "slow", by="ada")
+        request = tick_request(schedule, "slow", LATER)
+        begun = ScheduleTick(at=LATER, outcome="begun", request=request, last=request)
+        seq = (await admin.publish_durable(subjects.tick("slow"), msgspec.json.encode(begun))).seq
+        await fire(stage, "slow")
+        await came_of(stage, "slow", "missed")
+        await guard._schedules._submit("slow", schedule, begun, seq)
+        assert [each.outcome for each in await ticks(stage, "slow")] == ["begun", "missed", "submitted"]
+        assert await opened(stage) == [request]
 
 
 async def test_a_guard_without_the_right_to_write_ticks_submits_nothing_and_says_what_to_do(
