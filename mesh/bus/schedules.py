@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, last, newest
-from mesh.service.cron import Calendar, CronInvalid, parse_calendar
+from mesh.service.cron import Calendar, CronInvalid, Once, parse_calendar
 from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid
 from protocol.wire.schedule import Schedule, SchedulePause, ScheduleTick, read_schedule
@@ -19,11 +19,11 @@ class StoredSchedule(NamedTuple):
     name: str
     schedule: Schedule | None
     """None if it was removed, or cannot be read."""
-    calendar: Calendar | None
+    calendar: Calendar | Once | None
     unreadable: str
     """Why it cannot be read; empty if it can."""
     since: int
-    """UTC µs since when it stands as it is. Earlier ticks are not made up for."""
+    """UTC µs since when it stands as it is. Earlier ticks are not made up for. 0 if it ticks only once."""
     paused: bool
     tick: ScheduleTick | None
     tick_seq: int
@@ -63,10 +63,13 @@ async def stored_schedule(bus: Bus, name: str) -> StoredSchedule | None:
 def _stored(
     name: str, entry: StoredMessage, pause: StoredMessage | None, tick: StoredMessage | None
 ) -> StoredSchedule:
-    schedule, calendar, wrong = None, None, ""
+    schedule, wrong = None, ""
+    calendar: Calendar | Once | None = None
     try:
         schedule = read_schedule(entry.data, name).schedule
-        calendar = None if schedule is None else parse_calendar(schedule.cron, schedule.zone)
+        if schedule is not None:
+            at, cron = schedule.at, schedule.cron
+            calendar = parse_calendar(cron, schedule.zone) if at is None else Once(at)
     except (DocumentInvalid, CronInvalid) as invalid:
         schedule, wrong = None, str(invalid)
     return StoredSchedule(
@@ -74,7 +77,7 @@ def _stored(
         schedule=schedule,
         calendar=calendar,
         unreadable=wrong,
-        since=max(entry.at, 0 if pause is None else pause.at),
+        since=0 if isinstance(calendar, Once) else max(entry.at, 0 if pause is None else pause.at),
         paused=(found := _readable(pause, SchedulePause)) is not None and found.paused,
         tick=_readable(tick, ScheduleTick),
         tick_seq=0 if tick is None else tick.seq,

@@ -81,7 +81,9 @@ COMMANDS = {
         "Policies and their shadows: list, show, shadow, report, promote.",
     ),
     "schedule": CommandPlace(
-        "schedule", "app", "Requests that begin by the calendar: list, pause, resume, run now."
+        "schedule",
+        "app",
+        "Requests that begin by the calendar or at a time: list, pause, resume, run now, cancel.",
     ),
     "doctor": CommandPlace(
         "fleet", "doctor", "Check a mesh and report what is wrong with it; exit status 1 if anything is."

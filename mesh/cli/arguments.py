@@ -6,6 +6,7 @@ anything but text.
 
 import functools
 import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -112,6 +113,16 @@ def microseconds_at(written: str) -> int:
     return int(_moment(written).timestamp() * 1e6)
 
 
+def _future(written: str) -> int:
+    """Return a time to come, `+2h` or ISO-8601, in UTC µs. Raises UsageWrong."""
+    ahead_s = span_s(written.removeprefix("+")) if written.startswith("+") else None
+    if ahead_s is not None:
+        return time.time_ns() // 1000 + ahead_s * 1_000_000
+    if span_s(written) is not None or (at := moment(written)) is None:
+        raise UsageWrong(f"not a time to come: {written!r}; write 2026-11-21T02:00Z, or +90s, +10m, +2h, +1d")
+    return int(at.timestamp() * 1e6)
+
+
 def _deadline(written: str) -> int:
     """Return a moment in UTC µs. Raises UsageWrong, also for a span of time."""
     if span_s(written) is not None:
@@ -157,6 +168,13 @@ def budget_option(help: str) -> Option:
 def since_option(parse: Callable[[str], Any], help: str) -> Option:
     """Return the option of a time to begin at."""
     return _option(parse, "--since", help=f"{help}: a time (ISO-8601), or 90s, 10m, 2h, 1d ago.")
+
+
+def at_option(help: str) -> Option:
+    """Return the option of a time to come."""
+    return _option(
+        _future, "--at", "at_us", metavar="TIME", help=f"{help}: +90s, +10m, +2h, +1d, or ISO-8601."
+    )
 
 
 def new_facts_option(*names: str) -> Option:

@@ -1,5 +1,6 @@
 """`mesh request …`: submit, list, show, calls, watch; cancel, freeze, thaw, rerun."""
 
+import getpass
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ import click
 from mesh import ops
 from mesh.bus.connection import Bus
 from mesh.bus.stores import JournaledStep
-from mesh.cli.arguments import with_submit
+from mesh.cli.arguments import at_option, with_submit
 from mesh.cli.bulk import Many, Words, do_to_many, one_or_many
 from mesh.cli.exits import Exit, Leave, leave
 from mesh.cli.filters import index_options, remark_indexing, with_filters
@@ -66,12 +67,28 @@ _NEW_KEYS = "effects get new keys: no tool can tell that they belong to the same
 @app.command("submit")
 @with_submit
 @click.option("--id", "request", help="An id that you made; the same id again is the same request.")
+@at_option("When a guard shall submit it, in the name that --as gives")
 @framed
-async def submit(where: Where, *, wanted: Submit, request: str | None, as_json: bool) -> None:
+async def submit(
+    where: Where, *, wanted: Submit, request: str | None, at_us: int | None, as_json: bool
+) -> None:
     """Submit a request and print its id.
 
     Once the id is printed, the request will be decided, even if this machine dies.
+
+    With --at, it takes the admin's credentials beside the client's name, and a guard submits at that time.
+    `mesh schedule ls` lists it until then, and `mesh schedule cancel` cancels it.
     """
+    if at_us is not None:
+        if request is not None:
+            raise UsageWrong("--at and --id do not go together: the id follows from the time")
+        name = where.flags.name or where.access("client", "operator").name
+        async with await where.named(None).connect("admin") as bus:
+            by = getpass.getuser()
+            later = await ops.schedules.submit_at(bus, wanted, at_us, client=name, by=by)
+        report(later, later.request, as_json=as_json)
+        note(f"it is submitted at {when(at_us)}; mesh schedule cancel {later.schedule} cancels it")
+        return
     chosen = None if request is None else ops.log.checked_id(request)
     async with await where.client() as client:
         submitted = await client.submit_whole(wanted, request=chosen)

@@ -1,4 +1,4 @@
-"""`mesh schedule …`: requests that begin by the calendar."""
+"""`mesh schedule …`: requests that begin by the calendar, or once at a time."""
 
 import click
 
@@ -8,7 +8,9 @@ from mesh.cli.output import At, listing, report
 from mesh.ops.schedules import StandingSchedule
 from mesh.service.printable import when
 
-app = click.Group(help="Requests that begin by the calendar: list, pause, resume, run now.")
+app = click.Group(
+    help="Requests that begin by the calendar or at a time: list, pause, resume, run now, cancel."
+)
 name_argument = click.argument("name", metavar="NAME", help="The schedule's name.")
 
 
@@ -27,7 +29,7 @@ async def ls(where: Where, *, as_json: bool) -> None:
             "outcome": lambda each: "" if each.tick is None else each.tick.outcome,
             "request": lambda each: "" if each.tick is None else each.tick.request,
             "detail": lambda each: each.unreadable or ("" if each.tick is None else each.tick.detail),
-            "cron": lambda each: each.cron if each.zone in ("", "UTC") else f"{each.cron} {each.zone}",
+            "cron": _calendar,
             "client": lambda each: each.client,
             "to": lambda each: each.to,
             "overlap": lambda each: each.overlap,
@@ -38,7 +40,15 @@ async def ls(where: Where, *, as_json: bool) -> None:
 
 
 def _next(each: StandingSchedule) -> At | str:
-    return ("paused" if each.paused else "unreadable") if each.due is None else At(each.due)
+    if each.due is not None:
+        return At(each.due)
+    return "paused" if each.paused else "unreadable" if each.unreadable else ""
+
+
+def _calendar(each: StandingSchedule) -> str:
+    if each.at is not None:
+        return "once"
+    return each.cron if each.zone in ("", "UTC") else f"{each.cron} {each.zone}"
 
 
 @app.command("pause")
@@ -77,3 +87,16 @@ async def run_now(where: Where, *, name: str, as_json: bool) -> None:
     async with await where.connect("admin") as bus:
         done = await ops.schedules.run_now(bus, name)
     report(done, done.request, as_json=as_json)
+
+
+@app.command("cancel")
+@name_argument
+@framed
+async def cancel(where: Where, *, name: str, by: str, as_json: bool) -> None:
+    """Keep a request from being submitted at its time. It takes the admin's credentials.
+
+    It fails if a guard has begun with it: then `mesh request cancel` ends the request.
+    """
+    async with await where.connect("admin") as bus:
+        done = await ops.schedules.cancel(bus, name, by=by)
+    report(done, f"{name} is cancelled", as_json=as_json)

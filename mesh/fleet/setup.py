@@ -24,6 +24,7 @@ from mesh.bus.schedules import stored_schedules
 from mesh.errors import ApiCode, ApiError, MeshError
 from mesh.fleet.file import LISTED, FleetFile
 from mesh.fleet.leavers import held_by_leavers, look_soon
+from mesh.service.cron import Once
 from protocol.wire.prices import Price, assumed_cache_prices
 from protocol.wire.schedule import ScheduleEntry
 from protocol.wire.subjects import PRICES, policy, schedule
@@ -81,7 +82,10 @@ async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = Fals
 
 
 async def _schedules(bus: Bus, file: FleetFile) -> dict[str, bytes]:
-    """Return the entries of the file's schedules, and empty ones for those that it has no more."""
+    """Return the entries of the file's schedules, and empty ones for those that it has no more.
+
+    Requests that were submitted for a time are no part of the file, and stay.
+    """
     entries = {name: ScheduleEntry(schedule=each) for name, each in file.planned.items()}
     try:
         await bus.api("STREAM.INFO.CONF")
@@ -90,7 +94,7 @@ async def _schedules(bus: Bus, file: FleetFile) -> dict[str, bytes]:
         if error.err_code != ApiCode.STREAM_NOT_FOUND:
             raise
         there = []  # the mesh is new
-    removed = {each.name: ScheduleEntry() for each in there}
+    removed = {each.name: ScheduleEntry() for each in there if not isinstance(each.calendar, Once)}
     return {schedule(name): msgspec.json.encode(each) for name, each in (removed | entries).items()}
 
 

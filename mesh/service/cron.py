@@ -96,6 +96,20 @@ class Calendar(NamedTuple):
         return newest
 
 
+class Once(NamedTuple):
+    """A calendar with one tick, at a time (UTC µs)."""
+
+    at: int
+
+    def after(self, at_us: int) -> int | None:
+        """Return the tick if it comes after a time (UTC µs)."""
+        return self.at if self.at > at_us else None
+
+    def newest(self, first_us: int, now_us: int, within_us: int) -> int | None:
+        """Return the tick if it has come, and is not older than `within_us`."""
+        return self.at if now_us - within_us <= self.at <= now_us else None
+
+
 @lru_cache(maxsize=1024)
 def parse_calendar(cron: str, zone: str = "UTC") -> Calendar:
     """Return a calendar. Raises CronInvalid."""

@@ -1,6 +1,7 @@
-"""Schedules: requests that begin by the calendar. Guards submit them, in the name of a client.
+"""Schedules: requests that begin by the calendar, or once at a time. Guards submit them, in a client's name.
 
-`mesh setup` writes what is to be submitted and when, a person writes the pause, and guards write the ticks.
+`mesh setup` writes what is to be submitted by the calendar, a person what is to be submitted once. A person
+writes the pause, and guards write the ticks. To cancel a single request is to write its tick before a guard.
 """
 
 from typing import Literal
@@ -24,8 +25,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is submitted, in whose name, and when."""
 
     client: AgentName
-    cron: str
+    cron: str = ""
     """Five fields, `@daily` and the like, or `@every 90s`."""
+    at: int | None = None
+    """Instead of `cron`: UTC µs of the only tick."""
     zone: str = "UTC"
     """The time zone of `cron`, by its name in the IANA database."""
     overlap: Overlap = "skip"
@@ -53,8 +56,9 @@ class ScheduleTick(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     at: int
     """UTC µs at which it was due; if it was missed, when a guard noticed that."""
-    outcome: Literal["begun", "submitted", "refused", "skipped", "missed"]
-    """`begun`: a guard is about to submit. `refused`: a guard refused the request, as `detail` says."""
+    outcome: Literal["begun", "submitted", "refused", "skipped", "missed", "cancelled"]
+    """`begun`: a guard is about to submit. `refused`: a guard refused the request, as `detail` says.
+    `cancelled`: a person did so before the only tick."""
     request: str = ""
     """The request of this tick, if it has one."""
     last: str = ""
@@ -73,6 +77,8 @@ def read_schedule(body: bytes, name: str) -> ScheduleEntry:
 def schedule_mistakes(schedule: Schedule) -> list[str]:
     """Return what is wrong with a schedule, apart from its calendar."""
     wrong = []
+    if (schedule.at is None) is not bool(schedule.cron):
+        wrong.append("cron, at: one of them, and not both")
     if not SHORTEST_CATCH_UP_S <= schedule.catch_up_s <= LONGEST_CATCH_UP_S:
         wrong.append(f"catch_up_s: {SHORTEST_CATCH_UP_S:g} to {LONGEST_CATCH_UP_S:g}")
     try:

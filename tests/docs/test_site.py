@@ -23,7 +23,7 @@ PAGES = {
     "howto/handoffs.md": (0, 4),
     "howto/incident.md": (11, 0),
     "howto/own-model.md": (0, 1),
-    "howto/schedules.md": (5, 0),
+    "howto/schedules.md": (7, 0),
     "howto/shadow.md": (9, 0),
     "running.md": (9, 0),
 }

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh import ops
 from mesh.bus.connection import Bus
 from mesh.bus.provision import Change, provision
 from mesh.bus.schedules import stored_schedules
@@ -18,6 +20,7 @@ from mesh.fleet.file import FleetFile, parse_fleet
 from mesh.fleet.setup import apply
 from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
+from protocol.wire.commands import Submit
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import RequestOpened
 from protocol.wire.ids import AgentName
@@ -341,6 +344,16 @@ async def test_schedules_come_to_the_bus_and_leave_it_with_the_fleet_file(tmp_pa
         assert await apply(admin, one) == []
         await apply(admin, both)
         assert {each.name: each.schedule for each in await stored_schedules(admin)} == both.planned
+
+
+async def test_what_was_submitted_for_a_time_stays_whatever_the_fleet_file_says(tmp_path: Path) -> None:
+    both, none = said(SCHEDULES), said(SCHEDULES.partition("[schedules.nightly]")[0])
+    async with EmbeddedBus(both.fleet, tmp_path / "mesh") as mesh, mesh.connected_as("admin") as admin:
+        await apply(admin, both)
+        at = time.time_ns() // 1000 + 3_600_000_000
+        later = await ops.schedules.submit_at(admin, Submit(text="once"), at, client="app", by="ada")
+        await apply(admin, none)
+        assert [each.name for each in await stored_schedules(admin)] == [later.schedule]
 
 
 async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Path) -> None:

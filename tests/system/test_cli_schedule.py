@@ -54,6 +54,29 @@ async def test_only_the_admin_changes_what_a_schedule_does(office: Office, stage
             assert (await office.mesh("schedule", verb, "nowhere", who="admin")).status == Exit.FAILED
 
 
+async def test_a_request_is_submitted_for_a_time_listed_and_cancelled(office: Office, stage: Stage) -> None:
+    asked = ("request", "submit", "remind them", "--to", "a", "--as", "c1")
+    later = await office.mesh(*asked, "--at", "+2h", "--json", who="admin")
+    name, request = later.json["schedule"], later.json["request"]
+    assert later.json["client"] == "c1"
+    assert is_request_id(request)
+    assert f"mesh schedule cancel {name} cancels it" in later.err
+    (listed,) = (await office.mesh("schedule", "ls", "--json")).json
+    assert (listed["name"], listed["due"], listed["at"]) == (name, later.json["at"], later.json["at"])
+    assert f"{name}\t" in (await office.mesh("schedule", "ls")).out
+    assert (await office.mesh("schedule", "run-now", name, who="admin")).status == Exit.FAILED
+    assert (await office.mesh("schedule", "cancel", name, who="op")).status == Exit.USAGE
+    cancelled = await office.mesh("schedule", "cancel", name, "--by", "ada", who="admin")
+    assert (cancelled.status, cancelled.out) == (Exit.DONE, f"{name} is cancelled\n")
+    assert (await office.mesh("schedule", "cancel", name, who="admin")).status == Exit.FAILED
+    assert await stage.types(request) == []
+    await ops.schedules._forget(await stage.bus("admin"), [name])
+    for wrong in (("--at", "2h"), ("--at", "soon"), ("--at", "+2h", "--id", request)):
+        assert (await office.mesh(*asked, *wrong, who="admin")).status == Exit.USAGE, wrong
+    assert (await office.mesh(*asked, "--at", "2001-01-01", who="admin")).status == Exit.FAILED
+    assert (await office.mesh(*asked[:-2], "--at", "+2h", who="admin")).status == Exit.FAILED
+
+
 async def test_doctor_and_the_list_name_a_schedule_that_cannot_be_read(office: Office, stage: Stage) -> None:
     admin = await stage.bus("admin")
     for body in (b"{", b'{"schedule":{"client":"c1","cron":"@daily","submit":{"text":""}}}'):

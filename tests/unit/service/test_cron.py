@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from mesh.service.cron import Calendar, CronInvalid, parse_calendar
+from mesh.service.cron import Calendar, CronInvalid, Once, parse_calendar
 
 HOUR_US = 3600 * 1_000_000
 
@@ -131,3 +131,11 @@ def test_the_newest_of_many_missed_ticks_is_found_with_few_steps(
         assert calendar.after(newest - 1) == newest >= oldest
         assert following is not None
         assert following > now >= newest
+
+
+def test_a_time_is_a_calendar_with_one_tick() -> None:
+    once = Once(1_000)
+    assert (once.after(0), once.after(999), once.after(1_000)) == (1_000, 1_000, None)
+    assert once.newest(1_000, 999, 5_000) is None  # not yet
+    assert once.newest(1_000, 1_000, 0) == once.newest(1_000, 1_500, 500) == 1_000
+    assert once.newest(1_000, 1_501, 500) is None  # too late
