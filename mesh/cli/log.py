@@ -79,6 +79,7 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
     "--redact", metavar="EVENTS", default="", help="Events by number, of each request: 3,5-7; or all of them."
 )
 @click.option("--parquet", type=A_PATH, help="A Parquet file instead: one row an event (extra `frames`).")
+@click.option("--cloudevents", is_flag=True, help="CloudEvents 1.0 instead: JSON, the event as data.")
 @framed
 async def export(
     where: Where,
@@ -87,6 +88,7 @@ async def export(
     everything: bool,
     out: Path | None,
     parquet: Path | None,
+    cloudevents: bool,
     with_steps: bool,
     redact: str,
     as_json: bool,
@@ -102,11 +104,15 @@ async def export(
     many events and steps there are.
 
     With --parquet it is a table for DuckDB, polars or pandas: a row an event, with the event itself as JSON.
+    With --cloudevents other systems can route the events: id, source (the fleet), type, subject (the request)
+    and time stand around each.
     """
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
     if redact and with_steps:
         raise UsageWrong("steps hold what events do: either --redact or --with-steps")
+    if cloudevents and (with_steps or parquet is not None):
+        raise UsageWrong("--cloudevents goes without --with-steps and --parquet")
     is_redacted = numbers_in(redact)
     if parquet is not None:
         if out is not None or with_steps:
@@ -123,12 +129,19 @@ async def export(
             as_json=as_json,
         )
         return
-    events = steps = 0
+    events = steps = left_out = 0
     agents, prompts = set[str](), set[tuple[str, str]]()
     with whole_file(out) as file:
         async with await where.connect("viewer", "operator") as bus:
+            source = ops.cloudevents.source_of((await ops.roster.fleet_of(bus)).name) if cloudevents else ""
             async for body in ops.log.stored_bodies(bus, requests):
-                file.write((ops.log.redacted_if(is_redacted, body) if redact else body) + b"\n")
+                shown: bytes | None = ops.log.redacted_if(is_redacted, body) if redact else body
+                if cloudevents and shown is not None:
+                    shown = ops.cloudevents.cloud_event(shown, source)
+                if shown is None:
+                    left_out += 1
+                    continue
+                file.write(shown + b"\n")
                 events += 1
                 if with_steps:
                     agents.update(ops.journals.agents_in(body))
@@ -138,6 +151,8 @@ async def export(
                     steps += 1
                 async for line in ops.journals.named_lines(bus, prompts):
                     file.write(line + b"\n")
+    if left_out:
+        note(f"{counted(left_out, 'event')} left out: no CloudEvent can name what cannot be read")
     if out is not None and as_json:
         emit({"file": str(out), "events": events, "steps": steps})
     elif out is not None:
