@@ -31,7 +31,7 @@ from mesh.fleet.schedules import ScheduleSection
 from mesh.settings import FILE_NAME, store_in
 from protocol.wire import config
 from protocol.wire.handoff import Budget
-from protocol.wire.ids import AgentName, is_name
+from protocol.wire.ids import HUMAN, AgentName, is_name
 from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, assumed_cache_prices
 from protocol.wire.schedule import Schedule
 
@@ -428,11 +428,23 @@ class FleetFile(Strict):
         wrong = []
         for name, numbers in self.policies.items():
             try:
-                config.parse_policy(numbers, name)
+                policy = config.parse_policy(numbers, name)
             except config.DocumentInvalid as invalid:
                 known = (*config.Policy.__struct_fields__, *Budget.__struct_fields__)
                 wrong += [f"policies.{name}: {with_suggestion(each, known)}" for each in invalid.mistakes]
+                continue
+            wrong += self._readers_mistakes(f"policies.{name}", policy)
         return wrong
+
+    def _readers_mistakes(self, where: str, policy: config.Policy) -> list[str]:
+        """Return where a guardrail is for a reader that this fleet has not: it would never be asked."""
+        readers = {*self.agents, *self.clients, *self.operators, HUMAN}
+        return [
+            f"{where}: guardrails[{place}].when.to: {name!r} is no agent, client or operator of this fleet"
+            for place, each in enumerate(policy.guardrails)
+            for name in each.when.to or ()
+            if name not in readers
+        ]
 
 
 def _mistakes(kind: type[BaseModel], said: object) -> list[str]:

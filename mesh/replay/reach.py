@@ -257,6 +257,7 @@ _REACHES: Mapping[str, _Reach] = {
     "claim_within_s": _where(b"task.offered"),
     "max_posts": _where(b"facts.posted", b"move.refused"),
     "max_posted_bytes": _where(b"facts.posted", b"move.refused"),
+    "guardrails": _always,
     "continue_with": _always,
     "tell_client": _never,
 }

@@ -13,6 +13,7 @@ import msgspec
 from protocol.domain import budget, task_rules
 from protocol.domain.carried import lost
 from protocol.domain.case import Case, outlined, passed, too_large, unknown_agent
+from protocol.domain.guardrails import guardrail
 from protocol.domain.labels import unseen
 from protocol.domain.memory import unfit
 from protocol.wire.event_parts import Grounds
@@ -424,13 +425,14 @@ RULES: Mapping[Rule, RuleFunction] = {
     Rule.ACTIONS: actions,
     Rule.READ_ONLY: read_only,
     Rule.SIZE: size,
+    Rule.GUARDRAIL: guardrail,
     Rule.MEMORY: memory,
 }
 """All rules for moves, in order. (`known_policy` is for submits: see `protocol.domain.submit`.)"""
 
 _OF_ANY_MOVE = (Rule.KNOWN_MOVE,)
 _OF_OUTLINES = (Rule.KNOWN_MOVE, Rule.SIZE)
-_OF_WORK = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
+_OF_WORK = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE, Rule.GUARDRAIL)
 _OF_PLANS = (
     Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE, Rule.REVISIONS, Rule.OPEN_TASKS,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from protocol.domain import budget
 from protocol.domain.admission import Rejected
 from protocol.domain.case import passed, too_large
 from protocol.domain.envelope import Draft, World
+from protocol.domain.guardrails import guardrail_of_submit
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import Begun, begun, recalled_for, too_much
 from protocol.domain.rules import breaker_open
@@ -194,8 +195,13 @@ def _refusal(submit: Submit, policy: Policy | None, world: World, handoff: Hando
         _unknown_agent(submit, world)
         or _unavailable(world)
         or _beyond(submit, policy, world)
-        or (too_large(handoff, policy) if handoff is not None else None)
+        or (_against(handoff, policy) if handoff is not None else None)
     )
+
+
+def _against(handoff: Handoff, policy: Policy) -> Refusal | None:
+    """Refuse what is too large, or what the policy's guardrails forbid."""
+    return too_large(handoff, policy) or guardrail_of_submit(policy, handoff)
 
 
 def _unknown_agent(submit: Submit, world: World) -> Refusal | None:

@@ -23,6 +23,7 @@ import msgspec
 
 from protocol.wire.errors import Malformed
 from protocol.wire.forms import FormInvalid, read_form
+from protocol.wire.guardrails import Guardrail, guardrail_mistakes
 from protocol.wire.handoff import TEXT_FACT, Budget
 from protocol.wire.ids import (
     NAME_RULE,
@@ -267,6 +268,8 @@ class Policy(
     """Posts that one turn may put on a swarm's board."""
     max_posted_bytes: Bytes = 1 << 20
     """Total JSON size of all posts of a request, including those that newer posts replaced."""
+    guardrails: tuple[Guardrail, ...] = ()
+    """The admin's own rules on words and facts: patterns, sizes, what has to be there and what may not."""
 
 
 def policy_hash(policy: Policy) -> str:
@@ -353,6 +356,8 @@ def _policy_mistakes(fields: Mapping[str, Any], name: str) -> Iterator[str]:
             yield f"max_handoff_bytes: expected at least {LEAST_HANDOFF_BYTES}: nothing fits into less"
         if field == "budget" and isinstance(value, Mapping):
             yield from _budget_mistakes(value)
+        if field == "guardrails":
+            yield from guardrail_mistakes(policy.guardrails, str(fields.get("topology", policy.topology)))
 
 
 def _budget_mistakes(amounts: Mapping[str, Any]) -> Iterator[str]:

@@ -127,6 +127,7 @@ class Rule(StrEnum):
     ACTIONS = "actions"
     READ_ONLY = "read_only"
     SIZE = "size"
+    GUARDRAIL = "guardrail"
     MEMORY = "memory"
     CLAIMED = "claimed"
 

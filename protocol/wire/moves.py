@@ -69,6 +69,8 @@ class MoveForm(WireMessage, tag_field="move", frozen=True, kw_only=True):
     """By topology: which turns have the move. Other topologies do not have it."""
     gives_work: ClassVar[bool] = False
     """True if another agent gets the work, so that its breaker is checked first."""
+    says: ClassVar[str] = ""
+    """The field that is written for its reader; empty if there is none."""
 
     @property
     def name(self) -> str:
@@ -140,6 +142,7 @@ class Transfer(MoveForm, tag="transfer", frozen=True, kw_only=True):
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any"}
     gives_work: ClassVar[bool] = True
+    says: ClassVar[str] = "summary"
 
     to_agent: AgentName
     summary: str
@@ -167,6 +170,7 @@ class HandBack(MoveForm, tag="hand_back", frozen=True, kw_only=True):
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any"}
     gives_work: ClassVar[bool] = True
+    says: ClassVar[str] = "summary"
 
     summary: str
     to_agent: AgentName | None = None
@@ -247,6 +251,7 @@ class Deliver(MoveForm, tag="deliver", frozen=True, kw_only=True):
     """End the task with its result."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"supervised": "task", "swarm": "task"}
+    says: ClassVar[str] = "summary"
 
     summary: str
     facts: tuple[Fact, ...] = ()
@@ -269,6 +274,7 @@ class Ask(MoveForm, tag="ask", frozen=True, kw_only=True):
     """Put a question to the client or to `human` and suspend the turn until the reply."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any", "supervised": "any", "swarm": "root"}
+    says: ClassVar[str] = "question"
 
     to_agent: AgentName
     question: str
@@ -302,6 +308,7 @@ class Escalate(MoveForm, tag="escalate", frozen=True, kw_only=True):
     """Give the work to a person."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any", "supervised": "root", "swarm": "root"}
+    says: ClassVar[str] = "summary"
 
     summary: str
     facts: tuple[Fact, ...] = ()
@@ -318,6 +325,7 @@ class Complete(MoveForm, tag="complete", frozen=True, kw_only=True):
     """Answer the request."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any", "supervised": "root", "swarm": "root"}
+    says: ClassVar[str] = "answer"
 
     answer: Any
     """Any JSON value; usually a string."""
@@ -354,6 +362,7 @@ class Fail(MoveForm, tag="fail", frozen=True, kw_only=True):
     """Give up the request; in a task, only the task."""
 
     holders: ClassVar[Mapping[str, Holder]] = {"handoff": "any", "supervised": "any", "swarm": "any"}
+    says: ClassVar[str] = "reason"
 
     reason: str
     code: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_.]{0,63}$")] = FAILED

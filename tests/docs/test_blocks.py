@@ -39,6 +39,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/howto/approval-by-chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/fastapi.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
+    "docs/howto/guardrails.md": dict.fromkeys(("python", "toml title"), SITE),
     "docs/howto/handoffs.md": dict.fromkeys(("python", "python title"), SITE),
     "docs/howto/incident.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/own-model.md": dict.fromkeys(("python", "python title"), SITE),

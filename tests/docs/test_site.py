@@ -20,6 +20,7 @@ PAGES = {
     "howto/approval-by-chat.md": (5, 0),
     "howto/chat.md": (1, 0),
     "howto/fastapi.md": (3, 0),
+    "howto/guardrails.md": (0, 1),
     "howto/handoffs.md": (0, 4),
     "howto/incident.md": (11, 0),
     "howto/own-model.md": (0, 1),

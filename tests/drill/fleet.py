@@ -63,6 +63,11 @@ max_depth = 2
 max_asks = 1
 max_handoff_bytes = 8192
 
+[[policies.tight.guardrails]]
+name = "no-codeword"
+looks_at = ["facts", "summary"]
+forbid_pattern = "codeword-[0-9]+"
+
 [policies.strict]   # a refusal is put to people at once
 max_refusals = 0
 max_retries = 4

@@ -374,7 +374,13 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     "tempted-beyond-its-terms": _tempted_beyond_its_terms,
     "tempted-unseen": _tempted_unseen,
     "tempted-with-bulk": lambda draw: {
-        "script": (_tempt("bulk"), ["to", "back"], draw.effect(), _tempt("remember-nothing")),
+        "script": (
+            _tempt("bulk"),
+            _tempt("codeword"),
+            ["to", "back"],
+            draw.effect(),
+            _tempt("remember-nothing"),
+        ),
         "policy": "tight",
     },
     "tempted-to-lie": lambda draw: {

@@ -114,6 +114,7 @@ TEMPTATIONS: Mapping[str, Temptation] = {
     "remember-nothing": Temptation(
         Rule.MEMORY, lambda turn: Complete(answer="", remember_keys=("what-nobody-has",))
     ),
+    "codeword": Temptation(Rule.GUARDRAIL, _give_on(facts={"memo": "the codeword-17"})),
     "bulk": Temptation(Rule.SIZE, _give_on(facts={"bulk": "x" * BULK_CHARS})),
 }
 """By the name that scripts use."""

@@ -56,6 +56,7 @@ export type Rule =
   | "depth"
   | "fan_out"
   | "form"
+  | "guardrail"
   | "hand_back"
   | "known_agent"
   | "known_move"
@@ -683,6 +684,28 @@ export interface Policy {
   tell_client?: ("path" | "usage")[];
   max_posts?: number;
   max_posted_bytes?: number;
+  guardrails?: Guardrail[];
+}
+/**
+ * One rule of an admin's own. Each condition that is set has to hold at each place.
+ */
+export interface Guardrail {
+  name: string;
+  looks_at: string[];
+  pattern?: string | null;
+  forbid_pattern?: string | null;
+  max_bytes?: number | null;
+  required?: boolean;
+  forbid_labels?: string[];
+  when?: GuardrailWhen;
+  hint?: string;
+}
+/**
+ * Which moves a guardrail is for. None: for all moves of agents.
+ */
+export interface GuardrailWhen {
+  to?: string[] | null;
+  moves?: string[] | null;
 }
 /**
  * What a guard knew when it decided.

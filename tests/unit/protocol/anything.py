@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from protocol.wire.commands import Report, Usage
 from protocol.wire.config import Policy
+from protocol.wire.guardrails import Guardrail, GuardrailWhen
 from protocol.wire.handoff import Artifact, Budget, Constraints
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Ask, Complete, Escalate, Fail, HandBack, Transfer, UnknownMove
@@ -101,8 +102,36 @@ reports = st.builds(
     usage=st.builds(Usage, tokens=st.integers(0, 60), nano_dollars=st.integers(0, 60)),
     actions=st.sampled_from([(), (), (), ("look",), ("look", "pay")]),
 )
+_C, _D, _CLIENT = AgentName("c"), AgentName("d"), AgentName("c1")
+GUARDRAILS = (
+    Guardrail(
+        name="no-yours",
+        looks_at=("summary",),
+        forbid_pattern="^(yours|help)$",
+        when=GuardrailWhen(moves=("transfer", "escalate")),
+    ),
+    Guardrail(name="a-digit", looks_at=("facts.L",), pattern="^[01]$"),
+    Guardrail(
+        name="short", looks_at=("facts", "question"), max_bytes=6, when=GuardrailWhen(to=(_C, _CLIENT))
+    ),
+    Guardrail(
+        name="no-true",
+        looks_at=("facts.hidden", "facts.k"),
+        forbid_pattern="^true$",
+        when=GuardrailWhen(moves=("submit", "transfer")),
+    ),
+    Guardrail(name="complete", looks_at=("answer", "facts.hidden"), required=True),
+    Guardrail(
+        name="no-pii",
+        looks_at=("facts", "labels.pii", "summary"),
+        forbid_labels=("pii", "x"),
+        when=GuardrailWhen(to=(_D,)),
+    ),
+)
+some_guardrails = st.sampled_from([(), (), (), *((each,) for each in GUARDRAILS), GUARDRAILS[:2]])
 policies = st.builds(
     Policy,
+    guardrails=some_guardrails,
     max_depth=st.sampled_from([1, 2, 3, 5, 7, 9]),
     max_refusals=st.integers(0, 5),
     max_retries=st.integers(0, 3),

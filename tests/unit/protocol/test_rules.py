@@ -11,6 +11,7 @@ from protocol.wire.commands import Report
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Grounds
 from protocol.wire.events import EscalationRaised, MoveRefused, RequestCompleted, RequestFailed, TurnSuspended
+from protocol.wire.guardrails import Guardrail
 from protocol.wire.handoff import Budget, Constraints, Rule
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import (
@@ -52,12 +53,12 @@ def test_the_rules_stand_in_the_order_of_their_names() -> None:
 
 
 def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
-    of_work = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
+    of_work = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE, Rule.GUARDRAIL)
     of_handoffs = (
         *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.LABELS, Rule.DEPTH, Rule.CYCLE),
         *(Rule.HAND_BACK, Rule.NO_RETURN, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *of_work),
     )
-    by_form = (*of_handoffs[:-3], Rule.FORM, *of_work)
+    by_form = (*of_handoffs[:-4], Rule.FORM, *of_work)
     assert dict(rules.RULES_FOR) == {
         Transfer: by_form,
         HandBack: of_handoffs,
@@ -92,7 +93,10 @@ def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
 
 
 def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> None:
-    policy = Policy(max_depth=1, budget=Budget(tokens=10), max_handoff_bytes=500, max_refusals=99)
+    no_seven = Guardrail(name="no-seven", looks_at=("facts.k",), forbid_pattern="7")
+    policy = Policy(
+        max_depth=1, budget=Budget(tokens=10), max_handoff_bytes=500, max_refusals=99, guardrails=(no_seven,)
+    )
     play = told(policy=policy, must_carry=("text",), allowed_actions=("look",))
     play.carries = {AgentName("b"): {AgentName("c"): {"required": ["k"]}}}
     play.move(transfer("b"))
@@ -125,6 +129,8 @@ def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> Non
     assert rule_for("c") == Rule.ACTIONS
     report = Report()
     assert rule_for("c") == Rule.SIZE
+    changes["facts"] = (fact("k", 7),)
+    assert rule_for("c") == Rule.GUARDRAIL
     admitted(play.move(transfer("c", fact("k")), report))
 
 

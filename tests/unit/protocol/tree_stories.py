@@ -30,6 +30,7 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import Policy
+from protocol.wire.guardrails import Guardrail, GuardrailWhen
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
 from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move, Task
@@ -46,6 +47,20 @@ FLEET = {
     "d": agent("d", intents=("y",)),
     "e": agent("e"),
 }
+GUARDRAILS = (  # they look at what a task or a result brings itself
+    Guardrail(
+        name="no-three",
+        looks_at=("facts.found", "facts.k"),
+        forbid_pattern="^3$",
+        when=GuardrailWhen(to=(AgentName("a"), AgentName("c"))),
+    ),
+    Guardrail(
+        name="look",
+        looks_at=("summary",),
+        pattern="^(?:look|found)",
+        when=GuardrailWhen(to=(AgentName("d"),)),
+    ),
+)
 STORIES, STEPS = anything.STORIES // 2, 60
 HELP = Submit(text="help me")
 
@@ -71,6 +86,7 @@ class Teller:
             unattended_after_s=500.0,
             escalation_sla_s=self.draw.choice([None, 100.0]),
             human_deadline_s=self.draw.choice([None, 150.0, 86_400.0]),
+            guardrails=self.draw.choice([(), (), GUARDRAILS]),
         )
         self.play = Play(fleet=dict(FLEET), policy=policy)
         self.play.send_submit(submit)

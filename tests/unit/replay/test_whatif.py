@@ -18,7 +18,7 @@ from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
 from protocol.wire.shadow import Judgement
-from tests.unit.protocol.anything import STORIES
+from tests.unit.protocol.anything import GUARDRAILS, STORIES
 from tests.unit.protocol.test_any_story import Story
 from tests.unit.protocol.test_any_swarm import Story as SwarmStory
 from tests.unit.protocol.tree_stories import Teller
@@ -175,6 +175,7 @@ NUMBERS: dict[str, Sequence[Any]] = {
     "claim_within_s": (1.0, 30.0),
     "max_posts": (0, 1, 100),
     "max_posted_bytes": (10, 1 << 20),
+    "guardrails": ((), GUARDRAILS[:1], GUARDRAILS[1:3]),
 }
 
 

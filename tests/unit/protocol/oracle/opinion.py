@@ -14,7 +14,7 @@ from jsonschema.validators import Draft202012Validator, extend  # type: ignore[i
 
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.event_parts import Grounds
-from protocol.wire.handoff import Handoff
+from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.moves import Ask, Complete, Escalate, HandBack, Move, Transfer
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
@@ -25,6 +25,7 @@ from tests.unit.protocol.oracle.account import (
     spent_after,
 )
 from tests.unit.protocol.oracle.giving import MOVES, as_known, ends_at, merged, whole_handoff
+from tests.unit.protocol.oracle.guardrails import Given, is_against
 from tests.unit.protocol.oracle.second import could_have
 
 _JUDGE = extend(
@@ -87,6 +88,7 @@ def _opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) 
         "form": lambda: isinstance(move, Transfer) and _has_another_form(account, known, grounds),
         "actions": lambda: _acted_beyond(account, proposal.report, grounds),
         "size": lambda: len(canonical(known)) > account.policy.max_handoff_bytes,
+        "guardrail": lambda: _meets_a_guardrail(account, move, known, handoff),
         "memory": lambda: isinstance(move, Complete) and _leaves_too_much(account, move, cleared),
     }
     for rule, refuses in checks.items():
@@ -223,6 +225,20 @@ def _has_another_form(account: Account, known: Any, grounds: Grounds) -> bool:
     required = [key for key in grounds.form.get("required", ()) if key not in unseen]
     judge = _JUDGE({**grounds.form, "required": required})
     return not judge.is_valid({fact.key: msgspec.to_builtins(fact.value) for fact in known.facts})
+
+
+def _meets_a_guardrail(account: Account, move: Move, known: Any, whole: Handoff | None) -> bool:
+    """A guardrail of the policy is against the words of a move, or against facts that its mover knows of."""
+    facts: tuple[Fact, ...] = ()
+    hidden: tuple[Fact, ...] = ()
+    to = account.client
+    if whole is not None:
+        facts, to = known.facts, whole.to_agent
+        hidden = tuple(fact for fact in whole.facts if fact not in facts)
+    elif isinstance(move, Ask):
+        to = move.to_agent
+    given = Given(MOVES[type(move)], to, move, facts, hidden, tuple(account.sees.values()))
+    return any(is_against(each, given) for each in account.policy.guardrails)
 
 
 def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:

@@ -11,6 +11,7 @@ from protocol.wire.event_parts import Grounds
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from tests.unit.protocol.oracle.account import DIMENSIONS, canonical, same
 from tests.unit.protocol.oracle.giving import as_shown, differing, ends_at, shown_budget
+from tests.unit.protocol.oracle.guardrails import Given, is_against
 
 SUMMARY_CHARS = 200
 T = TypeVar("T", Fact, Artifact)
@@ -66,8 +67,11 @@ def _rule(submit: Submit, policy: Policy | None, grounds: Grounds, at: int, clie
         return "agent_available"
     if _asks_too_much(submit, policy, grounds, at):
         return "constraints"
-    size = len(canonical(_whole(submit, policy, target, grounds, at, client)))
-    return "size" if size > policy.max_handoff_bytes else None
+    whole = _whole(submit, policy, target, grounds, at, client)
+    if len(canonical(whole)) > policy.max_handoff_bytes:
+        return "size"
+    given = Given("submit", target.name, None, whole.facts, (), whole.facts)
+    return "guardrail" if any(is_against(each, given) for each in policy.guardrails) else None
 
 
 def _asks_too_much(submit: Submit, policy: Policy, grounds: Grounds, at: int) -> bool:

@@ -11,7 +11,8 @@ from protocol.wire.commands import Assign, Control, MoveProposed, ReplyToAsk, Re
 from protocol.wire.config import Policy
 from protocol.wire.event_parts import Assignment, Candidate, Grounds
 from protocol.wire.handoff import Budget, Rule
-from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Task
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move, Task
+from tests.unit.protocol.oracle.guardrails import Given, is_against
 from tests.unit.protocol.oracle.jobs import DIMENSIONS, Job, Node
 from tests.unit.protocol.oracle.wrong import Lost, Twice
 
@@ -29,6 +30,7 @@ KNOWN = frozenset(
     {
         *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE),
         *(Rule.CYCLE, Rule.REVISIONS, Rule.ASKS, Rule.OPEN_TASKS, Rule.BUDGET, Rule.READ_ONLY),
+        Rule.GUARDRAIL,
     }
 )
 """The rules that the oracle has an opinion on."""
@@ -352,7 +354,19 @@ class Tree:
                 found = None
             case _:
                 found = Rule.KNOWN_MOVE
-        return found or (Rule.READ_ONLY if effects else None)
+        if found is None and effects:
+            return Rule.READ_ONLY
+        return found or (Rule.GUARDRAIL if self._meets_a_guardrail(node, move, grounds) else None)
+
+    def _meets_a_guardrail(self, node: Node, move: Move, grounds: Grounds) -> bool:
+        """Say if a guardrail forbids it. Those of the stories look at no fact that is only carried on."""
+        given = []
+        if isinstance(move, Delegate):
+            placed = zip(move.tasks, self.placed(node, move, grounds), strict=True)
+            given = [Given("delegate", agent, task, task.facts, (), ()) for task, agent in placed]
+        elif isinstance(move, Deliver) and node.job is not None:
+            given = [Given("deliver", node.job.lead.agent, move, move.facts, (), ())]
+        return any(is_against(guardrail, each) for guardrail in self.policy.guardrails for each in given)
 
     def _against(self, node: Node, move: Delegate, report: Report, grounds: Grounds) -> Iterator[Rule]:
         policy, by_name = self.policy, {one.entry.name: one for one in grounds.candidates}
