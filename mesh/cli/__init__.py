@@ -35,6 +35,9 @@ COMMANDS = {
     ),
     "dev": CommandPlace("dev", "dev", "Run a server, a guard and the agents on this machine until Ctrl-C."),
     "send": CommandPlace("send", "send", "Submit a request, wait for its end, print the answer."),
+    "eval": CommandPlace(
+        "eval", "evaluate", "Send the requests in FILE, and compare what comes of them with what should."
+    ),
     "chat": CommandPlace("chat", "chat", "Talk to the fleet, a line a message."),
     "request": CommandPlace(
         "request", "app", "Requests: submit, list, show, calls, watch, cancel, freeze, thaw, rerun."

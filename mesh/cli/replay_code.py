@@ -5,12 +5,12 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
 from msgspec.structs import replace
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
+from mesh.cli.junit import JunitReport
 from mesh.cli.options import READERS, Where, agreed, file_at
 from mesh.cli.output import emit, note, paged, say, table, write_page
 from mesh.errors import UsageWrong
@@ -20,7 +20,7 @@ from mesh.replay.export import Requests, of_shares
 from mesh.replay.outside import KINDS as OUTSIDE
 from mesh.replay.processes import LIMIT_S, RoundTally, replay_file
 from mesh.replay.worker import Job
-from mesh.service.printable import counted, printable
+from mesh.service.printable import counted
 from mesh.settings import ARTIFACTS, load_settings, store_in
 from protocol.domain.budget import NOTHING, plus
 from protocol.wire.commands import Usage
@@ -243,30 +243,22 @@ def _fields(each: Replayed) -> dict[str, Any]:
 
 def write_junit(path: Path, tally: RoundTally) -> None:
     """Write a report in the form that CI servers read: a suite per agent, a case per round."""
-    suites = ElementTree.Element("testsuites")
-    by_agent: dict[str, ElementTree.Element] = {}
+    report = JunitReport()
 
-    def case(agent: str, request: str, n: int | None) -> ElementTree.Element:
-        suite = by_agent.get(agent)
-        if suite is None:
-            suite = by_agent[agent] = ElementTree.SubElement(suites, "testsuite", name=agent or "log")
-        name = request if n is None or n < 0 else f"{request} event {n}"
-        return ElementTree.SubElement(suite, "testcase", classname=agent or "log", name=name)
+    def named(request: str, n: int | None) -> str:
+        return request if n is None or n < 0 else f"{request} event {n}"
 
     for request, agent, n in tally.same or ():
-        case(agent, request, n)
+        report.passed(agent or "log", named(request, n))
     for each in tally.different:
         assert each.difference is not None
-        attributes = {"message": printable(line_of(each)), "type": each.difference.kind}
-        failure = ElementTree.SubElement(case(each.agent, each.request, each.n), "failure", attributes)
-        failure.text = printable(each.difference.diff, lines=True)
+        report.failed(
+            each.agent or "log",
+            named(each.request, each.n),
+            kind=each.difference.kind,
+            message=line_of(each),
+            text=each.difference.diff,
+        )
     for each in (*tally.left_out, *tally.unreadable):
-        ElementTree.SubElement(case(each.agent, each.request, each.n), "skipped", message=printable(each.why))
-    for suite in by_agent.values():
-        suite.set("tests", str(len(suite)))
-        suite.set("failures", str(len(suite.findall("testcase/failure"))))
-        suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
-    try:
-        ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
-    except OSError as wrong:
-        raise UsageWrong(f"{path}: {wrong.strerror}") from wrong
+        report.skipped(each.agent or "log", named(each.request, each.n), why=each.why)
+    report.write(path)

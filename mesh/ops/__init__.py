@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mesh.ops import decisions as decisions
     from mesh.ops import delivery as delivery
     from mesh.ops import diff as diff
+    from mesh.ops import eval_file as eval_file
+    from mesh.ops import evals as evals
     from mesh.ops import explain as explain
     from mesh.ops import fork as fork
     from mesh.ops import frames as frames

@@ -129,12 +129,9 @@ async def play(
     async def one(sample: Sample) -> Played:
         async with room:
             request = await sender.submit(sample.text, facts=sample.facts)
-            bodies: list[bytes] = []
-            resting = asyncio.create_task(_at_rest(viewer_bus, request, bodies, on_more))
-            await asyncio.wait((resting, given_up), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-            if resting.done():
-                resting.result()
-            resting.cancel()
+            bodies = await brought_to_rest(
+                viewer_bus, request, within_s=within_s, given_up=given_up, on_more=on_more
+            )
             happened = decoded(bodies)
             return judged(sample, bodies, (await journals_of(viewer_bus, happened)).steps if happened else {})
 
@@ -155,6 +152,34 @@ async def decide(
     await resolve(operator_bus, request, by=decision.by, answer=decision.answer)
     async for known in story_so_far(viewer_bus, request):
         on_more(known)
+
+
+async def brought_to_rest(
+    bus: Bus,
+    request: str,
+    *,
+    within_s: float,
+    given_up: asyncio.Task[Any],
+    on_more: OnMore = lambda bodies: None,
+) -> list[bytes]:
+    """Return a request's events once nothing moves any more, or as far as they came by then.
+
+    Args:
+        within_s: how long to wait (s).
+        given_up: ends when waiting is pointless.
+        on_more: as for `play`.
+
+    Raises Impossible, BusError.
+    """
+    bodies: list[bytes] = []
+    resting = asyncio.create_task(_at_rest(bus, request, bodies, on_more))
+    try:
+        await asyncio.wait((resting, given_up), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        if resting.done():
+            resting.result()
+    finally:
+        resting.cancel()
+    return bodies
 
 
 async def _at_rest(bus: Bus, request: str, bodies: list[bytes], on_more: OnMore) -> None:

@@ -38,6 +38,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/gateway.md": dict.fromkeys(("console", "sh", "json", "python"), "gateway/test_page.py"),
     "docs/howto/approval-by-chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
+    "docs/howto/evals.md": dict.fromkeys(("console", "json *", "toml title"), SITE),
     "docs/howto/fastapi.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/guardrails.md": dict.fromkeys(("python", "toml title"), SITE),
     "docs/howto/handoffs.md": dict.fromkeys(("python", "python title"), SITE),

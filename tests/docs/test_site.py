@@ -19,6 +19,7 @@ PAGES = {
     "tutorial.md": (13, 0),
     "howto/approval-by-chat.md": (5, 0),
     "howto/chat.md": (1, 0),
+    "howto/evals.md": (2, 0),
     "howto/fastapi.md": (3, 0),
     "howto/guardrails.md": (0, 1),
     "howto/handoffs.md": (0, 4),
