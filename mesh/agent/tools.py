@@ -97,7 +97,8 @@ class Tool(Generic[P, R, C]):
     needs_approval: Callable[[Mapping[str, Any]], bool] | None = None
     """Returns True for arguments that need the approval; None: all do."""
     approve_within_s: float | None = None
-    """After how long a missing answer counts as a no (s); None: as long as the request's deadline allows."""
+    """After how long a missing answer counts as a no (s); None: as long as people's time, or the request's
+    deadline, allows."""
     timeout_s: float | None = None
     """How long one call may take (s); None: as long as the round."""
     secret: tuple[str, ...] = ()
@@ -358,8 +359,8 @@ def tool(
             they do. The approval covers only these arguments, and counts as an ask.
         needs_approval: returns True for arguments, by name, that need that approval (of a `human`, if
             `approve` is not given). If it raises, that is an error of the code: nothing is called.
-        approve_within_s: after how long a missing answer counts as a no (s); None: as long as the request's
-            deadline allows.
+        approve_within_s: after how long a missing answer counts as a no (s); None: as long as people's time,
+            or the request's deadline, allows.
         timeout_s: how long one call may take (s). A tool that only reads then counts as failed. The outcome
             of an effect is then unknown, as after a crash.
         secret: names of arguments that are in no record, such as a card's number.

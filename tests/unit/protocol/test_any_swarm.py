@@ -243,6 +243,7 @@ class Story(Teller):
             max_retries=self.draw.choice([0, 1]),
             claim_within_s=self.draw.choice([5.0, 30.0]),
             unattended_after_s=self.draw.choice([60.0, 3_600.0, None]),
+            human_deadline_s=(None, 200.0, 86_400.0)[seed % 3],
         )
         self.names, self.posts = itertools.count(), itertools.count()
 
