@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from protocol.domain.carried import NOTHING, Carried, Labels, merge
+from protocol.wire.codec import equal
 from protocol.wire.commands import Submit
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, FactsWithheld, RequestCompleted, RequestOpened, TurnSuspended
@@ -199,6 +200,16 @@ def to_remember(move: Complete, carried: Carried, labels: Labels) -> tuple[Fact,
     after = merge(carried, move.remember, labels=labels)
     keys = {*move.remember_keys, *(fact.key for fact in move.remember)}
     return tuple(fact for key, fact in after.facts.items() if key in keys)
+
+
+def as_asked(leaves: Iterable[Fact], carried: Carried) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+    """Return the facts, and the keys of carried facts, for which `to_remember` returns `leaves`.
+
+    A carried fact has to be named by its key: brought anew, it would get the labels that its key got since.
+    """
+    facts = tuple(leaves)
+    same = {fact.key for fact in facts if equal(fact, carried.facts.get(fact.key))}
+    return tuple(fact for fact in facts if fact.key not in same), tuple(sorted(same))
 
 
 def unfit(

@@ -22,7 +22,7 @@ from protocol.domain.control import ASKED, control_of, decide_control
 from protocol.domain.envelope import Draft, World
 from protocol.domain.fallback import usable
 from protocol.domain.ledger import Ledger
-from protocol.domain.memory import to_remember
+from protocol.domain.memory import as_asked, to_remember
 from protocol.domain.submit import decide_submit, submit_of
 from protocol.domain.tasks import TaskState
 from protocol.domain.turns import Segment, TurnState, error_of, next_round, remembered, retry_at
@@ -478,7 +478,10 @@ def _proposal_of(ledger: Ledger, event: AnyEvent) -> Proposal | None:
         case events.RequestCompleted(control="", answer=answer):
             kept = ledger.kept_back(event.cause)
             leaves = () if kept is None else kept.facts
-            move = Complete(answer=answer, remember=leaves, cancel_open=event.cancel_open)
+            brought, keys = as_asked(leaves, ledger.turns[event.turn].carried())
+            move = Complete(
+                answer=answer, remember=brought, remember_keys=keys, cancel_open=event.cancel_open
+            )
         case events.TurnDelegated(tasks=tasks, join=join, cancel=cancel, within_s=within_s):
             asked = tuple(planned.task for planned in tasks)
             move = Delegate(tasks=asked, join=join, within_s=within_s, cancel=cancel)

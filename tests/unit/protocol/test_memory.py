@@ -30,7 +30,8 @@ from protocol.wire.moves import Complete, Transfer
 from protocol.wire.records import MOST_KEYS, MemoryForgotten, MemoryRecord
 from tests.certain import is_, known
 from tests.unit.protocol.happened import refused
-from tests.unit.protocol.worlds import agent, fact
+from tests.unit.protocol.trees import SUPERVISED, delegate, deliver, say, task
+from tests.unit.protocol.worlds import Play, agent, fact
 
 FLEET = Fleet(
     name="desk",
@@ -162,6 +163,18 @@ def test_labels_of_a_remembered_fact_stick() -> None:
     talk.ended(fact("ssn", 2))  # a is cleared for it, and brings it again without its label
     guard = talk.begun()
     assert next(each for each in guard.holder.work.handoff.facts if each.key == "ssn").labels == ("pii",)
+
+
+def test_what_is_remembered_by_its_key_has_no_label_that_the_key_got_elsewhere() -> None:
+    """Nor has it one when the log is judged again, from which it cannot be told how it was named."""
+    play = Play(policy=SUPERVISED)
+    play.submit(facts=(fact("k", "old"),), conversation="talk")
+    play.move(delegate(task("one", "b", fact("k", "new", "pii"))))
+    say(play, "one", deliver())
+    done = is_(say(play, "", Complete(answer="done", remember_keys=("k",))), RequestCompleted)
+    assert done.conversation == "talk"
+    assert is_(play.events[-2], FactsWithheld).facts == (fact("k", "old"),)
+    assert rejudge(play.bodies).same
 
 
 def test_a_fact_that_the_submit_brings_wins_and_gets_the_remembered_labels_too() -> None:
