@@ -16,7 +16,7 @@ PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generat
 	--quiet --custom-compile-command "make constraints"
 
 # All but other SDKs of agents.
-IMAGE := --extra artifacts --extra claude --extra frames --extra mcp --extra openai --extra otel \
+IMAGE := --extra a2a --extra artifacts --extra claude --extra frames --extra mcp --extra openai --extra otel \
 	--extra prices --extra server --extra ui
 
 .DEFAULT_GOAL := help

@@ -10,10 +10,11 @@ import click
 from mesh.bus.credentials import seed_file
 from mesh.cli.options import A_PATH, Where, framed, grace_option, store_option
 from mesh.cli.output import At, listing, note, report, say
-from mesh.gateway import TOKENS, USUAL_PORT, GatewayOptions, require_installed
+from mesh.gateway import TOKENS, USUAL_PORT, A2AOptions, GatewayOptions, require_installed
 from mesh.gateway.clients import ClientPool
 from mesh.gateway.tokens import TokenBook, TokenEntry, TokenLimits, add_token, read_tokens, revoke_token
 from mesh.local.server import if_free
+from mesh.ops.checks import web_url
 from mesh.settings import DEFAULT_URL, Access, Sources, load_settings
 
 app = click.Group(help="Requests over HTTP, and the tokens of those who may send them.")
@@ -30,6 +31,9 @@ tokens_option = click.option(
 @click.option(
     "--keys", type=A_PATH, help="The folder of the clients' keys; by default those that commands find."
 )
+@click.option("--a2a", is_flag=True, help="Be an agent by A2A 1.0 too (extra `a2a`).")
+@click.option("--fleet", type=A_PATH, help="A2A: the fleet file of the card; else ./mesh.toml.")
+@click.option("--public-url", metavar="URL", help="A2A: the address in the card; else where it listens.")
 @tokens_option
 @store_option("The folder of what the gateway keeps: which Idempotency-Key stands for which request.")
 @grace_option(5.0)
@@ -40,6 +44,9 @@ def run(
     host: str,
     port: int | None,
     keys: Path | None,
+    a2a: bool,
+    fleet: Path | None,
+    public_url: str | None,
     tokens: Path,
     store: Path,
     grace: float,
@@ -47,15 +54,20 @@ def run(
 ) -> None:
     """Answer requests over HTTP until a signal: submit, follow, reply and cancel, with a token for each.
 
-    Put a proxy with TLS before it where others on the network reach it.
+    Put a proxy with TLS before it where others on the network reach it. With --a2a the fleet is an agent for
+    other agents: its card is at /.well-known/agent-card.json, and /a2a answers JSON-RPC.
     """
     from mesh.service.run import run_service
 
-    require_installed()
+    require_installed(a2a=a2a)
     from mesh.gateway.server import Gateway
 
     options = GatewayOptions(
-        host=host, port=if_free(USUAL_PORT, host) if port is None else port, store=store, tokens=tokens
+        host=host,
+        port=if_free(USUAL_PORT, host) if port is None else port,
+        store=store,
+        tokens=tokens,
+        a2a=_as_agent(fleet, public_url) if a2a else None,
     )
     book, settings = TokenBook(tokens), load_settings()
     if not book.clients:
@@ -70,6 +82,14 @@ def run(
         log_format=settings.log_format,
         log_level=settings.log_level or "info",
     )
+
+
+def _as_agent(fleet: Path | None, public_url: str | None) -> A2AOptions:
+    """Return what A2A needs. Raises FleetFileError, UsageWrong."""
+    from mesh.fleet.file import load_fleet
+
+    url = "" if public_url is None else web_url(public_url, "--public-url")
+    return A2AOptions(load_fleet(fleet or Path.cwd()).fleet, url)
 
 
 def _access(where: Where, keys: Path | None, name: str) -> Access:

@@ -5,9 +5,10 @@
     GET  /requests/ID/events         what happens, as server-sent events
     POST /requests/ID/reply|cancel   answer a question, give the request up
     GET  /openapi.json               all of it, for tools
+    POST /a2a                        the same by A2A's JSON-RPC, for other agents (`mesh.gateway.a2a`)
 
 A caller shows a bearer token. A token stands for one client of the fleet, whose key the gateway holds. It
-needs the libraries of the page (`handoff-mesh[ui]`).
+needs the libraries of the page (`handoff-mesh[ui]`), and for A2A the extra `a2a`.
 """
 
 from importlib.util import find_spec
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesh.errors import MeshError
+from protocol.wire.config import Fleet
 
 _NEEDED = ("starlette", "uvicorn")
+_NEEDED_FOR_A2A = ("a2a", "sse_starlette")
 
 USUAL_PORT = 8430
 TOKENS = "gateway-tokens.json"
@@ -27,11 +30,14 @@ class GatewayNotInstalled(MeshError, code="gateway.not_installed"):
     """The gateway's libraries are not installed; the text tells how to get them."""
 
 
-def require_installed() -> None:
-    """Raise GatewayNotInstalled unless the gateway's libraries are installed."""
+def require_installed(*, a2a: bool = False) -> None:
+    """Raise GatewayNotInstalled unless the gateway's libraries, and with `a2a` A2A's, are installed."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise GatewayNotInstalled(f"the gateway needs {', '.join(missing)}: pip install 'handoff-mesh[ui]'")
+    missing = [name for name in _NEEDED_FOR_A2A if a2a and find_spec(name) is None]
+    if missing:
+        raise GatewayNotInstalled(f"A2A needs {', '.join(missing)}: pip install 'handoff-mesh[a2a]'")
 
 
 class GatewayLimits(NamedTuple):
@@ -63,6 +69,15 @@ class HookPauses(NamedTuple):
     """After an answer that the URL is gone for good (HTTP 410)."""
 
 
+class A2AOptions(NamedTuple):
+    """How the gateway is an agent for others."""
+
+    fleet: Fleet
+    """What its card says."""
+    url: str = ""
+    """Its address for others; empty for the one on which it listens."""
+
+
 class GatewayOptions(NamedTuple):
     """How the gateway is served."""
 
@@ -75,3 +90,5 @@ class GatewayOptions(NamedTuple):
     """The file of the tokens."""
     limits: GatewayLimits = GatewayLimits()
     pauses: HookPauses = HookPauses()
+    a2a: A2AOptions | None = None
+    """None: it does not answer A2A."""

@@ -1,7 +1,6 @@
 """The routes: submit, look, follow, reply, cancel. Each caller sees the requests of its own client alone."""
 
 import contextlib
-from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,6 @@ _AGAIN_MS = 1_000
 
 def routes(gateway: "Gateway") -> list[Route]:
     """Return the routes about requests."""
-    streams = Counter[str]()
 
     async def submit(request: Request) -> Response:
         token, client = await _caller(gateway, request)
@@ -71,7 +69,7 @@ def routes(gateway: "Gateway") -> list[Route]:
 
     async def look(request: Request) -> Response:
         _, client = await _caller(gateway, request)
-        return _json(await _state(client, _id_of(request, client)))
+        return _json(await request_state(client, _id_of(request, client)))
 
     async def reply(request: Request) -> Response:
         token, client = await _caller(gateway, request)
@@ -109,7 +107,7 @@ def routes(gateway: "Gateway") -> list[Route]:
         )
         return CountedStream(
             _happenings(gateway, token, client, name, seen),
-            streams,
+            gateway.streams,
             token.id,
             most=(limits.streams, token.limits.streams),
             full=full.response(),
@@ -125,7 +123,8 @@ def routes(gateway: "Gateway") -> list[Route]:
     ]
 
 
-async def _state(client: Client, request: RequestId) -> RequestDocument:
+async def request_state(client: Client, request: RequestId) -> RequestDocument:
+    """Return how a request of a client stands. Raises BusError."""
     event = await client.latest(request)
     if event is None and (rejected := client.rejection(request)) is not None:
         return rejected_document(request, rejected)
@@ -217,11 +216,10 @@ def _last_seen(headers: Mapping[str, str]) -> int:
     return int(given)
 
 
-async def _document(request: Request, token: TokenEntry, kind: type[Any], empty: bytes = b"") -> Any:
-    """Return the body as a document. Raises Problem, Malformed."""
-    most = token.limits.body_kib << 10
+async def bounded_body(request: Request, token: TokenEntry) -> bytes:
+    """Return the body of a call. Raises Problem if it is larger than the token allows, or not whole."""
     try:
-        body = await read_body(request.receive, most)
+        return await read_body(request.receive, token.limits.body_kib << 10)
     except BodyTooLarge:
         raise Problem(
             413,
@@ -232,6 +230,11 @@ async def _document(request: Request, token: TokenEntry, kind: type[Any], empty:
         ) from None
     except BodyCutShort:
         raise Problem(400, "gateway.body_cut_short", "the body was not sent whole", "send it again") from None
+
+
+async def _document(request: Request, token: TokenEntry, kind: type[Any], empty: bytes = b"") -> Any:
+    """Return the body as a document. Raises Problem, Malformed."""
+    body = await bounded_body(request, token)
     if not body and empty:
         body = empty
     elif request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

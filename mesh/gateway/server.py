@@ -5,6 +5,7 @@ import contextlib
 import functools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from starlette.applications import Starlette
@@ -21,17 +22,17 @@ from mesh.gateway import GatewayOptions, requests
 from mesh.gateway.clients import ClientPool, ClientUnusable
 from mesh.gateway.openapi import DOCUMENT
 from mesh.gateway.problems import Problem, problem_of
-from mesh.gateway.store import GatewayStore, HookedRequest, KeyedRequest
+from mesh.gateway.store import GatewayStore, HookedRequest, KeptTask, KeyedRequest, TaskPage
 from mesh.gateway.tokens import CallRates, TokenBook, TokenEntry
 from mesh.gateway.webhooks import Webhooks
 from mesh.service.logs import get_logger
-from mesh.web.server import bind, serving_app
+from mesh.web.server import address_of, bind, serving_app
 from protocol.wire.ids import RequestId
 
 _log = get_logger(__name__)
 
 OPENAPI = "/openapi.json"
-"""The one path that needs no token."""
+"""A path that needs no token."""
 
 
 class Gateway:
@@ -52,6 +53,8 @@ class Gateway:
         self.clients, self.options, self.tokens = clients, options, tokens
         self.stopping = asyncio.Event()
         """Set when the gateway ends, which ends all streams."""
+        self.streams = Counter[str]()
+        """Open streams by token."""
         self._on_up = on_up
         self._store: GatewayStore | None = None
         self._webhooks: Webhooks | None = None
@@ -64,9 +67,8 @@ class Gateway:
             contextlib.closing(GatewayStore(self.options.store)) as self._store,
         ):
             self._webhooks = Webhooks(self._store, self.clients, self.tokens, self.options.pauses)
-            async with serving_app(
-                create_app(self), bound, self.options.limits, self.stopping.set
-            ) as address:
+            app = create_app(self, address_of(bound))
+            async with serving_app(app, bound, self.options.limits, self.stopping.set) as address:
                 _log.info("gateway_listening", url=address)
                 self.ready = True
                 self._on_up(address)
@@ -95,14 +97,39 @@ class Gateway:
             await asyncio.to_thread(self._store.hook, hooked)
             self._watch(token, request)
 
+    async def keep_task(self, task: KeptTask) -> None:
+        """Keep a task's context, which is on the disk then."""
+        assert self._store is not None
+        await asyncio.to_thread(self._store.keep_task, task)
+
+    async def drop_task(self, request: str) -> None:
+        """Forget a task that the guard did not take."""
+        assert self._store is not None
+        await asyncio.to_thread(self._store.drop_task, request)
+
+    async def task_context(self, request: str) -> str | None:
+        """Return the context of a task; None if it did not come here, or long ago."""
+        assert self._store is not None
+        return await asyncio.to_thread(self._store.task_context, request)
+
+    async def tasks(self, client: str, context: str, after: str, size: int) -> TaskPage:
+        """Return a page of a client's tasks, as the store does."""
+        assert self._store is not None
+        return await asyncio.to_thread(self._store.tasks, client, context, after, size)
+
     def _watch(self, token: TokenEntry, request: RequestId) -> None:
         assert self._webhooks is not None
         if token.hook is not None:
             self._webhooks.add(HookedRequest(request, token.client, token.id))
 
 
-def create_app(gateway: Gateway) -> Starlette:
-    """Return the application of a gateway."""
+def create_app(gateway: Gateway, address: str) -> Starlette:
+    """Return the application of a gateway that is at an address."""
+    added, is_open = list[Route](), {OPENAPI}
+    if gateway.options.a2a is not None:
+        from mesh.gateway import a2a  # an extra: the gateway does without
+
+        added, is_open = a2a.routes(gateway, address), {OPENAPI, a2a.CARD}
 
     async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, MeshError)
@@ -134,27 +161,31 @@ def create_app(gateway: Gateway) -> Starlette:
         return Response(DOCUMENT, media_type="application/json")
 
     return Starlette(
-        routes=[Route(OPENAPI, openapi), *requests.routes(gateway)],
+        routes=[Route(OPENAPI, openapi), *requests.routes(gateway), *added],
         exception_handlers={
             MeshError: known,
             Problem: refused,
             HTTPException: http,
             Exception: unknown,
         },
-        middleware=[Middleware(TokenGate, tokens=gateway.tokens)],
+        middleware=[Middleware(TokenGate, tokens=gateway.tokens, is_open=frozenset(is_open))],
     )
 
 
 class TokenGate:
-    """ASGI middleware around the whole application: no route can forget to ask for the token."""
+    """ASGI middleware around the whole application: no route can forget to ask for the token.
 
-    def __init__(self, app: ASGIApp, tokens: TokenBook) -> None:
-        self._app, self._tokens, self._rates = app, tokens, CallRates()
+    Args:
+        is_open: paths that need none.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: TokenBook, is_open: frozenset[str]) -> None:
+        self._app, self._tokens, self._rates, self._is_open = app, tokens, CallRates(), is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        stopped = None if scope["path"] == OPENAPI else self._stopped(scope)
+        stopped = None if scope["path"] in self._is_open else self._stopped(scope)
         await (self._app if stopped is None else stopped.response())(scope, receive, send)
 
     def _stopped(self, scope: Scope) -> Problem | None:

@@ -1,5 +1,5 @@
-"""What the gateway keeps on its own disk: which key of a caller stands for which request, and whose news is
-still to be posted.
+"""What the gateway keeps on its own disk: which key of a caller stands for which request, whose news is still
+to be posted, and the contexts of A2A's tasks.
 
 A row is on the disk before the request is on the bus. So after a crash in between, the repeated post finds
 the row and submits the same request. What is to be posted is in the log: a row says only that it is.
@@ -16,6 +16,8 @@ from protocol.wire.ids import RequestId, request_id
 
 KEY_LASTS_S = 24 * 3600
 """How long an `Idempotency-Key` stands for its request (s)."""
+TASK_LASTS_S = 30 * 24 * 3600
+"""How long the context of a task is known, and the task listed (s)."""
 _WINDOW_MS = 300_000
 _FORM = 1
 _TABLES = """
@@ -28,6 +30,10 @@ CREATE TABLE IF NOT EXISTS hooked (request TEXT PRIMARY KEY, client TEXT NOT NUL
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS posted (request TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (request, n))
     WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tasks (
+    request TEXT PRIMARY KEY, client TEXT NOT NULL, context TEXT NOT NULL, at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tasks_at ON tasks (client, at, request);
 """
 
 
@@ -48,6 +54,26 @@ class HookedRequest(NamedTuple):
     client: str
     token: str
     """The token's id."""
+
+
+class KeptTask(NamedTuple):
+    """A request that came over A2A."""
+
+    request: RequestId
+    client: str
+    context: str
+    """What groups it with other tasks: the conversation."""
+    at: int
+    """Unix milliseconds at which it came."""
+
+
+class TaskPage(NamedTuple):
+    """Some of a client's tasks, the newest first."""
+
+    tasks: tuple[KeptTask, ...]
+    after: str
+    """Where the next page begins; empty if there is none."""
+    total: int
 
 
 def request_of_key(client: str, key: str, now_s: float) -> RequestId:
@@ -141,3 +167,47 @@ class GatewayStore:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.execute("DELETE FROM hooked WHERE request = ?", (request,))
             self._file.execute("DELETE FROM posted WHERE request = ?", (request,))
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    def keep_task(self, task: KeptTask) -> None:
+        """Keep a task, unless it is kept already; forget those that are too old."""
+        with self._lock, self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            old = (task.client, task.at - TASK_LASTS_S * 1000)
+            self._file.execute("DELETE FROM tasks WHERE client = ? AND at < ?", old)
+            self._file.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?)", task)
+
+    def drop_task(self, request: str) -> None:
+        """Forget a task that the guard did not take."""
+        with self._lock:
+            self._file.execute("DELETE FROM tasks WHERE request = ?", (request,))
+
+    def task_context(self, request: str) -> str | None:
+        """Return the context of a task; None if it did not come here, or long ago."""
+        with self._lock:
+            row = self._file.execute("SELECT context FROM tasks WHERE request = ?", (request,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def tasks(self, client: str, context: str, after: str, size: int) -> TaskPage:
+        """Return a page of a client's tasks.
+
+        Args:
+            context: only of this context; empty for all.
+            after: what the page before says; empty for the first.
+        """
+        at, _, request = after.partition(".")
+        where, values = "client = ?", list[object]([client])
+        if context:
+            where, values = f"{where} AND context = ?", [*values, context]
+        paged = f"{where} AND (at, request) < (?, ?)" if after else where
+        begin = [int(at) if at.isascii() and at.isdecimal() and len(at) < 17 else 0, request] if after else []
+        with self._lock:
+            (total,) = self._file.execute(f"SELECT count(*) FROM tasks WHERE {where}", values).fetchone()
+            rows = self._file.execute(
+                f"SELECT request, client, context, at FROM tasks WHERE {paged}"
+                " ORDER BY at DESC, request DESC LIMIT ?",
+                [*values, *begin, size + 1],
+            ).fetchall()
+        found = tuple(KeptTask(RequestId(name), *rest) for name, *rest in rows[:size])
+        return TaskPage(found, f"{found[-1].at}.{found[-1].request}" if len(rows) > size else "", total)

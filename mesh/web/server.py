@@ -42,7 +42,6 @@ async def serving_app(
     Args:
         stop: called when the block ends. It ends the streams.
     """
-    host, port = bound.getsockname()[:2]
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -62,13 +61,18 @@ async def serving_app(
     up = asyncio.create_task(server.up.wait())
     try:
         await asyncio.wait({running, up}, return_when=asyncio.FIRST_COMPLETED)
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{port}"
+        yield address_of(bound)
     finally:
         up.cancel()
         stop()
         server.should_exit = True
         await running
+
+
+def address_of(bound: socket.socket) -> str:
+    """Return the address of what is served on a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def bind(host: str, port: int, what: str) -> socket.socket:

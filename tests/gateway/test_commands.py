@@ -63,6 +63,22 @@ def test_without_its_libraries_it_says_how_to_get_them(monkeypatch: pytest.Monke
         require_installed()
 
 
+def test_without_the_extra_of_a2a_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.gateway.find_spec", lambda name: None if name == "a2a" else name)
+    require_installed()
+    with pytest.raises(GatewayNotInstalled, match=r"handoff-mesh\[a2a\]"):
+        require_installed(a2a=True)
+
+
+@pytest.mark.parametrize("url", ["agents.example", "ftp://a.example", "https://u:p@a.example"])
+def test_a_public_url_is_one_of_http(tmp_path: Path, url: str) -> None:
+    (tmp_path / "mesh.toml").write_text('name = "x"\nentry = "a"\n[agents.a]\n')
+    more = ("--fleet", tmp_path, "--tokens", tmp_path / "t.json", "--public-url", url)
+    result = in_process("gateway", "run", "--a2a", *more)
+    assert result.exit_code == Exit.USAGE
+    assert "--public-url" in result.stderr
+
+
 def test_a_key_is_the_same_request_for_five_minutes_in_every_gateway() -> None:
     assert request_of_key("app", "k", 900) == request_of_key("app", "k", 1_199)
     others = {

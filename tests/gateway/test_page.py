@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from tests.docs.pages import blocks, read
+from tests.gateway.a2a import FLEET_FILE
 from tests.gateway.conftest import bearer
 from tests.gateway.test_dies import gateway_process
 from tests.guard.stage import Stage
@@ -16,7 +17,7 @@ from tests.servers import PATIENCE_S, until
 from tests.system.terminal import in_process
 from tests.system.test_cli_webhook import receiving
 
-CONSOLE, SH, JSON, HOOK, VERIFY = (block.text for block in blocks(read("gateway.md")))
+CONSOLE, SH, JSON, HOOK, VERIFY, A2A = (block.text for block in blocks(read("gateway.md")))
 ADDRESS = "http://127.0.0.1:8430"
 
 
@@ -45,6 +46,19 @@ async def test_the_page_does_what_it_says(echoing: Stage, tmp_path: Path, tokens
         async with httpx.AsyncClient(base_url=address, headers=bearer(token), timeout=PATIENCE_S) as http:
             wrong = await http.post("/requests", json={"text": 1})
         assert wrong.json() == json.loads(JSON)
+
+
+async def test_an_agent_is_found_as_the_page_says(stage: Stage, tmp_path: Path, tokens: Path) -> None:
+    install, run = (line.removeprefix("$ ") for line in A2A.splitlines())
+    assert install == "pip install 'handoff-mesh[a2a]'"
+    (tmp_path / "mesh.toml").write_text(FLEET_FILE)
+    typed_in = (*run.removeprefix("mesh gateway run ").split(), "--fleet", str(tmp_path))
+    async with (
+        gateway_process(stage, tmp_path, tokens, *typed_in) as (address, _),
+        httpx.AsyncClient() as http,
+    ):
+        card = (await http.get(f"{address}/.well-known/agent-card.json", timeout=PATIENCE_S)).json()
+    assert card["supportedInterfaces"][0]["url"] == "https://agents.shop.example/a2a"
 
 
 async def test_a_post_is_verified_as_the_page_does(echoing: Stage, tmp_path: Path, tokens: Path) -> None:
