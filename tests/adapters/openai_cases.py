@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,16 @@ from pydantic import BaseModel
 from mesh.adapters import current_turn, idempotency_key
 from mesh.adapters.openai_agents import mesh_agent
 from mesh.agent import Agent as MeshAgent
-from mesh.agent import Constraints, Move, Turn
+from mesh.agent import Constraints, Turn
 from mesh.agent._telemetry import LiveOutput
 from mesh.agent.errors import EffectUnknown, ToolsUnusable
 from mesh.model.loop import ModelGaveUp
 from mesh.model.vendor import ModelRefused, ModelRetry
 from mesh.replay.code import Replayer
-from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
+from mesh.testing import MemorySteps, turn
 from protocol.wire.moves import Complete, Deliver, Transfer
 from protocol.wire.records import LiveNote
+from tests.adapters.walk import walked
 
 sdk: Any = import_module("agents")
 mcp: Any = import_module("agents.mcp")
@@ -57,19 +58,6 @@ def script(*steps: Any) -> Any:
 def told(model: Any) -> list[Any]:
     """Return what came of each call, as the model reads it in its last call."""
     return [item["output"] for item in model.calls[-1].input if item.get("type") == "function_call_output"]
-
-
-async def _greet(turn: Turn) -> Move:
-    return turn.complete(f"triage got {dict(turn.facts)}")
-
-
-greeter = MeshAgent("triage", _greet)
-
-
-async def walked(made: MeshAgent, *, replies: Iterable[Any] = ()) -> FleetHarness:
-    """Give a request to `billing`, which may hand it to `triage`."""
-    guard = InMemoryGuard(fleet_of("billing", "triage", human=True))
-    return await FleetHarness(guard, {"billing": made, "triage": greeter}).go("Refund 7", replies=replies)
 
 
 async def raised(kind: type[BaseException], made: MeshAgent, given: Turn | None = None) -> str:

@@ -1,137 +1,34 @@
 """Graphs of LangGraph: calls in their nodes are steps, their models' handoffs moves, interrupts questions."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 import pytest
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import BaseTool, InjectedToolCallId, tool
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.graph import MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, interrupt
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from mesh.adapters import current_turn, idempotency_key
 from mesh.adapters.langgraph import mesh_agent
 from mesh.agent import Agent as MeshAgent
-from mesh.agent import Budget, BudgetExhausted, Constraints, Move, Permanent, Turn
+from mesh.agent import Budget, BudgetExhausted, Constraints, Permanent, Turn
 from mesh.agent._telemetry import LiveOutput
 from mesh.agent.errors import EffectUnknown
 from mesh.model.loop import ModelGaveUp
 from mesh.model.vendor import ModelRefused, ModelRetry
 from mesh.replay.code import Replayer
-from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
-from protocol.wire.moves import Complete, Transfer
+from mesh.testing import MemorySteps, turn
+from protocol.wire.moves import Complete
 from protocol.wire.records import LiveNote
+from tests.adapters.langgraph_script import PowerCut, Script, calls, graph, look, node, script
+from tests.adapters.walk import walked
 from tests.logs import captured_logs
-
-
-class PowerCut(Exception):
-    """The process dies here. LangChain takes no other exceptions from a model."""
-
-
-class Script(BaseChatModel):
-    """A model that replies what it is told, in order, and keeps what it was asked."""
-
-    replies: list[Any]
-    asked: list[list[BaseMessage]] = Field(default_factory=list)
-    offered: list[list[str]] = Field(default_factory=list)
-
-    @property
-    def _llm_type(self) -> str:
-        return "script"
-
-    def bind_tools(self, tools: Sequence[Any], **more: Any) -> Any:
-        return self.bind(tools=[named(each) for each in tools], **more)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **options: Any,
-    ) -> ChatResult:
-        self.asked.append(list(messages))
-        self.offered.append([each["function"]["name"] for each in options.get("tools", ())])
-        reply = self.replies.pop(0)
-        if isinstance(reply, BaseException):
-            raise reply
-        used = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
-        said = reply if isinstance(reply, AIMessage) else AIMessage(reply, usage_metadata=used)
-        return ChatResult(generations=[ChatGeneration(message=said)])
-
-    @property
-    def told(self) -> list[str]:
-        """What came of each call, as the model reads it in its last call."""
-        return [str(each.text) for each in self.asked[-1] if isinstance(each, ToolMessage)]
-
-
-def named(given: Any) -> dict[str, Any]:
-    return {"function": {"name": given.name}} if isinstance(given, BaseTool) else dict(given)
-
-
-def script(*replies: Any) -> Script:
-    return Script(replies=list(replies))
-
-
-def calls(*wanted: tuple[str, dict[str, Any]]) -> AIMessage:
-    made = [{"name": name, "args": args, "id": f"{name}-{n}"} for n, (name, args) in enumerate(wanted)]
-    return AIMessage("", tool_calls=made)
-
-
-def graph(model: Any, *tools: Any, is_async: bool = True) -> Any:
-    """Return the usual graph: a model, and a node for its tools. A sync node runs in a thread."""
-    bound = model.bind_tools(tools) if tools else model
-
-    async def think(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await bound.ainvoke(state["messages"])]}
-
-    def think_in_a_thread(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [bound.invoke(state["messages"])]}
-
-    made = StateGraph(MessagesState)
-    made.add_node("agent", think if is_async else think_in_a_thread)
-    made.add_node("tools", ToolNode(tools))
-    made.add_edge(START, "agent")
-    made.add_conditional_edges("agent", tools_condition)
-    made.add_edge("tools", "agent")
-    return made.compile()
-
-
-def node(function: Callable[..., Any], state: Any = MessagesState) -> Any:
-    """Return a graph of one node."""
-    made = StateGraph(state)
-    made.add_node("only", function)
-    made.add_edge(START, "only")
-    made.add_edge("only", END)
-    return made.compile()
-
-
-@tool
-def look() -> str:
-    """Look."""
-    return "seen"
-
-
-async def walked(made: MeshAgent, *, replies: Iterable[Any] = ()) -> FleetHarness:
-    """Give a request to `billing`, which may hand it to `triage`."""
-    guard = InMemoryGuard(fleet_of("billing", "triage", human=True))
-    return await FleetHarness(guard, {"billing": made, "triage": greeter}).go("Refund 7", replies=replies)
-
-
-async def _greet(turn: Turn) -> Move:
-    return turn.complete(f"triage got {dict(turn.facts)}")
-
-
-greeter = MeshAgent("triage", _greet)
-
 
 # --- steps ----------------------------------------------------------------------------------------
 
@@ -292,98 +189,6 @@ async def test_nodes_and_tools_see_the_turn_and_the_prompt_may_be_a_state() -> N
     move = await made(turn(agent="a", facts={"order": 7}))
     assert isinstance(move, Complete)
     assert move.answer == "a has order 7"
-
-
-# --- moves ----------------------------------------------------------------------------------------
-
-
-async def test_a_handoff_is_a_move_with_its_facts() -> None:
-    given = {"summary": "Refund it.", "facts": [{"key": "order", "value": 7}]}
-    model = script(calls(("transfer_to_triage", given)))
-    made = mesh_agent("billing", graph(model, look), handoffs=["triage"])
-    move = await made(turn(agent="billing", peers=["triage", "other"]))
-    assert isinstance(move, Transfer)
-    assert (move.to_agent, move.summary) == ("triage", "Refund it.")
-    assert [(fact.key, fact.value) for fact in move.facts] == [("order", 7)]
-    assert model.offered == [["look", "transfer_to_triage"]]
-
-
-async def test_moves_are_offered_to_models_with_tools_or_in_the_nodes_that_are_named() -> None:
-    first, second = script("Done."), script("Done.")
-    for model, offered_in in ((first, []), (second, ["agent"])):
-        made = mesh_agent("billing", graph(model), handoffs=["triage"], offered_in=offered_in)
-        await made(turn(agent="billing", peers=["triage"]))
-    assert first.offered == [[]]
-    assert second.offered == [["transfer_to_triage"]]
-
-
-async def test_the_model_reads_what_is_wrong_with_a_move_and_why_one_was_refused() -> None:
-    journal = MemorySteps()
-    wrong, right = ("transfer_to_triage", {"summary": 7}), ("transfer_to_triage", {"summary": "It."})
-    model = script(calls(wrong), calls(("look", {}), right), "I do it myself.")
-    made = mesh_agent("billing", graph(model, look), handoffs=["triage"])
-    move = await made(turn(agent="billing", peers=["triage"], steps=journal))
-    again = await made(turn(agent="billing", peers=["triage"], steps=journal, refused=[(move, "labels")]))
-    assert isinstance(again, Complete)
-    assert again.answer == "I do it myself."
-    mistake, together, refused = model.told
-    assert "summary" in mistake
-    assert "together with a move" in together
-    assert "labels refused transfer to triage" in refused
-
-
-async def test_a_refused_answer_goes_back_to_the_model() -> None:
-    model, journal = script("Yes.", "No."), MemorySteps()
-    made = mesh_agent("a", graph(model))
-    move = await made(turn(agent="a", steps=journal))
-    again = await made(turn(agent="a", steps=journal, refused=[(move, "size")]))
-    assert isinstance(again, Complete)
-    assert again.answer == "No."
-    assert "size refused complete" in model.asked[-1][-1].text
-
-
-# --- questions ------------------------------------------------------------------------------------
-
-
-async def test_an_interrupt_in_a_tool_is_a_question_and_the_tool_runs_once() -> None:
-    paid = list[int]()
-
-    @tool
-    def refund(cents: int) -> str:
-        """Pay money back."""
-        if not interrupt({"refund": cents})["approved"]:
-            return "refused"
-        paid.append(cents)
-        return "refunded"
-
-    model = script(calls(("refund", {"cents": 5})), "Done.")
-    made = mesh_agent("billing", graph(model, refund), effects={"refund": "once"})
-    walk = await walked(made, replies=[{"approved": True}])
-    assert walk.answer == "Done."
-    assert paid == [5]
-    assert model.told == ["refunded"]
-    assert len(model.asked) == 2
-    assert '{"refund": 5}' in str(walk)
-
-
-async def test_an_interrupt_in_a_node_asks_the_client() -> None:
-    def think(_: MessagesState) -> dict[str, Any]:
-        city = interrupt("Where to?")
-        day = interrupt(f"When to {city}?")
-        return {"messages": [AIMessage(f"{city} on {day}")]}
-
-    made = mesh_agent("billing", node(think), approver="client")
-    walk = await walked(made, replies=["Oslo", "Friday"])
-    assert walk.answer == "Oslo on Friday"
-    assert "When to Oslo?" in str(walk)
-
-
-async def test_a_breakpoint_says_nothing_that_could_be_asked() -> None:
-    model = script(calls(("look", {})))
-    existing = graph(model, look)
-    existing.interrupt_before_nodes = ["tools"]
-    with pytest.raises(Permanent, match="stops at tools"):
-        await mesh_agent("a", existing)(turn())
 
 
 # --- what a turn may do ---------------------------------------------------------------------------

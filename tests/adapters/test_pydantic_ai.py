@@ -1,24 +1,18 @@
 """Agents of Pydantic AI: their calls are steps, their handoffs moves, their approvals questions."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
-    ApprovalRequired,
-    DeferredToolRequests,
-    ExternalToolset,
     ModelMessage,
     ModelResponse,
     ModelRetry,
     RunContext,
     TextPart,
-    Tool,
-    ToolCallPart,
-    ToolDefinition,
     ToolReturn,
     UsageLimits,
 )
@@ -31,8 +25,7 @@ from pydantic_ai.models.test import TestModel
 
 from mesh.adapters import current_turn, idempotency_key
 from mesh.adapters.pydantic_ai import mesh_agent
-from mesh.agent import Agent as MeshAgent
-from mesh.agent import Budget, BudgetExhausted, Constraints, Move, ToolRefused, Turn
+from mesh.agent import Budget, BudgetExhausted, Constraints, ToolRefused, Turn
 from mesh.agent._telemetry import LiveOutput
 from mesh.agent.errors import EffectUnknown, ToolsUnusable
 from mesh.agent.hooks import Hooks
@@ -40,66 +33,11 @@ from mesh.model.loop import ModelGaveUp
 from mesh.model.vendor import ModelRefused
 from mesh.model.vendor import ModelRetry as AskAgain
 from mesh.replay.code import Replayer
-from mesh.testing import FleetHarness, InMemoryGuard, MemorySteps, fleet_of, turn
-from protocol.wire.moves import Complete, Deliver, Transfer
+from mesh.testing import MemorySteps, turn
+from protocol.wire.moves import Complete
 from protocol.wire.records import LiveNote
-
-Reply: TypeAlias = ModelResponse | str | tuple[str, dict[str, Any]] | BaseException
-
-
-class Script:
-    """A model that replies what it is told, in order, and keeps what it was asked."""
-
-    def __init__(self, *replies: Reply) -> None:
-        self.replies = list(replies)
-        self.asked: list[list[ModelMessage]] = []
-        self.offered: list[list[str]] = []
-        self.model = FunctionModel(self)
-
-    def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        self.asked.append(list(messages))
-        self.offered.append([tool.name for tool in info.function_tools])
-        reply = self.replies.pop(0)
-        if isinstance(reply, BaseException):
-            raise reply
-        if isinstance(reply, tuple):
-            return ModelResponse(parts=[ToolCallPart(*reply)])
-        return reply if isinstance(reply, ModelResponse) else ModelResponse(parts=[TextPart(reply)])
-
-    @property
-    def told(self) -> list[Any]:
-        """What came of each call, as the model reads it."""
-        return [message[-1].parts[-1].content for message in self.asked[1:]]  # type: ignore[union-attr]
-
-
-class PowerCut(BaseException):
-    """The process dies here."""
-
-
-def look() -> str:
-    """Look."""
-    return "seen"
-
-
-def refund() -> str:
-    """Pay back."""
-    return "refunded"
-
-
-async def walked(made: MeshAgent, *, replies: Iterable[Any] = (), **submit: Any) -> FleetHarness:
-    """Give a request to `billing`, which may hand it to `triage`."""
-    guard = InMemoryGuard(fleet_of("billing", "triage", human=True))
-    return await FleetHarness(guard, {"billing": made, "triage": greeter}).go(
-        "Refund 7", replies=replies, **submit
-    )
-
-
-async def _greet(turn: Turn) -> Move:
-    return turn.complete(f"triage got {dict(turn.facts)}")
-
-
-greeter = MeshAgent("triage", _greet)
-
+from tests.adapters.pydantic_script import PowerCut, Script, look, refund, with_approval
+from tests.adapters.walk import walked
 
 # --- steps ----------------------------------------------------------------------------------------
 
@@ -249,116 +187,6 @@ async def test_the_agent_is_asked_the_words_and_the_facts() -> None:
         "Refund it.\n\nFacts:\n- order: 7",
         "order 7",
     ]
-
-
-# --- moves ----------------------------------------------------------------------------------------
-
-
-async def test_a_handoff_is_a_move_with_its_facts() -> None:
-    given = {"summary": "Refund it.", "facts": [{"key": "order", "value": 7}]}
-    script = Script(("transfer_to_triage", given))
-    move = await mesh_agent("billing", Agent(script.model), handoffs=["triage"])(
-        turn(agent="billing", peers=["triage", "other"])
-    )
-    assert isinstance(move, Transfer)
-    assert (move.to_agent, move.summary) == ("triage", "Refund it.")
-    assert [(fact.key, fact.value) for fact in move.facts] == [("order", 7)]
-    assert script.offered == [["transfer_to_triage"]]
-
-
-async def test_the_model_reads_what_is_wrong_with_a_move_and_why_one_was_refused() -> None:
-    no_words, words = ("transfer_to_triage", {"summary": 7}), ("transfer_to_triage", {"summary": "It."})
-    journal, script = MemorySteps(), Script(no_words, words, "I do it myself.")
-    made = mesh_agent("billing", Agent(script.model), handoffs=["triage"])
-    first = turn(agent="billing", peers=["triage"], steps=journal)
-    move = await made(first)
-    again = turn(agent="billing", peers=["triage"], steps=journal, refused=[(move, "labels")])
-    assert (await made(again)).answer == "I do it myself."  # type: ignore[union-attr]
-    assert "summary" in str(script.told[0])
-    assert "labels refused transfer to triage" in script.told[1]
-
-
-async def test_work_goes_back_to_the_giver_that_is_among_the_handoffs() -> None:
-    def given() -> Turn:
-        return turn(agent="billing", peers=["triage"], path=["triage", "billing"], from_agent="triage")
-
-    script = Script("Done.", "Done.", "Done.")
-    for handoffs, moves in ((["triage"], []), ([], []), ([], ["hand_back", "ask", "escalate"])):
-        await mesh_agent("billing", Agent(script.model), handoffs=handoffs, moves=moves)(given())
-    assert script.offered == [["hand_back"], [], ["hand_back", "ask", "escalate"]]
-
-
-async def test_a_question_suspends_the_turn_and_its_reply_is_the_calls_result() -> None:
-    script = Script(("ask", {"question": "Which order?"}), "Thanks.")
-    walk = await walked(mesh_agent("billing", Agent(script.model), moves=["ask"]), replies=["The red one"])
-    assert walk.answer == "Thanks."
-    assert script.told == ['"The red one"']
-
-
-async def test_a_refused_answer_goes_back_to_the_model() -> None:
-    script, journal = Script("Yes.", "No."), MemorySteps()
-    made = mesh_agent("a", Agent(script.model))
-    move = await made(turn(agent="a", steps=journal))
-    assert (await made(turn(agent="a", steps=journal, refused=[(move, "size")]))).answer == "No."  # type: ignore[union-attr]
-    assert "size refused complete" in script.told[0]
-
-
-async def test_an_output_type_is_the_form_of_the_answer() -> None:
-    class Refund(BaseModel):
-        cents: int
-
-    script = Script(("final_result", {"cents": 5}), ("final_result", {"cents": 5}))
-    made = mesh_agent("a", Agent(script.model, output_type=Refund))
-    move = await made(turn(agent="a"))
-    assert isinstance(move, Complete)
-    assert move.answer == {"cents": 5}
-    delivery = await made(turn(agent="a", topology="supervised", task="refund"))
-    assert isinstance(delivery, Deliver)
-    assert [(fact.key, fact.value) for fact in delivery.facts] == [("answer", {"cents": 5})]
-
-
-# --- approvals ------------------------------------------------------------------------------------
-
-
-def with_approval(script: Script, paid: list[int], *, at_run_time: bool) -> Agent[Any, str]:
-    def refund(ctx: RunContext[Any], cents: int) -> str:
-        if not ctx.tool_call_approved:
-            raise ApprovalRequired
-        paid.append(cents)
-        return "refunded"
-
-    return Agent(script.model, tools=[Tool(refund, requires_approval=not at_run_time)])
-
-
-@pytest.mark.parametrize("at_run_time", [False, True])
-async def test_an_approval_is_a_question_about_this_very_call(at_run_time: bool) -> None:
-    script, paid = Script(("refund", {"cents": 5}), "Done."), list[int]()
-    existing = with_approval(script, paid, at_run_time=at_run_time)
-    walk = await walked(
-        mesh_agent("billing", existing, effects={"refund": "idempotent"}),
-        replies=[True],
-    )
-    assert walk.answer == "Done."
-    assert paid == [5]
-    assert 'billing asks for approval: refund {"cents":5}' in str(walk)
-
-
-async def test_the_model_reads_a_no() -> None:
-    script, paid = Script(("refund", {"cents": 5}), "Sorry."), list[int]()
-    existing = with_approval(script, paid, at_run_time=False)
-    walk = await walked(mesh_agent("billing", existing, approver="client"), replies=[False])
-    assert walk.answer == "Sorry."
-    assert paid == []
-    assert "did not approve refund" in script.told[0]
-
-
-async def test_the_client_gives_the_result_of_a_tool_that_runs_elsewhere() -> None:
-    script = Script(("locate", {"what": "parcel"}), "It is in Oslo.")
-    elsewhere = ExternalToolset([ToolDefinition(name="locate")])
-    existing = Agent(script.model, toolsets=[elsewhere], output_type=[str, DeferredToolRequests])
-    walk = await walked(mesh_agent("billing", existing), replies=["Oslo"])
-    assert walk.answer == "It is in Oslo."
-    assert script.told == ['"Oslo"']
 
 
 # --- what a turn may do ---------------------------------------------------------------------------
