@@ -7,7 +7,9 @@
     record     its result or its refusal
 
 An intent without a result is a doubt: the process died in between, or the call broke. The tool declares what
-is done then. It runs again, it is asked what happened, or a person settles it.
+is done then. It runs again, it is asked what happened, or a person settles it. After a restore from a backup
+the intent may be missing, too. So an effect that has no record there is treated as if it had an intent
+(`begun_in_lost_time`).
 
 An approval is bound to its effect by the ask's digest, which is the effect's key. The key derives from the
 turn, the tool, the arguments, the facts that the tool reads of the turn, and the number of equal calls
@@ -19,7 +21,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -40,10 +42,11 @@ from mesh.agent._steps import (
 )
 from mesh.agent.errors import ApprovalNeeded, EffectUnknown, Fenced, InDoubt, TurnError, effect_broke
 from mesh.agent.tools import NOT_DONE, Tool
+from mesh.bus.stores import rfc3339
 from mesh.service.failpoints import failpoint
 from protocol.wire.event_parts import Assignment
 from protocol.wire.handoff import Fact, Refusal
-from protocol.wire.ids import HUMAN, derive, submitter_of
+from protocol.wire.ids import HUMAN, derive, submitted_ms, submitter_of
 from protocol.wire.moves import Ask
 from protocol.wire.records import DONE, FENCE, Reads, Record, Refused
 
@@ -57,9 +60,8 @@ def _allow_any() -> None:
     """Allow any effect."""
 
 
-async def _nothing() -> Record | None:
-    """Know no outcome."""
-    return None
+async def _nothing() -> None:
+    """Know nothing."""
 
 
 async def run_effect(
@@ -72,6 +74,7 @@ async def run_effect(
     again: Produce | None,
     allow: Callable[[], None] = _allow_any,
     outcome: Callable[[], Awaitable[Record | None]] = _nothing,
+    lost: Callable[[], "Awaitable[LostEffect | None]"] = _nothing,
 ) -> Any:
     """Run an effect and return its value. Its intent is recorded before it is tried.
 
@@ -83,6 +86,8 @@ async def run_effect(
         allow: called before the effect is begun for the first time. It raises a `Recorded` refusal, which
             becomes the outcome, or a TurnError that stops the round.
         outcome: called before that. A record that it returns is the effect's outcome, and nothing is done.
+        lost: called before an effect that has no record is begun. What it returns says why it may have been
+            begun all the same; then its new intent counts as one without a result.
 
     An attempt that raises anything but a `Recorded` refusal leaves its intent without a result and ends the
     round. No code continues as if the attempt had not happened. Raises InDoubt, or the TurnError that ended
@@ -103,7 +108,12 @@ async def run_effect(
             attempt = _settling(journal, call, key, place, doubtful, before, produce, again)
         elif (known := await outcome() or _refused(journal, call, given, key, allow)) is not None:
             return value_of(await journal.write(place.name, known, nth))
+        unsure = None if doubtful is not None else await lost()
         await _intend(journal, call, given, key, place, nth)
+        if unsure is not None:
+            if unsure.again is None:
+                raise journal.stop(InDoubt(place.name, call[1], key, unsure.why))
+            attempt = _another_attempt(call[1], unsure.again)
         try:
             record = await journal.produced(call, attempt, given, key=key)
         except Exception as broken:  # like a crash: how far it came is unknown
@@ -170,6 +180,33 @@ def _refused(
     except TurnError as error:
         raise journal.stop(error) from None
     return None
+
+
+class LostEffect(NamedTuple):
+    """An effect that may have been begun, though nothing is recorded of it."""
+
+    why: EffectUnknown
+    again: Produce | None
+    """What settles it; None if only a person can."""
+
+
+async def begun_in_lost_time(journal: Journal, request: str, again: Produce | None) -> LostEffect | None:
+    """Return what to do about an effect without a record; None if no record can be missing.
+
+    A bus that was restored lacks the steps of some time. Requests that are older than its end may have been
+    at work in it. A turn that the backup has comes again under its id, and so its effects have the keys that
+    they had. A turn that is opened later has the id that it had only if the turns before it take as many
+    rounds. So no other system can be asked about its effects, and none knows their keys.
+
+    Args:
+        again: what settles the effect if it has its old key.
+    """
+    lost = await journal.steps.lost_time()
+    if lost is None or submitted_ms(request) * 1000 >= lost.until:
+        return None
+    since, until = (f"{rfc3339(each)[:19]}Z" for each in (lost.since, lost.until))
+    why = f"it may have been begun between {since} and {until}, whose steps a restore lost"
+    return LostEffect(EffectUnknown(why), again if await journal.steps.is_known() else None)
 
 
 def _another_attempt(action: str, again: Produce) -> Produce:

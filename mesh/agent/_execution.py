@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mesh.agent._ahead import EndWatch
 from mesh.agent._effects import (
     another_try,
+    begun_in_lost_time,
     fact_digest,
     key_by_facts,
     outcome_before,
@@ -202,9 +203,16 @@ class Execution:
                 return await self.journal.step(call, run, given=shown, refusals=for_model, ahead=for_model)
             await self.require_open()
             again = None if forbidden else self.another_try(tool, key, run)
-            outcome = partial(outcome_before, self.journal, self.work, call, shown, key, forbidden)
             return await run_effect(
-                self.journal, call, key, run, given=shown, again=again, allow=allow, outcome=outcome
+                self.journal,
+                call,
+                key,
+                run,
+                given=shown,
+                again=again,
+                allow=allow,
+                outcome=partial(outcome_before, self.journal, self.work, call, shown, key, forbidden),
+                lost=partial(begun_in_lost_time, self.journal, self.request, again),
             )
         except Recorded as no:
             for error in (*caught, no.raised):

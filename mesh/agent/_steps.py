@@ -23,7 +23,7 @@ from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage
 from protocol.wire.event_parts import Assignment, RoundOutcome
-from protocol.wire.ids import derive
+from protocol.wire.ids import NOBODY, derive
 from protocol.wire.records import (
     DONE,
     FENCE,
@@ -31,12 +31,14 @@ from protocol.wire.records import (
     MOST_ARGUMENTS_BYTES,
     RAISED,
     Cut,
+    LostTime,
     PromptParts,
     Reads,
     Record,
     decode_record,
     place_of,
 )
+from protocol.wire.subjects import KNOWN, LOST
 
 Call = tuple[str, str, str]
 """(kind, name, digest of the arguments). Two steps are equal if these are equal."""
@@ -267,6 +269,15 @@ class StoredSteps:
         """Return one step; None if it was not written."""
         body = await self._store.get(self._request, self._turn, name)
         return None if body is None else decode_record(body)
+
+    async def lost_time(self) -> LostTime | None:
+        """Return the time whose steps are missing from this agent's journals; None if none are missing."""
+        body = await self._store.get(NOBODY, NOBODY, LOST)
+        return None if body is None else msgspec.json.decode(body, type=LostTime)
+
+    async def is_known(self) -> bool:
+        """Return True if the backup from which the bus was restored had this turn."""
+        return await self._store.get(self._request, self._turn, KNOWN) is not None
 
 
 def _is_fenced(found: dict[str, Record]) -> bool:

@@ -92,7 +92,8 @@ class Writer:
         for message in messages:
             while len(self._asked) >= _ON_THEIR_WAY or self._bytes > _BYTES_ON_THEIR_WAY:
                 await self._settle()
-            headers = {**message.headers, "Nats-Expected-Stream": self._stream}
+            # As it was, to the byte: with one more header, a stream that is nearly full would not fit.
+            headers = message.headers or None
             publish = self._bus.publish_durable(message.subject, message.data, headers, timeout_s=_API_S)
             self._asked.append((message, asyncio.create_task(publish)))
             self._bytes += len(message.data)
@@ -114,6 +115,8 @@ class Writer:
         message, task = self._asked.popleft()
         self._bytes -= len(message.data)
         ack = await task
+        if ack.stream != self._stream:
+            raise RestoreFailed(f"{message.subject} of {self._stream} was stored in {ack.stream}")
         if self._exact and ack.seq != message.seq:
             raise RestoreFailed(
                 f"{self._stream}: message {message.seq} was stored as {ack.seq}: somebody else writes there; "

@@ -37,15 +37,15 @@ from protocol.domain.submit import AHEAD_S
 from protocol.views.timeline import Timeline
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.ids import RequestId, is_request_id, submitted_ms
+from protocol.wire.ids import NOBODY, RequestId, is_request_id, submitted_ms
 
 T = TypeVar("T")
 ENDS = frozenset(type_of(kind) for kind in events.Ended.__args__)
 """Types of events that end a request."""
 LEAST_S = 3600.0
 """The least time for which steps stay after their request has ended (s): nothing hangs for so long."""
-_WILDCARDS = ("*", ">")
-"""Tokens that the server lets an agent publish. Purging such a request would remove every journal."""
+_NOT_TRIMMED = ("*", ">", NOBODY)
+"""No requests: tokens whose purge would remove every journal, and the one of a time that a restore lost."""
 _API_S = 60.0
 _AT_ONCE = 16
 """Requests that are read concurrently."""
@@ -388,7 +388,7 @@ async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) ->
             steps = found.setdefault(subject.split(".")[3], {})
             steps[stream] = steps.get(stream, 0) + count
     for request, steps in found.items():
-        if request in _WILDCARDS or not await _is_over(log, request, before_ms):
+        if request in _NOT_TRIMMED or not await _is_over(log, request, before_ms):
             continue
         if not dry_run:
             asked = {"filter": f"mesh.step.*.{request}.*.*"}  # as it is stored, since agents write any token

@@ -69,6 +69,9 @@ class OpenRequests:
         self._ledgers: dict[str, Ledger] = {}
         self._given: dict[str, dict[tuple[str, int], tuple[str, int]]] = {}
         """By request: where each round, and each offer, was given: inbox and sequence."""
+        self._rounds: dict[str, dict[str, int]] = {}
+        """By request: the newest round of each journal."""
+        self.ended = set[str]()
         self.unreadable: dict[str, str] = {}
         """Requests that cannot be folded, with the reason. Guards cannot continue them either."""
 
@@ -87,16 +90,36 @@ class OpenRequests:
             return
         if isinstance(event, Ended):
             self._forget(request)
+            self.ended.add(request)
         elif (given := _given(event)) is not None:
             self._given.setdefault(request, {})[given.turn, given.round] = (str(event.to), seq)
+            self._rounds.setdefault(request, {})[given.journal_id] = given.round
 
     def _forget(self, request: str) -> None:
         self._ledgers.pop(request, None)
         self._given.pop(request, None)
+        self._rounds.pop(request, None)
 
     @property
     def requests(self) -> list[str]:
         return list(self._ledgers)
+
+    def __contains__(self, request: str) -> bool:
+        """Return True if a request is open."""
+        return request in self._ledgers
+
+    def turns(self, agent: str) -> set[tuple[str, str]]:
+        """Return request and turn of each turn that an agent had in an open request, open or not."""
+        return {
+            (request, turn)
+            for request, given in self._given.items()
+            for (turn, _), (inbox, _) in given.items()
+            if inbox == agent
+        }
+
+    def newest_round(self, request: str, journal: str) -> int:
+        """Return the newest round that was given for a journal; 0 if the turn is not in the log yet."""
+        return self._rounds.get(request, {}).get(journal, 0)
 
     def is_open(self, request: str, turn: str) -> bool:
         """Return True if a turn, or an offer, has not ended."""

@@ -2,12 +2,17 @@
 
 Streams are filled from the folder. What derives from the log is made from it: marks of ended turns, consumers
 that begin at the earliest open round, timers. CONF comes last: services wait for the fleet in it.
+
+Agents may have done more than the backup has. So the lost time is stored beside each agent's journals, and
+which turns of open requests the backup has: only these keep the keys of their effects for certain. Agents
+treat an effect without a record accordingly (`mesh.agent._effects.begun_in_lost_time`).
 """
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +22,25 @@ from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage, Writer, create_stream, delete_stream, update_stream
 from mesh.bus.memory import set_back
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.reader import listing
-from mesh.bus.streams import LOG, SHADOW, Storage, consumer_table, inbox_consumer, memory_of, stream_table
-from mesh.errors import BackupUnusable, RestoreFailed
+from mesh.bus.reader import listing, microseconds
+from mesh.bus.streams import (
+    LOG,
+    SHADOW,
+    Storage,
+    consumer_table,
+    inbox_consumer,
+    is_journal_stream,
+    memory_of,
+    steps_of,
+    stream_table,
+)
+from mesh.errors import ApiCode, ApiError, BackupUnusable, RestoreFailed, StreamFull
 from mesh.ops.backup import BackupStream, Manifest, Progress, messages_in, whole_manifest
 from mesh.ops.requeue import STALE_S, OpenRequests, arm, create_consumer, mark_over, starts_of
-from protocol.wire import subjects
+from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid, Fleet, read_fleet
+from protocol.wire.ids import is_request_id, submitted_ms
+from protocol.wire.records import FENCE, LostTime, Record
 
 _GAP = "mesh.conf.gap"
 """Fills the gaps of sequences in CONF between two entries. It is never read, and is purged."""
@@ -37,6 +54,8 @@ _UNDER_WAY = "mesh.restoring"
 """A restore asks here whether another one is running, and answers that it is."""
 _ANSWER_S = 1.0
 """How long another restore may take to answer (s)."""
+_MARK_BYTES = 512
+"""What a lost time, or a turn that was there before it, takes at most in a stream of journals."""
 _LEFT_OUT = ("first_seq",)
 """Of a stream's old configuration: computed anew."""
 
@@ -55,11 +74,18 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """Open requests."""
     turns: int
     """Rounds, and offers, that are delivered again."""
+    lost: LostTime | None = None
+    """The time in which agents may have done more than the backup has; None if nothing was lost."""
     unreadable: dict[str, str] = {}
 
 
 async def restore(
-    bus: Bus, folder: Path, *, replicas: int | None = None, progress: Progress = lambda *_: None
+    bus: Bus,
+    folder: Path,
+    *,
+    since: float | None = None,
+    replicas: int | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Restored:
     """Make the mesh of a backup on an empty bus; return what was made.
 
@@ -67,6 +93,8 @@ async def restore(
     Needs the admin's credentials.
 
     Args:
+        since: UTC µs at which the lost time began; by default the time of the backup's last event.
+            `math.inf` if nothing was done after the backup.
         replicas: of every stream; by default as many as it had.
 
     Raises BackupUnusable before anything is written; RestoreFailed, BusError.
@@ -80,8 +108,10 @@ async def restore(
     open_requests = OpenRequests()
     for message in messages_in(folder, manifest.streams[LOG]):
         open_requests.take(message.seq, message.subject, message.data)
+    lost = _lost_time(manifest, open_requests, since)
     async with alone(bus):
-        await _make(bus, folder, manifest, fleet, open_requests, configs, progress)
+        with _explain_full(manifest):
+            await _make(bus, folder, manifest, fleet, open_requests, configs, lost, progress)
     return Restored(
         mesh=manifest.mesh,
         through=manifest.through,
@@ -90,8 +120,38 @@ async def restore(
         bytes=manifest.bytes,
         open=len(open_requests.requests),
         turns=len(open_requests.waiting()),
+        lost=lost,
         unreadable=open_requests.unreadable,
     )
+
+
+def _lost_time(manifest: Manifest, open_requests: OpenRequests, since: float | None) -> LostTime | None:
+    """Return the time whose steps are lost; None if it is empty.
+
+    It ends now, but after the submit of each open request: a client's clock may be ahead of ours.
+
+    Args:
+        since: as for `restore`.
+    """
+    if since is None:
+        since = microseconds(manifest.at) if manifest.at else 0
+    submitted = ((submitted_ms(request) + 1) * 1000 for request in open_requests.requests)
+    until = max([time.time_ns() // 1000, *submitted])
+    return LostTime(since=int(since), until=until) if since < until else None
+
+
+@contextlib.contextmanager
+def _explain_full(manifest: Manifest) -> Iterator[None]:
+    """Raise RestoreFailed with what to do if the server has no room for a backup."""
+    try:
+        yield
+    except ApiError as error:
+        if not isinstance(error, StreamFull) and error.err_code != ApiCode.STORAGE_RESOURCES_EXCEEDED:
+            raise
+        raise RestoreFailed(
+            f"the server's store has no room for this backup of {manifest.bytes} bytes, or for what its "
+            f"streams may take ({error}): give it a larger one (max_file_store), and restore again"
+        ) from error
 
 
 @contextlib.asynccontextmanager
@@ -128,6 +188,7 @@ async def _make(
     fleet: Fleet,
     open_requests: OpenRequests,
     configs: Mapping[str, dict[str, Any]],
+    lost: LostTime | None,
     progress: Progress,
 ) -> None:
     there = (await listing(bus)).streams
@@ -136,8 +197,16 @@ async def _make(
         for name in sorted(configs.keys() - {_CONF}, key=lambda name: name != LOG):
             first = _first(manifest.streams[name])
             more = {"first_seq": first, **_marked(configs[LOG], manifest, "begun")} if name == LOG else {}
+            stream, stored = manifest.streams[name], messages_in(folder, manifest.streams[name])
+            if is_journal_stream(name):
+                agent = name.removeprefix(steps_of(""))
+                more = _room(configs[name], open_requests.turns(agent))
+                stored = _as_of_the_log(stored, open_requests, fleet)
+                stored = _with_lost_time(stored, agent, open_requests.turns(agent), lost)
             await create_stream(bus, {**configs[name], **more})
-            await _fill(bus, folder, name, manifest.streams[name], progress)
+            await _fill(bus, name, stored, stream.messages, progress)
+            if is_journal_stream(name):
+                await update_stream(bus, configs[name])
         for client in (*fleet.clients, *fleet.operators):
             if memory_of(client) in configs:  # records may be newer than the log
                 await set_back(bus, client, manifest.through)
@@ -190,13 +259,80 @@ def _marked(config: Mapping[str, Any], manifest: Manifest, how: str) -> dict[str
     return {"metadata": {**config["metadata"], _RESTORED: f"{manifest.head} {how}"}}
 
 
-async def _fill(bus: Bus, folder: Path, name: str, stream: BackupStream, progress: Progress) -> None:
+def _room(journals: Mapping[str, Any], turns: set[tuple[str, str]]) -> dict[str, int]:
+    """Return limits of a stream of journals with room for what a restore adds, even if it was full."""
+    added = {"max_msgs": 1 + len(turns), "max_bytes": (1 + len(turns)) * _MARK_BYTES}
+    limits = {name: int(journals.get(name, -1)) for name in added}
+    return {name: limit + added[name] if limit > 0 else limit for name, limit in limits.items()}
+
+
+def _as_of_the_log(
+    stored: Iterable[WholeMessage], open_requests: OpenRequests, fleet: Fleet
+) -> Iterator[WholeMessage]:
+    """Yield the steps of an agent, without what only later rounds than the log's could have written.
+
+    Journals are copied after the log. A fence by a round that the log does not have would stop the round that
+    comes again, and steps of such a round would be taken for those of the one that now gets its number. This
+    also holds for requests that the log does not have, if they are young enough to be submitted again.
+    """
+    oldest_ms = (time.time() - fleet.log_max_age_s / 4) * 1000
+
+    def comes_again(request: str) -> bool:
+        if request in open_requests:
+            return True
+        is_gone = request in open_requests.ended or request in open_requests.unreadable
+        return not is_gone and is_request_id(request) and submitted_ms(request) >= oldest_ms
+
+    for message in stored:
+        *_, request, turn, name = message.subject.split(".")
+        round_ = name.partition("-")[0]
+        if round_.isdecimal() and comes_again(request):
+            newest = open_requests.newest_round(request, turn)
+            if int(round_) > newest or (int(round_) == newest and _is_fence(message.data)):
+                continue
+        yield message
+
+
+def _is_fence(body: bytes) -> bool:
+    record = codec.readable(body, Record)
+    return record is not None and record.kind == FENCE
+
+
+def _with_lost_time(
+    stored: Iterable[WholeMessage], agent: str, turns: set[tuple[str, str]], lost: LostTime | None
+) -> Iterator[WholeMessage]:
+    """Yield an agent's steps, then the lost time, and which of its turns were there before.
+
+    The lost time covers that of earlier restores. A turn that began after one of these was not there before
+    it, so no turn of an older request is added then: those that were are among the steps.
+
+    Args:
+        turns: request and turn of each turn in the backup's open requests.
+    """
+    subject, older_than = subjects.lost_time(agent), 0
+    for message in stored:
+        if message.subject != subject:
+            yield message
+        elif (before := codec.readable(message.data, LostTime)) is not None:
+            older_than = before.until
+            until = before.until if lost is None else max(before.until, lost.until)
+            since = before.since if lost is None else min(before.since, lost.since)
+            lost = LostTime(since=since, until=until)
+    if lost is None:
+        return
+    yield WholeMessage(0, subject, {}, msgspec.json.encode(lost))
+    for request, turn in sorted(turns):
+        if submitted_ms(request) * 1000 >= older_than:
+            yield WholeMessage(0, subjects.step(agent, request, turn, subjects.KNOWN), {}, b"{}")
+
+
+async def _fill(bus: Bus, name: str, stored: Iterable[WholeMessage], total: int, progress: Progress) -> None:
     """Store a stream's messages."""
     writer = Writer(bus, name, exact=name == LOG)
     try:
-        for done, message in enumerate(messages_in(folder, stream), start=1):
+        for done, message in enumerate(stored, start=1):
             await writer.store([message])
-            progress(name, done, stream.messages)
+            progress(name, done, total)
         await writer.finish()
     finally:
         await writer.close()

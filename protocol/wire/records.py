@@ -162,6 +162,19 @@ def decode_record(body: bytes) -> Record:
     return _RECORD.decode(body)
 
 
+class LostTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A time whose steps are missing from an agent's journals, because the bus was restored from a backup.
+
+    A restore stores it beside the journals (`subjects.lost_time`).
+    """
+
+    v: Literal[1] = 1
+    since: Moment
+    """UTC µs at which the lost time began."""
+    until: Moment
+    """UTC µs at which it ended. A request with an older id may have been at work in it."""
+
+
 def place_of(name: str) -> int:
     """Return the number of a step within its round."""
     return int(name.partition("-")[2].removesuffix(DONE))

@@ -68,6 +68,19 @@ def step(agent: str, request: str, turn: str, name: str) -> str:
     return f"mesh.step.{_token(agent)}.{_token(request)}.{_token(turn)}.{_token(name)}"
 
 
+LOST = "lost"
+"""Stands for the step in the subject of a lost time; `_` stands for its request and its turn."""
+
+
+def lost_time(agent: str) -> str:
+    """The time whose steps are missing from an agent's journals. A restore writes it."""
+    return step(agent, NOBODY, NOBODY, LOST)
+
+
+KNOWN = "known"
+"""Stands for the step in the subject that says that a backup had this turn. A restore writes it."""
+
+
 def end(agent: str, request: str, turn: str) -> str:
     """The end of a turn that a guard ended. Agents have no permission to write here."""
     return f"mesh.end.{_token(agent)}.{_token(request)}.{_token(turn)}"
