@@ -36,6 +36,7 @@ class _Step(msgspec.Struct, frozen=True):
 
     nonce: str = ""
     value: Any = None
+    arguments: Any = None
 
 
 class DoubtUnclear(Exception):
@@ -191,14 +192,9 @@ class People:
             if not self._processes.is_alive(intent.nonce.partition("-")[0]):
                 break
             await asyncio.sleep(_LOOK_S)
-        round_, _, n = name.partition("-")
-        said = await self._step(event, f"{round_}-{int(n) - 1}")
-        if said is None:
-            raise DoubtUnclear(
-                f"{name} is in doubt, and the step before it, which says of which call, is not there"
-            )
+        which = (event.request, _call_in(intent, name), event.effect.action)
         for deed in deeds(self._ledger):
-            if (deed.request, deed.call, deed.tool) == (event.request, said.value, event.effect.action):
+            if (deed.request, deed.call, deed.tool) == which:
                 return {"call": deed.call}
         return None
 
@@ -214,6 +210,14 @@ class People:
                 await asyncio.sleep(_AGAIN_S)
             else:
                 return None if found.status == 404 else msgspec.json.decode(found.data, type=_Step)
+
+
+def _call_in(intent: _Step, name: str) -> str:
+    """Return which of its request's calls an intent is about, as its arguments say. Raises DoubtUnclear."""
+    call = intent.arguments.get("call") if isinstance(intent.arguments, dict) else None
+    if not isinstance(call, str):
+        raise DoubtUnclear(f"{name} is in doubt, and its arguments do not say which call it is")
+    return call
 
 
 def _resolution(event: events.EscalationRaised) -> Resolve:

@@ -1,0 +1,53 @@
+"""A mesh that lost its server for good and was restored does nothing twice; and what would be is found."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.drill.evidence import Deed, Kind
+from tests.drill.lost_time import MOMENTS, check, cuts, moment
+
+REQUESTS, CUTS, SEED = 30, 2, 7
+WAIT_S = 560
+
+
+@pytest.mark.timeout(WAIT_S)
+async def test_a_restored_mesh_loses_no_request_and_does_nothing_twice(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = await cuts(CUTS, REQUESTS, SEED, tmp_path, told.append)
+    assert (found.lost, found.twice, found.silent) == ((), (), ()), told
+    assert found.passed
+    assert found.requests == CUTS * REQUESTS
+    assert found.lost_deeds > 0
+    assert len(told) == CUTS
+    assert {"before services", "beside services"} == {
+        line.split("restored ")[1].split(",")[0] for line in told
+    }
+
+
+def deed(kind: Kind, key: str = "", call: str = "c1") -> Deed:
+    return Deed(at=0, kind=kind, tool="tool", key=key, request="r", call=call)
+
+
+@pytest.mark.parametrize(
+    ("deeds", "twice", "silent"),
+    [
+        ((deed("idempotent", "k"), deed("idempotent", "k")), 0, 0),
+        ((deed("idempotent", "k"), deed("idempotent", "other")), 1, 0),
+        ((deed("reconcilable", "k"), deed("reconcilable", "k")), 1, 0),
+        ((deed("once"), deed("once", call="c2")), 0, 0),
+        ((deed("once"), deed("once")), 0, 1),
+        ((deed("model"), deed("model"), deed("read"), deed("read")), 0, 0),
+    ],
+)
+def test_an_effect_that_happened_twice_is_found(deeds: tuple[Deed, ...], twice: int, silent: int) -> None:
+    found = check(deeds)
+    assert tuple(map(len, found)) == (twice, silent)
+
+
+def test_seeds_draw_other_moments_and_the_same_ones_again() -> None:
+    drawn = [moment(random.Random(seed), 100, seed) for seed in range(40)]
+    assert drawn == [moment(random.Random(seed), 100, seed) for seed in range(40)]
+    assert {each.what for each in drawn} == set(MOMENTS)
+    assert {each.beside for each in drawn} == {True, False}
