@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bench.backup import backups
 from bench.bulk import bulk
 from bench.figures import Figure, Report, as_svg, as_text
 from bench.flood import burst, floods
@@ -32,7 +33,7 @@ from mesh.service.logs import configure_logging
 
 PARTS = (
     *("chain", "lane", "fold", "cold", "recovery", "first-decision", "model-turn", "live-text", "limits"),
-    *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow", "bulk", "replay"),
+    *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow", "bulk", "replay", "backup"),
 )
 
 
@@ -196,6 +197,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "guards": lambda at: guards(at, amount.guards),
         "bulk": lambda at: bulk(at, requests=amount.many, rounds=few),
         "replay": lambda at: replays(at, amount.recorded),
+        "backup": lambda at: backups(at, events=amount.fold_events, rounds=few),
         "shadow": lambda at: shadows(at, unsynced=amount.unsynced, synced=amount.synced),
     }
     for part, run in measurements.items():

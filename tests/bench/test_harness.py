@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import bench
+from bench.backup import backups
 from bench.command import QUICK, UNSYNCED, Amount
 from bench.crew import Crew, MemberFailed
 from bench.figures import Figure, Report, spread
@@ -45,6 +46,13 @@ async def test_mesh_ring_and_langgraph_are_measured_in_the_same_rounds(tmp_path:
 async def test_a_whole_log_is_folded_from_jetstream_and_from_a_file(tmp_path: Path) -> None:
     figures = await whole_log(tmp_path, events=3000, rounds=1)
     assert [figure.target is not None for figure in figures] == [True, False, True, True]
+
+
+async def test_a_backup_and_a_restore_are_measured_beside_a_reader_of_the_same_log(tmp_path: Path) -> None:
+    figures = await backups(tmp_path, events=1000, rounds=1)
+    assert [figure.target is not None for figure in figures] == [True, True, False, False]
+    assert [figure.ratio is not None for figure in figures] == [False, False, True, True]
+    assert all(figure.value.low > 0 for figure in figures)
 
 
 async def test_a_request_is_read_cold_at_every_size_of_the_log(tmp_path: Path) -> None:
