@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from mesh.bus.credentials import NO_FILES, SEED_SUFFIX, TlsFiles, read_key, seed_file
+from mesh.bus.credentials import NO_FILES, SEED_SUFFIX, RenewableKey, TlsFiles, read_key, seed_file
 from mesh.errors import AuthenticationFailed, MeshError
 from protocol.wire.commands import MAX_VERSION_CHARS
 
@@ -132,15 +132,20 @@ class Access(NamedTuple):
     credentials: Path
     tls: TlsFiles = NO_FILES
 
-    async def connect(self, *, wait: bool = False) -> "Bus":
-        """Return a connection; with `wait`, wait for the bus.
+    async def connect(self, *, wait: bool = False, lasts: bool = False) -> "Bus":
+        """Return a connection.
+
+        Args:
+            wait: wait for the bus.
+            lasts: take the key from its file again whenever it connects, for a process that outlives it.
 
         Raises NoCredentials, and as `mesh.bus.connection.connect`.
         """
         from mesh.bus.connection import connect
 
         with self.named_in_errors():
-            return await connect(self.url, name=self.name, seed=self.seed, wait=wait, tls=self.tls)
+            seed = RenewableKey(lambda: self.seed) if lasts else self.seed
+            return await connect(self.url, name=self.name, seed=seed, wait=wait, tls=self.tls)
 
     @contextmanager
     def named_in_errors(self) -> Iterator[None]:
@@ -149,8 +154,8 @@ class Access(NamedTuple):
             yield
         except AuthenticationFailed as unknown:
             raise AuthenticationFailed(
-                f"{unknown}: the key of {self.name} in {self.credentials}; is the fleet file of that server "
-                "another one, or was it set up anew?"
+                f"{unknown}: the key of {self.name} in {self.credentials}; was it replaced (`mesh key ls` "
+                "shows the valid one), has the server to be reloaded, or is its fleet file another one?"
             ) from None
 
     @property

@@ -7,6 +7,7 @@ A message is never resent without the caller's knowledge. Without a connection, 
 import asyncio
 import contextlib
 import time
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from mesh.bus import credentials
-from mesh.bus.credentials import NO_FILES, TlsFiles
+from mesh.bus.credentials import NO_FILES, RenewableKey, TlsFiles
 from mesh.bus.link import Link
 from mesh.bus.nats_protocol import Incoming, NatsProtocol, Sink, encode
 from mesh.bus.request_mux import PubAck, RequestMux, read_ack
@@ -23,6 +24,7 @@ from mesh.bus.roles import API, OUTSIDE_API, RESERVED, inbox_prefix
 from mesh.errors import (
     PASSING,
     ApiError,
+    AuthenticationFailed,
     BusError,
     Denied,
     Disconnected,
@@ -82,7 +84,9 @@ class Bus:
         self._wire = NatsProtocol(self._on_denied)
         self._link = Link(name, self._wire, self.conditions, self._mux.break_off)
         self._api = API if name in RESERVED else OUTSIDE_API
-        self._connect: Callable[[], Awaitable[Bus]] | None = None
+        self._seed: str | RenewableKey | None = None
+        self._connect: Callable[..., Awaitable[Bus]] | None = None
+        self._besides = weakref.WeakSet[Bus]()
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -356,7 +360,22 @@ class Bus:
         Raises AuthenticationFailed, TlsFailed.
         """
         assert self._connect is not None
-        return await self._connect()
+        seed = self._seed.twin() if isinstance(self._seed, RenewableKey) else self._seed
+        other = await self._connect(seed=seed)
+        self._besides.add(other)
+        return other
+
+    def renew(self) -> None:
+        """Read the key again; if there is another, connect anew with it, also the connections `beside`.
+
+        What waits for an answer is broken off, as if the connection was lost.
+        """
+        key = self._wire.key
+        if key is not None and key.is_replaced():
+            _log.info("bus_key_replaced", name=self.name)
+            self._link.reconnect()
+        for other in tuple(self._besides):
+            other.renew()
 
     async def close(self) -> None:
         """Close the connection. Waiting calls end as Disconnected. Idempotent."""
@@ -368,7 +387,9 @@ class Bus:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _open(self, servers: list[str], seed: str | None, tls: TlsFiles, timeout_s: float) -> None:
+    async def _open(
+        self, servers: list[str], seed: str | RenewableKey | None, tls: TlsFiles, timeout_s: float
+    ) -> None:
         """Try to connect once. A failed attempt leaves nothing open.
 
         Raises Unreachable, TlsFailed, AuthenticationFailed, Denied.
@@ -393,7 +414,7 @@ async def connect(
     url: str,
     *,
     name: str,
-    seed: str | None = None,
+    seed: str | RenewableKey | None = None,
     wait: bool = False,
     timeout_s: float = 5.0,
     tls: TlsFiles = NO_FILES,
@@ -402,7 +423,9 @@ async def connect(
 
     Args:
         url: one server, or several separated by commas.
-        seed: nkey seed. None connects without credentials, with the inbox `_INBOX` of such connections.
+        seed: nkey seed. A key that may be replaced is read again for each connect, and if the bus revokes
+            it, the connection waits for a valid one; otherwise that ends it. None connects without
+            credentials, with the inbox `_INBOX` of such connections.
         wait: wait without limit for a bus that is not there yet. Otherwise raise Unreachable.
         timeout_s: limit of one attempt.
         tls: files that secure the connection. A `tls://` URL, or any file, requires TLS.
@@ -413,10 +436,14 @@ async def connect(
     attempt, began = 0, time.monotonic()
     while True:
         bus = Bus(name, inbox_prefix(name, anonymous=seed is None))
-        bus.sign = None if seed is None else partial(credentials.sign, seed)
-        bus._connect = partial(connect, url, name=name, seed=seed, wait=True, tls=tls)
+        if seed is not None:
+            bus.sign = seed.sign if isinstance(seed, RenewableKey) else partial(credentials.sign, seed)
+        bus._seed, bus._connect = seed, partial(connect, url, name=name, wait=True, tls=tls)
         try:
             await bus._open(servers, seed, tls, timeout_s)
+        except AuthenticationFailed:
+            if not isinstance(seed, RenewableKey) or not seed.refuse():
+                raise
         except Unreachable as error:
             if not wait:
                 raise

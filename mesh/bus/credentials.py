@@ -1,8 +1,9 @@
 """Credentials: the nkey that identifies a connection, and the files that secure it with TLS.
 
 A seed is secret; configurations contain only its public half. Each seed has its own file,
-`<directory>/<name>.nk`, which only its owner can read. Setup writes `<name>.pub` beside it. A seed never
-appears in a log line, an error or a configuration.
+`<directory>/<name>.nk`, which only its owner can read. Setup writes `<name>.pub` beside it. While a key is
+replaced, `<name>.old.pub` is the one before, which is valid, too. A seed never appears in a log line, an
+error or a configuration.
 
 A connection with TLS files, or with a URL that begins with `tls://`, is secure or fails. It never falls back
 to clear text, even if the server offers nothing else.
@@ -13,15 +14,16 @@ import contextlib
 import os
 import re
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mesh.errors import TlsUnusable
+from mesh.errors import MeshError, TlsUnusable
 
 SEED_SUFFIX = ".nk"
 PUBLIC_SUFFIX = ".pub"
+OLD_SUFFIX = ".old.pub"
 _PUBLIC = re.compile(r"[A-Z2-7]{56}")
 
 
@@ -149,6 +151,71 @@ def keyring(directory: Path, names: Iterable[str]) -> dict[str, KeyPair]:
             write_key(directory, name, new_key())
         ring[name] = read_key(path)
     return ring
+
+
+def old_keys(directory: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the public key that each name had before, of those whose key is being replaced."""
+    paths = {name: directory / f"{name}{OLD_SUFFIX}" for name in names}
+    return {name: path.read_text().strip() for name, path in paths.items() if path.is_file()}
+
+
+class RenewableKey:
+    """The key of a connection, whose seed is read again before each attempt to connect.
+
+    A server that has not been reloaded yet does not know a new key. So where the bus refuses the seed that is
+    there now, the one that it accepted last is tried, too.
+
+    Args:
+        read: returns the seed, for instance of a file. The first call may raise; later ones that do are
+            ignored.
+    """
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+        self.seed = read()
+        """The seed of the latest attempt."""
+        self._accepted = ""
+        self._refused: set[str] = set()
+
+    def take(self) -> str:
+        """Return the seed for the next attempt: one that was not refused since the last success, if any."""
+        known = self._known()
+        if self._refused.issuperset(known):
+            self._refused.clear()
+        self.seed = next(seed for seed in known if seed not in self._refused)
+        return self.seed
+
+    def refuse(self) -> bool:
+        """Record that the bus refused the seed. Return True if there is another to try."""
+        self._refused.add(self.seed)
+        return not self._refused.issuperset(self._known())
+
+    def accept(self) -> None:
+        """Record that the bus accepted the seed."""
+        self._accepted = self.seed
+        self._refused.clear()
+
+    def is_replaced(self) -> bool:
+        """Return True if there is another seed now than the connection's."""
+        return self._known()[0] != self.seed
+
+    def twin(self) -> "RenewableKey":
+        """Return the same for another connection."""
+        twin = RenewableKey(lambda: self.seed)
+        twin._read, twin._accepted = self._read, self._accepted
+        return twin
+
+    def sign(self, body: bytes) -> Signature:
+        """Sign bytes."""
+        return sign(self.seed, body)
+
+    def _known(self) -> list[str]:
+        """Return the seeds that may be tried: the current one, then the last that was accepted."""
+        try:
+            current = self._read()
+        except (MeshError, OSError, ValueError):  # it is being replaced, or its folder is away
+            current = self.seed
+        return [current, *([self._accepted] if self._accepted not in ("", current) else [])]
 
 
 # --- TLS --------------------------------------------------------------------------------------------

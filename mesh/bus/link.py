@@ -9,8 +9,8 @@ from collections.abc import Callable
 from nats import errors as nats_errors
 
 from mesh.bus import credentials
-from mesh.bus.credentials import TlsFiles
-from mesh.bus.nats_protocol import NatsProtocol
+from mesh.bus.credentials import RenewableKey, TlsFiles
+from mesh.bus.nats_protocol import NatsProtocol, is_refusal
 from mesh.bus.streams import stream_of
 from mesh.errors import (
     AuthenticationFailed,
@@ -34,6 +34,13 @@ DISCONNECTED = Kind(
 NOT_SECURED = Kind(
     "bus_not_secured", "bus_secured", "the connection to the bus cannot be secured by TLS", lasts=True
 )
+REFUSED = Kind(
+    AuthenticationFailed.code,
+    "bus.authenticated",
+    "the bus refuses the key of {}: give this process the valid one (`mesh key ls` shows which that is), or "
+    "reload the server with the accounts that have it",
+    lasts=True,
+)
 FULL = Kind("stream_full", "stream_has_room", "{} is full")
 ABSENT = Kind("nobody_answers", "somebody_answers", "nobody answers for {}")
 SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", settle_s=7.0)
@@ -42,6 +49,9 @@ SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", 
 _CLOSE_S = 1.0
 """How long closing waits for unsent bytes. A hanging server never takes them."""
 _PASSWORD = re.compile(r"//[^/]*@")
+_AGAIN_S = 0.1
+_AGAIN_REFUSED_S = 1.0
+"""Pause between two attempts to reconnect to a server, and if it refuses the key."""
 _POLL_S = 0.05
 """Pause before checking again a connection that broke but has not been reported yet."""
 
@@ -97,7 +107,12 @@ class Link:
             await asyncio.sleep(0 if self.connected else _POLL_S)
 
     async def open(
-        self, servers: list[str], inbox: str, seed: str | None, files: TlsFiles, timeout_s: float
+        self,
+        servers: list[str],
+        inbox: str,
+        seed: str | RenewableKey | None,
+        files: TlsFiles,
+        timeout_s: float,
     ) -> None:
         """Try to connect once. After that succeeds, the connection reconnects by itself.
 
@@ -105,12 +120,13 @@ class Link:
         """
         context = files.context() if files.are_given else None  # otherwise nats-py makes one if needed
         self._wire.tls = files
+        self._wire.key = seed if isinstance(seed, RenewableKey) else None
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wire.connect(
                     servers=servers,
                     name=self._name,
-                    nkeys_seed_str=seed,
+                    nkeys_seed_str=seed.take() if isinstance(seed, RenewableKey) else seed,
                     tls=context,
                     allow_reconnect=False,  # at first: otherwise nats-py would keep trying on its own
                     max_reconnect_attempts=1,
@@ -133,7 +149,7 @@ class Link:
                 raise TlsFailed(credentials.in_words(failed, files)) from failed
             if isinstance(failed, ConnectionError):
                 raise self.broke_at_once() from failed
-            if "authorization violation" in str(failed).lower():
+            if is_refusal(failed):
                 raise AuthenticationFailed(
                     f"the bus at {_shown(servers)} does not know these credentials"
                 ) from None
@@ -145,7 +161,7 @@ class Link:
             raise Unreachable(
                 f"the bus does not answer at {_shown(servers)}{hint if silent else ''}"
             ) from failed
-        self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+        self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         self._come_up()
 
     def broke_at_once(self) -> BusError:
@@ -207,8 +223,16 @@ class Link:
             aborting.cancel()
             self._wire.abort()  # closes what nats-py has left open
 
+    def reconnect(self) -> None:
+        """Make another connection in place of this one, if it is up."""
+        if self.connected:
+            self._wire.reconnect()
+
     def _come_up(self) -> None:
         self._up = True
+        self._wire.options["reconnect_time_wait"] = _AGAIN_S
+        if self._wire.key is not None:
+            self._wire.key.accept()
         self.since_s = time.time()
         self._changed.set()
 
@@ -221,6 +245,11 @@ class Link:
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, ssl.SSLError) and self.since_s and not self._closing:
             self._conditions.raise_(NOT_SECURED, reason=credentials.in_words(error, self._wire.tls))
+        if self._wire.key is not None and is_refusal(error) and self.since_s and not self._closing:
+            if not self._wire.key.refuse():
+                self._wire.options["reconnect_time_wait"] = _AGAIN_REFUSED_S
+                self._conditions.raise_(REFUSED, self._name)
+            return
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
             return  # every failed attempt to reconnect; `_on_disconnect` has reported it once
         _log.error("bus_error", error=type(error).__name__)
@@ -239,6 +268,7 @@ class Link:
         self._come_up()
         self._conditions.clear(DISCONNECTED)
         self._conditions.clear(NOT_SECURED)
+        self._conditions.clear(REFUSED, self._name)
         for callback in tuple(self._back):
             callback()
 

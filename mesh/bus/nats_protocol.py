@@ -18,9 +18,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from nats.aio.client import Client
-from nats.errors import Error, ProtocolError, UnexpectedEOF
+from nats.errors import AuthorizationError, Error, ProtocolError, UnexpectedEOF
 
-from mesh.bus.credentials import NO_FILES, agree
+from mesh.bus.credentials import NO_FILES, RenewableKey, agree
+from mesh.bus.transport import Transport
 from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
@@ -107,6 +108,8 @@ class NatsProtocol(Client):
         self.sinks: dict[int, Sink] = {}
         self.on_denied = on_denied
         self.tls = NO_FILES
+        self.key: RenewableKey | None = None
+        """Key to take for each attempt to connect; None to keep the first seed."""
         self.greeted = False
         """True if a server sent its greeting in the latest attempt."""
         self.showed_certificate = False
@@ -152,11 +155,21 @@ class NatsProtocol(Client):
         for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
             if task is not None:
                 task.cancel()
+        if self._transport is None and server.uri.scheme in ("nats", "tls"):
+            self._transport = Transport()  # type: ignore[no-untyped-call]
         try:
             await _cancellable(super()._connect_to_server(server))
         finally:
             if self.is_closed:  # closed in the meantime: nothing else would close the new connection
                 self.abort()
+
+    def _connect_command(self) -> bytes:
+        """Return the line that authenticates, with the current key."""
+        if self.key is not None:
+            self._nkeys_seed_str = self.key.take()
+            self._setup_nkeys_connect()
+        line: bytes = super()._connect_command()
+        return line
 
     async def _process_connect_init(self) -> None:
         """Greet. Raises ConnectionError if anything but a pong comes, which nats-py would accept."""
@@ -314,12 +327,25 @@ class NatsProtocol(Client):
             raise ProtocolError
 
     def _take_error(self, text: str) -> None:
-        """Pass permission violations to `on_denied`, other errors to nats-py, which closes the connection."""
+        """Pass permission violations to `on_denied`, other errors to nats-py, which closes the connection.
+
+        A connection with a renewable key is made again when its key is not valid any more.
+        """
         denied = _DENIED.search(text)
         if denied is not None:
             self.on_denied(denied[1].lower(), denied[2])
+        elif self.key is not None and is_refusal(Error(text)):
+            self._begin(self._lose(AuthorizationError()))
         else:
             self._begin(self._process_err(text.strip("'").lower()))
+
+    async def _lose(self, error: Exception) -> None:
+        await self._error_cb(error)
+        await self._process_op_err(error)
+
+    def reconnect(self) -> None:
+        """Give up the connection, and make another."""
+        self._begin(self._process_op_err(ConnectionResetError()))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -447,6 +473,11 @@ async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return True if an error says that the server does not accept the credentials."""
+    return isinstance(error, AuthorizationError) or "authorization violation" in str(error).lower()
 
 
 def _text(subject: bytes) -> str:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mesh.bus.credentials import is_public_key
@@ -284,12 +285,18 @@ def names(fleet: Fleet) -> tuple[str, ...]:
 # --- the server's configuration ----------------------------------------------------------------------
 
 
-def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | None = None) -> str:
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def accounts_config(
+    fleet: Fleet, nkeys: Mapping[str, str], *, old: Mapping[str, str] = _NONE, anonymous: str | None = None
+) -> str:
     """Return the accounts part of a server's configuration.
 
     Args:
         fleet: its members get accounts.
         nkeys: public key of every member (`names`); others are ignored.
+        old: a second key, of members whose key is being replaced: both are valid.
         anonymous: the client that connections without credentials act as. Its inbox is then `_INBOX.>`, so
             that any NATS tool works. Only for a server that listens on the loopback interface.
 
@@ -304,9 +311,9 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
             raise ValueError(f"no public key for {name!r}")
         intents = offers_to(fleet, name)
         granted = grants(role, name, intents, partitions=fleet.partitions, anonymous=name == anonymous)
-        entry = user(nkeys[name], granted)
+        entries = [user(key, granted) for key in (nkeys[name], old.get(name)) if key is not None]
         if granted.account == CORE:
-            core.users.append(entry)
+            core.users += entries
             continue
         imports = [
             *(core.called_by(name, service) for service in calls(role, name, intents)),
@@ -314,7 +321,7 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
         ]
         exports = [core.asks(name, service) for service in ANSWERS[role]]
         mapped = [_partitioned(name, fleet.partitions)] if _LANE in CALLS[role] else []
-        others.append(_account(name, (entry,), exports, imports, *mapped))
+        others.append(_account(name, entries, exports, imports, *mapped))
     blocks = (
         "accounts {",
         _account(CORE, core.users, core.exports, core.imports, "jetstream: enabled"),

@@ -77,6 +77,7 @@ COMMANDS = {
     "setup": CommandPlace(
         "fleet", "setup", "Create or update keys, accounts and the bus from the fleet file."
     ),
+    "key": CommandPlace("key", "app", "The members' keys: list, rotate, retire."),
     "conf": CommandPlace("conf", "app", "The fleet and its policies over time: log, show, diff, rollback."),
     "policy": CommandPlace(
         "policy",

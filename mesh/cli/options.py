@@ -316,7 +316,7 @@ def serve(
     gauges.show_process(version("handoff-mesh"), own_build(), access.credentials, access.tls.expire)
     run_service(
         access.name,
-        functools.partial(access.connect, wait=True),
+        functools.partial(access.connect, wait=True, lasts=True),
         make,
         grace_s=grace_s,
         health=health or settings.health or None,

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, overload
 
 from mesh.agent.values import Facts, Unfit, facts_of, read_as
 from mesh.bus.connection import Bus, connect
-from mesh.bus.credentials import NO_FILES, TlsFiles
+from mesh.bus.credentials import NO_FILES, RenewableKey, TlsFiles
 from mesh.bus.lane import Lane
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
@@ -83,7 +83,13 @@ class Client:
 
     @classmethod
     async def connect(
-        cls, url: str, *, name: str, seed: str | None = None, wait: bool = False, tls: TlsFiles = NO_FILES
+        cls,
+        url: str,
+        *,
+        name: str,
+        seed: str | RenewableKey | None = None,
+        wait: bool = False,
+        tls: TlsFiles = NO_FILES,
     ) -> Self:
         """Return a client.
 
@@ -108,7 +114,8 @@ class Client:
         from mesh.settings import Flags, find_access
 
         access = find_access(("client", "operator"), Flags(name=name))
-        return await cls.connect(access.url, name=access.name, seed=access.seed, tls=access.tls, wait=wait)
+        seed = RenewableKey(lambda: access.seed)
+        return await cls.connect(access.url, name=access.name, seed=seed, tls=access.tls, wait=wait)
 
     @classmethod
     async def on(cls, bus: Bus, name: str) -> Self:

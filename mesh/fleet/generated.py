@@ -30,6 +30,11 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By target: the SHA-256 of each file, by its path."""
 
 
+def targets_in(directory: Path) -> frozenset[Target]:
+    """Return the targets whose files a folder has. Raises DeploymentImpossible."""
+    return frozenset(_read(directory / RECORD).targets)
+
+
 def files_of(deployment: Deployment, accounts: str) -> dict[str, str]:
     """Return the text of each file of a deployment, by its path. Raises DeploymentImpossible.
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.credentials import KeyPair, keyring, write_public
+from mesh.bus.credentials import KeyPair, keyring, old_keys, write_public
 from mesh.bus.event_log import check_form, has_log
 from mesh.bus.provision import Change, provision
 from mesh.bus.roles import accounts_config, names
@@ -48,14 +48,16 @@ def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -
     """Create missing keys under `directory`/keys, and write `directory`/accounts.conf.
 
     Each seed has its public key beside it, `<name>.pub`, in the form of the fleet file (`nkey`). Members
-    whose public key is in the fleet file keep their seed elsewhere, so no key is created for them.
+    whose public key is in the fleet file keep their seed elsewhere, so no key is created for them. A key that
+    is being replaced (`mesh.fleet.keys`) stays valid.
     """
     given = file.given_keys
     keys = keyring(directory / KEYS, [name for name in names(file.fleet) if name not in given])
     public = given | {name: key.public for name, key in keys.items()}
     for name, key in keys.items():
         write_public(directory / KEYS, name, key)
-    text = accounts_config(file.fleet, public, anonymous=anonymous)
+    old = {name: key for name, key in old_keys(directory / KEYS, keys).items() if key != public[name]}
+    text = accounts_config(file.fleet, public, old=old, anonymous=anonymous)
     (directory / ACCOUNTS).write_text(text)
     return Prepared(directory, keys, text)
 

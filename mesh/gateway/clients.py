@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Callable
 
+from mesh.bus.connection import Bus
 from mesh.client import Client
 from mesh.errors import BusError, MeshError
 from mesh.service.conditions import Conditions
@@ -27,6 +29,7 @@ class ClientPool:
     def __init__(self, access: Callable[[str], Access]) -> None:
         self._access = access
         self._opening: dict[str, asyncio.Task[Client]] = {}
+        self._buses = weakref.WeakSet[Bus]()
         self._stack = contextlib.AsyncExitStack()
         self.conditions = Conditions()
 
@@ -47,12 +50,13 @@ class ClientPool:
     async def _connect(self, name: str, wait: bool) -> Client:
         try:
             access = self._access(name)
-            bus = await access.connect(wait=wait)
+            bus = await access.connect(wait=wait, lasts=True)
         except MeshError as wrong:
             if isinstance(wrong, BusError) and wrong.code == "bus.unreachable":
                 raise
             _log.error("gateway_client_unusable", client=name, code=wrong.code, detail=str(wrong))
             raise ClientUnusable(f"the gateway cannot act as {name!r} ({wrong.code})") from wrong
+        self._buses.add(bus)
         client = await Client.on(bus, name)
         self._stack.push_async_callback(client.close)
         return client
@@ -66,6 +70,11 @@ class ClientPool:
 
     async def flush(self) -> None:
         """Do nothing: whatever was promised to a caller is stored already."""
+
+    def renew(self) -> None:
+        """Let every client take its key again, which may have been replaced."""
+        for bus in tuple(self._buses):
+            bus.renew()
 
     async def close(self) -> None:
         for task in self._opening.values():

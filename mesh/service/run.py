@@ -1,7 +1,7 @@
 """The life of a service's process: wait for the bus, work, and drain on SIGTERM or SIGINT.
 
 If asked to, it answers probes meanwhile (`mesh.service.conditions`). A second signal does not make it faster.
-SIGKILL does, and costs nothing but a redelivery.
+SIGKILL does, and costs nothing but a redelivery. At SIGHUP it reads its key again: it may have been replaced.
 """
 
 import asyncio
@@ -33,6 +33,8 @@ class Connection(Protocol):
     def connected(self) -> bool: ...
 
     async def flush(self) -> None: ...
+
+    def renew(self) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -74,12 +76,18 @@ class _Service:
             found.append(Reason("starting", "it does not take work yet", since_s))
         return found
 
+    def _renew(self) -> None:
+        """Take a key that was replaced. A connection that is still to be made takes it anyway."""
+        if self._bus is not None:
+            self._bus.renew()
+
     async def serve(self, grace_s: float) -> None:
         """Work until a signal comes, then drain for at most `grace_s`."""
         signalled = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled.set)
+        loop.add_signal_handler(signal.SIGHUP, self._renew)
         ending = asyncio.create_task(signalled.wait())
         connecting = asyncio.ensure_future(self._connect())
         if not await _first(ending, connecting):

@@ -1,0 +1,380 @@
+"""`mesh key`: a key is replaced while requests go on, and the retired one is refused with the remedy."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import signal
+import stat
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from mesh.bus.connection import Bus, connect
+from mesh.bus.credentials import RenewableKey, TlsFiles, new_key, read_key, seed_file
+from mesh.bus.roles import ADMIN
+from mesh.cli import app
+from mesh.client import Client
+from mesh.errors import AuthenticationFailed
+from mesh.fleet.file import load_fleet
+from mesh.fleet.keys import rotate
+from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
+from mesh.local.server import EmbeddedServer
+from mesh.settings import Access
+from tests.certificates import Authority
+from tests.docs.pages import commands, read
+from tests.integration.test_tls import block
+from tests.logs import captured_logs, said
+from tests.servers import PATIENCE_S, ROOT, eventually, until
+
+FLEET = """
+name = "turning"
+entry = "echo"
+[agents.echo]
+module = "tests.deploy.echo:echo"
+[clients.app]
+[operators.ops]
+[viewers.eye]
+"""
+
+
+class Place:
+    """A fleet file, the folder of `mesh setup --out`, and the server that runs with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "mesh.toml"
+        self.out = folder / "out"
+        self.file.write_text(FLEET)
+        self.accounts = prepare(load_fleet(self.file), self.out).accounts
+
+    def mesh(self, *arguments: str) -> str:
+        """Run a `mesh key` command with this place's files; return what it prints."""
+        done = click.testing.CliRunner().invoke(
+            app, ["key", *arguments, "--file", str(self.file), "--out", str(self.out)]
+        )
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def listed(self) -> dict[str, dict[str, Any]]:
+        return {each["name"]: each for each in json.loads(self.mesh("ls", "--json"))}
+
+    def seed(self, name: str) -> str:
+        return read_key(seed_file(self.out / KEYS, name)).seed
+
+    async def reload(self, server: EmbeddedServer) -> None:
+        await server.reload((self.out / ACCOUNTS).read_text())
+
+    @contextlib.asynccontextmanager
+    async def served(self, extra: str = "") -> AsyncIterator[EmbeddedServer]:
+        async with EmbeddedServer(
+            self.accounts, self.out / "store", sync_always=False, probe_seed=None, extra=extra
+        ) as server:
+            yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+def test_a_rotated_member_has_two_keys_until_the_old_one_is_retired(place: Place) -> None:
+    before = place.listed()
+    text = place.mesh("rotate", "echo")
+    now = place.listed()
+    assert now["echo"]["old"] == before["echo"]["key"] != now["echo"]["key"]
+    assert {name: each for name, each in now.items() if name != "echo"} == {
+        name: each for name, each in before.items() if name != "echo"
+    }
+    accounts = (place.out / ACCOUNTS).read_text()
+    assert accounts.count(now["echo"]["key"]) == accounts.count(now["echo"]["old"]) == 1
+    assert "reload" in text
+    assert "mesh key retire echo" in text
+    place.mesh("retire", "echo")
+    assert place.listed()["echo"]["old"] is None
+    assert before["echo"]["key"] not in (place.out / ACCOUNTS).read_text()
+
+
+def test_each_command_changes_nothing_the_second_time(place: Place) -> None:
+    for command in ("rotate", "retire"):
+        place.mesh(command, "guard")
+        files = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
+        assert "nothing to do" in place.mesh(command, "guard")
+        assert {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()} == files
+
+
+def test_a_rotation_that_was_cut_short_is_finished(place: Place) -> None:
+    """It died after it had noted the old key: the accounts would list one key twice."""
+    before = place.listed()["app"]["key"]
+    (place.out / KEYS / "app.old.pub").write_text(f"{before}\n")
+    prepare(load_fleet(place.file), place.out)
+    assert (place.out / ACCOUNTS).read_text().count(before) == 1
+    place.mesh("rotate", "app")
+    assert place.listed()["app"]["old"] == before
+
+
+def test_only_the_owner_can_read_what_is_written(place: Place) -> None:
+    place.mesh("rotate", "echo")
+    for path in (place.out / KEYS).iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_the_list_tells_role_age_and_number_of_valid_keys(place: Place) -> None:
+    place.mesh("rotate", "ops")
+    head, *rows = (line.split("\t") for line in place.mesh("ls").splitlines())
+    assert head == ["name", "role", "key", "written", "valid", "old key"]
+    assert {row[0]: (row[1], row[4]) for row in rows} == {
+        **{"admin": ("admin", "1"), "guard": ("guard", "1"), "echo": ("agent", "1")},
+        **{"app": ("client", "1"), "ops": ("operator", "2"), "eye": ("viewer", "1")},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("nobody", "no member"), ("app", "as `nkey`"), ("eye", "mesh setup --out")]
+)
+def test_a_member_whose_key_is_not_here_is_told_what_to_do(place: Place, name: str, remedy: str) -> None:
+    place.file.write_text(FLEET.replace("[clients.app]", f'[clients.app]\nnkey = "{new_key().public}"'))
+    seed_file(place.out / KEYS, "eye").unlink()
+    done = click.testing.CliRunner().invoke(
+        app, ["key", "rotate", name, "--file", str(place.file), "--out", str(place.out)]
+    )
+    assert done.exit_code != 0
+    assert remedy in str(done.exception) + done.output
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("compose", "docker compose restart echo"),
+        ("systemd", "systemctl restart mesh-agent@echo"),
+        ("kubernetes", "kubectl apply -k"),
+    ],
+)
+def test_the_next_steps_are_those_of_the_deployment(place: Place, target: str, words: str) -> None:
+    (place.out / ".generated.json").write_text(json.dumps({"targets": {target: {}}}))
+    assert words in place.mesh("rotate", "echo")
+
+
+def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mesh.toml").write_text(FLEET.replace("echo", "triage"))
+    prepare(load_fleet(tmp_path), tmp_path / "deployed")
+    printed = {}
+    typed = commands(read("keys.md"))
+    for command, _ in typed:
+        program, *words = shlex.split(command)
+        done = click.testing.CliRunner().invoke(app, words)
+        assert (program, done.exit_code) == ("mesh", 0), done.output
+        assert "nothing to do" not in done.output
+        printed[command] = done.output
+    (head, *rows), *rest = [lines for _, lines in typed]
+    assert not any(rest)
+    shown = [line.split() for line in printed[typed[0][0]].splitlines()]
+    assert shown[0] == head.split()
+    assert [row.split()[:2] for row in rows] == [row[:2] for row in shown[1:4]]
+
+
+# --- a connection -----------------------------------------------------------------------------------
+
+
+async def test_a_connection_takes_the_new_key_and_falls_back_to_the_old_one(place: Place) -> None:
+    """Signalled before the server is reloaded it goes on with the old key; retired, it takes the new one."""
+    async with place.served() as server:
+        key = RenewableKey(lambda: place.seed(ADMIN))
+        old = key.seed
+        async with await connect(server.url, name=ADMIN, seed=key) as bus:
+            rotate(load_fleet(place.file), place.out, ADMIN)
+            bus.renew()
+            await until(lambda: bus.counters.disconnects == 1)
+            await bus.retry_unavailable(lambda: bus.api("INFO"))
+            assert key.seed == old
+            await place.reload(server)
+            bus.renew()
+            await until(lambda: bus.counters.disconnects == 2)
+            await bus.retry_unavailable(lambda: bus.api("INFO"))
+            assert key.seed == place.seed(ADMIN) != old
+            bus.renew()
+            assert bus.connected
+
+
+async def test_a_refused_connection_waits_with_a_reason_and_goes_on_with_a_valid_key(
+    tmp_path: Path, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    extra = block(authority.sign("server"), verify=True)
+    tls = authority.sign("member")
+    async with place.served(extra) as server:
+        held = place.seed(ADMIN)
+        key = RenewableKey(lambda: held)
+        async with await connect(server.url, name=ADMIN, seed=key, tls=tls) as bus:
+            with captured_logs() as lines:
+                rotate(load_fleet(place.file), place.out, ADMIN)
+                place.mesh("retire", ADMIN)
+                await place.reload(server)
+                await said(lines, "bus.authentication")
+            reason = next(each for each in bus.conditions.reasons() if each.code == "bus.authentication")
+            assert "mesh key ls" in reason.text
+            refused = server.log.read_bytes().count(b"authentication error")
+            await until(lambda: server.log.read_bytes().count(b"authentication error") > refused)
+            held = place.seed(ADMIN)
+            await bus.retry_unavailable(lambda: bus.api("INFO"))
+            assert not bus.conditions.reasons()
+        path = tmp_path / "retired.nk"
+        path.write_text(new_key().seed)
+        with pytest.raises(AuthenticationFailed, match="mesh key ls"):
+            await Access(server.url, ADMIN, path, tls).connect(wait=True, lasts=True)
+    assert "eof_received" not in caplog.text
+
+
+# --- services ---------------------------------------------------------------------------------------
+
+
+class Service:
+    """A process of `mesh agent run` or `mesh guard run`, and where it answers probes."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+
+    def logged(self, event: str) -> int:
+        return sum(line.get("event") == event for line in self.lines())
+
+    async def reasons(self) -> list[str] | None:
+        """Return the codes of `/readyz`; None if it does not answer yet."""
+        url = next((line["url"] for line in self.lines() if line.get("event") == "health_listening"), None)
+        if url is None:
+            return None
+        try:
+            body = await asyncio.to_thread(lambda: urllib.request.urlopen(f"{url}/readyz").read())
+        except urllib.error.HTTPError as not_ready:
+            body = not_ready.read()
+        return [each["code"] for each in json.loads(body)["reasons"]]
+
+    async def is_ready(self) -> bool:
+        return await self.reasons() == []
+
+
+@contextlib.asynccontextmanager
+async def service(
+    place: Place, url: str, name: str, *arguments: str, tls: TlsFiles
+) -> AsyncIterator[Service]:
+    environment = {
+        "NATS_URL": url,
+        "MESH_NAME": name,
+        "MESH_CREDENTIALS": str(seed_file(place.out / KEYS, name)),
+        "MESH_HEALTH": "127.0.0.1:0",
+        "MESH_LOG_FORMAT": "json",
+        "PYTHONPATH": str(ROOT),
+        "MESH_TLS_CA": str(tls.ca),
+        "MESH_TLS_CERT": str(tls.cert),
+        "MESH_TLS_KEY": str(tls.key),
+    }
+    log = place.out / f"{name}.log"
+    with log.open("wb") as sink:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mesh", *arguments),
+            env=os.environ | environment,
+            cwd=place.out,
+            stdout=sink,
+            stderr=sink,
+        )
+    try:
+        yield Service(process, log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_no_request_is_lost_while_keys_of_an_agent_and_the_guard_are_replaced(
+    place: Place, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.sign("member")
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(place.served(block(authority.sign("server"), verify=True)))
+        admin: Bus = await connect(server.url, name=ADMIN, seed=place.seed(ADMIN), tls=tls)
+        async with admin:
+            await apply(admin, load_fleet(place.file))
+        running = {
+            name: await stack.enter_async_context(service(place, server.url, name, *arguments, tls=tls))
+            for name, arguments in {
+                "guard": ("guard", "run"),
+                "echo": ("agent", "run", "tests.deploy.echo:echo"),
+            }.items()
+        }
+        for each in running.values():
+            await eventually(each.is_ready)
+        client = await stack.enter_async_context(
+            await Client.connect(server.url, name="app", seed=place.seed("app"), tls=tls)
+        )
+        async with load(client) as served:
+            for name, each in running.items():
+                place.mesh("rotate", name)
+                await place.reload(server)
+                await more(served)
+                each.signal(signal.SIGHUP)
+                await until(lambda each=each: each.logged("bus_key_replaced") > 0)  # type: ignore[misc]
+                await more(served)
+                place.mesh("retire", name)
+                await place.reload(server)
+                await more(served)
+            assert all(each.logged("bus.authentication") == 0 for each in running.values())
+        agent = running["echo"]
+        key = seed_file(place.out / KEYS, "echo")
+        stale = key.read_bytes()
+        place.mesh("rotate", "echo")
+        place.mesh("retire", "echo")
+        valid = key.read_bytes()
+        key.write_bytes(stale)
+        await place.reload(server)
+        await eventually(lambda: has(agent, "bus.authentication"))
+        key.write_bytes(valid)
+        await eventually(agent.is_ready)
+        assert not any("eof_received" in path.read_text() for path in place.out.glob("*.log"))
+
+
+async def has(agent: Service, code: str) -> bool:
+    return code in (await agent.reasons() or ())
+
+
+@contextlib.asynccontextmanager
+async def load(client: Client) -> AsyncIterator[list[str]]:
+    """Send requests one after the other, two at a time, and check that each is answered."""
+    served: list[str] = []
+    ending = asyncio.Event()
+
+    async def send() -> None:
+        while not ending.is_set():
+            outcome = await client.wait(await client.submit("ping"), timeout_s=PATIENCE_S)
+            assert outcome.status == "completed", outcome
+            served.append(outcome.request)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(send())
+        try:
+            yield served
+        finally:
+            ending.set()
+
+
+async def more(served: list[str], requests: int = 4) -> None:
+    """Wait until so many requests more are answered."""
+    wanted = len(served) + requests
+    await until(lambda: len(served) >= wanted)
