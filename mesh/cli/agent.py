@@ -26,7 +26,7 @@ from mesh.cli.options import (
 from mesh.cli.output import as_json_text, emit, listing, note, report, say
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted
-from mesh.settings import FILE_NAME
+from mesh.settings import FILE_NAME, Sources
 from protocol.wire.ids import NAME_RULE, is_name
 
 if TYPE_CHECKING:  # a running agent needs neither pydantic nor what a whole mesh takes
@@ -73,20 +73,48 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
     help="Where `mesh setup --out` keeps keys and accounts.conf.",
 )
 @click.option("--apply", "apply_now", is_flag=True, help="Also apply it to the bus, as the admin.")
+@click.option(
+    "--bundle", type=A_PATH, metavar="FILE.tgz", help="Also write what it needs on another machine here."
+)
 @framed
 async def add(
-    where: Where, *, name: str, file: Path, out: Path, apply_now: bool, as_json: bool, **section: Any
+    where: Where,
+    *,
+    name: str,
+    file: Path,
+    out: Path,
+    apply_now: bool,
+    bundle: Path | None,
+    as_json: bool,
+    **section: Any,
 ) -> None:
-    """Add an agent: its section in mesh.toml, its key, and what to do next."""
+    """Add an agent: its section in mesh.toml, its key, and what to do next.
+
+    With --bundle it also writes one file for another machine: key, certificates, variables, a unit for
+    systemd, and how to start it. --url is the bus as it is reached from there. For an agent that the fleet
+    file has already, it writes that file alone.
+    """
     from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 
+    url = None if bundle is None else Sources(where.flags).url
+    if bundle is not None and url is None:
+        raise UsageWrong("--bundle: name the bus as it is reached from the other machine, with --url")
+    if bundle is not None and url is not None and _has(file, name):
+        _write_bundle(file, out, name, bundle, url, section, apply_now, as_json)
+        return
     changed = _add(file, name, section, out)
+    if bundle is not None and url is not None:
+        from mesh.fleet.bundle import write_bundle
+
+        write_bundle(bundle, changed, out, name, url)
     key, changes = out / KEYS / f"{name}.nk", []
     if apply_now:
         async with await where.connect("admin") as bus:
             changes = await apply(bus, changed)
     lines = [f"added [agents.{name}] to {file}; its key: {key}"]
     lines += [f"{change.action} {change.what}" for change in changes]
+    if bundle is not None:
+        lines.append(f"its bundle: {bundle}; unpack it on the other machine, and read {name}/README")
     if apply_now:
         lines.append(f"the server still has to read {out / ACCOUNTS}, twice, before it knows the new key")
     else:
@@ -98,6 +126,37 @@ async def add(
         "\n".join(lines),
         as_json=as_json,
         lines=True,
+    )
+
+
+def _has(file: Path, name: str) -> bool:
+    """Return True if a fleet file has an agent of that name. A file that is wrong is `_add`'s to report."""
+    from mesh.fleet.file import load_fleet
+
+    return file.exists() and name in load_fleet(file).agents
+
+
+def _write_bundle(
+    file: Path,
+    out: Path,
+    name: str,
+    bundle: Path,
+    url: str,
+    section: Mapping[str, Any],
+    apply_now: bool,
+    as_json: bool,
+) -> None:
+    """Write the bundle of an agent that the fleet has. Raises UsageWrong, DeploymentImpossible."""
+    from mesh.fleet.bundle import write_bundle
+    from mesh.fleet.file import load_fleet
+
+    if apply_now or any(section.values()):
+        raise UsageWrong(f"{file} already has an agent named {name!r}: edit it there, then write its bundle")
+    write_bundle(bundle, load_fleet(file), out, name, url)
+    report(
+        {"agent": name, "bundle": str(bundle)},
+        f"the bundle of {name}: {bundle}; unpack it on the other machine, and read {name}/README",
+        as_json=as_json,
     )
 
 

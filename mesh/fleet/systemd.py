@@ -11,7 +11,7 @@ _ETC = "/etc/handoff-mesh-nats"
 _UNIT = "mesh-nats@{node}.service"
 _LONGEST_USER = 31
 _USER = "mesh-agent-"
-_TLS_FILES = {
+TLS_FILES = {
     "MESH_TLS_CA": CA,
     "MESH_TLS_CERT": f"{CLIENT}.pem",
     "MESH_TLS_KEY": f"{CLIENT}-key.pem",
@@ -22,10 +22,7 @@ def systemd_files(deployment: Deployment) -> dict[str, str]:
     """Return units, drop-ins, configurations and `install.sh`, by path. Raises DeploymentImpossible."""
     nodes, modules = deployment.node_names, deployment.modules
     hosts = ("127.0.0.1",) if deployment.nodes == 1 else nodes
-    secured = "\n".join(
-        f"LoadCredential={name}:/etc/handoff-mesh/tls/{name}\nEnvironment={variable}=%d/{name}"
-        for variable, name in (_TLS_FILES.items() if deployment.is_secured else ())
-    )
+    secured = _secured(deployment.is_secured)
     node_key = "LoadCredential=%i-key.pem:/etc/handoff-mesh/tls/%i-key.pem" if deployment.is_secured else ""
     made = {
         "mesh-nats@.service": fill("mesh-nats@.service", tls=node_key),
@@ -47,6 +44,24 @@ def systemd_files(deployment: Deployment) -> dict[str, str]:
         place = NodePlace(f"/var/lib/handoff-mesh-nats/{node}", f"{_ETC}/{TLS}", key)
         made[f"{node}.conf"] = node_config(deployment, node, place)
     return {f"{ROOM}/{name}": text for name, text in made.items()}
+
+
+def agent_files(name: str, module: str, url: str, is_secured: bool) -> dict[str, str]:
+    """Return what `install.sh` installs for one agent on a machine of its own, and itself, by path."""
+    return {
+        "mesh-agent@.service": fill("mesh-agent@.service", tls=_secured(is_secured)),
+        f"mesh-agent@{name}.service.d/agent.conf": _drop_in(name, module),
+        "mesh.env": fill("mesh.env", url=url),
+        "install.sh": fill("install.sh", names=name, nodes="-", agents=name, tls="yes" if is_secured else ""),
+    }
+
+
+def _secured(is_secured: bool) -> str:
+    """Return the lines of a unit that name the files of TLS."""
+    return "\n".join(
+        f"LoadCredential={name}:/etc/handoff-mesh/tls/{name}\nEnvironment={variable}=%d/{name}"
+        for variable, name in (TLS_FILES.items() if is_secured else ())
+    )
 
 
 def _drop_in(agent: str, module: str) -> str:

@@ -33,6 +33,7 @@ from tests.docs.pages import commands, read
 from tests.integration.test_tls import block
 from tests.logs import captured_logs, said
 from tests.servers import PATIENCE_S, ROOT, eventually, until
+from tests.system.terminal import in_process
 
 FLEET = """
 name = "turning"
@@ -172,7 +173,7 @@ def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     typed = commands(read("keys.md"))
     for command, _ in typed:
         program, *words = shlex.split(command)
-        done = click.testing.CliRunner().invoke(app, words)
+        done = in_process(*words)
         assert (program, done.exit_code) == ("mesh", 0), done.output
         assert "nothing to do" not in done.output
         printed[command] = done.output

@@ -80,6 +80,7 @@ WITHIN = {
     "mesh.client",  # which readers have no use for
     "mesh.fleet.file",  # pydantic: an agent that runs has no use for it, nor has a command of operators
     "mesh.fleet.setup",
+    "mesh.fleet.bundle",
     "mesh.gateway.server",  # the extra `ui`
     "mesh.local.project",
     "mesh.model.transcript",  # it loads what models need
