@@ -1,7 +1,7 @@
 """What A2A calls things: the card of a fleet, tasks of requests, submits of messages. Nothing here waits.
 
 A2A's numbers are doubles. Whole numbers that come in one become whole numbers again. An answer that would not
-come out as it went in goes as JSON text.
+come out as it went in goes as JSON text, as does a question's schema.
 """
 
 from collections.abc import Iterator
@@ -22,6 +22,8 @@ from a2a.types.a2a_pb2 import (
 from a2a.utils.constants import PROTOCOL_VERSION_1_0, TransportProtocol
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import Error as WireError
+from google.protobuf.struct_pb2 import Value
 
 from mesh.client import AgentNote
 from mesh.gateway.documents import NewRequest, QuestionDocument, RequestDocument
@@ -247,7 +249,8 @@ def _asked(request: str, question: QuestionDocument) -> dict[str, Any]:
     """Return the fields of a message that asks: the question as text, and its schema and number beside it."""
     beside: dict[str, Any] = {"n": question.n, "agent": question.agent, "expiresAt": question.expires_at}
     if question.schema is not None:
-        beside["schema"] = msgspec.to_builtins(question.schema)
+        schema = msgspec.to_builtins(question.schema)
+        beside["schema"] = schema if _goes(schema) else _as_json(schema)
     return {
         "messageId": f"{request}.{question.n}",
         "parts": [{"text": question.question}],
@@ -261,12 +264,24 @@ def _answer(document: RequestDocument) -> Artifact:
     if isinstance(answer, str):
         artifact.parts.append(Part(text=answer, media_type="text/plain"))
         return artifact
-    part = Part(media_type=JSON)
-    try:
-        ParseDict(answer, part.data)
-        is_same = _plain(MessageToDict(part.data)) == answer
-    except (ParseError, ValueError, OverflowError):  # too deep, or a number that no double can be
-        is_same = False
-    as_text = Part(text=msgspec.json.encode(answer).decode(), media_type=JSON)
-    artifact.parts.append(part if is_same else as_text)
+    if _goes(answer):
+        ParseDict(answer, (part := Part(media_type=JSON)).data)
+    else:
+        part = Part(text=_as_json(answer), media_type=JSON)
+    artifact.parts.append(part)
     return artifact
+
+
+def _goes(value: Any) -> bool:
+    """Return True if JSON comes out of A2A's data as it went in, with room for what is around it."""
+    around, data = [[[[value]]]], Value()
+    try:
+        ParseDict(around, data)
+        read = Value.FromString(data.SerializeToString())  # its limit is another than that of JSON
+        return bool(_plain(MessageToDict(read)) == around)
+    except (WireError, ParseError, ValueError, OverflowError):  # too deep, or a number beyond doubles
+        return False
+
+
+def _as_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

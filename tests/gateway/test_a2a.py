@@ -2,9 +2,10 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
+import msgspec
 import pytest
 from a2a.types import a2a_pb2 as wire
 from a2a.utils.errors import (
@@ -16,12 +17,16 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from google.protobuf.json_format import ParseDict
 
 from mesh.gateway.a2a_documents import agent_card
+from mesh.gateway.a2a_documents import task_of as document_task
+from mesh.gateway.documents import QuestionDocument, RequestDocument
 from mesh.gateway.tokens import TokenLimits, read_tokens, revoke_token
 from protocol.wire import codec, events, subjects
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.ids import AgentName
+from protocol.wire.handoff import DEEPEST
+from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.moves import Ask, Complete, Fail
 from protocol.wire.records import LiveNote
 from tests.certain import is_
@@ -275,6 +280,30 @@ async def test_an_answer_comes_out_as_it_went_in(
         assert part.WhichOneof("content") == kind
         shown = plain(part.data) if kind == "data" else part.text
         assert shown == (answer if kind == "data" or isinstance(answer, str) else str(answer))
+
+
+@pytest.mark.parametrize("status", ["asks", "completed"])
+def test_a_schema_or_an_answer_that_is_too_deep_or_too_large_goes_as_text(
+    status: Literal["asks", "completed"],
+) -> None:
+    values: list[Any] = [{"maximum": 10**400}, {}]
+    while len(values) < DEEPEST:
+        values.append({"not": values[-1]})
+    kinds = set()
+    for value in values:
+        asks = (QuestionDocument(n=3, agent="a", question="?", schema=value, expires_at=1),)
+        questions = asks if status == "asks" else ()
+        answer = value if status == "completed" else msgspec.UNSET
+        told = RequestDocument(request=RequestId("c1_x"), status=status, questions=questions, answer=answer)
+        sent = wire.ListTasksResponse(tasks=[document_task(told, "talk")])
+        (read,) = ParseDict(plain(sent), wire.ListTasksResponse()).tasks
+        shown = plain(read.status.message.metadata).get("schema")
+        if status == "completed":
+            (part,) = read.artifacts[0].parts
+            shown = part.text or plain(part.data)
+        kinds.add(type(shown))
+        assert (msgspec.json.decode(shown) if isinstance(shown, str) else shown) == value
+    assert kinds == {str, dict}
 
 
 async def test_what_it_does_not_do_is_said(stage: Stage, tmp_path: Path, tokens: Path) -> None:
