@@ -22,8 +22,8 @@ from protocol.wire.moves import Complete, Delegate, Task
 
 SHORTEST_VALUE = 4
 """Characters of the shortest labelled value that is searched for: shorter ones are in every text."""
-MOST_SEARCHED = 1 << 28
-"""Labelled values times the length of a text: beyond it, a search could take a guard seconds."""
+MOST_SEARCHED = 1 << 27
+"""Labelled values times the length of a text, summed up over a verdict: more could take a guard seconds."""
 _MOST_MISTAKES = 5
 
 
@@ -144,9 +144,26 @@ class _Values:
 
     def __init__(self, shown: Iterable[Fact], added: Iterable[Fact]) -> None:
         self._facts = [fact for fact in (*shown, *added) if fact.labels]
+        self._known = dict[tuple[str, ...], set[str]]()
+        self._left = MOST_SEARCHED
 
-    def with_labels(self, labels: Collection[str]) -> set[str]:
+    def against(self, labels: tuple[str, ...], text: str) -> str:
+        """Return what is wrong with a text that may have no value with these labels; empty if nothing is."""
+        forbidden = self._with_labels(labels)
+        self._left -= len(forbidden) * len(text)
+        if forbidden and self._left < 0:
+            return f"is too long to be searched for {len(forbidden)} labelled values"
+        if any(each in text for each in forbidden):
+            return f"has the value of a fact with a label that is forbidden: {', '.join(labels)}"
+        return ""
+
+    def _with_labels(self, labels: tuple[str, ...]) -> set[str]:
         """Return the texts that may stand nowhere, as they are and as JSON writes them within a text."""
+        if labels not in self._known:
+            self._known[labels] = self._read(labels)
+        return self._known[labels]
+
+    def _read(self, labels: Collection[str]) -> set[str]:
         found = set[str]()
         for fact in self._facts:
             if not set(labels).isdisjoint(fact.labels):
@@ -224,13 +241,12 @@ def _judged(guardrail: Guardrail, looked: Looked, seen: _Values) -> Iterator[Bre
     if own_mistakes(guardrail):  # of a newer guard's log: what cannot be judged is not let pass
         yield Breach(guardrail, looked.task, guardrail.looks_at[0] if guardrail.looks_at else "", _UNJUDGED)
         return
-    forbidden = seen.with_labels(guardrail.forbid_labels) if guardrail.forbid_labels else set()
     for place in guardrail.looks_at:
         there = list(_there(place, looked))
         if guardrail.required and _lacks(place, there, looked):
             yield Breach(guardrail, looked.task, place, _MISSING)
         for name, value, labels in there:
-            for what in _against(guardrail, value, labels, forbidden):
+            for what in _against(guardrail, value, labels, seen):
                 yield Breach(guardrail, looked.task, name, what)
 
 
@@ -263,9 +279,7 @@ def _lacks(place: str, there: list[tuple[str, Any, tuple[str, ...]]], looked: Lo
     return is_of_facts and looked.hands_over and not there and not _at(place, looked.hidden)
 
 
-def _against(
-    guardrail: Guardrail, value: Any, labels: tuple[str, ...], forbidden: Collection[str]
-) -> Iterator[str]:
+def _against(guardrail: Guardrail, value: Any, labels: tuple[str, ...], seen: _Values) -> Iterator[str]:
     """Yield what a guardrail has against one value, without quoting it."""
     text = _text(value)
     if guardrail.max_bytes is not None:
@@ -279,10 +293,8 @@ def _against(
     has = sorted(set(labels).intersection(guardrail.forbid_labels))
     if has:
         yield f"has the label {', '.join(has)}, which is forbidden"
-    elif len(forbidden) * len(text) > MOST_SEARCHED:
-        yield f"is too long to be searched for {len(forbidden)} labelled values"
-    elif any(each in text for each in forbidden):
-        yield f"has the value of a fact with a label that is forbidden: {', '.join(guardrail.forbid_labels)}"
+    elif guardrail.forbid_labels and (wrong := seen.against(guardrail.forbid_labels, text)):
+        yield wrong
 
 
 def _text(value: Any) -> str:

@@ -297,6 +297,9 @@ def test_many_labelled_values_in_a_long_text_are_soon_looked_for() -> None:
     fleet = {"a": agent("a", clearance=("pii",))}
     played = play({"looks_at": ["answer"], "forbid_labels": ["pii"]}, facts=facts, fleet=fleet)
     is_(played.move(complete("a" * 60_000)), RequestCompleted)
+    several = [{"looks_at": ["answer"], "forbid_labels": ["pii", f"l{number}"]} for number in range(30)]
+    found = no(play(*several, facts=facts, fleet=fleet), complete("a" * 60_000))
+    assert "is too long to be searched for 900 labelled values" in found.detail
 
 
 def test_what_this_guard_cannot_judge_is_not_let_pass() -> None:
