@@ -210,6 +210,8 @@ class Ledger(RequestState):
         self.settle(turn, event.report)
         turn.state, turn.since_n, turn.due_at = "delegated", event.n, event.expires_at
         turn.waits_since = event.at
+        if event.within_s is not None and self.policy.human_deadline_s is not None:
+            turn.due_at = event.at + int(event.within_s * 1e6)  # the deadline that bounds it may move yet
         turn.join, turn.entry = event.join, event.grounds.sender
         for name in event.cancel:
             turn.tasks[name].called_off = True

@@ -236,6 +236,16 @@ def test_a_task_that_works_meanwhile_may_ask_for_time_of_its_own() -> None:
     assert worker(play, "three").frame.constraints.deadline == play.now + seconds(60)
 
 
+def test_a_limit_beyond_the_requests_deadline_moves_along_and_holds_as_it_was_set() -> None:
+    play = tree(policy={"deadline_s": HOUR, **WEEKEND})
+    say(play, "", delegate(task("one", "b"), within_s=2.0 * DAY))
+    play.wait(HOUR / 2)
+    say(play, "one", ask("human"))
+    assert play.wait(2 * DAY - HOUR / 2 - 1) == []
+    assert "TurnResumed" in kinds(play.wait(1))
+    assert play.holder.agent == "a"
+
+
 def test_a_task_whose_doubt_nobody_settles_fails_and_its_lead_goes_on() -> None:
     play = with_a_person(deliver(), task("two", "c"))
     turn = worker(play, "two")
