@@ -25,6 +25,8 @@ _MACROS = {
 }
 _EVERY = re.compile(r"@every (\d{1,6})([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S = 3_660 * 86_400
+"""Of an interval: the bus has no timers for times that are centuries away."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
@@ -116,7 +118,7 @@ def parse_calendar(cron: str, zone: str = "UTC") -> Calendar:
     known = _zone(zone)
     if cron.startswith("@every"):
         said = _EVERY.fullmatch(cron)
-        if said is None or not int(said[1]):
+        if said is None or not 0 < int(said[1]) * _UNITS[said[2]] <= _LONGEST_S:
             raise CronInvalid(f"cron: {cron!r} is no interval, as in @every 90s (s, m, h or d)")
         return Calendar(known, int(said[1]) * _UNITS[said[2]] * 1_000_000, None)
     parts = _MACROS.get(cron, cron).split()

@@ -17,6 +17,9 @@ from protocol.wire.prices import DAY_S
 
 CATCH_UP_S = 3600.0
 SHORTEST_CATCH_UP_S, LONGEST_CATCH_UP_S = 10.0, float(DAY_S)
+LATEST_AT = 7_258_118_400_000_000
+"""UTC µs at which the year 2200 begins. The bus counts nanoseconds in 63 bits: a timer for a time after 2262
+fires at once, again and again."""
 
 Overlap = Literal["skip", "allow"]
 
@@ -79,6 +82,8 @@ def schedule_mistakes(schedule: Schedule) -> list[str]:
     wrong = []
     if (schedule.at is None) is not bool(schedule.cron):
         wrong.append("cron, at: one of them, and not both")
+    if schedule.at is not None and schedule.at > LATEST_AT:
+        wrong.append("at: before the year 2200")
     if not SHORTEST_CATCH_UP_S <= schedule.catch_up_s <= LONGEST_CATCH_UP_S:
         wrong.append(f"catch_up_s: {SHORTEST_CATCH_UP_S:g} to {LONGEST_CATCH_UP_S:g}")
     try:

@@ -158,6 +158,8 @@ async def test_a_pause_holds_it_back_and_the_end_of_the_pause_lets_it_come(stage
     ("wanted", "client", "at_us", "wrong"),
     [
         (WANTED, "c1", 1, "is over"),
+        (WANTED, "c1", 10_413_792_000_000_000, "before the year 2200"),
+        (WANTED, "c1", 1 << 62, "before the year 2200"),
         (WANTED, "gone", LATER, "'gone' is no client"),
         (WANTED, "a", LATER, "'a' is no client"),
         (Submit(text="x", to=AgentName("nobody")), "c1", LATER, "'nobody' is no agent"),

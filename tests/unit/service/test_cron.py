@@ -86,6 +86,8 @@ def test_a_tick_is_late_by_its_own_time_however_rare_it_is() -> None:
             "@often",
             "@every",
             "@every 0s",
+            "@every 3661d",
+            "@every 999999d",
             "@every 1.5h",
             "@every -1s",
             "@every 5w",
