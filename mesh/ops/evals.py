@@ -169,7 +169,7 @@ def _refused(happened: Sequence[AnyEvent]) -> tuple[str, ...]:
 
 def _differences(expect: EvalExpected, got: EvalAttempt, told: Timeline) -> Iterator[str]:
     if got.outcome != expect.status:
-        why = "" if told.error is None else f" ({short(told.error.get('message', ''), _ANSWER_CHARS)})"
+        why = "" if told.error is None else f" ({short(told.error['detail'], _ANSWER_CHARS)})"
         yield f"expected {expect.status}, came out {got.outcome}{why}"
     else:
         yield from _of_answer(expect, told.answer)

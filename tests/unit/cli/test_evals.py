@@ -16,6 +16,7 @@ from mesh.errors import UsageWrong
 from mesh.ops.eval_file import EvalCase, cases_in, is_part, read_cases
 from mesh.ops.evals import EvalAttempt, EvalRun, judged, keep_run, last_path, last_run, run_of
 from protocol.views.spending import Cost
+from protocol.wire.commands import Cancel
 from protocol.wire.config import Policy
 from tests.unit.protocol.worlds import Play, agents, complete, escalate, fact, hand_back, transfer, usage
 
@@ -295,6 +296,11 @@ def test_a_request_rests_with_a_person_with_its_client_or_refused() -> None:
     assert came(play).verdict == "unfinished"
     play.move(escalate())
     assert came(play, status="escalated").verdict == "right"
+    (wrong,) = came(play, status="asked").wrong
+    assert wrong == "expected asked, came out escalated"
+    play.control(Cancel, reason="too late")
+    (wrong,) = came(play).wrong
+    assert wrong == "expected completed, came out cancelled (by op1: too late)"
     refused = Play(policy=None)
     refused.submit()
     assert came(refused, status="refused", refused=["known_policy"]).verdict == "right"
