@@ -162,6 +162,10 @@ class RestoreFailed(MeshError, code="backup.restore_failed"):
     """A restore cannot begin or continue; the text tells why. What it wrote is of no use to any service."""
 
 
+class ArchiveUnusable(MeshError, code="archive.unusable"):
+    """An archive is damaged, of another mesh or log, or newer than this build; the text tells which."""
+
+
 # --- provisioning ---------------------------------------------------------------------------------
 
 

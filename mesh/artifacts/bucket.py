@@ -95,6 +95,11 @@ class Bucket:
                     self._store, key, chunks, chunk_size=part, max_concurrency=_AT_ONCE
                 )
 
+    async def replace(self, key: str, data: bytes) -> None:
+        """Store a small object, in place of an older one. Raises as `put`."""
+        with self._named("write"):
+            await self._obstore.put_async(self._store, key, data)
+
     async def _holds(self, key: str, size: int) -> bool:
         """Return True if an object of this name and size exists; False if that is unknown."""
         try:

@@ -128,11 +128,20 @@ class Folder:
         """Store an object whole. Raises ArtifactDenied, StoreUnusable, ArtifactDigestMismatch."""
         await asyncio.to_thread(self._put, key, content)
 
+    async def replace(self, key: str, data: bytes) -> None:
+        """Store a small object whole, in place of an older one. Raises ArtifactDenied, StoreUnusable."""
+        await asyncio.to_thread(self._write, key, iter((data,)))
+
     def _put(self, key: str, content: Content) -> None:
         with self._named("write"):
-            place, incoming = self.root / key, self.root / INCOMING
+            place = self.root / key
             if place.is_file() and place.stat().st_size == content.size:
                 return
+        self._write(key, content.chunks())
+
+    def _write(self, key: str, chunks: Iterator[bytes]) -> None:
+        with self._named("write"):
+            place, incoming = self.root / key, self.root / INCOMING
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.parent.mkdir(exist_ok=True)
             incoming.mkdir(exist_ok=True)
@@ -140,7 +149,7 @@ class Folder:
             own = incoming / secrets.token_hex(8)
         try:
             with self._named("write"), own.open("xb") as file:
-                for chunk in content.chunks():
+                for chunk in chunks:
                     file.write(chunk)
                 file.flush()
                 os.fsync(file.fileno())

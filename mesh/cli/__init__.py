@@ -64,7 +64,7 @@ COMMANDS = {
     ),
     "doubt": CommandPlace("doubt", "app", "Effects in doubt: list, show, settle."),
     "dead": CommandPlace("dead", "app", "Dead letters: list, show, resend."),
-    "log": CommandPlace("log", "app", "The log: tail, export, verify, anchors, trim-steps."),
+    "log": CommandPlace("log", "app", "The log: tail, export, archive, verify, anchors, trim-steps."),
     "memory": CommandPlace("memory", "app", "What conversations remember: list, show, forget."),
     "agent": CommandPlace("agent", "app", "Agents: run one, add one, see who is there, show a prompt."),
     "guard": CommandPlace("guard", "app", "The guard, which decides every proposal."),

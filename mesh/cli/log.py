@@ -1,4 +1,4 @@
-"""`mesh log …`: follow, export, verify and trim."""
+"""`mesh log …`: follow, export, archive, verify and trim."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ from protocol.wire.subjects import parse_evt
 if TYPE_CHECKING:
     from mesh.ops.anchors import AnchorCheck, Anchored
 
-app = click.Group(help="The log: tail, export, verify, anchors, trim-steps.")
+app = click.Group(help="The log: tail, export, archive, verify, anchors, trim-steps.")
 
 
 @app.command("tail")
@@ -190,6 +190,57 @@ def _private(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
+@app.command("archive")
+@click.option("--to", metavar="URL", required=True, help="file:///folder, s3://…, gs://… or az://….")
+@click.option(
+    "--older-than",
+    default="20d",
+    show_default=True,
+    metavar="SPAN",
+    help="How long ago a request must have ended.",
+)
+@framed
+async def archive(where: Where, *, to: str, older_than: str, as_json: bool) -> None:
+    """Add ended requests to an archive, before the log loses them by age. Nothing leaves the log.
+
+    Run it every day, with a span below `[log] max_age_days`: each run adds what is new. Requests are whole,
+    in files by the day of their end (zstd, JSON lines), with an index and digests. Open ones wait for their
+    end. A run that was killed is repeated with the same command.
+
+    `mesh request show`, `mesh why`, `mesh replay` and `mesh log verify` read a request from the archive as
+    URL/ID, and the last two also a day as URL/2026-11-28. It takes the extra `artifacts`, and a viewer's key.
+    """
+    seconds = seconds_in(older_than)
+    async with await where.connect("viewer", "operator") as bus:
+        made = await ops.archive.archive(
+            bus,
+            to,
+            older_than_s=seconds,
+            on_file=lambda file: note(f"{file.day}: {counted(file.requests, 'request')} in {file.name}"),
+        )
+    for request in made.left_out:
+        note(f"{request} is left out: the log no longer has all of its events, or they cannot be read")
+    if made.gone:
+        note(f"{counted(made.gone, 'event')} had left the log since the last run: archive more often")
+    until = when(made.index.until) if made.index.until else "never"
+    report(
+        {
+            "url": to,
+            "mesh": made.index.mesh,
+            "files": made.files,
+            "requests": made.requests,
+            "events": made.events,
+            "left_out": made.left_out,
+            "gone": made.gone,
+            "through": made.index.through,
+            "until": made.index.until,
+        },
+        f"{counted(made.requests, 'request')} added, {counted(made.events, 'event')}; {to} holds "
+        f"{made.index.requests}: all that ended until {until} (event {made.index.through})",
+        as_json=as_json,
+    )
+
+
 @app.command("verify")
 @source_argument_for("A request or a file; the whole log if left out.", required=False)
 @click.option("--anchors", type=A_PATH, help="A file of anchors (`mesh log anchors`); else those on the bus.")
@@ -329,9 +380,3 @@ async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: b
         f"{what} {went}; {left} bytes are in the journals",
         as_json=as_json,
     )
-
-
-# --- dead letters ---------------------------------------------------------------------------------
-
-
-# --- what conversations remember ---------------------------------------------------------------------

@@ -10,6 +10,7 @@ import getpass
 import inspect
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -60,6 +61,12 @@ class Prefix(str):
     __slots__ = ()
 
 
+class InArchive(str):
+    """A request or a day of an archive, which `framed` replaces by a file that has its events."""
+
+    __slots__ = ()
+
+
 def _whole_or_prefix(context: click.Context, argument: click.Parameter, typed: Any) -> Any:
     """Return one or several ids as typed, and the beginning of one as a `Prefix`. Raises UsageWrong."""
     if typed is None or isinstance(typed, tuple):
@@ -73,9 +80,11 @@ def id_or_prefix(typed: str) -> str:
 
 
 def _id_or_file(context: click.Context, argument: click.Parameter, typed: str | None) -> str | Path | None:
-    """Return a request's id, a `Prefix`, or any other text as the path of a file, for `file_at`."""
+    """Return an id, a `Prefix`, a URL as `InArchive`, or any other text as the path of a file."""
     if typed is None or is_request_id(typed):
         return typed
+    if "://" in typed:
+        return InArchive(typed)
     return Prefix(typed) if ops.log.is_prefix(typed) and not Path(typed).is_file() else Path(typed)
 
 
@@ -92,12 +101,14 @@ request_option = click.option("--request", required=True, callback=_whole_or_pre
 
 
 def source_argument_for(help: str, *, required: bool = True) -> Option:
-    """Return the argument that is a request's id or a file."""
+    """Return the argument that is a request's id, a file, or a request or a day of an archive."""
     metavar = "ID|FILE" if required else "[ID|FILE]"
     return click.argument("source", metavar=metavar, required=required, callback=_id_or_file, help=help)
 
 
-source_argument = source_argument_for("A request's id, its beginning, or a file of exported events.")
+source_argument = source_argument_for(
+    "A request's id, its beginning, a file of exported events, or one request of an archive: URL/ID."
+)
 
 
 def _output_option(*forms: str, help: str = "The output format.") -> Option:
@@ -194,7 +205,15 @@ def framed(command: Command) -> Command:
 
 
 def _work(command: Command, arguments: dict[str, Any]) -> Coroutine[Any, Any, None] | None:
-    """Return a command's coroutine, if it is one, with whole ids in place of prefixes."""
+    """Return a command's coroutine, if it is one, with whole ids in place of prefixes.
+
+    What it reads from an archive is a file until the command ends. Raises as `ops.archived.export`.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, InArchive):
+            made = tempfile.TemporaryDirectory(prefix="mesh-archive-")
+            folder = Path(click.get_current_context().with_resource(made))
+            arguments[name] = asyncio.run(ops.archived.export(value, folder))
     several = [value if isinstance(value, tuple) else (value,) for value in arguments.values()]
     if any(isinstance(each, Prefix) for value in several for each in value):
         return _with_whole_ids(command, arguments)

@@ -76,7 +76,10 @@ def with_code_options(command: Command) -> Command:
 
 
 @click.command()
-@source_argument_for("A request's id, its beginning, or a file of exported events; or --all.", required=False)
+@source_argument_for(
+    "A request's id, its beginning, a file of exported events, or of an archive URL/ID or URL/DAY; or --all.",
+    required=False,
+)
 @click.option("--all", "whole", is_flag=True, help="Every request of the log.")
 @where_option()
 @click.option(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mesh.ops import anchors as anchors
+    from mesh.ops import archive as archive
+    from mesh.ops import archived as archived
     from mesh.ops import backup as backup
     from mesh.ops import batch as batch
     from mesh.ops import bulk as bulk

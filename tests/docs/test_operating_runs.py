@@ -14,6 +14,7 @@ import pytest_asyncio
 from mesh.bus.reader import every
 from mesh.cli.exits import Exit
 from mesh.fleet.file import parse_fleet
+from mesh.ops.archive import archive
 from mesh.ops.dead_letters import STREAM
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
@@ -36,6 +37,7 @@ FLEET = parse_fleet(
     'name = "night"\nentry = "billing"\n[agents.billing]\n[agents.refunds]\n'
     "[clients.app]\n[operators.ops]\n[viewers.audit]\n" + TIERS
 )
+BUCKET = "s3://audit/shop"
 POSTED = "https://hooks.example.com/mesh"
 
 
@@ -197,6 +199,8 @@ async def test_a_command_of_the_page_does_what_it_is_given_for(
     if words[:2] == ["conf", "diff"]:
         kept = every(await night.stage.bus("admin"), "CONF", subjects.policy("default"))
         words = [*words[:2], *[str(each.seq) async for each in kept]]
+    if BUCKET in line:
+        words = await with_an_archive(night, words)
     who = next((name for name in ("app", "admin") if f"--as {name}" in line), "ops")
     wanted = next((status for found, status in FOUND.items() if re.search(found, line)), Exit.DONE)
     if "watch" in words and "human" in words:
@@ -209,6 +213,15 @@ async def test_a_command_of_the_page_does_what_it_is_given_for(
     else:
         done = await night.mesh(*words, who=who)
         assert done.status == wanted, done
+
+
+async def with_an_archive(night: Night, words: list[str]) -> list[str]:
+    """Return a command about an archive for one in a folder, which holds a request that ended today."""
+    url, request = (night.folder.path / "archive").as_uri(), await night.long()
+    made = await archive(await night.stage.bus("admin"), url, older_than_s=-3600)
+    day = made.index.files[-1].day
+    words = [re.sub(rf"^{BUCKET}/\d.*", f"{url}/{day}", word) for word in words]
+    return [word.replace(f"{BUCKET}/ID", f"{url}/{request}").replace(BUCKET, url) for word in words]
 
 
 async def test_what_a_request_waits_for_is_said_as_the_page_has_it(night: Night) -> None:
