@@ -227,7 +227,10 @@ class Client:
         if answer_type is not None:
             _remember(self._answer_types, chosen, answer_type)
         body = codec.encode_whole(submit)
-        _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
+        digest, told = codec.body_digest(body), self._rejections.get(chosen, [])
+        _remember(self._submitted, chosen, set()).add(digest)
+        # A quota has room again: what it rejected may be taken now.
+        told[:] = [each for each in told if (each[0], each[1].reason) != (digest, "over_quota")]
         with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, submit):
             if request is None:
                 _remember(self._silent, chosen, True)

@@ -13,7 +13,7 @@ from protocol.wire.config import Quota
 from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.moves import Complete
 from tests.guard.stage import FLEET, Stage, furnished_mesh, staged
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import PATIENCE_S, eventually, until
 
 MOST = 3
 
@@ -120,8 +120,12 @@ async def test_a_refused_submit_may_be_sent_again_as_it_is(tmp_path: Path) -> No
         await stage.buried("over_quota", request=again)
         await client.cancel(first)
         await stage.reaches(first, "request.cancelled")
+        await until(lambda: client.rejection(again) is not None)
         await client.submit("Where?", request=again)
         await stage.reaches(again, "request.opened")
+        assert client.rejection(again) is None
+        await client.cancel(again)
+        assert (await client.wait(again, timeout_s=PATIENCE_S)).status == "cancelled"
 
 
 async def test_what_was_decided_before_is_no_new_request(tmp_path: Path) -> None:
