@@ -1,21 +1,18 @@
 """`mesh doubt …`: effects that may or may not have happened."""
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mesh import ops
 from mesh.cli.arguments import read_json
+from mesh.cli.bulk import Many, Words, do_to_many, one_or_many
 from mesh.cli.human import show
-from mesh.cli.options import PEOPLE, Where, decided, framed, remark_unreadable, request_argument
+from mesh.cli.options import PEOPLE, Where, decided, framed, maybe_request_argument, remark_unreadable
 from mesh.cli.output import At, Id, listing
 from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import short
-
-if TYPE_CHECKING:
-    pass
-
 
 app = click.Group(help="Effects in doubt: list, show, settle.")
 
@@ -52,16 +49,20 @@ app.add_command(show)
 
 
 @app.command("settle")
-@request_argument
+@maybe_request_argument
 @click.option("--done", is_flag=True, help="It happened; do not repeat it.")
 @click.option("--not-done", is_flag=True, help="It did not happen; the agent does it now.")
 @click.option("--result", help="With --done: its result. JSON is read as JSON, other text as text.")
+@click.option("--action", metavar="TOOL", help="With --where: only effects of this tool.")
+@one_or_many("request")
 @framed
 async def settle(
     where: Where,
     *,
     request: str,
+    many: Many | None,
     done: bool,
+    action: str | None,
     not_done: bool,
     result: str | None,
     at_event: int | None,
@@ -73,6 +74,14 @@ async def settle(
         raise UsageWrong("one of --done and --not-done")
     if not_done and result is not None:
         raise UsageWrong("--result goes with --done: what was not done has none")
+    if many is not None:
+        if at_event is not None or result is not None:
+            raise UsageWrong("--event and --result go with an ID: --where is for every doubt of each request")
+        deed = ops.bulk.settling(by=by, done=done, action=action)
+        await do_to_many(where, Words("settle", "settled"), many, deed, as_json=as_json)
+        return
+    if action is not None:
+        raise UsageWrong("--action goes with --where")
     value: Any = result
     if result is not None:
         with contextlib.suppress(UsageWrong):

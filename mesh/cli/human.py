@@ -154,7 +154,7 @@ async def resolve(
     if many is not None:
         if at_event is not None:
             raise UsageWrong("--event goes with an ID: --where is for every escalation of each request")
-        deed = ops.bulk.Resolving({"by": by, **decision})
+        deed = ops.bulk.resolving({"by": by, **decision})
         await do_to_many(where, Words("resolve", "resolved"), many, deed, as_json=as_json)
         return
     async with await where.connect("operator") as bus:

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from mesh.bus.connection import Bus
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops.batch import Order, control_id, new_batch, rerun_id
-from mesh.ops.decisions import require_agent, resolve_order
+from mesh.ops.decisions import require_agent, resolve_order, settle_order
 from mesh.ops.index import RequestIndex
 from mesh.ops.log import read_each
-from mesh.ops.queue import waiting_in
+from mesh.ops.queue import Waiting, What, waiting_in
 from mesh.ops.requests import from_index
 from mesh.ops.rerun import rerun_of
 from mesh.ops.roster import mesh_freeze
@@ -186,24 +186,26 @@ def thawing(*, by: str, reason: str = "") -> Deed:
     return SameToEach(("frozen",), lambda id: Thaw(id=id, by=by, reason=reason))
 
 
-# --- escalations ----------------------------------------------------------------------------------
+# --- what waits for people ------------------------------------------------------------------------
 
 
-class Resolving(NamedTuple):
-    """The same decision of each escalation of each request.
+class Deciding(NamedTuple):
+    """The same decision of everything of one kind that waits in each request."""
 
-    Args:
-        decision: what `mesh.ops.decisions.resolve_order` takes besides the id and the turn.
-    """
-
-    decision: Mapping[str, Any]
+    what: What
+    order: Callable[[str, Waiting], Control]
+    """Returns the message with an id about what waits."""
+    to: str | None = None
+    """The agent that gets the work, if one is named."""
+    action: str | None = None
+    """Only of doubts about effects of this tool; None: of all."""
     statuses: tuple[str, ...] = ("human",)
 
     def passes_over(self, row: Listed, index: RequestIndex) -> str:
         return ""
 
     async def make(self, bus: Bus, batch: str, rows: Sequence[Listed]) -> list[Made]:
-        await require_agent(bus, self.decision.get("to"))
+        await require_agent(bus, self.to)
         happened = await read_each(bus, (row.request for row in rows))
         return [self._of(bus, batch, row.request, happened[row.request]) for row in rows]
 
@@ -212,10 +214,40 @@ class Resolving(NamedTuple):
             return Made(why="cannot be read")
         orders = list[Order]()
         for waiting in waiting_in(happened):
-            if waiting.what == "escalation":
-                order = resolve_order(control_id(batch, waiting.n), TurnId(waiting.turn), **self.decision)
+            if waiting.what == self.what and self.action in (None, waiting.action):
+                order = self.order(control_id(batch, waiting.n), waiting)
                 orders.append(_order(bus, request, order, codec.encode_whole(order)))
-        return Made(tuple(orders), "" if orders else "waits for something else than an escalation")
+        return Made(tuple(orders), "" if orders else f"waits for something else than {self._named()}")
+
+    def _named(self) -> str:
+        if self.what == "escalation":
+            return "an escalation"
+        return "a doubt" if self.action is None else f"a doubt about {short(self.action, 60)}"
+
+
+def resolving(decision: Mapping[str, Any]) -> Deed:
+    """Return what decides escalations.
+
+    Args:
+        decision: what `mesh.ops.decisions.resolve_order` takes besides the id and the turn.
+    """
+    to = decision.get("to")
+    return Deciding(
+        "escalation", lambda id, waiting: resolve_order(id, TurnId(waiting.turn), **decision), to=to
+    )
+
+
+def settling(*, by: str, done: bool, action: str | None = None) -> Deed:
+    """Return what settles effects in doubt: they happened, or they did not.
+
+    Args:
+        action: only effects of this tool; None: of all.
+    """
+    return Deciding(
+        "doubt",
+        lambda id, waiting: settle_order(id, TurnId(waiting.turn), waiting.round, by=by, done=done),
+        action=action,
+    )
 
 
 # --- reruns ---------------------------------------------------------------------------------------

@@ -102,16 +102,19 @@ async def settle(
     bus: Bus, request: str, *, by: str, done: bool, result: Any = None, n: int | None = None
 ) -> AnyEvent:
     """Settle an effect in doubt: it was done, with this result, or it was not. Raises as `assign`."""
-    outcome: Literal["done", "not_done"] = "done" if done else "not_done"
     return await _decide(
         bus,
         request,
         "doubt",
         n,
-        lambda turn: Settle(
-            id=order_id(), by=by, turn=turn.id, round=turn.round, outcome=outcome, result=result
-        ),
+        lambda turn: settle_order(order_id(), turn.id, turn.round, by=by, done=done, result=result),
     )
+
+
+def settle_order(id: str, turn: TurnId, round: int, *, by: str, done: bool, result: Any = None) -> Settle:
+    """Return the control message that settles an effect in doubt, with the arguments of `settle`."""
+    outcome: Literal["done", "not_done"] = "done" if done else "not_done"
+    return Settle(id=id, by=by, turn=turn, round=round, outcome=outcome, result=result)
 
 
 async def reply(

@@ -79,7 +79,7 @@ ACTIONS = {
         "resolve",
         "resolved",
         "every escalation of each is decided so",
-        lambda form, by: bulk.Resolving({"by": by, **decision_in(form)}),
+        lambda form, by: bulk.resolving({"by": by, **decision_in(form)}),
     ),
     "resend": ManyAction("put back", "decided", "messages that were not decided since", None, "letter"),
 }

@@ -77,8 +77,8 @@ class Night(Office):
     async def put_back(self) -> str:
         return await self.asked("app")
 
-    async def doubted(self) -> str:
-        request, work = await self.given("pay it back")
+    async def doubted(self, text: str = "pay it back") -> str:
+        request, work = await self.given(text)
         doubt = ReportInDoubt(turn=work.turn, round=0, effect=Doubt(step="0-3", action="pay", key="k7"))
         await (await self.stage.actor("billing")).say(request, doubt)
         await self.stage.reaches(request, "effect.doubted")

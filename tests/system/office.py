@@ -93,9 +93,9 @@ class Office:
         await self.stage.reaches(request, "turn.suspended")
         return request
 
-    async def doubted(self) -> str:
+    async def doubted(self, text: str = "hello") -> str:
         """Submit a request whose first agent has an effect in doubt."""
-        request, work = await self.begun()
+        request, work = await self.begun(text)
         intent = Record(
             kind="intent", name="pay", nonce="n", at=1, key="k7", arguments={"cents": 1299}, secret=("card",)
         )

@@ -95,6 +95,8 @@ async def test_a_command_takes_one_id_or_a_filter(desk: Desk) -> None:
         ("request", "thaw", request, "--batch", batch.new_batch()),
         ("request", "cancel", *desk.every, "--batch", "mine", "--yes"),
         ("human", "resolve", *desk.every, "--event", 1, "--yes"),
+        ("doubt", "settle", *desk.every, "--done", "--result", "7", "--yes"),
+        ("doubt", "settle", request, "--done", "--action", "pay"),
         ("dead", "resend", 1, "--code", "x"),
     ):
         refused = await desk.mesh(*options)
@@ -162,6 +164,27 @@ async def test_every_escalation_is_resolved_and_questions_are_passed_over(desk: 
             done.json["batch"],
         )
     assert type_of(await desk.last(asked)) == "turn.suspended"
+
+
+async def test_every_doubt_is_settled_and_escalations_are_passed_over(desk: Desk, stage: Stage) -> None:
+    found = [await desk.doubted(desk.word), await desk.doubted(desk.word)]
+    other = await desk.escalated(desk.word)
+    none = await desk.mesh(
+        "doubt", "settle", *desk.every, "--not-done", "--action", "ship", "--yes", "--json"
+    )
+    assert list(none.json["passed_over"].items()) == [
+        ("waits for something else than a doubt about ship", 3)
+    ], none
+    done = await desk.mesh(
+        "doubt", "settle", *desk.every, "--not-done", "--action", "pay", "--yes", "--by", "kim", "--json"
+    )
+    assert (done.status, list(done.json["passed_over"].values())) == (Exit.DONE, [1]), done
+    for request in found:
+        event = is_(await desk.last(request), events.EffectSettled)
+        past = event.work.past[0]
+        assert (past.settled, past.by) == ("not_done", "kim")
+        assert batch.batch_of(event) == done.json["batch"]
+    assert type_of(await desk.last(other)) == "escalation.raised"
 
 
 async def test_what_came_to_nothing_is_rerun_once(desk: Desk, stage: Stage) -> None:
