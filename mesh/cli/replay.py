@@ -157,7 +157,11 @@ async def replay(
             with tempfile.TemporaryDirectory(prefix="mesh-replay-") as kept:
                 others = [each.other for each in tried]
                 work = functools.partial(compared, others=others, folder=Path(kept), wanted=keep)
-                shares = await of_shares(file, work, jobs=jobs, on_progress=_progress())
+                try:
+                    shares = await of_shares(file, work, jobs=jobs, on_progress=_progress())
+                except OSError as full:
+                    why = f"{full.strerror or full}; what differs is kept in {kept} meanwhile, under TMPDIR"
+                    raise UsageWrong(f"cannot compare: {why}") from full
                 whatif.tell(tried, together(shares), as_json=as_json, html=html)
             return
         judge = functools.partial(_judged, wanted=keep)

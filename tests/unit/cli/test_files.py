@@ -1,5 +1,6 @@
 """Exported logs, read and judged without a bus."""
 
+import errno
 import json
 from base64 import b64encode
 from hashlib import sha256
@@ -201,6 +202,22 @@ def test_replay_says_which_verdicts_another_policy_would_have_changed(mesh: Mesh
     assert both.index("tight.toml:") < both.index("1 request") < both.index("wide.toml:")
     none = mesh("replay", STORY, "--policy", "tight.toml", "--where", "client=nobody")
     assert (none.exit_code, "0 requests" in none.output) == (Exit.DONE, True)
+
+
+def test_a_replay_without_room_for_what_it_finds_says_so(
+    mesh: Mesh, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mesh.cli.replay.compared", full)
+    (here / "tight.toml").write_text("max_depth = 1\n")
+    result = mesh("replay", STORY, "--policy", "tight.toml")
+    assert (result.exit_code, "No space left" in result.stderr, "TMPDIR" in result.stderr) == (
+        Exit.USAGE,
+        True,
+        True,
+    )
 
 
 def test_replay_says_what_another_fleet_would_have_changed(mesh: Mesh, here: Path) -> None:
