@@ -53,9 +53,13 @@ def urgent_at(turn: TurnState, end: int) -> int:
 
 
 def expires_at(state: RequestState) -> int | None:
-    """Return when (UTC µs) the request expires, as far as is known now; None before its first event."""
+    """Return when (UTC µs) the request expires, as far as is known now; None before its first event.
+
+    An escalation has people's time even if guards, which were away, raise it after the request's deadline: it
+    fell due before that.
+    """
     ends = (ends_at(state, turn) for turn in state.open.values() if turn.agent == HUMAN)
-    return min((end for end in (state.deadline, *ends) if end is not None), default=None)
+    return min((end for end in ends if end is not None), default=state.deadline)
 
 
 def latest_reply(state: RequestState, turn: TurnState, asked: str, now: int) -> int:

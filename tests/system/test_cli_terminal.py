@@ -61,7 +61,19 @@ async def test_every_table_fits_the_terminal_a_row_an_item(office: Office, stage
 async def test_elsewhere_a_table_is_whole(office: Office) -> None:
     request = await office.escalated()
     header, *rows = (await office.mesh("human", "ls")).out.splitlines()
-    columns = ["request", "since", "from", "what", "event", "tier", "person", "summary", "reason"]
+    columns = [
+        "request",
+        "since",
+        "due",
+        "urgent",
+        "from",
+        "what",
+        "event",
+        "tier",
+        "person",
+        "summary",
+        "reason",
+    ]
     assert header.split("\t") == columns
     [row] = [dict(zip(columns, row.split("\t"), strict=True)) for row in rows if row.startswith(request)]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", row["since"])

@@ -7,7 +7,7 @@ The file names the fault, as a broken guard's does.
 `no-fence`               a later round does not stop an earlier one
 `effect-without-intent`  an effect is tried before anything of it is journaled
 `new-key-each-round`     an effect has another key in each round
-`lost-remark`            what the code remarks is never journaled, and nobody hears of it
+`lost-arguments`         what an effect was asked to do is never journaled, and nobody hears of it
 `lost-result`            what came of an effect is never journaled, and nobody hears of it
 `stuck-step`             what the code remarks is never acknowledged
 """
@@ -15,6 +15,8 @@ The file names the fault, as a broken guard's does.
 import asyncio
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from mesh.agent import _executor, _runtime
 from mesh.agent._execution import Execution
@@ -65,8 +67,12 @@ def effect_without_intent() -> None:
     _losing("intent")
 
 
-def lost_remark() -> None:
-    _losing("remark")
+def lost_arguments() -> None:
+    async def write(journal: Journal, name: str, record: Record, nth: int) -> Any:
+        kept = record if record.kind != "intent" else msgspec.structs.replace(record, arguments=None)
+        return await sound(journal, name, kept, nth)
+
+    sound = replace(Journal, "write", write)
 
 
 def lost_result() -> None:
@@ -88,7 +94,7 @@ MODES: dict[str, Callable[[], None]] = {
     "no-fence": no_fence,
     "effect-without-intent": effect_without_intent,
     "new-key-each-round": new_key_each_round,
-    "lost-remark": lost_remark,
+    "lost-arguments": lost_arguments,
     "lost-result": lost_result,
     "stuck-step": stuck_step,
 }
