@@ -20,6 +20,7 @@ from mesh.client import Client
 from mesh.fleet.deployment import CA, CLIENT, TLS
 from mesh.fleet.file import load_fleet
 from mesh.fleet.setup import apply
+from tests.archives import unpack
 from tests.certificates import Authority
 from tests.deploy.test_keys import Place, service
 from tests.integration.test_tls import block
@@ -49,7 +50,7 @@ def add(place: Place, url: str, *more: str) -> click.testing.Result:
 
 def unpacked(place: Place, folder: Path) -> Path:
     with tarfile.open(place.out / "echo.tgz") as archive:
-        archive.extractall(folder, filter="data")
+        unpack(archive, folder)
     return folder / "echo"
 
 

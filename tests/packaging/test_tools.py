@@ -30,7 +30,7 @@ mkdir -p "$BROWSERS/chromium-1/chrome-linux" && cp "$WORKS" "$BROWSERS/chromium-
 SUITE = SAID + 'echo "browser ${CHROMIUM:-none}" >> "$SAID"\nexit 7\n'
 OFFERS = {"FAILS": "nothing", "DOWNLOADS": "no", "ATOMIC": "here"}
 USED = ("bash", "chmod", "cp", "dirname", "env", "id", "mkdir", "timeout")
-ALL = ["chromium", "nodejs", "npm", "systemd"]
+ALL = ["chromium", "nodejs", "npm", "systemd", "curl"]
 
 
 def program(path: Path, body: str) -> Path:
@@ -91,7 +91,7 @@ def test_what_is_missing_is_installed_before_the_first_test(machine: Path) -> No
 
 
 def test_where_everything_is_there_nothing_is_done_or_said(machine: Path) -> None:
-    for name in ("google-chrome", "node", "npm", "systemd-analyze"):
+    for name in ("google-chrome", "node", "npm", "systemd-analyze", "curl"):
         program(machine / name, WORKS)
     done, said = run(machine)
     assert said == ["playwright --version", "pytest -k cycle", f"browser {machine / 'google-chrome'}"]
@@ -137,7 +137,7 @@ def test_a_browser_is_downloaded_before_apt_is_asked_for_one(machine: Path) -> N
 
 
 def test_an_old_node_is_as_good_as_none(machine: Path) -> None:
-    for name in ("chromium", "npm", "systemd-analyze"):
+    for name in ("chromium", "npm", "systemd-analyze", "curl"):
         program(machine / name, WORKS)
     program(machine / "node", BROKEN)
     done, said = run(machine, FAILS="nodejs")
@@ -171,16 +171,16 @@ def test_without_root_it_takes_sudo_that_asks_nothing_or_says_what_to_install(
     done, said = run(machine)
     assert installed(said) == ([ALL] if may else [])
     (*_, last) = done.stderr.splitlines()
-    named = "not installed: chromium nodejs npm systemd (this is not root, and sudo would ask for a password)"
+    named = "not installed: chromium nodejs npm systemd curl (this is not root, and sudo would ask for a password)"
     assert (named in last) is not may
-    assert ("sudo apt-get install chromium nodejs npm systemd" in last) is not may
+    assert ("sudo apt-get install chromium nodejs npm systemd curl" in last) is not may
 
 
 def test_without_apt_it_says_what_to_install(machine: Path) -> None:
     (machine / "apt-get").unlink()
     done, _ = run(machine)
     (_, last) = done.stderr.splitlines()
-    assert "not installed: chromium nodejs npm systemd (there is no apt here)" in last
+    assert "not installed: chromium nodejs npm systemd curl (there is no apt here)" in last
 
 
 def test_the_test_target_runs_the_suite_with_its_tools() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesh.local.service import ServiceProcess
+from tests.archives import unpack
 from tests.servers import PATIENCE_S, ROOT, until
 from tests.warm import COLD
 
@@ -74,7 +75,7 @@ def built(folder: Path, commit: str = "") -> Version:
     if archive.returncode != 0:
         raise NotBuilt(f"the commit {commit} of {PINNED.name} is not in this clone: fetch its whole history")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as source:
-        source.extractall(folder / "source", filter="data")
+        unpack(source, folder / "source")
     _python(folder, "-m", "build", "--wheel", "--no-isolation", "--outdir", "wheel", "source")
     (wheel,) = (folder / "wheel").glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:  # of a wheel of pure Python that is all there is to install
