@@ -18,6 +18,7 @@ from mesh.agent.definition import Agent, agent
 from mesh.agent.errors import Permanent, Retry, ToolError, ToolRefused
 from mesh.agent.tools import NOT_DONE, tool
 from mesh.agent.turn import Turn
+from mesh.service.failpoints import VARIABLE
 from protocol.wire.commands import Usage
 from protocol.wire.handoff import Constraints
 from protocol.wire.moves import Move, Task
@@ -25,6 +26,8 @@ from tests.drill import ledger, stalls
 from tests.drill.evidence import Kind
 from tests.drill.stories import BRIEFLY_S
 from tests.drill.temptations import TEMPTATIONS
+
+_LOOK_S = 0.01
 
 
 class NotToday(ToolError):
@@ -97,6 +100,15 @@ async def post(request: str, call: str, slow: float) -> dict[str, Any]:
     return await _do("once", "post", request, call, slow)
 
 
+async def _until_unarmed(name: str) -> None:
+    """Wait until a process has died in a failpoint.
+
+    Where two things go on at once in one process, this keeps the turn from what the death would repeat.
+    """
+    while (Path(os.environ[VARIABLE]) / name).exists():  # noqa: ASYNC110 - another process takes it away
+        await asyncio.sleep(_LOOK_S)
+
+
 _PLANS = ("delegate", "gather", "call-off", "all-failed", "none-failed")
 TOOLS = {each.name: each for each in (look, deny, pay, ship, sign, seal, post)}
 MODEL = "stand-in"
@@ -126,6 +138,8 @@ class _Walk:
                 await self.turn.post({said[0]: self.turn.agent})
             elif name == "slow":
                 await asyncio.sleep(said[0])
+            elif name == "unarmed":
+                await _until_unarmed(said[0])
             elif name in _PLANS:
                 if (move := self._plan(name, said)) is not None:
                     return move

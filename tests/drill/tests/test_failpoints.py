@@ -53,6 +53,11 @@ OPEN_TREE = told(
     policy="tree",
 )
 SWARM = told(["delegate", [task("one", LOOK, ["board", "seen"], MODEL, intent="read")]], PAY, policy="swarm")
+CLAIMED = told(
+    ["delegate", [task("one", ["unarmed", "offer.claimed"], LOOK, MODEL, intent="read")]], PAY, policy="swarm"
+)
+"""In the lane a claim's answer and the turn that it leads to come at once. The process may be at the turn's
+first step when it dies of the claim; so the turn waits for that."""
 CASES: Mapping[str, tuple[Story, ...]] = {
     "turn.taken": (told(*ALL), TREE),
     "turn.fenced": (told(*EFFECTS, ["tempt", "itself"], MODEL),),
@@ -63,7 +68,7 @@ CASES: Mapping[str, tuple[Story, ...]] = {
     "turn.journaled": (told(*ALL), told(*EFFECTS, ["ask", "client"], MODEL), TREE),
     "turn.proposed": (told(*ALL), told(PAY, ["to", "back"], SHIP), TREE),
     "post.stored": (SWARM,),
-    "offer.claimed": (SWARM,),
+    "offer.claimed": (CLAIMED,),
     "lane.undecided": (told(*ALL), TREE),
     "guard.asked": (told(*ALL), TREE),
     "guard.answers": (told(PAY, ["to", "back"], SHIP), TREE),
