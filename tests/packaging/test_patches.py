@@ -14,9 +14,8 @@ HELD = {
     *("NEXT_PROBE_S", "PEERS", "POLL_S", "PROBE_S", "QUICK", "REFRESH_S", "SILENT_MOST_S"),
     *("UNKNOWN_S", "VERSION_AGAIN_S", "_APPLY", "_CLEANUP_S"),
     *("_PER_SUBJECT", "_PROPOSAL_S", "_TRACER_PROVIDER"),
-    "_KILL_REAP_TIMEOUT",  # the MCP SDK's, which takes it as no argument
 }
-"""Names of constants that a test sets in a module of the product, or of an SDK."""
+"""Names of constants that a test sets in a module of the product."""
 
 
 def patched() -> Iterator[str]:

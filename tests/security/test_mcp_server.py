@@ -45,7 +45,6 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> Transport:
         logging.getLogger("mcp.client.stdio").disabled = (
             which == "sdk"
         )  # a traceback for each line, otherwise
-        monkeypatch.setattr("mcp.client.stdio._KILL_REAP_TIMEOUT", PATIENCE_S)  # else it leaves its process
         monkeypatch.setattr(
             link_module, "streams", _sdk if which == "sdk" else partial(streams, bounds=BOUNDS)
         )
