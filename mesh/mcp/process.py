@@ -38,8 +38,6 @@ class Bounds(NamedTuple):
 _FLUSH_S = 0.5
 _GRACE_S = 2.0
 """How long the process may take to end once its input is closed, and again after SIGTERM (s)."""
-_REAP_S = 30.0
-"""How long a killed process may take: it ends once a busy machine gets to it (s)."""
 _POLL_S = 0.01
 
 
@@ -120,7 +118,7 @@ async def _end(name: str, process: Process, reading: asyncio.Task[None], writing
         await _stop(name, process)
     except asyncio.CancelledError:  # the loop itself is ending
         _signal(process, signal.SIGKILL)
-        await _ended(process, _REAP_S)
+        await _ended(process)
         raise
     finally:
         for task in (reading, writing):
@@ -219,12 +217,11 @@ async def _stop(name: str, process: Process) -> None:
     """Close the server's input and wait until it has ended; end its whole process group if it does not."""
     assert process.stdin is not None
     process.stdin.close()
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGKILL, None):
         if await _ended(process):
             return
-        _signal(process, number)
-    if await _ended(process, _REAP_S):
-        return
+        if number is not None:
+            _signal(process, number)
     _log.warning("mcp_server_not_ended", server=name, pid=process.pid)
 
 
@@ -234,10 +231,10 @@ def _signal(process: Process, number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-async def _ended(process: Process, within_s: float = _GRACE_S) -> bool:
+async def _ended(process: Process) -> bool:
     """Return True once a process has ended; its children may keep its pipes open."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(_GRACE_S):
             while process.returncode is None:  # noqa: ASYNC110 - `wait` also waits for its pipes
                 await asyncio.sleep(_POLL_S)
     return process.returncode is not None

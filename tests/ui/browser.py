@@ -100,7 +100,7 @@ class Tab:
         """Leave what is shown: what the browser still loads for it, as its icon, ends with it."""
         if self.page.url != "about:blank":
             await self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
-            await self.page.goto("about:blank", wait_until="commit")  # there is nothing that would load
+            await self.page.goto("about:blank")
 
     async def check_accessible(self) -> None:
         """Assert that axe-core finds nothing serious in what is shown."""
