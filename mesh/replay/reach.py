@@ -201,7 +201,7 @@ def _often(*types: bytes) -> _Reach:
 
 def _depth(scan: _Scan, was: int, would: int) -> bool:
     if would > was:
-        return "depth" in scan.rules
+        return bool(scan.rules & {"depth", *_OR_FALLBACK})
     return scan.deepest + (b"move.refused" in scan.types) > would
 
 
@@ -212,7 +212,7 @@ def _asks(scan: _Scan, was: int, would: int) -> bool:
 
 
 def _size(scan: _Scan, was: int, would: int) -> bool:
-    return bool(scan.rules & {"size", "memory"}) if would > was else scan.size > would
+    return bool(scan.rules & {"size", "memory", *_OR_FALLBACK}) if would > was else scan.size > would
 
 
 def _deadline(scan: _Scan, was: float, would: float) -> bool:
@@ -229,6 +229,8 @@ def _budget(scan: _Scan, was: Any, would: Any) -> bool:
     return bool(usage.unpriced_calls) or any(most is not None and used > most for most, used in limits)
 
 
+_OR_FALLBACK = ("agent_available",)
+"""Of a transfer that meets an open breaker: a limit may be why it did not go to the fallback instead."""
 _PLANS = (b"turn.delegated", b"move.refused")
 _REACHES: Mapping[str, _Reach] = {
     "name": _never,
@@ -279,7 +281,7 @@ def _refused_by(event: AnyEvent, rule: Rule) -> bool:
 
 def _concerns_depth(event: AnyEvent, was: int, would: int) -> bool:
     if would > was:
-        return _refused_by(event, Rule.DEPTH)
+        return _refused_by(event, Rule.DEPTH) or _refused_by(event, Rule.AGENT_AVAILABLE)
     if isinstance(event, events.HandoffAdmitted):
         return event.work.depth > would
     return isinstance(event, events.MoveRefused)

@@ -15,9 +15,10 @@ from protocol.domain.recorded import Other
 from protocol.wire import codec, events
 from protocol.wire.commands import Resolve
 from protocol.wire.config import AgentEntry, Fleet, Policy
-from protocol.wire.handoff import Budget
+from protocol.wire.handoff import Budget, Rule
 from protocol.wire.ids import AgentName
 from protocol.wire.shadow import Judgement
+from tests.certain import is_
 from tests.unit.protocol.anything import GUARDRAILS, STORIES
 from tests.unit.protocol.test_any_story import Story
 from tests.unit.protocol.test_any_swarm import Story as SwarmStory
@@ -127,6 +128,23 @@ def test_the_same_policy_and_fleet_change_nothing() -> None:
     for other in (by(), in_fleet()):
         assert compare(play.bodies, other, scan=False).divergence is None
         assert compare(play.bodies, other).passed_over
+
+
+def test_a_transfer_that_was_too_deep_for_the_fallback_would_have_gone_there() -> None:
+    """The refusal says that the breaker was open, not that the depth kept the fallback from it."""
+    fleet = FLEET | {"b": agent("b", fallback="c"), "d": agent("d")}
+    play = Play(fleet=fleet, policy=Policy(max_depth=1), breakers={"b": "open"})
+    play.submit()
+    play.move(transfer("d"))
+    assert is_(play.move(transfer("b")), events.MoveRefused).refusal.rule == Rule.AGENT_AVAILABLE
+    for scan in (False, True):
+        found = compare(play.bodies, by(max_depth=3), scan=scan).divergence
+        assert found is not None
+        assert (found.was.rule, found.would.type, found.would.to) == (
+            "agent_available",
+            "handoff.admitted",
+            "c",
+        )
 
 
 def test_what_cannot_be_read_is_counted_with_its_reason() -> None:
