@@ -154,7 +154,7 @@ class _Walk:
     async def _call(self, name: str, call: str, slow: float) -> None:
         turn = self.turn
         if name == "post":
-            # Whoever settles a doubt has to know which call it is about: it is the step before.
+            # For the check that a remark is kept.
             await turn.remark(call)
         try:
             found = await turn.call(TOOLS[name], request=turn.request, call=call, slow=slow)

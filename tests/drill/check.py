@@ -58,6 +58,7 @@ CHECKS = (
     Check(world_checks.no_effect_twice, "no effect twice", "duplicated"),
     Check(world_checks.one_key_a_call, "a call has one key, whatever round it is made in", "duplicated"),
     Check(world_checks.intent_first, "no effect without its intent in the journal"),
+    Check(world_checks.remarked_first, "a remark is journaled before the code goes on"),
     Check(world_checks.done_as_said, "what was said to be done was done"),
     Check(world_checks.journaled_before_used, "a reply is journaled before it is used"),
     Check(world_checks.no_model_call_paid_twice, "no model call is paid twice", "duplicated"),

@@ -99,6 +99,21 @@ def intent_first(reading: Reading) -> Iterator[Breach]:
                 break
 
 
+def remarked_first(reading: Reading) -> Iterator[Breach]:
+    """What an agent remarks before it writes a letter is journaled before that."""
+    for (request, tool, call), deeds in reading.deeds.items():
+        if tool != "post" or not (request and call):
+            continue
+        said = [
+            placed.step.at
+            for placed in reading.steps_of.get(request, ())
+            if placed.step.kind == "remark" and placed.step.digest == digest_of(call)
+        ]
+        if not said or min(said) > deeds[0].at:
+            detail = f"{tool} {call} was done, and the remark before it is in no journal by then"
+            yield Breach(promise="remarked_first", request=request, detail=detail)
+
+
 def done_as_said(reading: Reading) -> Iterator[Breach]:
     """What the journal says was done was done: an effect with a result has its deed in the ledger."""
     keys = {deed.key for deed in reading.evidence.deeds if deed.key}

@@ -8,6 +8,7 @@ The file names the fault, as a broken guard's does.
 `effect-without-intent`  an effect is tried before anything of it is journaled
 `new-key-each-round`     an effect has another key in each round
 `lost-arguments`         what an effect was asked to do is never journaled, and nobody hears of it
+`lost-remark`            what the code remarks is never journaled, and nobody hears of it
 `lost-result`            what came of an effect is never journaled, and nobody hears of it
 `stuck-step`             what the code remarks is never acknowledged
 """
@@ -75,6 +76,10 @@ def lost_arguments() -> None:
     sound = replace(Journal, "write", write)
 
 
+def lost_remark() -> None:
+    _losing("remark")
+
+
 def lost_result() -> None:
     _losing("effect")
 
@@ -95,6 +100,7 @@ MODES: dict[str, Callable[[], None]] = {
     "effect-without-intent": effect_without_intent,
     "new-key-each-round": new_key_each_round,
     "lost-arguments": lost_arguments,
+    "lost-remark": lost_remark,
     "lost-result": lost_result,
     "stuck-step": stuck_step,
 }

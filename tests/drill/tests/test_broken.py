@@ -94,6 +94,7 @@ AGENTS = {
     "effect-without-intent": Scene((POST,), frozenset({"intent_first", "no_effect_twice"}), "effect.ran"),
     "new-key-each-round": Scene((PAY, REFUSED), frozenset({"one_key_a_call"})),
     "lost-arguments": Scene((POST,), frozenset({"people_can_act", "nothing_lost"}), "effect.ran"),
+    "lost-remark": Scene((POST,), frozenset({"remarked_first"})),
     "lost-result": Scene((PAY,), frozenset({"journaled_before_used"})),
     "stuck-step": Scene((POST,), frozenset({"nothing_lost"}), stops=True, last=events.RequestOpened),
 }

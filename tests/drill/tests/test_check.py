@@ -354,8 +354,12 @@ WRONG: dict[str, dict[str, Make]] = {
     },
     "intent_first": {
         "none": lambda: without_step(clean(), "a", "0-1"),
-        "none, without a key": lambda: without_step(without_step(clean(), "a", "1-0"), "a", "2-0"),
+        "none, without a key": lambda: without_step(without_step(clean(), "a", "1-1"), "a", "2-0"),
         "afterwards": lambda: with_step(clean(), "a", "0-1", "0-1", at=last_us(clean())),
+    },
+    "remarked_first": {
+        "not": lambda: without_step(clean(), "a", "1-0"),
+        "afterwards": lambda: with_step(clean(), "a", "1-0", "1-0", at=last_us(clean())),
     },
     "done_as_said": {
         "keyed": lambda: without_deeds(with_deed(clean(), "c4", call="c9", key="k9"), "c4"),
