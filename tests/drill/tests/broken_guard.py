@@ -179,12 +179,16 @@ def reading_time() -> None:
     async def nothing(*_: Any) -> bool:
         return False
 
+    def no_other(*_: Any) -> bool:  # a message that is delivered twice would wait for itself
+        return False
+
     def command(sent: Sent, what: Any, cause: Any, digest: str = "") -> Command:
         found: Command = sound(sent, what, cause, digest)
         return msgspec.structs.replace(found, stored=0)
 
     sound = replace(Sent, "command", command)
     replace(processor, "unheard", nothing)
+    replace(RequestProcessor, "_waits", no_other)
 
 
 MODES: dict[str, Callable[[], None]] = {
