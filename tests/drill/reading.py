@@ -35,6 +35,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str = ""
     at: int = 0
     key: str = ""
+    value: Any = None
     error: Any = None
 
 

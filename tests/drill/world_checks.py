@@ -107,7 +107,7 @@ def remarked_first(reading: Reading) -> Iterator[Breach]:
         said = [
             placed.step.at
             for placed in reading.steps_of.get(request, ())
-            if placed.step.kind == "remark" and placed.step.digest == digest_of(call)
+            if placed.step.kind == "remark" and placed.step.value == call
         ]
         if not said or min(said) > deeds[0].at:
             detail = f"{tool} {call} was done, and the remark before it is in no journal by then"

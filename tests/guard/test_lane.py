@@ -47,6 +47,18 @@ async def guarded(stage: Stage, identity: str = "g1") -> Guard:
     return guard
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a guard's answer as long as for anything else: a busy machine may keep it for seconds."""
+    monkeypatch.setattr(asking, "ASK_S", PATIENCE_S)
+
+
+def may_ask(client: Client) -> Lane:
+    """Let a client ask at once, whatever it met, and forget how soon answers came so far."""
+    client._lane._closed_until, client._lane._usual_s = 0.0, None
+    return client._lane
+
+
 async def ask(actor: Actor, request: str, move: Transfer | Complete | Delegate) -> bool:
     """Ask for a move in the round that an actor has; return True if it was decided."""
     work = await actor.work(request)
@@ -361,6 +373,7 @@ async def test_a_late_answer_is_dropped(stage: Stage, monkeypatch: pytest.Monkey
 # --- places ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient")
 async def test_beyond_its_places_a_sender_finds_nobody_and_others_do(stage: Stage) -> None:
     guard = await guarded(stage)
     client, other, held = await stage.client(), await stage.client("c2"), asyncio.Event()
@@ -381,34 +394,36 @@ async def test_beyond_its_places_a_sender_finds_nobody_and_others_do(stage: Stag
     assert await client._lane.is_decided(_of_one_partition(client.new_id, 1)[0], HELLO)  # free again
 
 
+@pytest.mark.usefixtures("patient")
 async def test_who_has_older_messages_in_its_queue_has_no_more_places_until_they_are_taken(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard = await guarded(stage)
     bus, client, other = await stage.bus("c1"), await stage.client(), await stage.client("c2")
-    process, held = guard._processor.process, asyncio.Event()
+    process, allowed = guard._processor.process, asyncio.Semaphore(0)
 
     async def hold(command: Command) -> Outcome:
-        await held.wait()
+        await allowed.acquire()
         return await process(command)
 
     async def at_once(asked: Incoming) -> bool:
         return True
 
     async def is_decided(asking: Client) -> bool:
-        asking._lane._closed_until = 0.0
-        return await asking._lane.is_decided(_of_one_partition(asking.new_id, 1)[0], HELLO)
+        return await may_ask(asking).is_decided(_of_one_partition(asking.new_id, 1)[0], HELLO)
 
     monkeypatch.setattr(guard._processor, "process", hold)
     monkeypatch.setattr(guard._lane, "_decide", at_once)
-    # Many: the last one that is taken says how many wait, and they are being stored meanwhile.
     stored = _of_one_partition(client.new_id, 4 * MOST)
     await asyncio.gather(*(bus.publish_durable(subjects.prop("c1", each), HELLO) for each in stored))
+    # A message that is taken says how many wait behind it: one more is taken now that all are stored.
+    allowed.release()
     await until(lambda: guard._queues.waits("c1", 0))
     assert [await is_decided(client) for _ in range(PLACES + 1)] == [True] * PLACES + [False]
     assert all([await is_decided(other) for _ in range(2 * PLACES)])
     assert not await is_decided(client)
-    held.set()
+    for _ in stored:
+        allowed.release()
     await stage.drained()
     assert not guard._queues.waits("c1", 0)
     while not await is_decided(client):  # noqa: ASYNC110 - it offers places again by itself
@@ -433,6 +448,7 @@ def _held(guard: Guard, held: asyncio.Event) -> Callable[[Incoming], Awaitable[b
     return hold
 
 
+@pytest.mark.usefixtures("patient")
 async def test_the_lane_is_open_again_after_its_connection_broke(own_stage: Stage) -> None:
     stage = own_stage
     guard = await guarded(stage)
@@ -444,18 +460,16 @@ async def test_the_lane_is_open_again_after_its_connection_broke(own_stage: Stag
     await until(lambda: guard._lane.open)
     assert guard._lane._bus is not None
     await guard._lane._bus.flush()
-    client._lane._closed_until = 0.0
-    assert await client._lane.is_decided(client.new_id(), HELLO)
+    assert await may_ask(client).is_decided(client.new_id(), HELLO)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_two_guards_share_the_lane(stage: Stage) -> None:
     guards = [await guarded(stage, "g1"), await guarded(stage, "g2")]
     client = await stage.client()
     for _ in range(40):
-        client._lane._closed_until = 0.0
-        assert await client._lane.is_decided(client.new_id(), HELLO)
+        assert await may_ask(client).is_decided(client.new_id(), HELLO)
     assert sum(guard.decided for guard in guards) == 40
     await stage.dismiss(guards[0])
     for _ in range(4):
-        client._lane._closed_until = 0.0
-        assert await client._lane.is_decided(client.new_id(), HELLO)
+        assert await may_ask(client).is_decided(client.new_id(), HELLO)

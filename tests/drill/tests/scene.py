@@ -54,6 +54,7 @@ class Scene:
             nonce=f"{turn.agent}-1-{self.delivery}",
             at=self.play.now,
             key=key,
+            value=call if kind == "remark" else None,
         )
         where = StepName(turn.agent, REQUEST, turn.work.journal_id, name)
         self.steps[where] = msgspec.json.encode(record)
