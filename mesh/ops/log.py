@@ -5,6 +5,7 @@ consumer, so any number of people can read at once under one name. The stored by
 """
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -17,12 +18,15 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog, check_form
 from mesh.bus.provision import stored_journals
-from mesh.bus.reader import batch, bounds, every, first_since
+from mesh.bus.reader import batch, bounds, every, first_since, stream_info
 from mesh.errors import (
+    ApiCode,
+    ApiError,
     Denied,
     Impossible,
     LogUnreadable,
     Malformed,
+    NoResponders,
     NotFound,
     OldForm,
     OutcomeUnknown,
@@ -169,16 +173,27 @@ async def first_after(bus: Bus, at_s: float) -> int:
 async def patiently(bus: Bus, attempt: Callable[[], Awaitable[T]]) -> T:
     """Return the result of a read, retried while a busy bus does not answer.
 
-    Raises BusError, at once if the bus is away.
+    Raises BusError, at once if the bus is away, and NotFound at once if it was never set up.
     """
-    until = time.monotonic() + _PATIENCE_S
+    until, looked = time.monotonic() + _PATIENCE_S, False
     while True:
         try:
-            return await attempt()
+            try:
+                return await attempt()
+            except NoResponders:  # for a moment, while the log has no leader; for ever, if there is none
+                if not looked:
+                    looked = True
+                    with contextlib.suppress(Denied):
+                        await stream_info(bus, "LOG")
+                raise
         except OutcomeUnknown:
             if not bus.connected or time.monotonic() >= until:
                 raise
             await asyncio.sleep(_PAUSE_S)
+        except ApiError as error:
+            if error.err_code != ApiCode.STREAM_NOT_FOUND:
+                raise
+            raise NotFound("this bus has no mesh; run `mesh setup`") from None
 
 
 async def request_bodies(bus: Bus, request: str) -> list[bytes]:

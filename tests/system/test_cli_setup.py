@@ -64,3 +64,18 @@ async def test_an_agent_that_holds_nothing_leaves_without_a_question(
     done = await own_office.process("setup", who="admin")
     assert done.status == Exit.DONE, done
     assert "leaves the fleet" not in done.err
+
+
+async def test_a_bus_that_was_never_set_up_is_said_to_have_no_mesh(
+    own_office: Office, own_stage: Stage, tmp_path: Path
+) -> None:
+    """Nobody answers there, as where the log has no leader for a moment: only that is worth waiting for."""
+    admin = await own_stage.bus("admin")
+    await admin.api("STREAM.DELETE.LOG")
+    for command in (("human", "ls"), ("request", "show", "app_01M8HA163MM43X50TTZVEKRZRC")):
+        refused = await own_office.mesh(*command)
+        assert refused.status == Exit.FAILED, refused
+        assert "this bus has no mesh; run `mesh setup`" in refused.err, refused
+    fleet_file(tmp_path)
+    assert (await own_office.mesh("setup", who="admin")).status == Exit.DONE
+    assert (await own_office.mesh("human", "ls")).status == Exit.DONE
