@@ -136,6 +136,8 @@ def _move(turn: TurnState, before: int, after: int) -> None:
         replace(frame, constraints=_until(frame.constraints, before, after)) for frame in turn.segment.path
     )
     turn.segment = Segment(tuple(path), turn.segment.depth, turn.segment.edges)
+    if turn.state in ("suspended", "delegated") and turn.due_at == before:
+        turn.due_at = after
     turn.given = None if turn.given is None else _given(turn.given, before, after)
 
 

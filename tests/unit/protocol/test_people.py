@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from protocol.domain import people
+from protocol.domain.request_state import questions_to
 from protocol.wire.commands import Doubt, Freeze, ReplyToAsk, ReportInDoubt, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import (
@@ -17,6 +18,7 @@ from protocol.wire.events import (
     TurnSuspended,
 )
 from protocol.wire.handoff import Constraints
+from protocol.wire.ids import AgentName
 from tests.certain import is_, known
 from tests.unit.protocol.trees import delegate, deliver, kinds, results, say, task, tree, worker
 from tests.unit.protocol.worlds import DAY, START, Play, ask, complete, escalate, played, seconds, transfer
@@ -234,6 +236,23 @@ def test_a_task_that_works_meanwhile_may_ask_for_time_of_its_own() -> None:
     say(play, "one", deliver())
     say(play, "", delegate(task("three", "d", constraints=limits), within_s=120.0))
     assert worker(play, "three").frame.constraints.deadline == play.now + seconds(60)
+
+
+def test_a_question_to_the_client_from_before_the_wait_has_what_was_left() -> None:
+    play = with_a_person(ask("c1"), task("two", "c"))
+    say(play, "two", ask("human"))
+    assert play.wait(DAY) == []
+    play.control(ReplyToAsk, turn=worker(play, "two").id, round=0, value="red")
+    (question,) = questions_to(play.ledger, AgentName("c1"))
+    assert question.expires_at == play.ledger.deadline == play.now + seconds(HOUR / 2)
+    assert play.wait(HOUR / 2 - 1) == []
+    assert worker(play, "one").state == "suspended"
+
+
+def test_a_question_that_expires_by_itself_does_so_while_people_have_another() -> None:
+    play = with_a_person(ask("c1", expires_s=60.0), task("two", "c"))
+    say(play, "two", ask("human"))
+    assert kinds(play.wait(60)) == ["TurnResumed"]
 
 
 def test_a_limit_beyond_the_requests_deadline_moves_along_and_holds_as_it_was_set() -> None:
