@@ -272,13 +272,20 @@ def _admin(where: Where, out: Path | None) -> Access:
 @click.command()
 @click.option("--monitor", help="URLs of the servers' monitoring: http://…:8222,…")
 @click.option("--file", type=A_PATH, help="The fleet file to compare with; else ./mesh.toml.")
+@click.option(
+    "--out",
+    type=A_PATH,
+    default=Path(".mesh"),
+    show_default=True,
+    help="Where `mesh setup --out` keeps accounts.conf, which each server should have read.",
+)
 @framed
-async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_json: bool) -> None:
+async def doctor(where: Where, *, monitor: str | None, file: Path | None, out: Path, as_json: bool) -> None:
     """Check a mesh and report what is wrong with it; exit status 1 if anything is.
 
-    It checks connection, server, streams, documents, durability, limits, guards, agents, rules, people,
-    dead letters, prices, artifacts and clocks. Work that waits for people is reported; an effect in doubt
-    is a finding.
+    It checks connection, server, streams, documents, durability, keys, limits, archive, guards, agents,
+    rules, people, dead letters, prices, artifacts and clocks. Work that waits for people is reported; an
+    effect in doubt is a finding.
 
     The admin's key compares streams and consumers with those of `mesh setup`; an operator's or a viewer's
     key checks that they are there. Only the server's monitoring shows the durability.
@@ -296,7 +303,8 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
         unread = [ops.health.Finding(check="fleet file", state="found", text=str(broken))]
     if fleet is not None:
         fleet = _as_run_at(access.url, fleet)
-    findings = [*unread, *await ops.health.examine(access, fleet, monitor)]
+    keys = ops.checks.key_file(out / ACCOUNTS)
+    findings = [*unread, *await ops.health.examine(access, fleet, monitor, keys)]
     if as_json:
         emit(findings)
     else:

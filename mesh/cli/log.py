@@ -36,6 +36,7 @@ from mesh.cli.output import (
 from mesh.errors import NotFound, UsageWrong
 from mesh.replay.export import load
 from mesh.service.printable import counted, when
+from mesh.settings import FILE_NAME
 from protocol.wire.subjects import parse_evt
 
 if TYPE_CHECKING:
@@ -191,7 +192,11 @@ def _private(path: Path) -> BinaryIO:
 
 
 @app.command("archive")
-@click.option("--to", metavar="URL", required=True, help="file:///folder, s3://…, gs://… or az://….")
+@click.option(
+    "--to",
+    metavar="URL",
+    help="file:///folder, s3://…, gs://… or az://…; else `[log] archive` in ./mesh.toml.",
+)
 @click.option(
     "--older-than",
     default="20d",
@@ -200,7 +205,7 @@ def _private(path: Path) -> BinaryIO:
     help="How long ago a request must have ended.",
 )
 @framed
-async def archive(where: Where, *, to: str, older_than: str, as_json: bool) -> None:
+async def archive(where: Where, *, to: str | None, older_than: str, as_json: bool) -> None:
     """Add ended requests to an archive, before the log loses them by age. Nothing leaves the log.
 
     Run it every day, with a span below `[log] max_age_days`: each run adds what is new. Requests are whole,
@@ -210,7 +215,7 @@ async def archive(where: Where, *, to: str, older_than: str, as_json: bool) -> N
     `mesh request show`, `mesh why`, `mesh replay` and `mesh log verify` read a request from the archive as
     URL/ID, and the last two also a day as URL/2026-11-28. It takes the extra `artifacts`, and a viewer's key.
     """
-    seconds = seconds_in(older_than)
+    seconds, to = seconds_in(older_than), to or _named_archive()
     async with await where.connect("viewer", "operator") as bus:
         made = await ops.archive.archive(
             bus,
@@ -239,6 +244,17 @@ async def archive(where: Where, *, to: str, older_than: str, as_json: bool) -> N
         f"{made.index.requests}: all that ended until {until} (event {made.index.through})",
         as_json=as_json,
     )
+
+
+def _named_archive() -> str:
+    """Return the archive that the fleet file here names. Raises UsageWrong, FleetFileError."""
+    from mesh.fleet.file import load_fleet
+
+    here = Path(FILE_NAME)
+    named = load_fleet(here).log.archive if here.is_file() else ""
+    if not named:
+        raise UsageWrong("which archive? Write --to URL, or `archive` under [log] in ./mesh.toml")
+    return named
 
 
 @app.command("verify")

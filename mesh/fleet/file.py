@@ -228,6 +228,13 @@ def _store(said: str) -> str:
     return said
 
 
+def _archive(said: str) -> str:
+    if said and not said.startswith("file:///") and ("://" not in said or said.startswith("file:")):
+        kinds = ", ".join(f"{scheme}://…" for scheme in VARIABLES)
+        raise PydanticCustomError("archive", f"an archive is file:///folder, or a bucket at {kinds}")
+    return said if said.startswith("file:") else _store(said)
+
+
 class ArtifactsSection(Strict):
     """Where artifacts are kept."""
 
@@ -237,6 +244,8 @@ class ArtifactsSection(Strict):
 
 class LogSection(Strict):
     max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
+    archive: Annotated[str, AfterValidator(_archive)] = ""
+    """URL of the archive to which `mesh log archive` adds what has ended."""
     max_bytes: int = Field(default=-1, ge=-1, le=LARGEST_AMOUNT)
     replicas: int = Field(default=1, ge=1, le=5)
 

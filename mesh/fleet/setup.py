@@ -58,7 +58,9 @@ def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -
         write_public(directory / KEYS, name, key)
     old = {name: key for name, key in old_keys(directory / KEYS, keys).items() if key != public[name]}
     text = accounts_config(file.fleet, public, old=old, anonymous=anonymous)
-    (directory / ACCOUNTS).write_text(text)
+    accounts = directory / ACCOUNTS
+    if not accounts.exists() or accounts.read_text() != text:  # its age tells which server has not read it
+        accounts.write_text(text)
     return Prepared(directory, keys, text)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mesh.ops import bulk as bulk
     from mesh.ops import calls as calls
     from mesh.ops import chain_parts as chain_parts
+    from mesh.ops import checks as checks
     from mesh.ops import cloudevents as cloudevents
     from mesh.ops import conf as conf
     from mesh.ops import control as control

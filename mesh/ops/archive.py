@@ -35,17 +35,23 @@ from mesh.errors import (
     ArtifactMissing,
     LogUnreadable,
     Malformed,
+    MeshError,
     UsageWrong,
 )
+from mesh.ops.checks import Results
 from mesh.ops.log import EventHeader, header_of, patiently
 from mesh.ops.roster import fleet_of
+from mesh.service.printable import counted, when
 from protocol.wire import codec
 from protocol.wire.ids import is_request_id, submitted_ms
+from protocol.wire.prices import DAY_S
 from protocol.wire.subjects import evt_of
 
 FORM = 1
 """Version of the archive's format. A reader refuses a newer one."""
 INDEX = "archive.json"
+_SOON_US = 3 * DAY_S * 1_000_000
+"""How long before the log loses an event it should be in the archive (µs)."""
 _FILE_BYTES = 64 << 20
 """A day has another file once its last has this many bytes, before they are packed."""
 
@@ -288,6 +294,43 @@ async def archive(
         left_out=tuple(adding.left_out),
         gone=gone,
     )
+
+
+async def losses(bus: Bus, url: str) -> Results:
+    """Yield when the log loses events by age next, and whether they are archived by then. Raises BusError.
+
+    Args:
+        url: of the archive; empty if the fleet file names none.
+    """
+    first, last = await bounds(bus, LOG)
+    oldest = await get_seq(bus, LOG, first) if first <= last else None
+    if oldest is None:
+        return
+    now, kept_us = int(time.time() * 1e6), int((await fleet_of(bus)).log_max_age_s * 1e6)
+    left_s = max(0, oldest.at + kept_us - now) / 1e6
+    loss = (
+        f"next loss in {left_s / DAY_S:.0f} d" if left_s >= DAY_S else f"next loss in {left_s / 3600:.1f} h"
+    )
+    if not url:
+        yield "ok", f"{loss}, and no archive is named ([log] archive)"
+        return
+    try:
+        index = await ArchiveFiles(url).index()
+    except MeshError as wrong:
+        yield "unknown", f"{loss}; {url} cannot be read: {wrong} [{wrong.code}]"
+        return
+    through = 0 if index is None else index.through
+    until = (
+        f"archived until {when(index.until)}" if index is not None and index.until else "nothing is archived"
+    )
+    unseen = max(first, through + 1)
+    following = await get_seq(bus, LOG, unseen) if unseen <= last else None
+    if 0 < through < first - 1:
+        yield "found", f"{loss}, {until}: {counted(first - through - 1, 'event')} left the log since then"
+    elif following is not None and following.at + kept_us < now + _SOON_US:
+        yield "found", f"{loss}, {until}: mesh log archive, or it loses what is in no archive"
+    else:
+        yield "ok", f"{loss}, {until}"
 
 
 async def _check_same_log(bus: Bus, place: ArchiveFiles, index: ArchiveIndex, mesh: str) -> int:

@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -145,6 +146,39 @@ def _survives(replicas: int) -> str:
     if not spare:
         return "the loss of a disk is the loss of what is on it" if replicas == 1 else "no disk may be lost"
     return f"{'a disk' if spare == 1 else f'{spare} disks'} may be lost"
+
+
+class KeyFile(NamedTuple):
+    """The file with the members' keys, which each server includes."""
+
+    path: str
+    written_at: int
+    """UTC µs."""
+
+
+def key_file(path: Path) -> KeyFile | None:
+    """Return the file with the members' keys; None if it is not here."""
+    return KeyFile(str(path), path.stat().st_mtime_ns // 1000) if path.is_file() else None
+
+
+async def reloaded(seen: Sequence[Varz], keys: KeyFile | None) -> Results:
+    """Find servers that have not read the members' keys since these were written here.
+
+    Args:
+        seen: reports of the servers whose monitoring answered.
+    """
+    if keys is None:
+        return
+    if not seen:
+        yield (
+            "unknown",
+            f"name the monitoring of the servers (--monitor URL,URL) to see who has {keys.path}",
+        )
+    for server in seen:
+        read_at = microseconds(str(server["config_load_time"]))
+        if read_at < keys.written_at:
+            file = f"{keys.path} of {when(keys.written_at)}"
+            yield "found", f"{name_of(server)} has not read {file}, only what was there at {when(read_at)}"
 
 
 def name_of(varz: Varz) -> str:

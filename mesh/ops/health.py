@@ -30,7 +30,9 @@ from mesh.errors import (
 )
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
+from mesh.ops.archive import losses
 from mesh.ops.checks import (
+    KeyFile,
     Results,
     State,
     Varz,
@@ -40,6 +42,7 @@ from mesh.ops.checks import (
     durability,
     lane,
     name_of,
+    reloaded,
     some,
     varz_of,
     who_fills_it,
@@ -105,20 +108,29 @@ class Look(NamedTuple):
     """The servers whose monitoring answered."""
     file: FleetFile | None = None
     """To compare the server with; the admin's alone."""
+    archive: str = ""
+    """URL of the archive that the fleet file names."""
+    keys: KeyFile | None = None
+    """What each server should have read; None if it is elsewhere."""
 
 
-async def examine(access: Access, file: FleetFile | None, monitor: str | None) -> list[Finding]:
+async def examine(
+    access: Access, file: FleetFile | None, monitor: str | None, keys: KeyFile | None = None
+) -> list[Finding]:
     """Return the results of all checks, in order.
 
     Args:
         file: the fleet file to compare the server with, as the admin.
         monitor: the known URLs of the servers' monitoring, separated by commas.
+        keys: what each server should have read; None if it is elsewhere.
 
     Raises Unreachable, AuthenticationFailed, NoCredentials.
     """
     async with await access.connect() as bus:
         connected = Finding(check="connection", state="ok", text=f"{access.url} as {access.name}")
-        look = Look(bus, await varz_of(monitor), file if access.name == ADMIN else None)
+        compared = file if access.name == ADMIN else None
+        archive = "" if file is None else file.log.archive
+        look = Look(bus, await varz_of(monitor), compared, archive, keys)
         return [connected, *[finding for check in CHECKS for finding in await run(check, look)]]
 
 
@@ -452,8 +464,10 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "shadows": (lambda look: judging(look.bus), "no policy has one"),
     "schedules": (lambda look: ticking(look.bus), "there is none"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
+    "keys": (lambda look: reloaded(look.varz, look.keys), "no server lacks what was written here"),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
     "log": (_log_use, "nothing was written in the last day"),
+    "archive": (lambda look: losses(look.bus, look.archive), "the log is empty"),
     "guards": (_guards, "every queue is served"),
     "queues": (_queues, "every open turn has a message, or waits for something"),
     "lane": (lambda look: lane(look.bus), ""),

@@ -27,6 +27,7 @@ from mesh.fleet.file import load_fleet
 from mesh.fleet.keys import rotate
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 from mesh.local.server import EmbeddedServer
+from mesh.ops.checks import key_file, reloaded, varz_of
 from mesh.settings import Access
 from tests.certificates import Authority
 from tests.docs.pages import commands, read
@@ -111,6 +112,27 @@ def test_each_command_changes_nothing_the_second_time(place: Place) -> None:
         files = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
         assert "nothing to do" in place.mesh(command, "guard")
         assert {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()} == files
+
+
+async def test_doctor_names_the_server_that_has_not_read_the_keys_that_hold_now(place: Place) -> None:
+    async def found(server: EmbeddedServer) -> list[tuple[str, str]]:
+        seen = await varz_of(server.monitor_url)
+        return [each async for each in reloaded(seen, key_file(place.out / ACCOUNTS))]
+
+    async with place.served() as server:
+        assert await found(server) == []
+        prepare(load_fleet(place.file), place.out)  # nothing new
+        assert await found(server) == []
+        place.mesh("rotate", "echo")
+        [(state, text)] = await found(server)
+        assert state == "found"
+        assert f" has not read {place.out / ACCOUNTS} of 2" in text
+        await place.reload(server)
+        assert await found(server) == []
+    [(state, text)] = [each async for each in reloaded((), key_file(place.out / ACCOUNTS))]
+    assert (state, "--monitor" in text) == ("unknown", True)
+    assert key_file(place.out / "elsewhere") is None
+    assert [each async for each in reloaded((), None)] == []
 
 
 def test_a_rotation_that_was_cut_short_is_finished(place: Place) -> None:

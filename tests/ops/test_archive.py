@@ -1,6 +1,7 @@
 """An archive: what ended is read from it as from the log, each request once, and nothing that was altered."""
 
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from mesh.artifacts.store import INCOMING
 from mesh.bus.connection import Bus
 from mesh.cli.exits import Exit
 from mesh.errors import ArchiveUnusable, NotFound, StoreUnusable, UsageWrong
-from mesh.ops.archive import INDEX, Archived, ArchiveFiles, ArchiveIndex, archive
+from mesh.ops.archive import INDEX, Archived, ArchiveFiles, ArchiveIndex, archive, losses
 from mesh.ops.archived import export
 from mesh.replay.export import load
 from mesh.testing import EmbeddedBus
@@ -194,6 +195,60 @@ async def test_a_request_without_its_beginning_is_left_out_and_a_gap_is_counted(
     assert set(made.left_out) <= set(requests[2:])
     assert len(made.left_out) == 1
     assert made.requests == 2
+
+
+async def told(bus: Bus, url: str) -> list[tuple[str, str]]:
+    return [each async for each in losses(bus, url)]
+
+
+async def test_doctor_tells_when_the_log_loses_events_next_and_whether_they_are_archived_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, later_s, clock = (tmp_path / "archive").as_uri(), [0.0], time.time
+    monkeypatch.setattr("mesh.ops.archive.time", SimpleNamespace(time=lambda: clock() + later_s[0]))
+    async with furnished_mesh(tmp_path / "mesh") as mesh, mesh.connected_as("admin") as admin:
+        assert await told(admin, url) == []  # there is nothing to lose
+        await forgetful(admin)
+        await put_days(admin, range(3), each=2)
+        assert await told(admin, "") == [("ok", "next loss in 30 d, and no archive is named ([log] archive)")]
+        assert await told(admin, url) == [("ok", "next loss in 30 d, nothing is archived")]
+        later_s[0] = 28.0 * DAY_S
+        [(state, text)] = await told(admin, url)
+        assert (state, text) == (
+            "found",
+            "next loss in 2 d, nothing is archived: mesh log archive, or it loses what is in no archive",
+        )
+        later_s[0] = 29.5 * DAY_S
+        await archive(admin, url, older_than_s=time.time() + later_s[0] - NOW_S - 10 * DAY_S)
+        [(state, text)] = await told(admin, url)
+        assert state == "ok"
+        assert re.fullmatch(r"next loss in 1[12]\.\d h, archived until 2030-03-19.*", text), text
+        index = await ArchiveFiles(url).index()
+        assert index is not None
+        await put_days(admin, range(3, 5), each=2)
+        await admin.api("STREAM.PURGE.LOG", {"seq": index.through + 3})
+        [(state, text)] = await told(admin, url)
+        assert (state, text.rpartition(": ")[2]) == ("found", "2 events left the log since then")
+        (tmp_path / "archive" / INDEX).write_bytes(b"[]")
+        [(state, text)] = await told(admin, url)
+        assert (state, "archive.json is damaged" in text) == ("unknown", True)
+
+
+async def test_the_fleet_file_may_name_the_archive(stage: Stage, office: Office, tmp_path: Path) -> None:
+    nameless = await office.mesh("log", "archive")
+    assert nameless.status == Exit.USAGE
+    assert "`archive` under [log] in ./mesh.toml" in nameless.err
+    await ended(stage)
+    url = (tmp_path / "kept").as_uri()
+    (tmp_path / "mesh.toml").write_text(
+        f'name = "stage"\nentry = "a"\n[agents.a]\n[log]\narchive = "{url}"\n'
+    )
+    made = await office.mesh("log", "archive", "--older-than", "1h", "--json")
+    assert (made.status, made.json["url"]) == (Exit.DONE, url), made
+    found = (await office.mesh("doctor", "--json")).json
+    [text] = [each["text"] for each in found if each["check"] == "archive"]
+    assert text.startswith("next loss in 30 d, "), text
+    assert "no archive is named" not in text
 
 
 # --- damaged, half and foreign ----------------------------------------------------------------------

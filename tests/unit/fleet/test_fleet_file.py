@@ -127,6 +127,9 @@ def test_there_is_always_a_default_policy() -> None:
             ("[operators.ops]", f'[operators.ops]\nnkey = "{PUBLIC}"'), "nkey: another", id="a-key-twice"
         ),
         pytest.param(("max_age_days = 10", "max_age_days = 0"), "max_age_days", id="no-age"),
+        pytest.param(("max_age_days = 10", 'archive = "kept"'), "archive", id="an-archive-without-a-url"),
+        pytest.param(("max_age_days = 10", 'archive = "file://kept"'), "archive", id="an-archive-on-a-host"),
+        pytest.param(("max_age_days = 10", 'archive = "s3://u:p@kept"'), "archive", id="a-password"),
         pytest.param(("open_s = 7", "open_s = 0"), "breaker.open_s", id="a-breaker-that-never-opens"),
         pytest.param(
             ("failures = 20", "failure = 20"),
