@@ -27,7 +27,8 @@ from bench.place import AGENTS, CLIENT, FLEET, site
 from bench.stories import originals
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.fleet.file import AgentLimitsSection, AgentSection, FleetFile
+from mesh.fleet.file import FleetFile
+from mesh.fleet.members import AgentLimitsSection, AgentSection
 from mesh.guard.cache import Cache, CachedRequest
 from mesh.testing import InMemoryGuard
 from protocol.wire import codec

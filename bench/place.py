@@ -14,7 +14,8 @@ from bench.crew import Crew, Member
 from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
-from mesh.fleet.file import FleetFile, GuardSection, Submitter, parse_fleet
+from mesh.fleet.file import FleetFile, GuardSection, parse_fleet
+from mesh.fleet.members import Submitter
 from mesh.fleet.setup import KEYS, Prepared, apply, prepare
 from mesh.local.server import EmbeddedServer
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -22,17 +20,26 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mesh.artifacts.bucket import VARIABLES
-from mesh.bus.credentials import is_public_key
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
+from mesh.fleet.members import (
+    AgentLimitsSection,
+    AgentSection,
+    BreakerSection,
+    Labels,
+    Member,
+    QuotaSection,
+    Sender,
+    Submitter,
+)
 from mesh.fleet.near_miss import Strict, in_words, with_suggestion
 from mesh.fleet.schedules import ScheduleSection
 from mesh.settings import FILE_NAME, store_in
 from protocol.wire import config
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import HUMAN, AgentName, is_name
-from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, assumed_cache_prices
+from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, assumed_cache_prices
 from protocol.wire.schedule import Schedule
 
 LISTED = "listed"
@@ -79,107 +86,6 @@ class PriceSection(LongPriceSection):
     def whole(self) -> dict[str, Any]:
         """The complete price, as the fleet document has it."""
         return super().whole | ({} if self.long is None else {"long": self.long.whole})
-
-
-def _public_key(said: str) -> str:
-    if not is_public_key(said):
-        raise PydanticCustomError("nkey", "not a user's public key: it begins with U and has 56 characters")
-    return said
-
-
-PublicKey = Annotated[str, AfterValidator(_public_key)]
-
-
-class Member(Strict):
-    """A member with credentials."""
-
-    nkey: PublicKey | None = None
-    """Public key. If there is none, a key is created beside the fleet file."""
-    description: str = ""
-
-
-_LIMIT = {"messages": "messages", "mib": "bytes", "steps": "steps", "steps_mib": "step_bytes"}
-
-
-class LimitsSection(Strict):
-    """Numbers of mesh.bus.streams.Limits."""
-
-    messages: int | None = Field(default=None, ge=1, le=1 << 40)
-    mib: int | None = Field(default=None, ge=1, le=1 << 20)
-
-    def over(self, limits: Limits) -> Limits:
-        """Return `limits` with the numbers that this table sets."""
-        given = {
-            _LIMIT[name]: number * (MIB if name.endswith("mib") else 1)
-            for name, number in self.model_dump(exclude_none=True).items()
-        }
-        return limits._replace(**given)
-
-
-class AgentLimitsSection(LimitsSection):
-    """The same, plus limits of an agent's journals."""
-
-    steps: int | None = Field(default=None, ge=1, le=1 << 40)
-    steps_mib: int | None = Field(default=None, ge=1, le=1 << 20)
-
-
-class Sender(Member):
-    """A member whose messages guards decide."""
-
-    limits: LimitsSection = LimitsSection()
-    """Its own limits, where they differ from the general ones."""
-
-
-class QuotaSection(Strict):
-    """How much of the log a client may use; numbers of protocol.wire.config.Quota."""
-
-    open_requests: int | None = Field(default=None, ge=1, le=config.MOST_OPEN)
-    mib_per_hour: float | None = Field(default=None, gt=0, le=config.MOST_MIB)
-
-    def over(self, quota: config.Quota) -> config.Quota:
-        return msgspec.structs.replace(quota, **self.model_dump(exclude_none=True))
-
-
-class Submitter(Sender):
-    """A member that submits requests."""
-
-    quota: QuotaSection = QuotaSection()
-    """Its own quota, where it differs from the general one."""
-
-
-class BreakerSection(Strict):
-    """Rules that differ from the general ones; numbers of protocol.domain.breaker.BreakerRules."""
-
-    failures: int | None = Field(default=None, ge=0, le=MOST_TIMES)
-    window_s: float | None = Field(default=None, gt=0, le=DAY_S)
-    open_s: float | None = Field(default=None, gt=0, le=DAY_S)
-    trial_s: float | None = Field(default=None, gt=0, le=DAY_S)
-
-    def over(self, rules: config.BreakerRules) -> config.BreakerRules:
-        return msgspec.structs.replace(rules, **self.model_dump(exclude_none=True))
-
-
-def _listed(said: object) -> object:
-    if not isinstance(said, list):
-        raise PydanticCustomError("labels", 'say a list of labels, as in ["pii"]')
-    return said
-
-
-Labels = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-
-
-class AgentSection(Sender):
-    limits: AgentLimitsSection = AgentLimitsSection()
-    module: str | None = None
-    """`MODULE:NAME` of its code, used to start a whole fleet."""
-    clearance: Labels = ()
-    intents: tuple[str, ...] | None = None
-    actions: tuple[str, ...] | None = None
-    to: tuple[str, ...] | None = None
-    fallback: str | None = None
-    carries: Mapping[str, Mapping[str, Any] | str] = {}
-    """By target: the form of the facts that a transfer hands over, or the JSON file that has it."""
-    breaker: BreakerSection = BreakerSection()
 
 
 class ModelSection(Strict):

@@ -17,7 +17,8 @@ from pathlib import Path
 import mesh
 from mesh.agent.definition import load
 from mesh.errors import UsageWrong
-from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Submitter, load_fleet
+from mesh.fleet.file import FleetFile, HumanSection, load_fleet
+from mesh.fleet.members import AgentSection, Member, Submitter
 from mesh.model.choice import SCRIPTED, VARIABLE, mode
 from mesh.model.vendors import secrets
 from mesh.settings import FILE_NAME
