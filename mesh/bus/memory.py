@@ -19,7 +19,8 @@ from mesh.errors import LogUnreadable, SequenceConflict
 from protocol.domain.memory import MemoryEntry, left_by, speaker_in, supersedes
 from protocol.wire import codec, subjects
 from protocol.wire.errors import Malformed, UnknownEvent
-from protocol.wire.events import TYPES, VERSION, FactsWithheld, RequestCompleted, TurnSuspended, type_of
+from protocol.wire.event import VERSION
+from protocol.wire.events import TYPES, FactsWithheld, RequestCompleted, TurnSuspended, type_of
 from protocol.wire.ids import NOBODY
 from protocol.wire.records import MemoryFolded, MemoryForgotten, MemoryRecord, MemorySpeaker
 

@@ -13,7 +13,7 @@ from mesh.errors import BusError
 from protocol.wire import codec, events
 from protocol.wire.commands import Failure, Freeze, MoveProposed, Report, ReportFailure, Thaw, Usage
 from protocol.wire.errors import Malformed
-from protocol.wire.events import VERSION
+from protocol.wire.event import VERSION, Event
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import RequestId
 from protocol.wire.records import DeadLetter
@@ -148,7 +148,7 @@ async def trusts_only_its_consumer(harness: Harness) -> None:
         raise Wrong("it worked on what its consumer did not deliver: any member could give it work")
 
 
-def _round(do: str, answer: str, by: type[events.Event] | None = None, *, fact: Fact | None = None) -> Try:
+def _round(do: str, answer: str, by: type[Event] | None = None, *, fact: Fact | None = None) -> Try:
     """Return the try of a request that does `do`: an event `by` comes first, then the answer."""
 
     async def run(harness: Harness) -> None:

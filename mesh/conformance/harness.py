@@ -29,7 +29,8 @@ from mesh.local.server import ParentDeath
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Proposal
 from protocol.wire.config import AgentEntry, Fleet, Policy
-from protocol.wire.events import AnyEvent, Event, RequestCompleted, TurnFailed, type_of
+from protocol.wire.event import Event
+from protocol.wire.events import AnyEvent, RequestCompleted, TurnFailed, type_of
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, RequestId
 from protocol.wire.records import Ended

@@ -19,8 +19,9 @@ from protocol.domain.turns import NO_REPORT, TurnState
 from protocol.wire.codec import equal
 from protocol.wire.commands import ForkedFrom, Report, Usage
 from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.event import VERSION, Event
 from protocol.wire.event_parts import Assignment, Continued, Grounds, RoundOutcome, TaskResult, Withheld
-from protocol.wire.events import VERSION, Event, FactsWithheld, type_of
+from protocol.wire.events import FactsWithheld, type_of
 from protocol.wire.freeze import Span
 from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, due_cause, event_id

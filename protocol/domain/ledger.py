@@ -21,6 +21,7 @@ from protocol.domain.turns import TurnState, remembered
 from protocol.wire import codec, events
 from protocol.wire.commands import Report, id_of
 from protocol.wire.errors import BrokenLog
+from protocol.wire.event import Event
 from protocol.wire.event_parts import Candidate, RoundOutcome, TaskStatus
 from protocol.wire.events import AnyEvent
 from protocol.wire.freeze import Span
@@ -307,7 +308,7 @@ class Ledger(RequestState):
             turn.tasks[result.name].reported = True
 
 
-_APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
+_APPLY: dict[type[Event], Callable[[Ledger, Any], None]] = {
     events.RequestOpened: Ledger._on_opened,
     events.RequestRefused: Ledger._on_refused_submit,
     events.HandoffAdmitted: Ledger._on_admitted,

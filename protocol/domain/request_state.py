@@ -28,6 +28,7 @@ from protocol.domain.turns import (
 from protocol.wire import codec, events
 from protocol.wire.commands import FactsPost, ForkedFrom, Report, Usage
 from protocol.wire.config import Policy
+from protocol.wire.event import Event
 from protocol.wire.event_parts import Assignment, Grounds, Posted
 from protocol.wire.events import AnyEvent
 from protocol.wire.freeze import Span, merged, postponed
@@ -395,7 +396,7 @@ def work_of(event: AnyEvent) -> Assignment:
     return event.work
 
 
-_STATUS: dict[type[events.Event], Status] = {
+_STATUS: dict[type[Event], Status] = {
     events.RequestRefused: "refused",
     events.RequestCompleted: "completed",
     events.RequestFailed: "failed",

@@ -17,8 +17,9 @@ from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.domain.waits import Clock, Due, Probed, next_wait
 from protocol.wire import events
 from protocol.wire.commands import Command, Failure, id_of
+from protocol.wire.event import VERSION, Event
 from protocol.wire.event_parts import RoundOutcome
-from protocol.wire.events import VERSION, AnyEvent, RequestFailed, RequestOpened, type_of
+from protocol.wire.events import AnyEvent, RequestFailed, RequestOpened, type_of
 from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, TurnId, due_cause, event_id
 
@@ -134,7 +135,7 @@ def consequence(ledger: Ledger, found: Due) -> AnyEvent | Command:
     return _escalate(ledger, world, turn)
 
 
-def _draft(kind: type[events.Event], ledger: Ledger, world: World, turn: TurnState | None) -> Draft:
+def _draft(kind: type[Event], ledger: Ledger, world: World, turn: TurnState | None) -> Draft:
     """Return the draft of a consequence, whose cause is the event that put the turn into its state."""
     about, n = ("", 0) if turn is None else (turn.id, turn.since_n)
     return due_draft(kind, ledger, world, about, n)

@@ -15,7 +15,8 @@ import msgspec
 from protocol.wire import commands
 from protocol.wire.commands import Control, Proposal, Report, Submit, Usage
 from protocol.wire.errors import Malformed, OldForm, UnknownEvent
-from protocol.wire.events import TYPES, VERSION, AnyEvent, TaskOffered
+from protocol.wire.event import VERSION
+from protocol.wire.events import TYPES, AnyEvent, TaskOffered
 from protocol.wire.handoff import (
     DEEPEST,
     TEXT_FACT,

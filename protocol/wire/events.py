@@ -1,114 +1,15 @@
-"""The event catalogue: every fact that a request's log can hold, as one tagged union.
-
-An event is immutable and named in the past tense. Its envelope (`v` to `to`) is in the same object as its
-payload, so an exported line is complete by itself. The member named in `to` finds the event in its inbox and
-acts on it. Such an event holds everything that its reader needs (as `work`), and nothing that it may not see.
-
-New fields are added at the end, with a default. Any other change makes a new form, with its own number (`v`).
-Every form that a release has written stays readable.
-"""
+"""The event catalogue: every fact that a request's log can hold, as one tagged union."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-import msgspec
-
 from protocol.wire.commands import Doubt, Failure, ForkedFrom, Proposal, Report, Submit, Usage
 from protocol.wire.config import Policy
+from protocol.wire.event import ControlEvent, Event, RoundEvent
 from protocol.wire.event_parts import Assignment, Continued, Grounds, PlannedTask, TaskError
-from protocol.wire.freeze import Span
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
-from protocol.wire.ids import AgentName, Cause, ContinueWith, EventId, RequestId, TurnId
+from protocol.wire.ids import AgentName, ContinueWith, RequestId, TurnId
 from protocol.wire.moves import Ask, Join, Move
-
-VERSION: Final = 2
-"""Form of the events that this build writes, and the oldest form that it reads."""
-
-
-class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
-    """The envelope."""
-
-    v: Literal[2]
-    id: EventId
-    request: RequestId
-    n: int
-    """The event's number in its request, dense from 0."""
-    at: int
-    """UTC µs."""
-    cause: Cause
-    prev: str
-    """SHA-256 (hex) of the stored bytes of the previous event; 64 zeros in the first."""
-    salt: str
-    """Random, so that the next event's `prev` does not let anyone guess an event that they may not read."""
-    to: AgentName
-    """The member whose inbox it is in; `_` if it is in no inbox."""
-    trace: str = ""
-    """W3C `traceparent` of the span that decided it; empty if neither guard nor sender traced."""
-    stood: tuple[Span, ...] = ()
-    """Freezes of the whole mesh that no earlier event of the request has recorded."""
-
-    @property
-    def opens_turn(self) -> bool:
-        """Return True if it opens a turn, which then has the event's id."""
-        return self.work is not None and str(self.work.turn) == self.id
-
-    # Fields that many events have. An event without one returns None, an empty value, or round -1.
-
-    @property
-    def turn(self) -> TurnId:
-        return TurnId("")
-
-    @property
-    def round(self) -> int:
-        return -1
-
-    @property
-    def work(self) -> Assignment | None:
-        return None
-
-    @property
-    def refusal(self) -> Refusal | None:
-        return None
-
-    @property
-    def report(self) -> Report | None:
-        return None
-
-    @property
-    def grounds(self) -> Grounds | None:
-        return None
-
-    @property
-    def sender(self) -> AgentName | None:
-        return None
-
-    @property
-    def control(self) -> str:
-        return ""
-
-    @property
-    def added(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return ()
-
-
-class _RoundEvent(Event, frozen=True, kw_only=True):
-    """Base of the outcomes of a round."""
-
-    turn: TurnId
-    round: int
-
-
-class _ControlEvent(Event, frozen=True, kw_only=True):
-    """Base of events that a control message about the whole request leads to."""
-
-    by: str
-    sender: AgentName
-    control: str
-    reason: str = ""
 
 
 class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
@@ -149,7 +50,7 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
     policy: Policy | None = None
 
 
-class HandoffAdmitted(_RoundEvent, frozen=True, kw_only=True, tag="handoff.admitted"):
+class HandoffAdmitted(RoundEvent, frozen=True, kw_only=True, tag="handoff.admitted"):
     """The work moved on. Ends the giver's turn and opens the target's.
 
     `added` and `artifacts` name what the move added. The values are in `work` or in the `facts.withheld`
@@ -170,7 +71,7 @@ class HandoffAdmitted(_RoundEvent, frozen=True, kw_only=True, tag="handoff.admit
     """The agent that the move named, whose breaker was open: its fallback got the work."""
 
 
-class MoveRefused(_RoundEvent, frozen=True, kw_only=True, tag="move.refused"):
+class MoveRefused(RoundEvent, frozen=True, kw_only=True, tag="move.refused"):
     """A move was refused. Opens the holder's next round; `work` is None if no round was left."""
 
     move: Move
@@ -182,7 +83,7 @@ class MoveRefused(_RoundEvent, frozen=True, kw_only=True, tag="move.refused"):
     """As in the proposal: if set, `move` is a summary of the proposed move."""
 
 
-class MoveDeferred(_RoundEvent, frozen=True, kw_only=True, tag="move.deferred"):
+class MoveDeferred(RoundEvent, frozen=True, kw_only=True, tag="move.deferred"):
     """A proposal is kept whole, to be decided after a thaw, because its request is frozen."""
 
     proposal: Proposal
@@ -206,7 +107,7 @@ class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
     """The move that ended the request, unless it is `fail`."""
 
 
-class TurnFailed(_RoundEvent, frozen=True, kw_only=True, tag="turn.failed"):
+class TurnFailed(RoundEvent, frozen=True, kw_only=True, tag="turn.failed"):
     """A round of a turn failed: its agent reported it, or its time ran out."""
 
     error: Failure
@@ -225,7 +126,7 @@ class TurnRetried(Event, frozen=True, kw_only=True, tag="turn.retried"):
     work: Assignment
 
 
-class TurnSuspended(_RoundEvent, frozen=True, kw_only=True, tag="turn.suspended"):
+class TurnSuspended(RoundEvent, frozen=True, kw_only=True, tag="turn.suspended"):
     """A turn asked the client or people a question. It waits for the reply without holding a lease."""
 
     ask: Ask
@@ -248,7 +149,7 @@ class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
     """Joins: `target` is the lead's current entry in the fleet, which decides what it may see."""
 
 
-class EscalationRaised(_RoundEvent, frozen=True, kw_only=True, tag="escalation.raised"):
+class EscalationRaised(RoundEvent, frozen=True, kw_only=True, tag="escalation.raised"):
     """A person is asked to take over. Ends the holder's turn and opens the human's."""
 
     reason: str
@@ -289,7 +190,7 @@ class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resol
     """As in `handoff.admitted`."""
 
 
-class EffectDoubted(_RoundEvent, frozen=True, kw_only=True, tag="effect.doubted"):
+class EffectDoubted(RoundEvent, frozen=True, kw_only=True, tag="effect.doubted"):
     """An effect may or may not have happened. The turn waits until a person settles it."""
 
     effect: Doubt
@@ -308,18 +209,18 @@ class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
     control: str
 
 
-class RequestFrozen(_ControlEvent, frozen=True, kw_only=True, tag="request.frozen"):
+class RequestFrozen(ControlEvent, frozen=True, kw_only=True, tag="request.frozen"):
     """The request is frozen: moves are deferred until a thaw."""
 
     since: int | None = None
     """UTC µs at which the bus stored the order, and clocks stopped; None: they stopped at `at`."""
 
 
-class RequestThawed(_ControlEvent, frozen=True, kw_only=True, tag="request.thawed"):
+class RequestThawed(ControlEvent, frozen=True, kw_only=True, tag="request.thawed"):
     """The request is thawed: moves are decided again, a deferred one first."""
 
 
-class RequestCompleted(_RoundEvent, frozen=True, kw_only=True, tag="request.completed"):
+class RequestCompleted(RoundEvent, frozen=True, kw_only=True, tag="request.completed"):
     """The request has its answer. Ends every turn; no event follows."""
 
     answer: Any
@@ -339,7 +240,7 @@ class RequestCompleted(_RoundEvent, frozen=True, kw_only=True, tag="request.comp
     """Policies with `tell_client`: the request's holders in order, `human` for people. The newest 100."""
 
 
-class RequestFailed(_RoundEvent, frozen=True, kw_only=True, tag="request.failed"):
+class RequestFailed(RoundEvent, frozen=True, kw_only=True, tag="request.failed"):
     """The request was given up: by the move `fail`, or because there was no other way left."""
 
     code: str
@@ -370,7 +271,7 @@ class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
         return "people did not decide in time" if self.with_people else "the request's deadline passed"
 
 
-class RequestCancelled(_ControlEvent, frozen=True, kw_only=True, tag="request.cancelled"):
+class RequestCancelled(ControlEvent, frozen=True, kw_only=True, tag="request.cancelled"):
     """The client or an operator cancelled the request. Ends every turn; no event follows."""
 
     digest: str = ""
@@ -379,7 +280,7 @@ class RequestCancelled(_ControlEvent, frozen=True, kw_only=True, tag="request.ca
     """As in `request.completed`, like `usage`."""
 
 
-class TurnDelegated(_RoundEvent, frozen=True, kw_only=True, tag="turn.delegated"):
+class TurnDelegated(RoundEvent, frozen=True, kw_only=True, tag="turn.delegated"):
     """A lead's plan was admitted. Its turn waits for the join. In no inbox, since it holds the whole plan."""
 
     tasks: tuple[PlannedTask, ...]
@@ -425,7 +326,7 @@ class TaskOffered(Event, frozen=True, kw_only=True, tag="task.offered"):
         return str(self.offer.turn) != self.id
 
 
-class TaskDelivered(_RoundEvent, frozen=True, kw_only=True, tag="task.delivered"):
+class TaskDelivered(RoundEvent, frozen=True, kw_only=True, tag="task.delivered"):
     """A worker delivered its result, which is whole here. Ends its turn; `turn.resumed` tells the lead."""
 
     name: str
@@ -438,7 +339,7 @@ class TaskDelivered(_RoundEvent, frozen=True, kw_only=True, tag="task.delivered"
     grounds: Grounds
 
 
-class TaskFailed(_RoundEvent, frozen=True, kw_only=True, tag="task.failed"):
+class TaskFailed(RoundEvent, frozen=True, kw_only=True, tag="task.failed"):
     """A task failed. Its lead goes on."""
 
     name: str
@@ -458,7 +359,7 @@ class TaskCancelled(Event, frozen=True, kw_only=True, tag="task.cancelled"):
     grounds: Grounds | None = None
 
 
-class FactsPosted(_RoundEvent, frozen=True, kw_only=True, tag="facts.posted"):
+class FactsPosted(RoundEvent, frozen=True, kw_only=True, tag="facts.posted"):
     """A turn put facts on the board, and goes on."""
 
     post: int

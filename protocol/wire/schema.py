@@ -12,7 +12,8 @@ import msgspec
 from protocol.wire import subjects
 from protocol.wire.commands import Control, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, Policy
-from protocol.wire.events import VERSION, AnyEvent, Ended, EscalationRaised, TurnSuspended, type_of
+from protocol.wire.event import VERSION
+from protocol.wire.events import AnyEvent, Ended, EscalationRaised, TurnSuspended, type_of
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Handoff
 from protocol.wire.moves import Move

@@ -25,8 +25,9 @@ from protocol.wire import codec, handoff, ids, prices
 from protocol.wire.commands import Control, Doubt, Failure, MoveProposed, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.errors import Malformed
+from protocol.wire.event import Event
 from protocol.wire.event_parts import Assignment, Grounds, RoundOutcome
-from protocol.wire.events import AnyEvent, Event, type_of
+from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.moves import MOVES, Move

@@ -24,6 +24,7 @@ from protocol.domain.ledger import fold
 from protocol.wire import codec, events
 from protocol.wire.commands import ReplyToAsk, Settle, Usage
 from protocol.wire.config import Policy
+from protocol.wire.event import Event
 from protocol.wire.events import AnyEvent
 from protocol.wire.subjects import end, policy, step
 from tests.certain import is_, known
@@ -33,7 +34,7 @@ from tests.servers import FLEET, PATIENCE_S, eventually, until
 SCRIPT = Path(__file__).with_name("agent_process.py")
 LEASE_S = 3.0
 """Shorter than by default: these tests kill often. On a busy machine a shorter one ends while a turn runs."""
-E = TypeVar("E", bound=events.Event)
+E = TypeVar("E", bound=Event)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 

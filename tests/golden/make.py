@@ -11,7 +11,8 @@ from typing import Any
 
 from mesh.testing import InMemoryGuard
 from protocol.wire import codec
-from protocol.wire.events import VERSION, type_of
+from protocol.wire.event import VERSION
+from protocol.wire.events import type_of
 from tests.contract.scenarios import FLEET, POLICIES, SCENARIOS, Scenario
 from tests.contract.script import Script
 from tests.contract.swarm_scenarios import POLICIES as OF_SWARMS

@@ -14,8 +14,8 @@ from protocol.domain.ledger import Ledger, fold_bodies
 from protocol.wire import codec
 from protocol.wire.commands import Usage
 from protocol.wire.errors import Malformed, OldForm, ProtocolError, UnknownEvent
+from protocol.wire.event import VERSION
 from protocol.wire.events import (
-    VERSION,
     AnyEvent,
     EscalationRaised,
     EscalationResolved,

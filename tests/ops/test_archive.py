@@ -21,7 +21,7 @@ from mesh.ops.archived import export
 from mesh.replay.export import load
 from mesh.testing import EmbeddedBus
 from protocol.wire.codec import body_digest
-from protocol.wire.events import VERSION
+from protocol.wire.event import VERSION
 from protocol.wire.ids import RequestId
 from protocol.wire.moves import Complete
 from protocol.wire.subjects import evt

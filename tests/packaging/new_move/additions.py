@@ -48,7 +48,7 @@ ADDITIONS = (
     Addition(
         EVENTS,
         "AnyEvent = (",
-        '''class WorkSentHome(_RoundEvent, frozen=True, kw_only=True, tag="work.sent_home"):
+        '''class WorkSentHome(RoundEvent, frozen=True, kw_only=True, tag="work.sent_home"):
     """The work went back to its first holder."""
 
     work: Assignment

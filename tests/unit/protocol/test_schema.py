@@ -12,7 +12,8 @@ from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[imp
 from protocol.wire import codec, schema
 from protocol.wire.commands import Doubt, Failure, MoveProposed, ReportFailure, ReportInDoubt, Settle, Submit
 from protocol.wire.config import AgentEntry, BreakerEntry, Fleet, Policy, Trial
-from protocol.wire.events import VERSION, AnyEvent, type_of
+from protocol.wire.event import VERSION
+from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.freeze import FreezeEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, TurnId
