@@ -75,6 +75,8 @@ MOST_TIMER_BYTES = 256 << 20
 """Most schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
 LEAST_FOR_LOG = 1 << 30
 """Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
+_MOST_CHANGES = 10
+"""Changes of one kind that are told one by one: a new mesh needs thousands."""
 _MOST_WAITING = 200
 """How many events of an inbox are read."""
 _SHOWN = 3
@@ -179,13 +181,17 @@ async def _streams(look: Look) -> Results:
         except MeshError as unsafe:
             yield "found", f"{unsafe} [{unsafe.code}]"
             return
-        for change in changes:
-            yield "found", f"`mesh setup` would {change.action} {change.what}"
+        for action in dict.fromkeys(change.action for change in changes):
+            whats = [change.what for change in changes if change.action == action]
+            if len(whats) > _MOST_CHANGES:
+                whats = [f"{some(whats)}: see mesh setup --dry-run"]
+            for what in whats:
+                yield "found", f"`mesh setup` would {action} {what}"
         return
     there = await listing(look.bus)
     known = there.streams.keys() | there.leaderless
     if missing := [stream for stream in stream_table(await fleet_of(look.bus)) if stream not in known]:
-        yield "found", f"missing: {', '.join(missing)}; run `mesh setup`"
+        yield "found", f"missing: {some(missing)}; run `mesh setup`"
     else:
         yield "ok", "all there; whether they are right only the admin can tell, with the fleet file"
 

@@ -77,5 +77,13 @@ async def test_a_bus_that_was_never_set_up_is_said_to_have_no_mesh(
         assert refused.status == Exit.FAILED, refused
         assert "this bus has no mesh; run `mesh setup`" in refused.err, refused
     fleet_file(tmp_path)
+    with (tmp_path / "mesh.toml").open("a") as file:
+        file.writelines(f"\n[agents.new-{n}]" for n in range(6))
+    looked = await own_office.mesh("doctor", "--json", who="admin")
+    assert looked.status == Exit.FAILED, looked
+    missing = looked.json
+    [created] = [each["text"] for each in missing if each["text"].startswith("`mesh setup` would create ")]
+    assert created.startswith("`mesh setup` would create stream "), created
+    assert created.endswith(" more: see mesh setup --dry-run")
     assert (await own_office.mesh("setup", who="admin")).status == Exit.DONE
     assert (await own_office.mesh("human", "ls")).status == Exit.DONE
