@@ -50,8 +50,8 @@ from protocol.wire.subjects import evt_of
 FORM = 1
 """Version of the archive's format. A reader refuses a newer one."""
 INDEX = "archive.json"
-_SOON_US = 3 * DAY_S * 1_000_000
-"""How long before the log loses an event it should be in the archive (µs)."""
+_SOON = 0.1
+"""Part of an event's time in the log: for so long before its end it should be in the archive."""
 _FILE_BYTES = 64 << 20
 """A day has another file once its last has this many bytes, before they are packed."""
 
@@ -327,7 +327,7 @@ async def losses(bus: Bus, url: str) -> Results:
     following = await get_seq(bus, LOG, unseen) if unseen <= last else None
     if 0 < through < first - 1:
         yield "found", f"{loss}, {until}: {counted(first - through - 1, 'event')} left the log since then"
-    elif following is not None and following.at + kept_us < now + _SOON_US:
+    elif following is not None and following.at + kept_us * (1 - _SOON) < now:
         yield "found", f"{loss}, {until}: mesh log archive, or it loses what is in no archive"
     else:
         yield "ok", f"{loss}, {until}"

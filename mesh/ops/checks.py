@@ -175,7 +175,11 @@ async def reloaded(seen: Sequence[Varz], keys: KeyFile | None) -> Results:
             f"name the monitoring of the servers (--monitor URL,URL) to see who has {keys.path}",
         )
     for server in seen:
-        read_at = microseconds(str(server["config_load_time"]))
+        try:
+            read_at = microseconds(str(server["config_load_time"]))
+        except (KeyError, ValueError):
+            yield "unknown", f"{name_of(server)} does not say when it read its configuration"
+            continue
         if read_at < keys.written_at:
             file = f"{keys.path} of {when(keys.written_at)}"
             yield "found", f"{name_of(server)} has not read {file}, only what was there at {when(read_at)}"

@@ -131,6 +131,8 @@ async def test_doctor_names_the_server_that_has_not_read_the_keys_that_hold_now(
         assert await found(server) == []
     [(state, text)] = [each async for each in reloaded((), key_file(place.out / ACCOUNTS))]
     assert (state, "--monitor" in text) == ("unknown", True)
+    silent = [each async for each in reloaded(({"server_name": "n1"},), key_file(place.out / ACCOUNTS))]
+    assert silent == [("unknown", "n1 does not say when it read its configuration")]
     assert key_file(place.out / "elsewhere") is None
     assert [each async for each in reloaded((), None)] == []
 
