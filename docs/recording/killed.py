@@ -132,6 +132,7 @@ def play(
         terminal.wait_for("nobody knows if charge_card happened")
         terminal.run("mesh doubt ls", *MESH, "doubt", "ls")
         terminal.run("cat bank.log     # a person asks the bank", "cat", "bank.log")
+        wait_until(lambda: "charged" in terminal.text.rpartition("cat bank.log")[2], "all of it was read")
         listed = terminal.text.rpartition("mesh doubt ls")[2]
         request = min(re.findall(r"app_[0-9A-Z]+", listed), key=len)  # the table's, as a person copies it
         settle = ("doubt", "settle", request, "--done", "--result", "charged", "--by", "Ada")
