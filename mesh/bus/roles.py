@@ -396,8 +396,6 @@ def server_config(
         f"http: {quoted(http)}",
         *([f"ports_file_dir: {quoted(str(ports_dir))}"] if ports_dir is not None else []),
         "lame_duck_duration: 30s",
-        # From greeting to credentials, by default 2 s: a machine that is busy with its agents takes longer.
-        "authorization { timeout: 30 }",
         "jetstream {",
         f"  store_dir: {quoted(str(store))}",
         *(["  sync_interval: always"] if sync_always else []),

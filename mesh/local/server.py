@@ -40,6 +40,8 @@ _LOG_LINES = 12
 _PROBE_S = 2.0
 _POLL_S = 0.25
 _PATIENCE_S = 10.0
+_GREETING = "authorization { timeout: 30 }"
+"""Seconds from greeting to credentials, by default 2: a machine that is busy with agents takes longer."""
 _READY_S = 60.0
 """How long recovery of the store may take (s)."""
 _TAKEN = "bind: address already in use"
@@ -321,7 +323,7 @@ class EmbeddedServer(Lifecycle):
                 sync_always=self._sync_always,
                 server_name=self._name,
                 ports_dir=self.store,
-                extra=self._extra,
+                extra=f"{_GREETING}\n{self._extra}",
             )
         )
         return path
