@@ -13,6 +13,7 @@ from mesh.bus.connection import connect
 from mesh.errors import ServerFailed, ServerMisconfigured, ServerMissing, StoreInUse, Unreachable
 from mesh.local import server as embedded
 from mesh.local.server import EmbeddedServer, Guard
+from mesh.ops.checks import varz_of
 from mesh.testing import EmbeddedBus
 from tests.servers import FLEET, alive, child, until
 
@@ -62,6 +63,12 @@ async def test_what_was_acknowledged_is_there_after_kill_nine_and_on_the_same_po
             state = (await bus.api("STREAM.INFO.S"))["state"]
     assert state["messages"] == len(acks) == 50
     assert state["last_seq"] == max(ack.seq for ack in acks)
+
+
+async def test_a_client_that_a_busy_machine_keeps_has_time_for_its_credentials(tmp_path: Path) -> None:
+    async with EmbeddedServer("", tmp_path, sync_always=False) as server:
+        [seen] = await varz_of(server.monitor_url)
+        assert seen["auth_timeout"] == 30  # else two seconds
 
 
 async def test_the_shipped_configuration_says_whether_it_syncs(tmp_path: Path) -> None:
