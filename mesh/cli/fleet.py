@@ -1,11 +1,12 @@
 """The mesh as a whole: `mesh setup`, `doctor`, `freeze` and `thaw`."""
 
+import contextlib
 from pathlib import Path
 
 import click
 
 from mesh import ops
-from mesh.bus.credentials import seed_file
+from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.provision import Change
 from mesh.bus.roles import ADMIN, names
 from mesh.cli.exits import Exit, Leave
@@ -303,7 +304,9 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, out: P
         unread = [ops.health.Finding(check="fleet file", state="found", text=str(broken))]
     if fleet is not None:
         fleet = _as_run_at(access.url, fleet)
-    keys = ops.checks.key_file(out / ACCOUNTS)
+    keys = None
+    with contextlib.suppress(OSError, ValueError):  # connecting says what is wrong with the key
+        keys = ops.checks.key_file(out / ACCOUNTS, read_key(access.credentials).public)
     findings = [*unread, *await ops.health.examine(access, fleet, monitor, keys)]
     if as_json:
         emit(findings)

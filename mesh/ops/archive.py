@@ -33,6 +33,7 @@ from mesh.errors import (
     ArchiveUnusable,
     ArtifactDigestMismatch,
     ArtifactMissing,
+    BusError,
     LogUnreadable,
     Malformed,
     MeshError,
@@ -306,27 +307,31 @@ async def losses(bus: Bus, url: str) -> Results:
     oldest = await get_seq(bus, LOG, first) if first <= last else None
     if oldest is None:
         return
-    now, kept_us = int(time.time() * 1e6), int((await fleet_of(bus)).log_max_age_s * 1e6)
+    fleet, now = await fleet_of(bus), int(time.time() * 1e6)
+    kept_us = int(fleet.log_max_age_s * 1e6)
     left_s = max(0, oldest.at + kept_us - now) / 1e6
-    loss = (
-        f"next loss in {left_s / DAY_S:.0f} d" if left_s >= DAY_S else f"next loss in {left_s / 3600:.1f} h"
-    )
+    left = f"{left_s / DAY_S:.0f} d" if left_s >= DAY_S else f"{left_s / 3600:.1f} h"
+    loss = f"next loss in {left}"
     if not url:
         yield "ok", f"{loss}, and no archive is named ([log] archive)"
         return
     try:
-        index = await ArchiveFiles(url).index()
+        place = ArchiveFiles(url)
+        index = await place.index() or ArchiveIndex(mesh=fleet.name)
+        gone = await _check_same_log(bus, place, index, fleet.name)
+    except BusError:
+        raise
+    except ArchiveUnusable as wrong:
+        yield "found", f"{loss}; {wrong}"
+        return
     except MeshError as wrong:
         yield "unknown", f"{loss}; {url} cannot be read: {wrong} [{wrong.code}]"
         return
-    through = 0 if index is None else index.through
-    until = (
-        f"archived until {when(index.until)}" if index is not None and index.until else "nothing is archived"
-    )
-    unseen = max(first, through + 1)
+    until = f"archived until {when(index.until)}" if index.until else "nothing is archived"
+    unseen = max(first, index.through + 1)
     following = await get_seq(bus, LOG, unseen) if unseen <= last else None
-    if 0 < through < first - 1:
-        yield "found", f"{loss}, {until}: {counted(first - through - 1, 'event')} left the log since then"
+    if gone:
+        yield "found", f"{loss}, {until}: {counted(gone, 'event')} left the log since then"
     elif following is not None and following.at + kept_us * (1 - _SOON) < now:
         yield "found", f"{loss}, {until}: mesh log archive, or it loses what is in no archive"
     else:

@@ -156,9 +156,15 @@ class KeyFile(NamedTuple):
     """UTC µs."""
 
 
-def key_file(path: Path) -> KeyFile | None:
-    """Return the file with the members' keys; None if it is not here."""
-    return KeyFile(str(path), path.stat().st_mtime_ns // 1000) if path.is_file() else None
+def key_file(path: Path, known: str) -> KeyFile | None:
+    """Return the file with the members' keys; None if it is not here, or is another mesh's.
+
+    Args:
+        known: public key of a member of this mesh.
+    """
+    if not path.is_file() or known not in path.read_text():
+        return None
+    return KeyFile(str(path), path.stat().st_mtime_ns // 1000)
 
 
 async def reloaded(seen: Sequence[Varz], keys: KeyFile | None) -> Results:

@@ -191,7 +191,8 @@ async def _streams(look: Look) -> Results:
     there = await listing(look.bus)
     known = there.streams.keys() | there.leaderless
     if missing := [stream for stream in stream_table(await fleet_of(look.bus)) if stream not in known]:
-        yield "found", f"missing: {some(missing)}; run `mesh setup`"
+        names = some(missing) if len(missing) > _MOST_CHANGES else ", ".join(missing)
+        yield "found", f"missing: {names}; run `mesh setup`"
     else:
         yield "ok", "all there; whether they are right only the admin can tell, with the fleet file"
 

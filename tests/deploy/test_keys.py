@@ -115,9 +115,11 @@ def test_each_command_changes_nothing_the_second_time(place: Place) -> None:
 
 
 async def test_doctor_names_the_server_that_has_not_read_the_keys_that_hold_now(place: Place) -> None:
+    accounts, own = place.out / ACCOUNTS, read_key(seed_file(place.out / KEYS, ADMIN)).public
+
     async def found(server: EmbeddedServer) -> list[tuple[str, str]]:
         seen = await varz_of(server.monitor_url)
-        return [each async for each in reloaded(seen, key_file(place.out / ACCOUNTS))]
+        return [each async for each in reloaded(seen, key_file(accounts, own))]
 
     async with place.served() as server:
         assert await found(server) == []
@@ -126,14 +128,15 @@ async def test_doctor_names_the_server_that_has_not_read_the_keys_that_hold_now(
         place.mesh("rotate", "echo")
         [(state, text)] = await found(server)
         assert state == "found"
-        assert f" has not read {place.out / ACCOUNTS} of 2" in text
+        assert f" has not read {accounts} of 2" in text
         await place.reload(server)
         assert await found(server) == []
-    [(state, text)] = [each async for each in reloaded((), key_file(place.out / ACCOUNTS))]
+    [(state, text)] = [each async for each in reloaded((), key_file(accounts, own))]
     assert (state, "--monitor" in text) == ("unknown", True)
-    silent = [each async for each in reloaded(({"server_name": "n1"},), key_file(place.out / ACCOUNTS))]
+    silent = [each async for each in reloaded(({"server_name": "n1"},), key_file(accounts, own))]
     assert silent == [("unknown", "n1 does not say when it read its configuration")]
-    assert key_file(place.out / "elsewhere") is None
+    assert key_file(place.out / "elsewhere", own) is None
+    assert key_file(accounts, new_key().public) is None  # another mesh's
     assert [each async for each in reloaded((), None)] == []
 
 

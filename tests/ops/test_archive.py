@@ -229,9 +229,19 @@ async def test_doctor_tells_when_the_log_loses_events_next_and_whether_they_are_
         await admin.api("STREAM.PURGE.LOG", {"seq": index.through + 3})
         [(state, text)] = await told(admin, url)
         assert (state, text.rpartition(": ")[2]) == ("found", "2 events left the log since then")
+        await ArchiveFiles(url).write_index(msgspec.structs.replace(index, mesh="another"))
+        [(state, text)] = await told(admin, url)
+        assert (state, "an archive of 'another'" in text) == ("found", True)
         (tmp_path / "archive" / INDEX).write_bytes(b"[]")
         [(state, text)] = await told(admin, url)
-        assert (state, "archive.json is damaged" in text) == ("unknown", True)
+        assert (state, "archive.json is damaged" in text) == ("found", True)
+        monkeypatch.setattr(ArchiveFiles, "index", _away)
+        [(state, text)] = await told(admin, url)
+        assert (state, "cannot be read: the store is away" in text) == ("unknown", True)
+
+
+async def _away(_: ArchiveFiles) -> None:
+    raise StoreUnusable("the store is away")
 
 
 async def test_the_fleet_file_may_name_the_archive(stage: Stage, office: Office, tmp_path: Path) -> None:
