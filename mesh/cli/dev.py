@@ -59,7 +59,7 @@ async def drivers(mesh: LocalFleet, model: str, rules: str) -> str:
         )
     served = [name for name in mesh.file.agents if name not in mesh.unserved]
     async with await mesh.connect_as("admin") as bus:
-        without = await ops.health.without_rules(bus, served, human=mesh.file.human is not None)
+        without = await ops.fleet_checks.without_rules(bus, served, human=mesh.file.human is not None)
     if without:
         words += f"\n  {without}"
     return words
@@ -240,7 +240,7 @@ def _introduce_dev(mesh: LocalFleet, words: str, page: str) -> None:
     say(words, lines=True)
     for name in mesh.unserved:
         say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")
-    if unlimited := ops.health.unlimited_in_words(mesh.file.fleet):
+    if unlimited := ops.fleet_checks.unlimited_in_words(mesh.file.fleet):
         say(f"note: {unlimited}", lines=True)
     fresh = request_id(client, time.time_ns() // 1_000_000, os.urandom(10))
     say(_HOW_TO.format(url=mesh.url, client=client, id=fresh), lines=True)

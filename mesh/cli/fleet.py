@@ -248,7 +248,7 @@ async def _apply(
         return None
     async with bus:
         changes = await apply(bus, _as_run_at(access.url, fleet), by=by, dry_run=dry_run)
-        unpriced = "" if dry_run else await ops.health.unpriced(bus)
+        unpriced = "" if dry_run else await ops.fleet_checks.unpriced(bus)
     if unpriced:
         note(unpriced)
     return access.url, changes

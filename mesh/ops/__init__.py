@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mesh.ops import eval_file as eval_file
     from mesh.ops import evals as evals
     from mesh.ops import explain as explain
+    from mesh.ops import fleet_checks as fleet_checks
     from mesh.ops import fork as fork
     from mesh.ops import frames as frames
     from mesh.ops import gauges as gauges

@@ -4,32 +4,21 @@ A check never guesses: what these credentials or this server cannot tell is `unk
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import check_form
-from mesh.bus.reader import every, get, listing, newest, stream_info, up_to
+from mesh.bus.reader import listing, stream_info
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, LOG, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
-from mesh.errors import (
-    ApiError,
-    ArtifactDenied,
-    ArtifactError,
-    BusError,
-    Denied,
-    MeshError,
-    NotFound,
-    ProtocolError,
-    StoreExtraMissing,
-)
+from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
+from mesh.ops import fleet_checks
 from mesh.ops.archive import losses
 from mesh.ops.checks import (
     KeyFile,
@@ -48,21 +37,12 @@ from mesh.ops.checks import (
     who_fills_it,
 )
 from mesh.ops.dead_letters import letters
-from mesh.ops.log import read_each
-from mesh.ops.queue import Waiting, queue
 from mesh.ops.requeue import requeue
-from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
+from mesh.ops.roster import fleet_of
 from mesh.ops.schedules import ticking
 from mesh.ops.shadows import judging
-from mesh.service.printable import counted, when
-from mesh.settings import ARTIFACTS, Access, load_settings
-from protocol.domain.ledger import fold
-from protocol.wire import codec, subjects
-from protocol.wire.config import DocumentInvalid, Fleet, read_fleet, read_policy, read_prices
-from protocol.wire.prices import price_list, price_of
-from protocol.wire.records import Card
-from protocol.wire.schedule import read_schedule
-from protocol.wire.shadow import read_shadow
+from mesh.service.printable import counted
+from mesh.settings import Access
 
 OLDEST_SERVER = (2, 12)
 MOST_LETTERS = 1_000
@@ -77,19 +57,9 @@ LEAST_FOR_LOG = 1 << 30
 """Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
 _MOST_CHANGES = 10
 """Changes of one kind that are told one by one: a new mesh needs thousands."""
-_MOST_WAITING = 200
-"""How many events of an inbox are read."""
-_SHOWN = 3
-_FEW_AWAY = 8
-"""Agents that nobody serves and that have a line each; of more, those for which work waits."""
 _BETWEEN_PULLS_S = 1.0
 """How long a queue is watched before it counts as not pulled from: a guard may be between two pulls."""
 _AGAIN_S = 0.1
-_STORE_S = 10.0
-"""How long a store of artifacts may take to answer."""
-_BY_RULES = "scripted"
-_NO_ID = frozenset({"", _BY_RULES})
-"""What a card says of a model whose id it does not know, or which costs nothing."""
 _FOR_EVERYBODY = {"streams", "guards", "dead letters"}
 """Checks that every viewer can make."""
 
@@ -271,195 +241,6 @@ async def _dead_letters(look: Look) -> Results:
         yield "found", f"there {'is' if count == 1 else 'are'} {counted(count, 'dead letter')}: mesh dead ls"
 
 
-# --- the fleet ------------------------------------------------------------------------------------
-
-
-_IN_THE_FILE = "say it in the fleet file, and run `mesh setup`"
-_DOCUMENTS: Mapping[str, tuple[Callable[[bytes, str], object], str]] = {
-    subjects.FLEET: (lambda body, _: read_fleet(body), f"guards refuse new requests: {_IN_THE_FILE}"),
-    subjects.PRICES: (lambda body, _: read_prices(body), f"guards refuse new requests: {_IN_THE_FILE}"),
-    subjects.POLICIES: (read_policy, f"guards refuse requests under it: {_IN_THE_FILE}"),
-    subjects.SHADOWS: (read_shadow, "it judges nothing: mesh policy shadow"),
-    subjects.SCHEDULE_ENTRIES: (read_schedule, f"it does not tick: {_IN_THE_FILE}"),
-}
-"""By subject: what reads a document, given its name, and what it means that it cannot."""
-
-
-async def _documents(look: Look) -> Results:
-    for subject, (read, so) in _DOCUMENTS.items():
-        for kept in await newest(look.bus, "CONF", subject):
-            try:
-                read(kept.data, kept.subject.rpartition(".")[2])
-            except DocumentInvalid as invalid:
-                yield "found", f"{kept.subject} cannot be read: {invalid}; {so}"
-
-
-async def _freeze(look: Look) -> Results:
-    stands = await mesh_freeze(look.bus)
-    if stands.frozen:
-        yield "found", stands.notice
-
-
-async def _breakers(look: Look) -> Results:
-    for each in await breakers(look.bus):
-        if each.unreadable:
-            so = f"the entry of {each.agent} cannot be read ({each.unreadable})"
-            yield "found", f"{so}: taken for open, until a trial"
-        elif each.state != "closed":
-            work = "no work" if each.state == "open" else "one piece of work, to see how that goes"
-            so = f"{each.state} since {when(each.since)}"
-            yield "found", f"the breaker of {each.agent} is {so}: it failed too often, it is given {work}"
-
-
-async def _agents(look: Look) -> Results:
-    fleet = await fleet_of(look.bus)
-    alive = await instances(look.bus, fleet.agents)
-    if alive is None:
-        yield "unknown", f"{look.bus.name} may not ask which agents are served"
-        return
-    away = [name for name in fleet.agents if not alive[name]]
-    shown = away if len(away) <= _FEW_AWAY else []
-    if not shown and away:
-        waiting = [name for name in away if (await inbox_state(look.bus, name))[0]]
-        shown = waiting[:_SHOWN]
-        so = f"nobody serves {len(away)} of {len(fleet.agents)} agents ({some(away)})"
-        yield "found", f"{so}; work waits for {len(waiting)} of them" if waiting else f"{so}; no work waits"
-    for name in shown:
-        yield "found", f"nobody serves {name}; {await _what_waits(look.bus, name)}"
-    if not away:
-        yield "ok", "all are served: " + ", ".join(f"{name} ({len(alive[name])})" for name in fleet.agents)
-
-
-async def _permissions(look: Look) -> Results:
-    """Name agents that may do everything: that may be meant, so it is no fault."""
-    if words := unlimited_in_words(await fleet_of(look.bus)):
-        yield "ok", words
-
-
-def unlimited_in_words(fleet: Fleet) -> str:
-    """Return which agents may give work to everyone and call every tool; empty if each has a limit."""
-    names = [name for name, each in fleet.agents.items() if each.to is None and each.actions is None]
-    if not names:
-        return ""
-    return (
-        f"{', '.join(names)} may give work to every agent and call every tool: "
-        "`to` and `actions` in the fleet file set limits"
-    )
-
-
-async def _what_waits(bus: Bus, agent: str) -> str:
-    """Return how many open turns wait for an agent, and since when."""
-    pending, from_seq = await inbox_state(bus, agent)
-    if not pending:
-        return "nothing waits for it"
-    stored = await up_to(bus, "LOG", subjects.inbox(agent), from_seq, _MOST_WAITING)
-    read = await read_each(bus, (each.subject.rpartition(".")[2] for each in stored), skip_ended=True)
-    held = sorted(
-        (turn.clock, request)
-        for request, happened in read.items()
-        for turn in (fold(happened).open.values() if happened else ())
-        if turn.agent == agent and turn.state == "working"
-    )
-    if not held:
-        return "nothing that is still open waits for it"
-    many = f"{counted(len(held), 'handoff')} wait{'s' if len(held) == 1 else ''}"
-    shown = ", ".join(f"{when(since)} ({request})" for since, request in held[:_SHOWN])
-    rest = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
-    return f"{'at least ' if pending > _MOST_WAITING else ''}{many} for it, the oldest since {shown}{rest}"
-
-
-async def _people(look: Look) -> Results:
-    """Tell what waits for people, which is no fault of the mesh, and find effects in doubt, which are one."""
-    found = await queue(look.bus)
-    doubts = [each for each in found.waiting if each.what == "doubt"]
-    others = [each for each in found.waiting if each.what != "doubt"]
-    yield "ok", _waiting(others, "decision", "", "mesh human ls") or "no decision waits for a person"
-    in_doubt = _waiting(doubts, "effect in doubt", "effects in doubt", "mesh doubt ls")
-    yield ("found", in_doubt) if in_doubt else ("ok", "no effect is in doubt")
-    if found.unreadable:
-        yield "unknown", f"cannot be read: {', '.join(found.unreadable[:_SHOWN])}; look with mesh log verify"
-
-
-def _waiting(waiting: Sequence[Waiting], noun: str, nouns: str, command: str) -> str:
-    """Return how many decisions wait, and since when; empty if none do."""
-    if not waiting:
-        return ""
-    wait = "waits" if len(waiting) == 1 else "wait"
-    oldest = f"the oldest since {when(waiting[0].since)} ({waiting[0].request})"
-    return f"{counted(len(waiting), noun, nouns)} {wait} for a person, {oldest}: {command}"
-
-
-async def _rules(look: Look) -> Results:
-    fleet = await fleet_of(look.bus)
-    if without := await without_rules(look.bus, fleet.agents, human=fleet.human):
-        yield "found", without
-
-
-async def without_rules(bus: Bus, agents: Iterable[str], *, human: bool) -> str:
-    """Return which agents, by their own cards, go by rules and have none; empty if none do.
-
-    Args:
-        human: whether people can be asked.
-    """
-    cards = {name: await card_of(bus, name) for name in agents}
-    without = [name for name, card in cards.items() if card and card.no_rules and card.model == _BY_RULES]
-    if not without:
-        return ""
-    have, them = ("has", "it") if len(without) == 1 else ("have", "them")
-    fate = "goes to a person" if human else "fails"
-    return (
-        f"{', '.join(without)} {have} no rules to go by in the place of a model, so that what is given to "
-        f"{them} {fate}: give {them} some (script=), or ask the real model (--model pinned, with a key)"
-    )
-
-
-async def unpriced(bus: Bus) -> str:
-    """Return which models of which agents have no price; empty if none. Raises NotFound, DocumentInvalid."""
-    kept = await get(bus, "CONF", subjects.PRICES)
-    prices = price_list({} if kept is None else read_prices(kept.data))
-    agents = (await fleet_of(bus)).agents
-    missing: dict[str, list[str]] = {}
-    async for each in every(bus, "CARDS", subjects.CARDS):
-        name, card = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
-        model = "" if card is None else card.model
-        if name in agents and model not in _NO_ID and price_of(model, prices) is None:
-            missing.setdefault(model, []).append(name)
-    named = "; ".join(f"{model} of {', '.join(sorted(names))}" for model, names in sorted(missing.items()))
-    return named and f"no price is known of {named}: say [prices] in the fleet file and run `mesh setup`"
-
-
-async def _artifacts(look: Look) -> Results:
-    where = load_settings().artifacts or (await fleet_of(look.bus)).artifacts
-    if "://" not in where:
-        yield "ok", f"a folder, {where or ARTIFACTS}: every process that saves or loads has to share it"
-        return
-    try:
-        async with asyncio.timeout(_STORE_S):
-            await ArtifactStore.at(where).objects.probe()
-    except TimeoutError:
-        yield "found", f"the store {where} does not answer within {_STORE_S:g} s"
-    except (ArtifactDenied, StoreExtraMissing) as unknown:
-        yield "unknown", f"{unknown}; agents may be better off"
-    except ArtifactError as wrong:
-        yield "found", str(wrong)
-
-
-async def _prices(look: Look) -> Results:
-    """Find models without a price: that is wrong where a policy gives budgets in dollars."""
-    missing, limits = await unpriced(look.bus), []
-    if not missing:
-        return
-    for kept in await newest(look.bus, "CONF", subjects.POLICIES):
-        with contextlib.suppress(DocumentInvalid):  # another check tells of it
-            policy = read_policy(kept.data, kept.subject.rpartition(".")[2])
-            if policy.budget is not None and policy.budget.nano_dollars is not None:
-                limits.append(policy.name)
-    if limits:
-        yield "found", f"{missing}; policy {', '.join(limits)} limits dollars"
-    else:
-        yield "unknown", missing
-
-
 CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "server": (_server, ""),
     "streams": (_streams, "streams, consumers, fleet and policies are as the fleet file wants them"),
@@ -467,7 +248,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
         lambda look: changed(look.bus),
         "nobody changed fleet, policies or prices in the last day",
     ),
-    "documents": (_documents, "fleet, policies and prices can be read"),
+    "documents": (lambda look: fleet_checks.documents(look.bus), "fleet, policies and prices can be read"),
     "shadows": (lambda look: judging(look.bus), "no policy has one"),
     "schedules": (lambda look: ticking(look.bus), "there is none"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
@@ -478,15 +259,18 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "guards": (_guards, "every queue is served"),
     "queues": (_queues, "every open turn has a message, or waits for something"),
     "lane": (lambda look: lane(look.bus), ""),
-    "agents": (_agents, ""),
-    "permissions": (_permissions, "each agent has a limit in the fleet file"),
-    "rules": (_rules, "no agent goes by rules and has none"),
-    "breakers": (_breakers, "none is open"),
-    "freeze": (_freeze, "the mesh is not frozen"),
-    "people": (_people, ""),
+    "agents": (lambda look: fleet_checks.agents(look.bus), ""),
+    "permissions": (
+        lambda look: fleet_checks.permissions(look.bus),
+        "each agent has a limit in the fleet file",
+    ),
+    "rules": (lambda look: fleet_checks.rules(look.bus), "no agent goes by rules and has none"),
+    "breakers": (lambda look: fleet_checks.open_breakers(look.bus), "none is open"),
+    "freeze": (lambda look: fleet_checks.freeze(look.bus), "the mesh is not frozen"),
+    "people": (lambda look: fleet_checks.people(look.bus), ""),
     "dead letters": (_dead_letters, "none"),
-    "prices": (_prices, "every model that a card names has one"),
-    "artifacts": (_artifacts, "the store of artifacts answers"),
+    "prices": (lambda look: fleet_checks.prices(look.bus), "every model that a card names has one"),
+    "artifacts": (lambda look: fleet_checks.artifacts(look.bus), "the store of artifacts answers"),
     "clock": (lambda look: clocks(look.bus), ""),
 }
 """Each check, and its text if it finds nothing."""

@@ -11,7 +11,7 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.bus.stores import write_revision
 from mesh.errors import ControlRefused, NotFound, OutcomeUnknown, UsageWrong
-from mesh.ops import control, decisions, health, log, queue, requests, roster, spending
+from mesh.ops import control, decisions, fleet_checks, health, log, queue, requests, roster, spending
 from mesh.ops.health import CHECKS, Look
 from mesh.ops.rows import Listed
 from mesh.ops.where import Filter
@@ -214,15 +214,15 @@ def test_agents_that_may_do_everything_are_named() -> None:
     named: dict[str, Any] = {"a": {}, "b": {"to": ()}, "c": {"actions": ("look",)}, "d": {}}
     entries = {name: AgentEntry(name=AgentName(name), **limits) for name, limits in named.items()}
     fleet = Fleet(name="x", entry=AgentName("a"), agents=entries)
-    assert health.unlimited_in_words(fleet).startswith(
+    assert fleet_checks.unlimited_in_words(fleet).startswith(
         "a, d may give work to every agent and call every tool"
     )
     limited = {name: entries[name] for name in "bc"}
-    assert health.unlimited_in_words(msgspec.structs.replace(fleet, agents=limited)) == ""
+    assert fleet_checks.unlimited_in_words(msgspec.structs.replace(fleet, agents=limited)) == ""
 
 
 async def test_doctor_names_agents_that_may_do_everything(stage: Stage) -> None:
-    found = [each async for each in health._permissions(Look(await op(stage)))]
+    found = [each async for each in fleet_checks.permissions(await op(stage))]
     ((status, words),) = found
     assert status == "ok"
     assert words.startswith("a, b, c, d may give work")
