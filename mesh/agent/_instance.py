@@ -34,8 +34,9 @@ from mesh.bus.roles import AGENT_WAKE_UPS
 from mesh.bus.stores import NO_FLEET, UNREADABLE
 from mesh.errors import PASSING, BusError, Denied
 from mesh.service.logs import get_logger
-from protocol.wire import codec, config, subjects
-from protocol.wire.config import DocumentInvalid, Fleet
+from protocol.wire import codec, documents, subjects
+from protocol.wire.config import Fleet
+from protocol.wire.documents import DocumentInvalid
 from protocol.wire.ids import AgentName
 from protocol.wire.records import Card, Notice
 
@@ -208,7 +209,7 @@ class FleetWatcher:
                 self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
             return False
         try:
-            fleet = config.read_fleet(found.data)
+            fleet = documents.read_fleet(found.data)
         except DocumentInvalid as invalid:
             self._bus.conditions.raise_(UNREADABLE, subjects.FLEET, reason=str(invalid))
             return False

@@ -7,7 +7,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, last, newest
 from mesh.service.cron import Calendar, CronInvalid, Once, parse_calendar
 from protocol.wire import codec, subjects
-from protocol.wire.config import DocumentInvalid
+from protocol.wire.documents import DocumentInvalid
 from protocol.wire.schedule import Schedule, SchedulePause, ScheduleTick, read_schedule
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from mesh.telemetry import tracing
 from protocol.wire import codec, subjects
-from protocol.wire.config import DocumentInvalid
+from protocol.wire.documents import DocumentInvalid
 from protocol.wire.records import Questions, Record, dead_letter, place_of
 from protocol.wire.subjects import step, timer_at, timer_fire
 

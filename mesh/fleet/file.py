@@ -36,7 +36,7 @@ from mesh.fleet.members import (
 from mesh.fleet.near_miss import Strict, in_words, with_suggestion
 from mesh.fleet.schedules import ScheduleSection
 from mesh.settings import FILE_NAME, store_in
-from protocol.wire import config
+from protocol.wire import config, documents
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import HUMAN, AgentName, is_name
 from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, assumed_cache_prices
@@ -274,7 +274,7 @@ class FleetFile(Strict):
         limit = None if self.human is None else self.human.deadline_s
         common = {} if limit is None else {"human_deadline_s": limit}
         return {
-            name: config.parse_policy({**common, **numbers}, name)
+            name: documents.parse_policy({**common, **numbers}, name)
             for name, numbers in ({"default": {}} | dict(self.policies)).items()
         }
 
@@ -337,14 +337,14 @@ class FleetFile(Strict):
         submitters = {**self.clients, **self.operators}
         for name, schedule in self.schedules.items():
             wrong += schedule.mistakes(name, submitters, self.agents, {"default", *self.policies})
-        return wrong + config.fleet_mistakes(self.fleet)
+        return wrong + documents.fleet_mistakes(self.fleet)
 
     def _check_policies(self) -> list[str]:
         wrong = []
         for name, numbers in self.policies.items():
             try:
-                policy = config.parse_policy(numbers, name)
-            except config.DocumentInvalid as invalid:
+                policy = documents.parse_policy(numbers, name)
+            except documents.DocumentInvalid as invalid:
                 known = (*config.Policy.__struct_fields__, *Budget.__struct_fields__)
                 wrong += [f"policies.{name}: {with_suggestion(each, known)}" for each in invalid.mistakes]
                 continue

@@ -15,8 +15,9 @@ from mesh.bus.reader import every, last
 from mesh.bus.stores import arm_schedule, current_schedule
 from mesh.errors import ApiCode, ApiError, LogUnreadable, SequenceConflict
 from protocol.domain.ledger import fold
-from protocol.wire import codec, config, subjects
-from protocol.wire.config import DocumentInvalid, Fleet
+from protocol.wire import codec, documents, subjects
+from protocol.wire.config import Fleet
+from protocol.wire.documents import DocumentInvalid
 from protocol.wire.errors import ProtocolError
 from protocol.wire.events import Ended
 
@@ -46,7 +47,7 @@ async def held_by_leavers(bus: Bus, fleet: Fleet) -> list[HeldRequest]:
             raise
         return []  # the first setup
     try:
-        before = () if found is None else tuple(config.read_fleet(found.data).agents)
+        before = () if found is None else tuple(documents.read_fleet(found.data).agents)
     except DocumentInvalid:
         before = ()  # guards cannot read it either, and use the last good one
     return [

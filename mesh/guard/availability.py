@@ -27,7 +27,7 @@ from mesh.service.logs import get_logger
 from protocol.domain import breaker
 from protocol.domain.breaker import CLOSED, Permit, Signal
 from protocol.domain.steps import Attendance, Reader
-from protocol.wire import config, subjects
+from protocol.wire import documents, subjects
 from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState
 from protocol.wire.ids import AgentName
 
@@ -243,7 +243,7 @@ class Breakers:
         if found is not None and self.is_known(agent, seq):
             return
         try:
-            entry = CLOSED if found is None else parse_conf(found, config.read_breaker)
+            entry = CLOSED if found is None else parse_conf(found, documents.read_breaker)
         except ConfUnreadable:
             entry = BreakerEntry(state="open", opened_at=self._now())
         self._copies[agent] = _Copy(entry, seq)

@@ -56,7 +56,7 @@ from protocol.domain.steps import (
     VerdictContext,
 )
 from protocol.domain.swarm import readers_seen
-from protocol.wire import config, subjects
+from protocol.wire import documents, subjects
 from protocol.wire.commands import Control, Freeze, Submit, Thaw
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.freeze import MOST_SPANS, FreezeEntry, Span, read_freeze
@@ -219,7 +219,7 @@ class DecisionContext:
     async def _read_all(self) -> None:
         """Read the fleet and, once there has been one, everything else in CONF."""
         found = await get(self._bus, "CONF", subjects.FLEET)
-        fleet = self._parsed(subjects.FLEET, found, config.read_fleet, None)
+        fleet = self._parsed(subjects.FLEET, found, documents.read_fleet, None)
         if found is not None and fleet is not None:
             if self.fleet.revision and fleet.partitions != self.fleet.partitions:
                 raise OtherPartitions(self.fleet.partitions, fleet.partitions, "the fleet in CONF")
@@ -231,7 +231,7 @@ class DecisionContext:
         self.read_again.set()
         self._policies.clear()
         prices = await get(self._bus, "CONF", subjects.PRICES)
-        self._prices = self._parsed(subjects.PRICES, prices, config.read_prices, self._prices)
+        self._prices = self._parsed(subjects.PRICES, prices, documents.read_prices, self._prices)
         freeze = await get(self._bus, "CONF", subjects.FREEZE)
         entry = self._parsed(subjects.FREEZE, freeze, read_freeze, _TAKEN_FOR_FROZEN)
         self.spans = () if entry is None else entry.spans
@@ -292,7 +292,7 @@ class DecisionContext:
         if name not in self._policies:
             found = await get(self._bus, "CONF", subjects.policy(name))
             try:
-                parse = partial(config.read_policy, name=name)
+                parse = partial(documents.read_policy, name=name)
                 self._policies[name] = None if found is None else parse_conf(found, parse)
             except ConfUnreadable as error:
                 self._policies[name] = error

@@ -19,7 +19,8 @@ from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, load_settings
 from protocol.domain.ledger import fold
 from protocol.wire import codec, subjects
-from protocol.wire.config import DocumentInvalid, Fleet, read_fleet, read_policy, read_prices
+from protocol.wire.config import Fleet
+from protocol.wire.documents import DocumentInvalid, read_fleet, read_policy, read_prices
 from protocol.wire.prices import price_list, price_of
 from protocol.wire.records import Card
 from protocol.wire.schedule import read_schedule

@@ -10,7 +10,8 @@ from mesh.bus.connection import Bus
 from mesh.bus.stores import Revision, differences, revisions
 from mesh.errors import Impossible, NotFound, UsageWrong
 from mesh.ops.conf import ConfEntry, history
-from protocol.wire.config import DocumentInvalid, Policy, parse_policy, policy_hash, read_policy
+from protocol.wire.config import Policy, policy_hash
+from protocol.wire.documents import DocumentInvalid, parse_policy, read_policy
 from protocol.wire.shadow import read_shadow
 from protocol.wire.subjects import POLICIES, SHADOWS, policy, shadow
 

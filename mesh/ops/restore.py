@@ -38,7 +38,8 @@ from mesh.errors import ApiCode, ApiError, BackupUnusable, RestoreFailed, Stream
 from mesh.ops.backup import BackupStream, Manifest, Progress, messages_in, whole_manifest
 from mesh.ops.requeue import STALE_S, OpenRequests, arm, create_consumer, mark_over, starts_of
 from protocol.wire import codec, subjects
-from protocol.wire.config import DocumentInvalid, Fleet, read_fleet
+from protocol.wire.config import Fleet
+from protocol.wire.documents import DocumentInvalid, read_fleet
 from protocol.wire.ids import is_request_id, submitted_ms
 from protocol.wire.records import FENCE, LostTime, Record
 

@@ -13,15 +13,8 @@ from mesh.errors import Denied, NotFound
 from mesh.service.printable import when
 from protocol.views.timeline import Timeline, named
 from protocol.wire import codec
-from protocol.wire.config import (
-    AgentEntry,
-    BreakerEntry,
-    BreakerState,
-    DocumentInvalid,
-    Fleet,
-    read_breaker,
-    read_fleet,
-)
+from protocol.wire.config import AgentEntry, BreakerEntry, BreakerState, Fleet
+from protocol.wire.documents import DocumentInvalid, read_breaker, read_fleet
 from protocol.wire.freeze import FreezeEntry, read_freeze
 from protocol.wire.ids import ANYBODY, HUMAN
 from protocol.wire.records import Card

@@ -17,7 +17,8 @@ from mesh.ops.policies import StandingPolicy, policies, standing
 from mesh.service.printable import counted, when
 from protocol.domain.judgement import edge_of, ground_of
 from protocol.wire import codec
-from protocol.wire.config import DocumentInvalid, Policy, policy_hash
+from protocol.wire.config import Policy, policy_hash
+from protocol.wire.documents import DocumentInvalid
 from protocol.wire.shadow import Disagreement, ShadowCounts, ShadowEntry, read_shadow
 from protocol.wire.subjects import policy, shadow, shadow_stored
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from protocol.wire.config import read
+from protocol.wire.documents import read
 
 
 class Span(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.wire import codec
 from protocol.wire.commands import Submit
-from protocol.wire.config import DocumentInvalid, read
+from protocol.wire.documents import DocumentInvalid, read
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import AgentName, RequestId, entropy_of, request_id
 from protocol.wire.prices import DAY_S

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from protocol.wire.config import DocumentInvalid, Policy, parse_policy, read
+from protocol.wire.config import Policy
+from protocol.wire.documents import DocumentInvalid, parse_policy, read
 
 
 class ShadowEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

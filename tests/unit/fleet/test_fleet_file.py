@@ -11,7 +11,8 @@ from mesh.bus.streams import Limits, Storage, offered_intents
 from mesh.fleet.file import LISTED, FleetFile, FleetFileError, load_fleet, parse_fleet
 from mesh.fleet.setup import PricesMissing, listed, prices_of
 from mesh.ops.policies import policy_at
-from protocol.wire.config import BreakerRules, DocumentInvalid, Quota, read_fleet
+from protocol.wire.config import BreakerRules, Quota
+from protocol.wire.documents import DocumentInvalid, read_fleet
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import MTOK, Price, Tokens, cost, price_list

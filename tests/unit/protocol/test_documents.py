@@ -11,17 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from protocol.wire.config import (
-    LEAST_HANDOFF_BYTES,
-    DocumentInvalid,
-    Fleet,
-    Policy,
-    parse_policy,
-    policy_hash,
-    read_fleet,
-    read_policy,
-    read_prices,
-)
+from protocol.wire.config import LEAST_HANDOFF_BYTES, Fleet, Policy, policy_hash
+from protocol.wire.documents import DocumentInvalid, parse_policy, read_fleet, read_policy, read_prices
 from protocol.wire.events import HandoffAdmitted, MoveRefused
 from protocol.wire.handoff import Budget
 from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S

@@ -14,7 +14,7 @@ from mesh.replay.rejudge import rejudge
 from mesh.replay.whatif import compare
 from protocol.domain.breaker import Permit
 from protocol.domain.recorded import Other
-from protocol.wire.config import DocumentInvalid, read_fleet
+from protocol.wire.documents import DocumentInvalid, read_fleet
 from protocol.wire.events import HandoffAdmitted, MoveRefused
 from protocol.wire.forms import MOST_FORM_BYTES, FormInvalid, _read, read_form
 from protocol.wire.handoff import Rule

@@ -11,7 +11,8 @@ from mesh.replay.rejudge import rejudge
 from mesh.replay.whatif import compare
 from protocol.domain.breaker import Permit
 from protocol.domain.recorded import Other
-from protocol.wire.config import DocumentInvalid, Policy, parse_policy, policy_hash, read_policy
+from protocol.wire.config import Policy, policy_hash
+from protocol.wire.documents import DocumentInvalid, parse_policy, read_policy
 from protocol.wire.events import (
     EscalationRaised,
     HandoffAdmitted,

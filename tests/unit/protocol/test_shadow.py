@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from mesh.replay.whatif import compare
 from protocol.domain.shadow import ShadowedRequest, ShadowVerdict
 from protocol.wire import codec
-from protocol.wire.config import AgentEntry, DocumentInvalid, Policy
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.documents import DocumentInvalid
 from protocol.wire.errors import BrokenLog
 from protocol.wire.handoff import Budget
 from protocol.wire.shadow import ShadowEntry, read_shadow

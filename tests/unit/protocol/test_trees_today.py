@@ -9,7 +9,8 @@ from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.domain import plans
 from protocol.wire.commands import Freeze, Thaw
-from protocol.wire.config import DocumentInvalid, Fleet, Policy, fleet_mistakes, parse_policy
+from protocol.wire.config import Fleet, Policy
+from protocol.wire.documents import DocumentInvalid, fleet_mistakes, parse_policy
 from protocol.wire.events import (
     FactsWithheld,
     MoveDeferred,
