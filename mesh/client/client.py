@@ -6,6 +6,7 @@ answer, at most `POLL_S` later.
 """
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -30,7 +31,7 @@ from mesh.client.follow import (
     outcome_of,
     questions_in,
 )
-from mesh.errors import MeshError, OutcomeUnknown, Unreachable
+from mesh.errors import MeshError, NoResponders, OutcomeUnknown, Unreachable
 from mesh.service.logs import get_logger
 from mesh.tasks import Alarms
 from mesh.telemetry import tracing
@@ -46,6 +47,8 @@ T = TypeVar("T")
 POLL_S = 1.0
 """How long a caller waits for a note before it polls."""
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_LEADERLESS_S = (*_AGAIN_S, 2.0, 2.0, 2.0, 2.0, 2.0)
+"""Pauses while no stream takes it. Replicas elect a new leader after 4 to 9 s (nats-server, `raft.go`)."""
 _REMEMBERED = 10_000
 """Submits and rejections that a client remembers; the oldest are forgotten first."""
 
@@ -255,13 +258,14 @@ class Client:
 
     async def _store(self, subject: str, body: bytes) -> None:
         """Store a message, and retry after an unknown outcome: a message stored twice is decided once."""
-        for pause in (*_AGAIN_S, None):
+        for tries in itertools.count():
             try:
                 await self._bus.publish_durable(subject, body, tracing.headers() or None)
-            except (OutcomeUnknown, Unreachable):
-                if pause is None:
+            except (OutcomeUnknown, Unreachable) as failed:
+                pauses = _LEADERLESS_S if isinstance(failed, NoResponders) else _AGAIN_S
+                if tries >= len(pauses):
                     raise
-                await asyncio.sleep(pause)
+                await asyncio.sleep(pauses[tries])
             else:
                 return
 

@@ -12,7 +12,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.client import Client, Question, SubmitRejected
 from mesh.client import client as client_module
-from mesh.errors import Disconnected, PublishRefused, TooLarge
+from mesh.errors import Disconnected, NoResponders, PublishRefused, TooLarge
 from protocol.wire import events
 from protocol.wire.commands import Cancel, ReplyToAsk
 from protocol.wire.handoff import Rule
@@ -266,6 +266,21 @@ async def test_a_submit_whose_fate_nobody_knows_is_stored_again_and_decided_once
     await echoing.drained("PROP")
     assert len(tries) == 3
     assert await echoing.types(request) == ["request.opened", "request.completed"]
+
+
+async def test_a_submit_waits_while_its_queue_has_no_leader(echoing: Stage) -> None:
+    client = await echoing.client()
+    client._lane._close(PATIENCE_S)
+    inner, tries = client._bus.publish_durable, list[str]()
+
+    async def publish(subject: str, *rest: Any, **more: Any) -> Any:
+        tries.append(subject)
+        if len(tries) <= len(client_module._AGAIN_S) + 1:  # longer than any other unknown outcome
+            raise NoResponders("they elect")
+        return await inner(subject, *rest, **more)
+
+    client._bus.publish_durable = publish  # type: ignore[method-assign]
+    assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "hello"
 
 
 @pytest.mark.parametrize(
