@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mesh.ops import health
+from mesh.ops import fleet_checks, health
 from mesh.ops.health import Finding, Look
 from mesh.settings import Dev, Sources
 from protocol.wire.config import Fleet
@@ -76,7 +76,7 @@ async def found(store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     async def fleet_of(bus: object) -> Fleet:
         return msgspec.structs.replace(FLEET, artifacts=store)
 
-    monkeypatch.setattr(health, "fleet_of", fleet_of)
+    monkeypatch.setattr(fleet_checks, "fleet_of", fleet_of)
     found: list[Finding] = await health.run("artifacts", Look(None))  # type: ignore[arg-type]  # it asks no bus
     (finding,) = found
     return finding.state, finding.text
