@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from mesh.artifacts.bucket import VARIABLES
 from mesh.bus.roles import RESERVED
-from mesh.bus.streams import MIB, Limits, Storage
+from mesh.bus.streams import MIB, Limits, Storage, offers_to
 from mesh.errors import MeshError
 from mesh.fleet.members import (
     AgentLimitsSection,
@@ -34,6 +34,7 @@ from mesh.fleet.members import (
     Submitter,
 )
 from mesh.fleet.near_miss import Strict, in_words, with_suggestion
+from mesh.fleet.scaling import AgentScale, ScaleSection, scale_mistakes
 from mesh.fleet.schedules import ScheduleSection
 from mesh.settings import FILE_NAME, store_in
 from protocol.wire import config, documents
@@ -206,6 +207,7 @@ class FleetFile(Strict):
     limits: AgentLimitsSection = AgentLimitsSection()
     breaker: BreakerSection = BreakerSection()
     quota: QuotaSection = QuotaSection()
+    scale: ScaleSection = ScaleSection()
 
     @property
     def fleet(self) -> config.Fleet:
@@ -318,6 +320,11 @@ class FleetFile(Strict):
         )
 
     @property
+    def scales(self) -> dict[str, AgentScale]:
+        """Agents whose number of processes follows what waits for them."""
+        return {name: each.scale for name, each in self.agents.items() if each.scale is not None}
+
+    @property
     def given_keys(self) -> dict[str, str]:
         """Public keys in the file itself."""
         return {name: section.nkey for name, section in self._sections.items() if section.nkey is not None}
@@ -337,7 +344,10 @@ class FleetFile(Strict):
         submitters = {**self.clients, **self.operators}
         for name, schedule in self.schedules.items():
             wrong += schedule.mistakes(name, submitters, self.agents, {"default", *self.policies})
-        return wrong + documents.fleet_mistakes(self.fleet)
+        fleet = self.fleet
+        readers = {name for name in self.scales if offers_to(fleet, name)}
+        wrong += scale_mistakes(self.scales, self.scale, policies=self.policies, readers=readers)
+        return wrong + documents.fleet_mistakes(fleet)
 
     def _check_policies(self) -> list[str]:
         wrong = []

@@ -19,6 +19,7 @@ from mesh.fleet.deployment import (
     string,
 )
 from mesh.fleet.nodes import certificate_hosts
+from mesh.fleet.scaling import AgentScale, query_of
 
 ROOM = "kubernetes"
 """Folder of the manifests; `kustomization.yaml` is above it, since kustomize reads nothing above itself."""
@@ -39,10 +40,17 @@ def kubernetes_files(deployment: Deployment, accounts: str) -> dict[str, str]:
     fleet = {path.removeprefix(f"{FLEET}/"): text for path, text in fleet_copy(deployment).items()}
     project = slug(deployment.file.name)
     modules = deployment.modules
+    scales = {name: scale for name, scale in deployment.file.scales.items() if name in modules}
     services = {
         "guard": _workload(deployment, "guard", ["guard", "run"], replicas=2, spread=True),
         **{
-            name: _workload(deployment, name, ["agent", "run", module], replicas=1, spread=False)
+            name: _workload(
+                deployment,
+                name,
+                ["agent", "run", module],
+                replicas=None if name in scales else 1,
+                spread=False,
+            )
             for name, module in modules.items()
         },
     }
@@ -51,6 +59,7 @@ def kubernetes_files(deployment: Deployment, accounts: str) -> dict[str, str]:
         "agents.yaml": "---\n".join(services.values()),
         "setup.yaml": _setup(deployment, fleet),
         "network.yaml": fill("kubernetes-network.yaml"),
+        "scaling.yaml": "---\n".join(_scaled(deployment, name, scale) for name, scale in scales.items()),
     }
     if deployment.tls is Tls.CERT_MANAGER:
         hosts = [name for name in certificate_hosts(deployment)[BUS] if not name[0].isdigit()]
@@ -76,15 +85,32 @@ def _flat(path: str) -> str:
     return path if path == PurePosixPath(path).name else f"{_digest({path: ''})}-{PurePosixPath(path).name}"
 
 
-def _workload(deployment: Deployment, name: str, command: list[str], *, replicas: int, spread: bool) -> str:
+def _workload(
+    deployment: Deployment, name: str, command: list[str], *, replicas: int | None, spread: bool
+) -> str:
+    """Return the Deployment of a service. None: something else scales it, so it says no number itself."""
     return fill(
         "kubernetes-workload.yaml",
         name=name,
         value=key(name),
-        replicas=str(replicas),
+        replicas="" if replicas is None else f"replicas: {replicas}",
         command=", ".join(map(string, command)),
         spread=fill("kubernetes-spread.yaml") if spread else "",
         **_pod(deployment, name),
+    )
+
+
+def _scaled(deployment: Deployment, name: str, scale: AgentScale) -> str:
+    """Return what scales an agent's Deployment by what waits for it."""
+    section = deployment.file.scale
+    return fill(
+        "kubernetes-scaling.yaml",
+        name=name,
+        min=str(scale.min),
+        max=str(scale.max),
+        waiting=str(scale.waiting),
+        prometheus=string(section.prometheus),
+        query=string(query_of(name, section.labels)),
     )
 
 

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from mesh.bus.credentials import is_public_key
 from mesh.bus.streams import MIB, Limits
 from mesh.fleet.near_miss import Strict
+from mesh.fleet.scaling import AgentScale
 from protocol.wire import config
 from protocol.wire.prices import DAY_S, MOST_TIMES
 
@@ -113,3 +114,5 @@ class AgentSection(Sender):
     carries: Mapping[str, Mapping[str, Any] | str] = {}
     """By target: the form of the facts that a transfer hands over, or the JSON file that has it."""
     breaker: BreakerSection = BreakerSection()
+    scale: AgentScale | None = None
+    """How many processes it has, by what waits for it; left out: as many as you start."""

@@ -5,7 +5,7 @@ A check yields `found` for each fault, or a single `ok` or `unknown`; see `mesh.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
@@ -73,13 +73,15 @@ async def open_breakers(bus: Bus) -> Results:
             yield "found", f"the breaker of {each.agent} is {so}: it failed too often, it is given {work}"
 
 
-async def agents(bus: Bus) -> Results:
+async def agents(bus: Bus, may_sleep: Collection[str] = ()) -> Results:
+    """Find agents that nobody serves, but for those that may have no process while nothing waits for them."""
     fleet = await fleet_of(bus)
     alive = await instances(bus, fleet.agents)
     if alive is None:
         yield "unknown", f"{bus.name} may not ask which agents are served"
         return
     away = [name for name in fleet.agents if not alive[name]]
+    away = [each for each in away if each not in may_sleep or (await inbox_state(bus, each))[0]]
     shown = away if len(away) <= _FEW_AWAY else []
     if not shown and away:
         waiting = [name for name in away if (await inbox_state(bus, name))[0]]

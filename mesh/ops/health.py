@@ -5,7 +5,7 @@ A check never guesses: what these credentials or this server cannot tell is `unk
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, LOG, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
 from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError
 from mesh.fleet.file import FleetFile
+from mesh.fleet.scaling import may_be_at_zero
 from mesh.fleet.setup import apply
 from mesh.ops import fleet_checks
 from mesh.ops.archive import losses
@@ -84,6 +85,8 @@ class Look(NamedTuple):
     """URL of the archive that the fleet file names."""
     keys: KeyFile | None = None
     """What each server should have read; None if it is elsewhere."""
+    may_sleep: Collection[str] = ()
+    """Agents that may have no process while nothing waits for them."""
 
 
 async def examine(
@@ -102,7 +105,8 @@ async def examine(
         connected = Finding(check="connection", state="ok", text=f"{access.url} as {access.name}")
         compared = file if access.name == ADMIN else None
         archive = "" if file is None else file.log.archive
-        look = Look(bus, await varz_of(monitor), compared, archive, keys)
+        may_sleep = () if file is None else may_be_at_zero(file.scales)
+        look = Look(bus, await varz_of(monitor), compared, archive, keys, may_sleep)
         return [connected, *[finding for check in CHECKS for finding in await run(check, look)]]
 
 
@@ -259,7 +263,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "guards": (_guards, "every queue is served"),
     "queues": (_queues, "every open turn has a message, or waits for something"),
     "lane": (lambda look: lane(look.bus), ""),
-    "agents": (lambda look: fleet_checks.agents(look.bus), ""),
+    "agents": (lambda look: fleet_checks.agents(look.bus, look.may_sleep), ""),
     "permissions": (
         lambda look: fleet_checks.permissions(look.bus),
         "each agent has a limit in the fleet file",

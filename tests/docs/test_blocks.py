@@ -23,9 +23,10 @@ RUN: dict[str, dict[str, str]] = {
     "docs/adapters.md": {"python title": "adapters/test_page.py"},
     "agents/README.md": {"console": "system/test_demo_trees.py"},
     "clients/node/README.md": {"console": NODE, "js title": NODE},
-    "deploy/README.md": dict.fromkeys(
-        ("sh compose", "sh digests", "sh systemd", "text tls"), "deploy/test_readme.py"
-    ),
+    "deploy/README.md": {
+        **dict.fromkeys(("sh compose", "sh digests", "sh systemd", "text tls"), "deploy/test_readme.py"),
+        "toml scale": "deploy/test_scaling.py",
+    },
     "docs/artifacts.md": {
         "console": "system/test_cli_artifacts.py",
         **dict.fromkeys(("python", "toml"), "docs/test_data_page.py"),

@@ -147,9 +147,16 @@ class Crew:
         return await self.start(name, identity or name, ("agent", "run", reference), url=url, **environment)
 
     async def start(
-        self, name: str, identity: str, arguments: Sequence[str], *, url: str = "", **environment: str
+        self,
+        name: str,
+        identity: str,
+        arguments: Sequence[str],
+        *,
+        url: str = "",
+        module: str = "mesh",
+        **environment: str,
     ) -> Service:
-        """Start a service; it need not be ready when this returns."""
+        """Start a service; it need not be ready when this returns. `module` is run in place of `mesh`."""
         self._starts += 1
         log = self.directory / f"{self._starts}-{identity}.log"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("MESH_")}
@@ -163,7 +170,7 @@ class Crew:
         }
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "mesh", *arguments),
+                *(sys.executable, "-m", module, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
