@@ -7,23 +7,23 @@ data. Nothing else in this software creates a stream or a consumer, and only the
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from mesh.bus import streams
 from mesh.bus.connection import Bus
-from mesh.bus.reader import last
+from mesh.bus.reader import last, listing
 from mesh.bus.roles import members
+from mesh.bus.room import Room
+from mesh.bus.sizes import fitted, usual_sizes, with_stored_sizes
 from mesh.bus.stores import write_revision
 from mesh.errors import ApiCode, ApiError, NewerSchema, OtherPartitions, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET, PRICES
 
 _API_S = 30.0
-_ROOM, _ROOM_SUBJECT = "ROOM", "mesh.room"
-"""A temporary stream that tests whether the store has room for all others."""
 _NOT_FOUND = (ApiCode.STREAM_NOT_FOUND, ApiCode.CONSUMER_NOT_FOUND)
 _STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *streams.NEVER)
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
@@ -63,7 +63,8 @@ async def provision(
 ) -> list[Change]:
     """Make the server match the table, `fleet` and `documents`, and return the changes.
 
-    Idempotent: a second call returns an empty list. All checks come before the first write. `bus` is the
+    Idempotent: a second call returns an empty list. All checks come before the first write. Sizes that nobody
+    gives follow the store (`mesh.bus.sizes`); a dry run takes those that the streams have. `bus` is the
     admin's connection to a healthy server: a store that could not be decrypted would look empty.
 
     Args:
@@ -74,20 +75,28 @@ async def provision(
     Raises UnsafeChange, OtherPartitions, NewerSchema, StoreTooSmall, and ApiError if the server refuses.
     """
     tuple(members(fleet))  # raises before anything is written if names clash
-    steps = [
-        *await _plan_streams(bus, streams.stream_table(fleet, storage)),
-        *await _plan_consumers(bus, streams.consumer_table(fleet, storage)),
-        *await _plan_documents(bus, {FLEET: _document(fleet), **documents}),
-        # After the new fleet is written, in which no agent reads these offers.
-        *await _plan_left_offers(bus, streams.consumer_table(fleet)),
-    ]
-    if not dry_run:
-        async with _room_for(bus, steps):
-            for step in steps:
-                if step.verb:
-                    await _make(bus, step)
-                else:
-                    await write_revision(bus, step.change.what, step.document, by=by, after=step.after)
+    table, usual = streams.stream_table(fleet, storage), usual_sizes(fleet, storage)
+    there = await listing(bus)
+    async with Room(bus) as room:
+        if dry_run:
+            table = with_stored_sizes(table, usual, there)
+        else:
+            table = await fitted(table, usual, there, room.fits)
+        steps = [
+            *await _plan_streams(bus, table),
+            *await _plan_consumers(bus, streams.consumer_table(fleet, storage)),
+            *await _plan_documents(bus, {FLEET: _document(fleet), **documents}),
+            # After the new fleet is written, in which no agent reads these offers.
+            *await _plan_left_offers(bus, streams.consumer_table(fleet)),
+        ]
+        if dry_run:
+            return [step.change for step in steps]
+        await _check_room(room, steps)
+        for step in steps:
+            if step.verb:
+                await _make(bus, step)
+            else:
+                await write_revision(bus, step.change.what, step.document, by=by, after=step.after)
     return [step.change for step in steps]
 
 
@@ -96,48 +105,15 @@ async def _make(bus: Bus, step: _Step) -> None:
         await bus.api(step.verb, step.body, timeout_s=_API_S)
 
 
-@contextlib.asynccontextmanager
-async def _room_for(bus: Bus, steps: Iterable[_Step]) -> AsyncIterator[None]:
-    """Raise StoreTooSmall before anything is created, if new streams would reserve more than the store has.
-
-    No API call returns the free space. So this creates one stream that reserves the total. A cluster is not
-    tested, because it spreads streams over its servers.
-
-    That stream stays until the others are there, and reserves nothing meanwhile. A server whose only stream
-    is deleted removes the folder of all streams a moment later, even while it makes the next one in it.
-    """
+async def _check_room(room: Room, steps: Iterable[_Step]) -> None:
+    """Raise StoreTooSmall, before any is created, if new streams would reserve more than the store has."""
     new = [step for step in steps if step.verb.startswith("STREAM.CREATE.")]
     sizes = {step.change.what: max(0, int(step.body.get("max_bytes", 0))) for step in new}
-    if len(new) < 2 or bus.greeting.get("cluster"):
-        yield
+    if len(new) < 2:
         return
     largest, total = max(sizes, key=lambda what: sizes[what]), sum(sizes.values())
     with _explain_full(largest, sizes[largest], total):
-        await _reserve(bus, total)
-    try:
-        await _reserve(bus, -1)
-        yield
-    finally:
-        await _delete(bus, _ROOM)
-
-
-async def _reserve(bus: Bus, size: int) -> None:
-    """Have the temporary stream reserve so many bytes (-1: none); a killed setup may have left it."""
-    config = {"name": _ROOM, "subjects": [_ROOM_SUBJECT], "storage": "file", "max_bytes": size}
-    try:
-        await bus.api(f"STREAM.UPDATE.{_ROOM}", config, timeout_s=_API_S)
-    except ApiError as error:
-        if error.err_code != ApiCode.STREAM_NOT_FOUND:
-            raise
-        await bus.api(f"STREAM.CREATE.{_ROOM}", config, timeout_s=_API_S)
-
-
-async def _delete(bus: Bus, stream: str) -> None:
-    try:
-        await bus.api(f"STREAM.DELETE.{stream}", timeout_s=_API_S)
-    except ApiError as error:
-        if error.err_code not in _NOT_FOUND:
-            raise
+        await room.check(total)
 
 
 @contextlib.contextmanager

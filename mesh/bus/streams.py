@@ -82,6 +82,8 @@ class Storage(NamedTuple):
     """Default limits of a sender."""
     limits_of: Mapping[str, Limits] = {}
     """Limits of senders that have their own."""
+    given: frozenset[str] = frozenset()
+    """Streams whose size the operator gives, be it the usual one. Others may be smaller than usual."""
 
     def limits_for(self, sender: str) -> Limits:
         return self.limits_of.get(sender, self.limits)

@@ -19,7 +19,7 @@ from mesh.fleet.file import FleetFile, FleetFileError, load_fleet
 from mesh.fleet.generated import files_of, update
 from mesh.fleet.leavers import HeldRequest, held_by_leavers
 from mesh.fleet.nodes import certificate_hosts
-from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
+from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare, small_streams
 from mesh.local.project import with_client
 from mesh.service.printable import counted
 from mesh.settings import DEFAULT_URL, FILE_NAME, Access, NoCredentials, Sources, running_dev
@@ -247,10 +247,11 @@ async def _apply(
         note(f"nothing was applied to the bus at {access.url}: {failed}")
         return None
     async with bus:
-        changes = await apply(bus, _as_run_at(access.url, fleet), by=by, dry_run=dry_run)
-        unpriced = "" if dry_run else await ops.fleet_checks.unpriced(bus)
-    if unpriced:
-        note(unpriced)
+        running = _as_run_at(access.url, fleet)
+        changes = await apply(bus, running, by=by, dry_run=dry_run)
+        remarks = [] if dry_run else [await small_streams(bus, running), await ops.fleet_checks.unpriced(bus)]
+    for each in filter(None, remarks):
+        note(each)
     return access.url, changes
 
 

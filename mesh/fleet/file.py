@@ -32,6 +32,7 @@ from mesh.fleet.members import (
     QuotaSection,
     Sender,
     Submitter,
+    given_sizes,
 )
 from mesh.fleet.near_miss import Strict, in_words, with_suggestion
 from mesh.fleet.scaling import AgentScale, ScaleSection, scale_mistakes
@@ -317,6 +318,7 @@ class FleetFile(Strict):
                 for name, section in senders.items()
                 if section.limits.model_fields_set
             },
+            given=given_sizes(senders, self.limits, of_memory="mib" in self.memory.model_fields_set),
         )
 
     @property

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from mesh.bus.credentials import is_public_key
-from mesh.bus.streams import MIB, Limits
+from mesh.bus.streams import MIB, Limits, memory_of, proposals_of, steps_of
 from mesh.fleet.near_miss import Strict
 from mesh.fleet.scaling import AgentScale
 from protocol.wire import config
@@ -33,6 +33,9 @@ class Member(Strict):
 
 
 _LIMIT = {"messages": "messages", "mib": "bytes", "steps": "steps", "steps_mib": "step_bytes"}
+
+
+_SIZED = {"mib": proposals_of, "steps_mib": steps_of}
 
 
 class LimitsSection(Strict):
@@ -62,6 +65,21 @@ class Sender(Member):
 
     limits: LimitsSection = LimitsSection()
     """Its own limits, where they differ from the general ones."""
+
+
+def given_sizes(senders: Mapping[str, Sender], limits: LimitsSection, *, of_memory: bool) -> frozenset[str]:
+    """Return the streams whose size (bytes) the file gives, for all members or for one.
+
+    Args:
+        limits: those of all members.
+        of_memory: True if the file gives the size of clients' memory.
+    """
+    given = set[str]()
+    for name, section in senders.items():
+        fields = limits.model_fields_set | section.limits.model_fields_set
+        given |= {stream(name) for field, stream in _SIZED.items() if field in fields}
+        given |= {memory_of(name)} if of_memory else set()
+    return frozenset(given)
 
 
 class QuotaSection(Strict):

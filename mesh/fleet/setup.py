@@ -19,8 +19,10 @@ from mesh.bus.connection import Bus
 from mesh.bus.credentials import KeyPair, keyring, old_keys, write_public
 from mesh.bus.event_log import check_form, has_log
 from mesh.bus.provision import Change, provision
+from mesh.bus.reader import listing
 from mesh.bus.roles import accounts_config, names
 from mesh.bus.schedules import stored_schedules
+from mesh.bus.sizes import small_in_words, usual_sizes
 from mesh.errors import ApiCode, ApiError, MeshError
 from mesh.fleet.file import LISTED, FleetFile
 from mesh.fleet.leavers import held_by_leavers, look_soon
@@ -83,6 +85,11 @@ async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = Fals
     changes = await provision(bus, file.fleet, file.storage, documents, by=by, dry_run=dry_run)
     await look_soon(bus, (each.request for each in held), file.fleet.partitions)
     return changes
+
+
+async def small_streams(bus: Bus, file: FleetFile) -> str:
+    """Return which streams are below their usual size, in words; empty if none is. Raises BusError."""
+    return small_in_words(usual_sizes(file.fleet, file.storage), await listing(bus))
 
 
 async def _schedules(bus: Bus, file: FleetFile) -> dict[str, bytes]:

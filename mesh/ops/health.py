@@ -14,6 +14,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import check_form
 from mesh.bus.reader import listing, stream_info
 from mesh.bus.roles import ADMIN
+from mesh.bus.sizes import left_for_log
 from mesh.bus.streams import CONTROLS, LOG, TIMERS, is_journal_stream, kind_of, queue_consumers, stream_table
 from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError
 from mesh.fleet.file import FleetFile
@@ -54,8 +55,6 @@ FULL = 0.8
 """Share of a limit from which on it is worth a word."""
 MOST_TIMER_BYTES = 256 << 20
 """Most schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
-LEAST_FOR_LOG = 1 << 30
-"""Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
 _MOST_CHANGES = 10
 """Changes of one kind that are told one by one: a new mesh needs thousands."""
 _BETWEEN_PULLS_S = 1.0
@@ -196,7 +195,7 @@ async def _limits(look: Look) -> Results:
         store = f"the store of {name_of(server)}"
         if most > 0 and used >= FULL * most:
             yield "found", f"{store} has {used} of {most} bytes ({used / most:.0%})"
-        if most > 0 and not is_log_limited and most - promised < LEAST_FOR_LOG:
+        if most > 0 and not is_log_limited and most - promised < left_for_log(promised):
             yield (
                 "found",
                 f"{store} has {most} bytes, and {promised} are promised to others than LOG: give it a larger "
