@@ -160,9 +160,9 @@ class Access(NamedTuple):
 
     @property
     def seed(self) -> str:
-        """The nkey seed. Raises NoCredentials."""
+        """The nkey seed, with its claim if it has one. Raises NoCredentials."""
         try:
-            return read_key(self.credentials).seed
+            return read_key(self.credentials).credential
         except OSError as missing:
             raise NoCredentials(f"{self.credentials}: {missing.strerror}") from missing
         except ValueError as wrong:

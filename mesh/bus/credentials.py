@@ -3,7 +3,7 @@
 A seed is secret; configurations contain only its public half. Each seed has its own file,
 `<directory>/<name>.nk`, which only its owner can read. Setup writes `<name>.pub` beside it. While a key is
 replaced, `<name>.old.pub` is the one before, which is valid, too. A seed never appears in a log line, an
-error or a configuration.
+error or a configuration. For servers in operator mode, the file also has a claim (`mesh.bus.claims`).
 
 A connection with TLS files, or with a URL that begins with `tls://`, is secure or fails. It never falls back
 to clear text, even if the server offers nothing else.
@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mesh.bus.claims import claim_and_seed, with_seed
 from mesh.errors import MeshError, TlsUnusable
 
 SEED_SUFFIX = ".nk"
@@ -32,6 +33,13 @@ class KeyPair(NamedTuple):
 
     seed: str
     public: str
+    claim: str = ""
+    """Claim about the public key, for a server in operator mode; empty for other servers."""
+
+    @property
+    def credential(self) -> str:
+        """What a connection needs: the seed, with its claim if there is one."""
+        return with_seed(self.claim, self.seed) if self.claim else self.seed
 
     def __repr__(self) -> str:
         return f"KeyPair(public={self.public!r})"
@@ -44,12 +52,12 @@ def new_key() -> KeyPair:
     return _pair(bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)).decode())
 
 
-def _pair(seed: str) -> KeyPair:
+def _pair(seed: str, claim: str = "") -> KeyPair:
     import nkeys
 
     pair = nkeys.from_seed(bytearray(seed.encode()))
     try:
-        return KeyPair(seed, pair.public_key.decode())
+        return KeyPair(seed, pair.public_key.decode(), claim)
     finally:
         pair.wipe()
 
@@ -72,10 +80,11 @@ class Signature(NamedTuple):
     signature: str
 
 
-def sign(seed: str, body: bytes) -> Signature:
-    """Sign bytes with the key of a seed."""
+def sign(credential: str, body: bytes) -> Signature:
+    """Sign bytes with the key of a seed, which may have its claim beside it."""
     import nkeys
 
+    _, seed = claim_and_seed(credential)
     pair = nkeys.from_seed(bytearray(seed.encode()))
     try:
         return Signature(pair.public_key.decode(), base64.b64encode(pair.sign(body)).decode())
@@ -130,11 +139,27 @@ def _write_private(path: Path, body: bytes) -> None:
         file.write(body)
 
 
+def replace_key(directory: Path, name: str, key: KeyPair) -> None:
+    """Write the seed of `name` with its claim, if it has one. The file's age stays that of the seed."""
+    path = seed_file(directory, name)
+    written_ns = path.stat().st_mtime_ns
+    replace_private(path, f"{key.credential.strip()}\n".encode())
+    os.utime(path, ns=(written_ns, written_ns))
+
+
+def without_claim(directory: Path, name: str, key: KeyPair) -> KeyPair:
+    """Return a key for servers that know keys alone, and write it so."""
+    bare = key._replace(claim="")
+    if key.claim:
+        replace_key(directory, name, bare)
+    return bare
+
+
 def read_key(path: Path) -> KeyPair:
     """Return the key in a seed file. Raises FileNotFoundError, or ValueError if it holds no user seed."""
-    seed = path.read_text().strip()
+    claim, seed = claim_and_seed(path.read_text())
     try:
-        pair = _pair(seed)
+        pair = _pair(seed, claim)
     except Exception as broken:
         raise ValueError(f"{path.name} holds no nkey seed") from broken
     if not pair.public.startswith("U"):
@@ -166,8 +191,8 @@ class RenewableKey:
     there now, the one that it accepted last is tried, too.
 
     Args:
-        read: returns the seed, for instance of a file. The first call may raise; later ones that do are
-            ignored.
+        read: returns the seed, for instance of a file, with its claim if it has one (`KeyPair.credential`). A
+            newer claim counts as another seed. The first call may raise; later ones that do are ignored.
     """
 
     def __init__(self, read: Callable[[], str]) -> None:

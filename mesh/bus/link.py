@@ -9,6 +9,7 @@ from collections.abc import Callable
 from nats import errors as nats_errors
 
 from mesh.bus import credentials
+from mesh.bus.claims import claim_and_seed
 from mesh.bus.credentials import RenewableKey, TlsFiles
 from mesh.bus.nats_protocol import NatsProtocol, is_refusal
 from mesh.bus.streams import stream_of
@@ -121,12 +122,15 @@ class Link:
         context = files.context() if files.are_given else None  # otherwise nats-py makes one if needed
         self._wire.tls = files
         self._wire.key = seed if isinstance(seed, RenewableKey) else None
+        credential = seed.take() if isinstance(seed, RenewableKey) else seed
+        claim, own_seed = ("", None) if credential is None else claim_and_seed(credential)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wire.connect(
                     servers=servers,
                     name=self._name,
-                    nkeys_seed_str=seed.take() if isinstance(seed, RenewableKey) else seed,
+                    nkeys_seed_str=own_seed,
+                    user_jwt_cb=claim.encode if claim else None,
                     tls=context,
                     allow_reconnect=False,  # at first: otherwise nats-py would keep trying on its own
                     max_reconnect_attempts=1,

@@ -20,6 +20,7 @@ from typing import Any
 from nats.aio.client import Client
 from nats.errors import AuthorizationError, Error, ProtocolError, UnexpectedEOF
 
+from mesh.bus.claims import claim_and_seed
 from mesh.bus.credentials import NO_FILES, RenewableKey, agree
 from mesh.bus.transport import Transport
 from mesh.service.logs import get_logger
@@ -28,6 +29,7 @@ _log = get_logger(__name__)
 
 _M, _H = ord("M"), ord("H")
 _DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
+_REFUSALS = ("authorization violation", "authentication revoked", "authentication expired")
 _ROOM_BYTES = 1 << 17
 """Most bytes in one read."""
 FULL_BYTES = 1 << 20
@@ -166,7 +168,8 @@ class NatsProtocol(Client):
     def _connect_command(self) -> bytes:
         """Return the line that authenticates, with the current key."""
         if self.key is not None:
-            self._nkeys_seed_str = self.key.take()
+            claim, self._nkeys_seed_str = claim_and_seed(self.key.take())
+            self._user_jwt_cb = claim.encode if claim else None
             self._setup_nkeys_connect()
         line: bytes = super()._connect_command()
         return line
@@ -477,7 +480,8 @@ async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
 
 def is_refusal(error: Exception) -> bool:
     """Return True if an error says that the server does not accept the credentials."""
-    return isinstance(error, AuthorizationError) or "authorization violation" in str(error).lower()
+    text = str(error).lower()
+    return isinstance(error, AuthorizationError) or any(each in text for each in _REFUSALS)
 
 
 def _text(subject: bytes) -> str:

@@ -320,7 +320,10 @@ def accounts_config(
             *(core.heard_by(name, subject) for subject in HEARS[role]),
         ]
         exports = [core.asks(name, service) for service in ANSWERS[role]]
-        mapped = [_partitioned(name, fleet.partitions)] if _LANE in CALLS[role] else []
+        mapped = [
+            f"mappings: {{ {json.dumps(asked)}: {json.dumps(heard)} }}"
+            for asked, heard in lane_mapping(role, name, fleet.partitions).items()
+        ]
         others.append(_account(name, entries, exports, imports, *mapped))
     blocks = (
         "accounts {",
@@ -440,16 +443,14 @@ def _entry(what: str, accounts: Iterable[str]) -> str:
     return f"{{ {what}, accounts: {json.dumps(list(accounts))} }}"
 
 
-def _partitioned(name: str, partitions: int) -> str:
-    """Return the mapping that inserts a request's partition into the lane subjects of `name`.
+def lane_mapping(role: Role, name: str, partitions: int) -> dict[str, str]:
+    """Return what the server makes of the lane subjects of `name`: it inserts the request's partition.
 
-    The server checks permissions on the mapped subject.
+    Empty for roles that may not ask on the lane. The server checks permissions on the mapped subject.
     """
-    asked, heard = (
-        f"mesh.lane.{name}.*",
-        f"mesh.lane.{{{{partition({partitions},1)}}}}.{name}.{{{{wildcard(1)}}}}",
-    )
-    return f"mappings: {{ {json.dumps(asked)}: {json.dumps(heard)} }}"
+    if _LANE not in CALLS[role]:
+        return {}
+    return {f"mesh.lane.{name}.*": f"mesh.lane.{{{{partition({partitions},1)}}}}.{name}.{{{{wildcard(1)}}}}"}
 
 
 def _account(

@@ -94,6 +94,7 @@ async def add(
     systemd, and how to start it. --url is the bus as it is reached from there. For an agent that the fleet
     file has already, it writes that file alone.
     """
+    from mesh.fleet.handover import hand_over
     from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 
     url = None if bundle is None else Sources(where.flags).url
@@ -108,14 +109,23 @@ async def add(
 
         write_bundle(bundle, changed, out, name, url)
     key, changes = out / KEYS / f"{name}.nk", []
+    is_claimed = changed.bus.auth == "jwt"
     if apply_now:
-        async with await where.connect("admin") as bus:
+        access = where.access("admin")
+        if is_claimed:
+            await hand_over(access.url, out, access.tls)
+        async with await access.connect() as bus:
             changes = await apply(bus, changed)
     lines = [f"added [agents.{name}] to {file}; its key: {key}"]
     lines += [f"{change.action} {change.what}" for change in changes]
     if bundle is not None:
         lines.append(f"its bundle: {bundle}; unpack it on the other machine, and read {name}/README")
-    if apply_now:
+    if apply_now and is_claimed:
+        lines.append("the servers have its account")
+    elif is_claimed:
+        lines.append(f"next: `mesh setup --out {out}`, which hands its account to the servers, then run it:")
+        lines.append(f"  MESH_CREDENTIALS={key} mesh agent run {section['module'] or 'MODULE:NAME'}")
+    elif apply_now:
         lines.append(f"the server still has to read {out / ACCOUNTS}, twice, before it knows the new key")
     else:
         lines.append(f"next: reload the server with {out / ACCOUNTS}, twice, then `mesh setup`, then run it:")

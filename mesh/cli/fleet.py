@@ -17,6 +17,7 @@ from mesh.fleet.certificates import certify
 from mesh.fleet.deployment import CA, TLS, Deployment, Target, Tls
 from mesh.fleet.file import FleetFile, FleetFileError, load_fleet
 from mesh.fleet.generated import files_of, update
+from mesh.fleet.handover import hand_over, lacking_accounts
 from mesh.fleet.leavers import HeldRequest, held_by_leavers
 from mesh.fleet.nodes import certificate_hosts
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare, small_streams
@@ -107,7 +108,8 @@ async def setup(
 
     With --out it creates missing keys and writes the server's accounts; that needs no bus. If a bus is
     named (NATS_URL, --url, --context), it then creates streams, consumers, the fleet document and the
-    policies, as the admin. A second run changes nothing.
+    policies, as the admin. With [bus] auth = "jwt" it first hands the accounts over to the servers. A second
+    run changes nothing.
 
     With --for it also writes what runs the mesh: configurations of the servers, certificates, and a compose
     file, systemd units or Kubernetes manifests. A file that you edited is kept, and the new text goes beside
@@ -239,7 +241,11 @@ async def _apply(
 ) -> tuple[str, list[Change]] | None:
     """Return the bus and what was applied to it, or would be; None if it cannot be reached after --out."""
     access = _admin(where, out)
+    handed = list[str]()
     try:
+        if out is not None and fleet.bus.auth == "jwt":
+            give = lacking_accounts if dry_run else hand_over
+            handed = await give(access.url, out, access.tls)
         bus = await access.connect()
     except (Unreachable, AuthenticationFailed, TlsFailed) as failed:
         if out is None:
@@ -252,7 +258,7 @@ async def _apply(
         remarks = [] if dry_run else [await small_streams(bus, running), await ops.fleet_checks.unpriced(bus)]
     for each in filter(None, remarks):
         note(each)
-    return access.url, changes
+    return access.url, [*(Change("update", f"account {name}") for name in handed), *changes]
 
 
 def _admin(where: Where, out: Path | None) -> Access:
@@ -305,9 +311,14 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, out: P
         unread = [ops.health.Finding(check="fleet file", state="found", text=str(broken))]
     if fleet is not None:
         fleet = _as_run_at(access.url, fleet)
-    keys = None
+    keys: ops.checks.KeyFile | ops.checks.SignedAccounts | None = None
     with contextlib.suppress(OSError, ValueError):  # connecting says what is wrong with the key
-        keys = ops.checks.key_file(out / ACCOUNTS, read_key(access.credentials).public)
+        own = read_key(access.credentials)
+        if fleet is not None and fleet.bus.auth == "jwt":
+            is_here = read_key(seed_file(out / KEYS, access.name)).public == own.public
+            keys = ops.checks.SignedAccounts(access.url, out, access.tls) if is_here else None
+        else:
+            keys = ops.checks.key_file(out / ACCOUNTS, own.public)
     findings = [*unread, *await ops.health.examine(access, fleet, monitor, keys)]
     if as_json:
         emit(findings)

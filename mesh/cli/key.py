@@ -7,13 +7,15 @@ import msgspec
 
 from mesh.bus.credentials import SEED_SUFFIX
 from mesh.bus.roles import Role
-from mesh.cli.options import A_PATH, Option, framed, together
+from mesh.cli.options import A_PATH, Option, Where, framed, together
 from mesh.cli.output import At, listing, report
 from mesh.fleet.deployment import Target
-from mesh.fleet.file import load_fleet
+from mesh.fleet.file import FleetFile, load_fleet
 from mesh.fleet.generated import targets_in
+from mesh.fleet.handover import hand_over
 from mesh.fleet.keys import MemberKeys, keys_of, retire, rotate
 from mesh.fleet.setup import ACCOUNTS, KEYS
+from mesh.settings import Sources
 
 app = click.Group(help="The members' keys: list, rotate, retire.")
 
@@ -78,14 +80,17 @@ def ls(*, file: Path, out: Path, as_json: bool) -> None:
 @framed
 def rotate_key(*, name: str, file: Path, out: Path, as_json: bool) -> None:
     """Give a member a new key. The old one stays valid until `mesh key retire`."""
-    now, changed = rotate(load_fleet(file), out, name)
+    fleet = load_fleet(file)
+    now, changed = rotate(fleet, out, name)
     done = f"{name} has a new key" if changed else f"nothing to do: {name} has a new key already"
-    lines = [
-        f"{done}, {_short(now.key)}; the old one, {_short(now.old)}, stays valid. Now:",
-        f"1. {_reload(out)}",
-        f"2. {_renewal(now, out)}",
-        f"3. mesh key retire {name}, then step 1 again",
+    is_claimed = fleet.bus.auth == "jwt"
+    steps = [
+        *([] if is_claimed else [_reload(out)]),
+        _renewal(now, out),
+        f"mesh key retire {name}{'' if is_claimed else ', then step 1 again'}",
     ]
+    lines = [f"{done}, {_short(now.key)}; the old one, {_short(now.old)}, stays valid. Now:"]
+    lines += [f"{n}. {step}" for n, step in enumerate(steps, 1)]
     _report(now, changed, lines, as_json)
 
 
@@ -93,16 +98,37 @@ def rotate_key(*, name: str, file: Path, out: Path, as_json: bool) -> None:
 @_member_argument
 @_place_options
 @framed
-def retire_key(*, name: str, file: Path, out: Path, as_json: bool) -> None:
-    """End a member's old key: once they are reloaded, the servers refuse it."""
-    now, old = retire(load_fleet(file), out, name)
+async def retire_key(where: Where, *, name: str, file: Path, out: Path, as_json: bool) -> None:
+    """End a member's old key: once they are reloaded, the servers refuse it.
+
+    With [bus] auth = "jwt", the servers refuse it at once if the bus is named. They need no reload.
+    """
+    fleet = load_fleet(file)
+    now, old = retire(fleet, out, name)
     lines = [f"nothing to do: {name} has one key, {_short(now.key)}"]
-    if old is not None:
+    if fleet.bus.auth == "jwt":
+        lines = [await _handed_over(where, fleet, file, out)]
+        if old is not None:
+            lines.insert(0, f"{_short(old)} is retired; {name} has one key, {_short(now.key)}")
+    elif old is not None:
         lines = [
             f"the accounts no longer list {_short(old)}; {name} has one key, {_short(now.key)}. Now:",
             _reload(out),
         ]
     _report(now, old is not None, lines, as_json)
+
+
+async def _handed_over(where: Where, fleet: FleetFile, file: Path, out: Path) -> str:
+    """Hand the accounts over to the servers, if the bus is named, and return what was done or is to do.
+
+    Raises as `hand_over`.
+    """
+    sources = Sources(where.flags)
+    url = sources.url
+    if url is None:
+        return f"now: mesh setup --file {file} --out {out} --url URL, which hands the accounts to the servers"
+    done = await hand_over(url, out, sources.tls(url))
+    return f"the bus at {url} has the accounts" if done else f"the bus at {url} had the accounts already"
 
 
 def _reload(out: Path) -> str:

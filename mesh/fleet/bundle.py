@@ -16,11 +16,14 @@ ENVIRONMENT = "agent.env"
 
 _README = """\
 The agent {name} of the mesh {fleet}. Whoever has keys/{name}.nk acts in its name: keep it secret.
-1. Install handoff-mesh and the agent's code, {module}. Servers of the bus have to be reloaded with its key.
+1. Install handoff-mesh and the agent's code, {module}. Servers of the bus have to {know}.
 2. Start it in this folder: set -a; . ./agent.env; mesh agent run {module}
 3. Or as root: sh systemd/install.sh {name}; systemctl daemon-reload; systemctl enable --now mesh-agent@{name}
 4. More variables, such as a model's key, go into agent.env, or into /etc/handoff-mesh/{name}.env for systemd.
 """
+
+_KNOW = {"nkeys": "be reloaded with its key", "jwt": "be handed its account: mesh setup --out"}
+"""What servers need to let it in, by `[bus] auth`."""
 
 
 def write_bundle(path: Path, file: FleetFile, directory: Path, name: str, url: str) -> None:
@@ -46,8 +49,9 @@ def write_bundle(path: Path, file: FleetFile, directory: Path, name: str, url: s
     fleet = file.name if file.name.isprintable() else "here"
     variables = {"NATS_URL": url, "MESH_NAME": name, "MESH_CREDENTIALS": f"{KEYS}/{name}.nk"}
     variables |= {variable: f"{TLS}/{each}" for variable, each in TLS_FILES.items() if is_secured}
+    know = _KNOW[file.bus.auth]
     texts = {
-        "README": _README.format(name=name, fleet=fleet, module=shlex.quote(module)),
+        "README": _README.format(name=name, fleet=fleet, module=shlex.quote(module), know=know),
         ENVIRONMENT: "".join(f"{key}={shlex.quote(value)}\n" for key, value in variables.items()),
         **{f"{ROOM}/{each}": text for each, text in agent_files(name, module, url, is_secured).items()},
     }

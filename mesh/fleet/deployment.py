@@ -111,6 +111,10 @@ class Deployment(NamedTuple):
             )
         if self.tls is Tls.CERT_MANAGER and self.target is not Target.KUBERNETES:
             raise DeploymentImpossible("--tls cert-manager: cert-manager runs on Kubernetes only")
+        if self.target is Target.KUBERNETES and self.file.bus.auth == "jwt":
+            raise DeploymentImpossible(
+                f'{self.source}: bus.auth: "jwt" is not written for Kubernetes yet; use "nkeys"'
+            )
         if self.target is Target.SYSTEMD and self.nodes > 1 and not self.is_secured:
             raise DeploymentImpossible(
                 "--tls none: servers on several machines trust whoever connects as a server; use dev or files"

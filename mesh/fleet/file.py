@@ -5,7 +5,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -105,10 +105,16 @@ class TlsSection(Strict):
     key: str | None = None
 
 
+Auth = Literal["nkeys", "jwt"]
+
+
 class BusSection(Strict):
-    """How commands in this folder get on the bus."""
+    """How commands in this folder get on the bus, and how its servers know who is who."""
 
     tls: TlsSection = TlsSection()
+    auth: Auth = "nkeys"
+    """How servers know members: by a list of keys in their configuration, or by claims that an operator
+    signed."""
 
 
 class HumanSection(Strict):
@@ -341,6 +347,11 @@ class FleetFile(Strict):
         wrong += [
             f"{name}.nkey: another has it, too" for name, key in self.given_keys.items() if uses[key] > 1
         ]
+        if self.bus.auth == "jwt":
+            wrong += [
+                f'{name}.nkey: with [bus] auth = "jwt", `mesh setup --out` makes every key: leave it out'
+                for name in self.given_keys
+            ]
         for name in sorted(self._sections.keys() & RESERVED):
             wrong.append(f"{name}: this name has a key of its own in every mesh")
         submitters = {**self.clients, **self.operators}

@@ -74,8 +74,8 @@ def retire(file: FleetFile, directory: Path, name: str) -> tuple[MemberKeys, str
     Raises NotFound, Impossible.
     """
     before = _one(file, directory, name)
+    prepare(file, directory, retired={} if before.old is None else {name: before.old})
     seed_file(directory / KEYS, name).with_name(f"{name}{OLD_SUFFIX}").unlink(missing_ok=True)
-    prepare(file, directory)
     return _one(file, directory, name), before.old
 
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mesh.bus.accounts import resolver_config
 from mesh.bus.roles import quoted, server_config
 from mesh.fleet.deployment import CA, CLIENT, PORT, Deployment, Target, slug
+from mesh.fleet.operator import ACCOUNTS_FOLDER
 from mesh.fleet.setup import ACCOUNTS
 
 CLUSTER_PORT = 6222
@@ -27,6 +29,8 @@ class NodePlace(NamedTuple):
 def node_config(deployment: Deployment, node: str, place: NodePlace) -> str:
     """Return the configuration of one server of the bus; it includes `accounts.conf` beside it."""
     extra = list[str]()
+    if deployment.file.bus.auth == "jwt":
+        extra.append(resolver_config(f"{place.store}/{ACCOUNTS_FOLDER}"))
     secured = _tls_block(node, place) if deployment.is_secured else []
     extra += secured
     if deployment.nodes > 1:

@@ -1,9 +1,9 @@
 """Sets up a mesh: keys, the server's configuration, and the documents that the server must have.
 
 There are two halves, both idempotent. `prepare` needs no bus: it creates missing keys and writes the accounts
-for a server's configuration. `apply` needs a server that runs with it: it creates streams, consumers, the
-fleet document, the policies and the prices. Vendors' price lists (extra `prices`) are read here, and never
-while a request runs.
+for a server's configuration, as a list of keys or as claims (`mesh.fleet.operator`). `apply` needs a server
+that runs with it: it creates streams, consumers, the fleet document, the policies and the prices. Vendors'
+price lists (extra `prices`) are read here, and never while a request runs.
 """
 
 import datetime as dt
@@ -11,21 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.credentials import KeyPair, keyring, old_keys, write_public
+from mesh.bus.credentials import KeyPair, keyring, old_keys, without_claim, write_public
 from mesh.bus.event_log import check_form, has_log
 from mesh.bus.provision import Change, provision
 from mesh.bus.reader import listing
 from mesh.bus.roles import accounts_config, names
 from mesh.bus.schedules import stored_schedules
 from mesh.bus.sizes import small_in_words, usual_sizes
-from mesh.errors import ApiCode, ApiError, MeshError
-from mesh.fleet.file import LISTED, FleetFile
+from mesh.errors import ApiCode, ApiError, Impossible, MeshError
+from mesh.fleet.file import LISTED, Auth, FleetFile
 from mesh.fleet.leavers import held_by_leavers, look_soon
+from mesh.fleet.operator import Signed, sign_accounts
 from mesh.service.cron import Once
 from protocol.wire.prices import Price, assumed_cache_prices
 from protocol.wire.schedule import ScheduleEntry
@@ -46,24 +48,53 @@ class Prepared:
     """Configuration text: accounts, users, exports and imports."""
 
 
-def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -> Prepared:
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def prepare(
+    file: FleetFile,
+    directory: Path,
+    *,
+    anonymous: str | None = None,
+    auth: Auth | None = None,
+    retired: Mapping[str, str] = _NONE,
+) -> Prepared:
     """Create missing keys under `directory`/keys, and write `directory`/accounts.conf.
 
     Each seed has its public key beside it, `<name>.pub`, in the form of the fleet file (`nkey`). Members
     whose public key is in the fleet file keep their seed elsewhere, so no key is created for them. A key that
     is being replaced (`mesh.fleet.keys`) stays valid.
+
+    Args:
+        anonymous: the client that connections without credentials act as.
+        auth: how servers know members; by default as the fleet file says.
+        retired: public keys that are not valid any more, by member.
+
+    Raises Impossible for a file that holds no seed, and if claims cannot do what is asked for.
     """
+    if (auth or file.bus.auth) == "jwt":
+        if anonymous is not None:
+            raise Impossible('[bus] auth = "jwt" lets nobody in without credentials')
+        signed = sign_accounts(file.fleet, directory, directory / KEYS, retired)
+        return _written(directory, signed)
     given = file.given_keys
     keys = keyring(directory / KEYS, [name for name in names(file.fleet) if name not in given])
     public = given | {name: key.public for name, key in keys.items()}
     for name, key in keys.items():
         write_public(directory / KEYS, name, key)
-    old = {name: key for name, key in old_keys(directory / KEYS, keys).items() if key != public[name]}
+        keys[name] = without_claim(directory / KEYS, name, key)
+    noted = old_keys(directory / KEYS, keys)
+    old = {name: key for name, key in noted.items() if key not in (public[name], retired.get(name))}
     text = accounts_config(file.fleet, public, old=old, anonymous=anonymous)
+    return _written(directory, Signed(keys, text))
+
+
+def _written(directory: Path, signed: Signed) -> Prepared:
+    """Write the accounts, unless they are there. The file's age tells which server has not read it."""
     accounts = directory / ACCOUNTS
-    if not accounts.exists() or accounts.read_text() != text:  # its age tells which server has not read it
-        accounts.write_text(text)
-    return Prepared(directory, keys, text)
+    if not accounts.exists() or accounts.read_text() != signed.config:
+        accounts.write_text(signed.config)
+    return Prepared(directory, signed.keys, signed.config)
 
 
 async def apply(bus: Bus, file: FleetFile, *, by: str = "", dry_run: bool = False) -> list[Change]:

@@ -17,6 +17,14 @@ TLS_FILES = {
     "MESH_TLS_KEY": f"{CLIENT}-key.pem",
 }
 
+_MEMBERS = {
+    "nkeys": "After new members, copy\n"
+    "# accounts.conf and reload it twice: the first time, the server does not yet connect what new "
+    "accounts import.",
+    "jwt": "`mesh setup --out`\n# hands it new members.",
+}
+"""How a server learns of new members, by `[bus] auth`."""
+
 
 def systemd_files(deployment: Deployment) -> dict[str, str]:
     """Return units, drop-ins, configurations and `install.sh`, by path. Raises DeploymentImpossible."""
@@ -25,7 +33,9 @@ def systemd_files(deployment: Deployment) -> dict[str, str]:
     secured = _secured(deployment.is_secured)
     node_key = "LoadCredential=%i-key.pem:/etc/handoff-mesh/tls/%i-key.pem" if deployment.is_secured else ""
     made = {
-        "mesh-nats@.service": fill("mesh-nats@.service", tls=node_key),
+        "mesh-nats@.service": fill(
+            "mesh-nats@.service", tls=node_key, members=_MEMBERS[deployment.file.bus.auth]
+        ),
         "mesh-guard.service": fill("mesh-guard.service", tls=secured),
         "mesh-agent@.service": fill("mesh-agent@.service", tls=secured),
         "mesh.env": fill("mesh.env", url=deployment.url_of(hosts)),

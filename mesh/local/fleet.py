@@ -93,7 +93,7 @@ class LocalFleet(Lifecycle):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.logs = self.directory / "logs"
         self.logs.mkdir(exist_ok=True)
-        self.prepared = prepare(file, self.directory, anonymous=anonymous)
+        self.prepared = prepare(file, self.directory, anonymous=anonymous, auth="nkeys")
         self.server = EmbeddedServer(
             self.prepared.accounts,
             store_of(self.directory),
@@ -302,7 +302,7 @@ class LocalFleet(Lifecycle):
 
         Returns the changes on the bus. Raises as `prepare` and `apply`, ServerFailed, LaunchFailed.
         """
-        self.prepared = prepare(file, self.directory, anonymous=self._anonymous)
+        self.prepared = prepare(file, self.directory, anonymous=self._anonymous, auth="nkeys")
         await self.server.reload(self.prepared.accounts)
         async with await self.connect_as(ADMIN) as admin:
             changes = await apply(admin, file)

@@ -78,7 +78,7 @@ class EmbeddedBus(Lifecycle):
             roles.accounts_config(fleet, publics, anonymous=anonymous),
             directory / "store",
             sync_always=sync_always,
-            probe_seed=self.keys[roles.ADMIN].seed,
+            probe_seed=self.keys[roles.ADMIN].credential,
         )
 
     @property
@@ -96,7 +96,7 @@ class EmbeddedBus(Lifecycle):
 
     async def connect_as(self, name: str) -> Bus:
         """Return a connection with the credentials of `name`; the caller closes it."""
-        return await connect(self.url, name=name, seed=self.keys[name].seed, timeout_s=_READY_S)
+        return await connect(self.url, name=name, seed=self.keys[name].credential, timeout_s=_READY_S)
 
     @contextlib.asynccontextmanager
     async def connected_as(self, name: str) -> AsyncIterator[Bus]:

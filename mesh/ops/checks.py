@@ -19,11 +19,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.credentials import TlsFiles
 from mesh.bus.lane import Clocks, ping, statistics
 from mesh.bus.reader import StoredMessage, batch, bounds, listing, microseconds
 from mesh.bus.roles import GUARD
 from mesh.bus.streams import TIMERS, queue_consumer, stream_table
-from mesh.errors import Denied, NoResponders, UsageWrong
+from mesh.errors import BusError, Denied, Impossible, NoResponders, UsageWrong
+from mesh.fleet.handover import HandoverFailed, lacking_accounts
 from mesh.guard.clock import MOST_US
 from mesh.ops import conf
 from mesh.ops.roster import fleet_of
@@ -167,13 +169,25 @@ def key_file(path: Path, known: str) -> KeyFile | None:
     return KeyFile(str(path), path.stat().st_mtime_ns // 1000)
 
 
-async def reloaded(seen: Sequence[Varz], keys: KeyFile | None) -> Results:
-    """Find servers that have not read the members' keys since these were written here.
+class SignedAccounts(NamedTuple):
+    """Where the claims are that the servers should have, and how to ask the servers for theirs."""
+
+    url: str
+    directory: Path
+    tls: TlsFiles
+
+
+async def reloaded(seen: Sequence[Varz], keys: KeyFile | SignedAccounts | None) -> Results:
+    """Find servers that do not have the members' keys as they were written here.
 
     Args:
         seen: reports of the servers whose monitoring answered.
     """
     if keys is None:
+        return
+    if isinstance(keys, SignedAccounts):
+        async for each in _handed_over(keys):
+            yield each
         return
     if not seen:
         yield (
@@ -189,6 +203,19 @@ async def reloaded(seen: Sequence[Varz], keys: KeyFile | None) -> Results:
         if read_at < keys.written_at:
             file = f"{keys.path} of {when(keys.written_at)}"
             yield "found", f"{name_of(server)} has not read {file}, only what was there at {when(read_at)}"
+
+
+async def _handed_over(signed: SignedAccounts) -> Results:
+    """Find accounts whose claims the servers lack."""
+    try:
+        lacking = await lacking_accounts(*signed)
+    except (Impossible, BusError) as unseen:
+        yield "unknown", f"the servers' accounts cannot be compared: {unseen}"
+    except HandoverFailed as older:
+        yield "found", str(older)
+    else:
+        if lacking:
+            yield "found", f"the servers lack the accounts of {some(lacking)}: run `mesh setup --out`"
 
 
 def name_of(varz: Varz) -> str:

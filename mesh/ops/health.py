@@ -25,6 +25,7 @@ from mesh.ops.archive import losses
 from mesh.ops.checks import (
     KeyFile,
     Results,
+    SignedAccounts,
     State,
     Varz,
     changed,
@@ -82,21 +83,24 @@ class Look(NamedTuple):
     """To compare the server with; the admin's alone."""
     archive: str = ""
     """URL of the archive that the fleet file names."""
-    keys: KeyFile | None = None
-    """What each server should have read; None if it is elsewhere."""
+    keys: KeyFile | SignedAccounts | None = None
+    """What each server should have read, or been handed; None if it is elsewhere."""
     may_sleep: Collection[str] = ()
     """Agents that may have no process while nothing waits for them."""
 
 
 async def examine(
-    access: Access, file: FleetFile | None, monitor: str | None, keys: KeyFile | None = None
+    access: Access,
+    file: FleetFile | None,
+    monitor: str | None,
+    keys: KeyFile | SignedAccounts | None = None,
 ) -> list[Finding]:
     """Return the results of all checks, in order.
 
     Args:
         file: the fleet file to compare the server with, as the admin.
         monitor: the known URLs of the servers' monitoring, separated by commas.
-        keys: what each server should have read; None if it is elsewhere.
+        keys: what each server should have read, or been handed; None if it is elsewhere.
 
     Raises Unreachable, AuthenticationFailed, NoCredentials.
     """

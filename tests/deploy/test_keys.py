@@ -11,20 +11,23 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click.testing
 import pytest
 
+from mesh.bus.accounts import resolver_config
 from mesh.bus.connection import Bus, connect
-from mesh.bus.credentials import RenewableKey, TlsFiles, new_key, read_key, seed_file
+from mesh.bus.credentials import NO_FILES, RenewableKey, TlsFiles, new_key, read_key, seed_file
 from mesh.bus.roles import ADMIN
 from mesh.cli import app
 from mesh.client import Client
 from mesh.errors import AuthenticationFailed
 from mesh.fleet.file import load_fleet
-from mesh.fleet.keys import rotate
+from mesh.fleet.handover import hand_over
+from mesh.fleet.keys import retire, rotate
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 from mesh.local.server import EmbeddedServer
 from mesh.ops.checks import key_file, reloaded, varz_of
@@ -32,7 +35,7 @@ from mesh.settings import Access
 from tests.certificates import Authority
 from tests.docs.pages import commands, read
 from tests.integration.test_tls import block
-from tests.logs import captured_logs, said
+from tests.logs import captured_logs, kept_logging, said
 from tests.servers import PATIENCE_S, ROOT, eventually, until
 from tests.system.terminal import in_process
 
@@ -50,17 +53,20 @@ module = "tests.deploy.echo:echo"
 class Place:
     """A fleet file, the folder of `mesh setup --out`, and the server that runs with it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, auth: str = "nkeys") -> None:
         self.file = folder / "mesh.toml"
         self.out = folder / "out"
-        self.file.write_text(FLEET)
+        self.auth = auth
+        self.tls = NO_FILES
+        self.file.write_text(f'{FLEET}[bus]\nauth = "{auth}"\n')
         self.accounts = prepare(load_fleet(self.file), self.out).accounts
 
     def mesh(self, *arguments: str) -> str:
         """Run a `mesh key` command with this place's files; return what it prints."""
-        done = click.testing.CliRunner().invoke(
-            app, ["key", *arguments, "--file", str(self.file), "--out", str(self.out)]
-        )
+        words = ["key", *arguments, "--file", str(self.file), "--out", str(self.out)]
+        runner = click.testing.CliRunner(env={"MESH_LOG_LEVEL": "critical"})  # else it silences this process
+        with kept_logging(), ThreadPoolExecutor(1) as beside:  # one that asks the bus has a loop of its own
+            done = beside.submit(runner.invoke, app, words).result()
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -68,15 +74,21 @@ class Place:
         return {each["name"]: each for each in json.loads(self.mesh("ls", "--json"))}
 
     def seed(self, name: str) -> str:
-        return read_key(seed_file(self.out / KEYS, name)).seed
+        return read_key(seed_file(self.out / KEYS, name)).credential
 
     async def reload(self, server: EmbeddedServer) -> None:
-        await server.reload((self.out / ACCOUNTS).read_text())
+        """Let the server know the keys that are valid now."""
+        if self.auth == "jwt":
+            await hand_over(server.url, self.out, self.tls)
+        else:
+            await server.reload((self.out / ACCOUNTS).read_text())
 
     @contextlib.asynccontextmanager
     async def served(self, extra: str = "") -> AsyncIterator[EmbeddedServer]:
+        store = self.out / "store"
+        extra += f"\n{resolver_config(store / 'accounts')}\n" if self.auth == "jwt" else ""
         async with EmbeddedServer(
-            self.accounts, self.out / "store", sync_always=False, probe_seed=None, extra=extra
+            self.accounts, store, sync_always=False, probe_seed=None, extra=extra
         ) as server:
             yield server
 
@@ -106,11 +118,14 @@ def test_a_rotated_member_has_two_keys_until_the_old_one_is_retired(place: Place
     assert before["echo"]["key"] not in (place.out / ACCOUNTS).read_text()
 
 
-def test_each_command_changes_nothing_the_second_time(place: Place) -> None:
+@pytest.mark.parametrize("auth", ["nkeys", "jwt"])
+def test_each_command_changes_nothing_the_second_time(tmp_path: Path, auth: str) -> None:
+    place = Place(tmp_path, auth)
     for command in ("rotate", "retire"):
         place.mesh(command, "guard")
         files = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
-        assert "nothing to do" in place.mesh(command, "guard")
+        text = place.mesh(command, "guard")
+        assert "nothing to do" in text or "hands the accounts" in text
         assert {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()} == files
 
 
@@ -234,19 +249,21 @@ async def test_a_connection_takes_the_new_key_and_falls_back_to_the_old_one(plac
             assert bus.connected
 
 
+@pytest.mark.parametrize("auth", ["nkeys", "jwt"])
 async def test_a_refused_connection_waits_with_a_reason_and_goes_on_with_a_valid_key(
-    tmp_path: Path, place: Place, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, auth: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    place = Place(tmp_path, auth)
     authority = Authority(tmp_path)
     extra = block(authority.sign("server"), verify=True)
-    tls = authority.sign("member")
+    tls = place.tls = authority.sign("member")
     async with place.served(extra) as server:
         held = place.seed(ADMIN)
         key = RenewableKey(lambda: held)
         async with await connect(server.url, name=ADMIN, seed=key, tls=tls) as bus:
             with captured_logs() as lines:
                 rotate(load_fleet(place.file), place.out, ADMIN)
-                place.mesh("retire", ADMIN)
+                retire(load_fleet(place.file), place.out, ADMIN)
                 await place.reload(server)
                 await said(lines, "bus.authentication")
             reason = next(each for each in bus.conditions.reasons() if each.code == "bus.authentication")
@@ -329,11 +346,13 @@ async def service(
         await process.wait()
 
 
+@pytest.mark.parametrize("auth", ["nkeys", "jwt"])
 async def test_no_request_is_lost_while_keys_of_an_agent_and_the_guard_are_replaced(
-    place: Place, tmp_path: Path
+    auth: str, tmp_path: Path
 ) -> None:
+    place = Place(tmp_path, auth)
     authority = Authority(tmp_path)
-    tls = authority.sign("member")
+    tls = place.tls = authority.sign("member")
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(place.served(block(authority.sign("server"), verify=True)))
         admin: Bus = await connect(server.url, name=ADMIN, seed=place.seed(ADMIN), tls=tls)

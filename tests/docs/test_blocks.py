@@ -37,7 +37,10 @@ RUN: dict[str, dict[str, str]] = {
     "docs/effects.md": {"python": "docs/test_durable_turns.py"},
     "docs/fleet-file.md": {"toml title": "docs/test_fleet_page.py"},
     "docs/gateway.md": dict.fromkeys(("console", "sh", "json", "python"), "gateway/test_page.py"),
-    "docs/keys.md": {"console": "deploy/test_keys.py"},
+    "docs/keys.md": {
+        "console": "deploy/test_keys.py",
+        **dict.fromkeys(("toml", "text"), "deploy/test_handover.py"),
+    },
     "docs/howto/approval-by-chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/chat.md": dict.fromkeys(("console", "python title", "toml title"), SITE),
     "docs/howto/evals.md": dict.fromkeys(("console", "json *", "toml title"), SITE),

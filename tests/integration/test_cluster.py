@@ -48,7 +48,7 @@ class Cluster:
         return ",".join(self.servers[node].monitor_url for node in nodes)
 
     async def connect(self, name: str = "admin", node: int = 0) -> Bus:
-        return await connect(self.servers[node].url, name=name, seed=self.keys[name].seed, wait=True)
+        return await connect(self.servers[node].url, name=name, seed=self.keys[name].credential, wait=True)
 
     async def told(self, *nodes: int) -> list[Finding]:
         """Return what is said with the monitoring of some servers."""
@@ -56,8 +56,14 @@ class Cluster:
             return await run("durability", Look(bus, await varz_of(self.monitors(*nodes))))
 
 
-async def _started(stack: contextlib.AsyncExitStack, accounts: str, directory: Path) -> list[EmbeddedServer]:
-    """Start the servers of a cluster; anew, if another process took a port that was free."""
+async def started(
+    stack: contextlib.AsyncExitStack, accounts: str, directory: Path, extra: str = ""
+) -> list[EmbeddedServer]:
+    """Start the servers of a cluster; anew, if another process took a port that was free.
+
+    Args:
+        extra: more lines for each configuration; `{store}` in them is the server's folder.
+    """
     while True:
         ports = [lasting_port() for _ in NODES]
         routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
@@ -67,7 +73,8 @@ async def _started(stack: contextlib.AsyncExitStack, accounts: str, directory: P
                 directory / name,
                 sync_always=name != "n3",
                 name=name,
-                extra=f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}",
+                extra=f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}\n"
+                + extra.replace("{store}", str(directory / name)),
             )
             for name, port in zip(NODES, ports, strict=True)
         ]
@@ -88,7 +95,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
     keys = keyring(directory / "keys", names(FLEET))
     accounts = accounts_config(FLEET, {name: key.public for name, key in keys.items()})
     async with contextlib.AsyncExitStack() as stack:
-        servers = await _started(stack, accounts, directory)
+        servers = await started(stack, accounts, directory)
         mine = Cluster(servers, keys, directory)
         bus = await stack.enter_async_context(await mine.connect())
 

@@ -8,6 +8,7 @@ stored but under the attacker's own name.
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 
 from mesh.bus.event_log import JetStreamLog
 from protocol.wire.subjects import evt
@@ -17,6 +18,9 @@ from tests.servers import queues
 Attack = Callable[[Scene], Awaitable[bool]]
 Tried = Callable[..., Awaitable[None]]
 """Tries an attack where one protection lacks, then on the shipped mesh; `b` attacks if nobody is named."""
+
+BOTH_WAYS = pytest.mark.parametrize("shipped", ["nkeys", "jwt"], indirect=True)
+"""Tries an attack on both meshes that ship: one that lists keys, and one of an operator."""
 
 OWN = {
     "b": (".b.", "mesh.card.b", "mesh.dead.b"),

@@ -1,6 +1,7 @@
-"""Four meshes: as shipped, and without one protection each."""
+"""Five meshes: as shipped, with keys and with claims, and without one protection each."""
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
@@ -10,13 +11,34 @@ from mesh.testing import EmbeddedBus
 from tests.security.attacks import Tried, tried
 from tests.security.scenes import LooseMesh, Scene
 from tests.servers import FLEET
+from tests.signed import SignedMesh
 from tests.ui.conftest import keys, office, serve, stage  # noqa: F401 - fixtures
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def _signed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Callable[[], Awaitable[EmbeddedBus]]]:
+    """Return what gives a mesh whose server is in operator mode. It is started for the first who asks."""
+    started = list[EmbeddedBus]()
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def give() -> EmbeddedBus:
+            if not started:
+                mesh = SignedMesh(FLEET, tmp_path_factory.mktemp("signed"))
+                started.append(await stack.enter_async_context(mesh))
+            return started[0]
+
+        yield give
+
+
 @pytest_asyncio.fixture
-async def shipped(server: EmbeddedBus) -> AsyncIterator[Scene]:
-    """The mesh as it ships."""
-    async with Scene(server, shipped=True) as scene:
+async def shipped(
+    server: EmbeddedBus, _signed: Callable[[], Awaitable[EmbeddedBus]], request: pytest.FixtureRequest
+) -> AsyncIterator[Scene]:
+    """The mesh as it ships; `attacks.BOTH_WAYS` tries a test with `[bus] auth = "jwt"`, too."""
+    mesh = await _signed() if getattr(request, "param", "nkeys") == "jwt" else server
+    async with Scene(mesh, shipped=True) as scene:
         yield scene
 
 

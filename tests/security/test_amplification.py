@@ -16,7 +16,7 @@ from mesh.bus.roles import GET, PRESENCE_S, Role, grants, members
 from mesh.errors import BusError
 from protocol.wire.subjects import card, evt, step
 from tests.certain import known
-from tests.security.attacks import Tried, append
+from tests.security.attacks import BOTH_WAYS, Tried, append
 from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.security.test_reply_subjects import body_for, concrete
 from tests.servers import FLEET, eventually, fresh, until
@@ -56,6 +56,7 @@ async def leave_much(scene: Scene, attacker: str) -> list[str]:
 
 
 @pytest.mark.parametrize("attacker", ["b", "c2", "op", "audit"])
+@BOTH_WAYS
 async def test_no_reply_subject_reaches_anybody_else(attacker: str, walled_off: Tried) -> None:
     """Everything that a member may publish, answered to every place where any other listens."""
 
@@ -145,6 +146,7 @@ async def flooded(asker: Bus, subject: str, agent: Bus, count: int) -> int:
         await listening.close()
 
 
+@BOTH_WAYS
 async def test_an_agent_answers_a_question_once(refused: Tried) -> None:
     """A guard's connection was cut with 500 answers of 900 KB each: the server takes one."""
 

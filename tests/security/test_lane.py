@@ -14,7 +14,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.commands import Submit
 from protocol.wire.records import LaneAnswer
 from protocol.wire.subjects import evt, live, note, prop
-from tests.security.attacks import Tried
+from tests.security.attacks import BOTH_WAYS, Tried
 from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.security.test_reply_subjects import last_seq
 from tests.servers import fresh
@@ -43,6 +43,7 @@ async def answered_by(bus: Bus, subject: str = "mesh.lane.>") -> AsyncIterator[l
 
 
 @pytest.mark.parametrize("attacker", ["b", "c2", "op", "audit"])
+@BOTH_WAYS
 async def test_nobody_asks_in_anothers_name(attacker: str, refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()
@@ -55,6 +56,7 @@ async def test_nobody_asks_in_anothers_name(attacker: str, refused: Tried) -> No
     await refused(attack, attacker)
 
 
+@BOTH_WAYS
 async def test_its_own_questions_do_reach_a_guard(shipped: Scene) -> None:
     """Else none of these attacks would show anything."""
     request = fresh("c2")
@@ -117,6 +119,7 @@ async def test_no_other_listener_answers_for_a_guard(refused: Tried) -> None:
     await refused(attack)
 
 
+@BOTH_WAYS
 async def test_no_answer_is_led_to_another_or_into_a_stream(walled_off: Tried) -> None:
     """A guard answers each question; whatever place it names for that, nobody else is told anything."""
 

@@ -11,11 +11,12 @@ from mesh.bus.lane import ping, statistics
 from mesh.bus.roles import API, GET, GUARD_ANSWERS
 from mesh.errors import BusError
 from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, questions, shadow_differs, step
-from tests.security.attacks import Tried, append, has_effect
+from tests.security.attacks import BOTH_WAYS, Tried, append, has_effect
 from tests.security.scenes import Scene, attempt, heard_on, quiet, told
 from tests.servers import fresh
 
 
+@BOTH_WAYS
 async def test_an_agent_cannot_read_the_log(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()
@@ -41,6 +42,7 @@ async def test_an_agent_cannot_read_the_log(refused: Tried) -> None:
     await refused(attack)
 
 
+@BOTH_WAYS
 async def test_an_agent_reads_its_own_steps_and_nobody_elses(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()
@@ -71,6 +73,7 @@ async def test_an_agent_reads_its_own_steps_and_nobody_elses(refused: Tried) -> 
     await refused(attack)
 
 
+@BOTH_WAYS
 async def test_a_client_cannot_read_anothers_answer(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         theirs, mine = fresh("c1"), fresh("c2")
@@ -142,6 +145,7 @@ async def test_neither_an_agent_nor_a_client_reads_what_a_shadow_would_have_deci
         pytest.param("b", "$JS.EVENT.ADVISORY.>", "", id="an-agent-to-advisories"),
     ],
 )
+@BOTH_WAYS
 async def test_nobody_listens_to_what_is_anothers(
     attacker: str, subject: str, speaker: str, shipped: Scene, without_permissions: Scene
 ) -> None:
@@ -176,6 +180,7 @@ async def test_nobody_listens_to_what_is_anothers(
     ],
 )
 @pytest.mark.parametrize("attacker", ["b", "c2"])
+@BOTH_WAYS
 async def test_nobody_speaks_in_anothers_feed(subject: str, attacker: str, refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         client = await scene.bus("c1")
@@ -210,6 +215,7 @@ async def test_an_agent_cannot_answer_that_another_is_there(refused: Tried) -> N
 
 
 @pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op"])
+@BOTH_WAYS
 async def test_nobody_answers_in_a_guards_place(refused: Tried, attacker: str) -> None:
     """Doctor asks `$SRV.STATS.guard` what each guard measured: a lie would have people set clocks."""
 
@@ -225,6 +231,7 @@ async def test_nobody_answers_in_a_guards_place(refused: Tried, attacker: str) -
     await refused(attack, attacker)
 
 
+@BOTH_WAYS
 async def test_a_guard_answers_operators_and_the_admin(shipped: Scene) -> None:
     """The control to the one above, and who may not ask."""
     guard = await shipped.bus("guard")
@@ -238,6 +245,7 @@ async def test_a_guard_answers_operators_and_the_admin(shipped: Scene) -> None:
             await ping(await shipped.bus(name), "guard")
 
 
+@BOTH_WAYS
 async def test_an_agent_answers_for_itself(shipped: Scene) -> None:
     """The control to the one above: what is denied to `b` works for `a`, for guards and operators."""
     agent = await shipped.bus("a")

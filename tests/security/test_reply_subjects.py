@@ -5,7 +5,7 @@ import pytest
 from mesh.bus.roles import API, GET, NEXT, Role, grants
 from mesh.errors import BusError
 from protocol.wire.subjects import card, ctl, dead, evt, live, note, prop, step
-from tests.security.attacks import Tried, append
+from tests.security.attacks import BOTH_WAYS, Tried, append
 from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.servers import eventually, fresh
 
@@ -54,6 +54,7 @@ def body_for(subject: str) -> bytes:
     [(Role.AGENT, "b"), (Role.CLIENT, "c2"), (Role.VIEWER, "audit"), (Role.OPERATOR, "op")],
     ids=["agent", "client", "viewer", "operator"],
 )
+@BOTH_WAYS
 async def test_no_reply_subject_writes_anything(role: Role, attacker: str, walled_off: Tried) -> None:
     """Everything that a role may publish, with every place as its reply subject."""
 
@@ -104,6 +105,7 @@ async def _no_pulls(scene: Scene) -> bool:
     return not any(each["num_waiting"] for each in listed)
 
 
+@BOTH_WAYS
 async def test_a_reply_subject_of_an_agent_does_not_speak_to_a_client(walled_off: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()

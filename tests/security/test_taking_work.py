@@ -8,7 +8,7 @@ import pytest
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.roles import API, NEXT
 from protocol.wire.subjects import card, intent_inbox
-from tests.security.attacks import Tried, append
+from tests.security.attacks import BOTH_WAYS, Tried, append
 from tests.security.scenes import Scene, attempt, quiet, told
 from tests.servers import eventually, fresh, until
 
@@ -63,6 +63,7 @@ async def test_an_agent_cannot_acknowledge_for_another(
 
 
 @pytest.mark.parametrize("inbox", ["e", intent_inbox("read on")])
+@BOTH_WAYS
 async def test_an_agent_cannot_pull_anothers_work_nor_offers_of_an_intent_that_it_does_not_list(
     inbox: str, refused: Tried
 ) -> None:

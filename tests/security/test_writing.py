@@ -19,7 +19,7 @@ from protocol.wire.subjects import (
     questions,
     step,
 )
-from tests.security.attacks import Attack, Tried, stored
+from tests.security.attacks import BOTH_WAYS, Attack, Tried, stored
 from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.servers import fresh
 
@@ -82,6 +82,7 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         pytest.param(writing("CONF", lambda r: "mesh.conf.freeze"), id="a-freeze"),
     ],
 )
+@BOTH_WAYS
 async def test_an_agent_cannot_write_what_is_not_its_own(attack: Attack, refused: Tried) -> None:
     await refused(attack)
 
@@ -128,6 +129,7 @@ def _alarms(timer: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("attacker", ["c2", "op", "audit"])
+@BOTH_WAYS
 async def test_nobody_of_the_users_writes_under_anothers_name(attacker: str, refused: Tried) -> None:
     request = fresh()
     targets = [
@@ -151,6 +153,7 @@ async def test_nobody_of_the_users_writes_under_anothers_name(attacker: str, ref
     await refused(attack, attacker)
 
 
+@BOTH_WAYS
 async def test_a_client_is_no_operator_and_a_viewer_submits_nothing(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()
