@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from mesh.bus.event_log import JetStreamLog
+from mesh.errors import ApiCode, ApiError
 from protocol.wire.subjects import evt
 from tests.security.scenes import Scene, quiet
 from tests.servers import queues
@@ -74,3 +75,17 @@ async def stored(scene: Scene, stream: str, subject: str) -> int:
     asked = {"subjects_filter": subject}
     infos = [await admin.api(f"STREAM.INFO.{name}", asked) for name in await queues(admin, stream)]
     return sum(sum((info["state"].get("subjects") or {}).values()) for info in infos)
+
+
+async def newest(scene: Scene, stream: str, subject: str) -> int:
+    """Return the sequence of the newest message under a subject; 0 if there is none."""
+    admin, found = await scene.admin(), 0
+    for name in await queues(admin, stream):
+        try:
+            answer = await admin.api(f"STREAM.MSG.GET.{name}", {"last_by_subj": subject})
+        except ApiError as error:
+            if error.err_code != ApiCode.NO_MESSAGE_FOUND:
+                raise
+        else:
+            found = max(found, int(answer["message"]["seq"]))
+    return found

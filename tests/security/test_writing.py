@@ -19,7 +19,7 @@ from protocol.wire.subjects import (
     questions,
     step,
 )
-from tests.security.attacks import BOTH_WAYS, Attack, Tried, stored
+from tests.security.attacks import BOTH_WAYS, Attack, Tried, newest, stored
 from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.servers import fresh
 
@@ -31,9 +31,9 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         request = fresh()
         target = subject(request)
         find = where.format(request=request) or target
-        before = await stored(scene, stream, find)
+        before = await newest(scene, stream, find)
         await attempt(await scene.bus("b"), target, b'{"n":0,"forged":true}')
-        return await stored(scene, stream, find) > before
+        return await newest(scene, stream, find) > before
 
     return attack
 
