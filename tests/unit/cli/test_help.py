@@ -81,6 +81,7 @@ WITHIN = {
     "mesh.fleet.file",  # pydantic: an agent that runs has no use for it, nor has a command of operators
     "mesh.fleet.setup",
     "mesh.fleet.bundle",
+    "mesh.fleet.handover",
     "mesh.gateway.server",  # the extra `ui`
     "mesh.local.project",
     "mesh.model.transcript",  # it loads what models need
