@@ -195,8 +195,10 @@ def test_facts_with_a_label_may_be_kept_from_a_reader_who_is_cleared() -> None:
 
 
 def test_short_values_are_not_looked_for_and_no_agent_learns_of_what_it_may_not_see() -> None:
-    played = with_secret({"looks_at": ["answer"], "forbid_labels": ["pii"]}, value=7)
-    is_(played.move(complete("at 7")), RequestCompleted)
+    played = with_secret({"looks_at": ["answer"], "forbid_labels": ["pii"]}, value=4711)
+    no(played, complete("at 4711"))  # four characters are the fewest that are looked for
+    played = with_secret({"looks_at": ["answer"], "forbid_labels": ["pii"]}, value=471)
+    is_(played.move(complete("at 471")), RequestCompleted)
     sound(played)
     played = with_secret({"looks_at": ["answer"], "forbid_labels": ["pii"]})
     is_(played.move(transfer("c")), HandoffAdmitted)
