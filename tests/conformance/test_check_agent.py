@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -104,7 +105,8 @@ async def test_the_agent_ends_with_the_command_whatever_ends_it(
     noted = tmp_path / "process"
     run = f"sleep 1000 & echo $! > {noted}; wait"
     command = [sys.executable, "-m", "mesh", "check-agent", "front", "--run", run]
-    check = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    where = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed check leaves its mesh there
+    check = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.DEVNULL, env=where)
     try:
         await until(lambda: noted.exists() and noted.read_text().endswith("\n"))
     finally:
