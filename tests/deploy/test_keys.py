@@ -124,8 +124,9 @@ def test_each_command_changes_nothing_the_second_time(tmp_path: Path, auth: str)
     for command in ("rotate", "retire"):
         place.mesh(command, "guard")
         files = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
-        text = place.mesh(command, "guard")
-        assert "nothing to do" in text or "hands the accounts" in text
+        # A retirement that the servers may not have is still to be handed over.
+        wanted = "hands the accounts" if (auth, command) == ("jwt", "retire") else "nothing to do"
+        assert wanted in place.mesh(command, "guard")
         assert {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()} == files
 
 
