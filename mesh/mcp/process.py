@@ -38,6 +38,8 @@ class Bounds(NamedTuple):
 _FLUSH_S = 0.5
 _GRACE_S = 2.0
 """How long the process may take to end once its input is closed, and again after SIGTERM (s)."""
+_KILLED_S = 30.0
+"""The same after SIGKILL, which nothing outlives: a busy machine may need seconds to end it and to say so."""
 _POLL_S = 0.01
 
 
@@ -118,7 +120,7 @@ async def _end(name: str, process: Process, reading: asyncio.Task[None], writing
         await _stop(name, process)
     except asyncio.CancelledError:  # the loop itself is ending
         _signal(process, signal.SIGKILL)
-        await _ended(process)
+        await _ended(process, _KILLED_S)
         raise
     finally:
         for task in (reading, writing):
@@ -217,12 +219,12 @@ async def _stop(name: str, process: Process) -> None:
     """Close the server's input and wait until it has ended; end its whole process group if it does not."""
     assert process.stdin is not None
     process.stdin.close()
-    for number in (signal.SIGTERM, signal.SIGKILL, None):
-        if await _ended(process):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if await _ended(process, _GRACE_S):
             return
-        if number is not None:
-            _signal(process, number)
-    _log.warning("mcp_server_not_ended", server=name, pid=process.pid)
+        _signal(process, number)
+    if not await _ended(process, _KILLED_S):
+        _log.warning("mcp_server_not_ended", server=name, pid=process.pid)
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
@@ -231,10 +233,10 @@ def _signal(process: Process, number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-async def _ended(process: Process) -> bool:
+async def _ended(process: Process, within_s: float) -> bool:
     """Return True once a process has ended; its children may keep its pipes open."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_GRACE_S):
+        async with asyncio.timeout(within_s):
             while process.returncode is None:  # noqa: ASYNC110 - `wait` also waits for its pipes
                 await asyncio.sleep(_POLL_S)
     return process.returncode is not None

@@ -110,6 +110,16 @@ async def test_the_process_is_gone_with_the_event_loop_that_used_it_and_when_it_
     await server.close()
 
 
+async def test_a_server_that_ends_late_is_killed_and_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mesh.mcp.process._GRACE_S", 0.0)
+    server = McpServer("things", command=world.command, env=world.environment)
+    pid = await pid_of(server)
+    await server.close()
+    assert is_gone(pid)
+
+
 async def test_the_process_is_gone_with_an_agent_that_was_killed(world: World) -> None:
     agent = world.folder / "agent.py"
     agent.write_text(
