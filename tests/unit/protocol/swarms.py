@@ -6,7 +6,7 @@ from mesh.replay.rejudge import rejudge
 from mesh.testing import InMemoryGuard
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import FactsPost, Failure, MoveProposed, Report, ReportFailure
-from protocol.wire.config import Fleet, Policy
+from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent, MoveRefused, TaskOffered
 from protocol.wire.handoff import Fact, Rule
 from protocol.wire.ids import AgentName
@@ -85,6 +85,11 @@ class Swarm:
         assert again.same, again
         ids = [event.id for event in self.events]
         assert len(set(ids)) == len(ids)
+
+
+def fleet_of(agents: dict[str, AgentEntry]) -> Fleet:
+    """Return the fleet of a swarm with these agents alone."""
+    return Fleet(name="swarm", entry=AgentName("a"), agents=agents, clients=FLEET.clients, human=True)
 
 
 def task(name: str = "one", intent: str | None = "read", *facts: Fact, **rest: Any) -> Task:
