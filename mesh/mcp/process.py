@@ -36,10 +36,9 @@ class Bounds(NamedTuple):
 
 
 _FLUSH_S = 0.5
-_GRACE_S = 2.0
-"""How long the process may take to end once its input is closed, and again after SIGTERM (s)."""
+GRACE_S = 2.0
 _KILLED_S = 30.0
-"""The same after SIGKILL, which nothing outlives: a busy machine may need seconds to end it and to say so."""
+"""How long a process may take to end after SIGKILL. A busy machine may need seconds for it, and to say so."""
 _POLL_S = 0.01
 
 
@@ -48,11 +47,19 @@ BOUNDS = Bounds()
 
 @asynccontextmanager
 async def streams(
-    name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None, bounds: Bounds = BOUNDS
+    name: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    bounds: Bounds = BOUNDS,
+    grace_s: float = GRACE_S,
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield the streams that the SDK uses. Raises OSError.
 
     The reading stream ends when the server ends, and when it writes more than it may.
+
+    Args:
+        grace_s: how long the server may take to end once its input is closed, and again after SIGTERM.
     """
     import anyio
 
@@ -85,7 +92,7 @@ async def streams(
         with anyio.CancelScope(shield=True):  # or no process would be waited for when a caller gives up
             inbound.close()
             to_send.close()  # the writer ends once it has written what it took
-            ending = asyncio.create_task(_end(name, process, reading, writing))
+            ending = asyncio.create_task(_end(name, process, grace_s, reading, writing))
             cancelled = await _until_done(ending, lambda: _signal(process, signal.SIGKILL))
             inbound_send.close()
             sending.close()
@@ -114,10 +121,12 @@ async def _until_done(
     return cancelled
 
 
-async def _end(name: str, process: Process, reading: asyncio.Task[None], writing: asyncio.Task[None]) -> None:
+async def _end(
+    name: str, process: Process, grace_s: float, reading: asyncio.Task[None], writing: asyncio.Task[None]
+) -> None:
     try:
         await asyncio.wait({writing}, timeout=_FLUSH_S)
-        await _stop(name, process)
+        await _stop(name, process, grace_s)
     except asyncio.CancelledError:  # the loop itself is ending
         _signal(process, signal.SIGKILL)
         await _ended(process, _KILLED_S)
@@ -215,12 +224,12 @@ async def _write(
         await inbound.aclose()  # or a request would wait for its answer for ever
 
 
-async def _stop(name: str, process: Process) -> None:
+async def _stop(name: str, process: Process, grace_s: float) -> None:
     """Close the server's input and wait until it has ended; end its whole process group if it does not."""
     assert process.stdin is not None
     process.stdin.close()
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if await _ended(process, _GRACE_S):
+        if await _ended(process, grace_s):
             return
         _signal(process, number)
     if not await _ended(process, _KILLED_S):

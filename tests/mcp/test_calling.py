@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from mesh.mcp import (
     McpTooLarge,
     McpUnreached,
     McpUnusable,
+    link,
 )
 from mesh.mcp.process import streams
 from tests.certain import is_
@@ -113,7 +115,7 @@ async def test_the_process_is_gone_with_the_event_loop_that_used_it_and_when_it_
 async def test_a_server_that_ends_late_is_killed_and_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh.mcp.process._GRACE_S", 0.0)
+    monkeypatch.setattr(link, "streams", partial(streams, grace_s=0.0))
     server = McpServer("things", command=world.command, env=world.environment)
     pid = await pid_of(server)
     await server.close()
