@@ -39,7 +39,7 @@ async def hand_over(url: str, directory: Path, tls: TlsFiles = NO_FILES) -> list
     async with await _connected(url, directory, tls) as bus:
         lacking = [each async for each in _lacking(bus, directory)]
         for claim, text in lacking:
-            answer = msgspec.json.decode((await bus.request(UPDATE, text.encode())).data, type=_Answer)
+            answer = _read_answer(claim.name, (await bus.request(UPDATE, text.encode())).data)
             if answer.error is not None or answer.data is None or answer.data.code != 200:
                 why = answer.error.description if answer.error is not None else "no reason given"
                 raise HandoverFailed(f"the bus does not take the claim of the account {claim.name}: {why}")
@@ -68,13 +68,35 @@ async def _lacking(bus: Bus, directory: Path) -> AsyncIterator[tuple[Claim, str]
     """
     for text in signed_in(directory):
         claim = read_claim(text)
-        held = (await bus.request(LOOKUP.format(account=claim.subject))).data.decode()
-        if held == text:
+        held = (await bus.request(LOOKUP.format(account=claim.subject))).data
+        if held == text.encode():
             continue
-        known = read_claim(held) if held else None
+        known = _read_held(claim.name, held) if held else None
         if known is not None and known.issuer == claim.issuer and known.issued_at_s >= claim.issued_at_s:
             raise HandoverFailed(
                 f"the bus has a newer claim of the account {claim.name} than {directory}: use the folder "
                 "where keys were rotated last"
             )
         yield claim, text
+
+
+def _read_answer(account: str, data: bytes) -> _Answer:
+    """Return how a server answered to the claim of an account. Raises HandoverFailed."""
+    try:
+        return msgspec.json.decode(data, type=_Answer)
+    except (ValueError, msgspec.MsgspecError) as unreadable:
+        raise HandoverFailed(
+            f"the bus was given the claim of the account {account}, and its answer cannot be read: "
+            f"{unreadable}"
+        ) from unreadable
+
+
+def _read_held(account: str, data: bytes) -> Claim:
+    """Return the claim of an account that a server has. Raises HandoverFailed."""
+    try:
+        return read_claim(data.decode())
+    except ValueError as unreadable:
+        raise HandoverFailed(
+            f"the bus was asked for its claim of the account {account}, and its answer cannot be read: "
+            f"{unreadable}"
+        ) from unreadable

@@ -2,11 +2,14 @@
 
 import base64
 import json
+from typing import Any
 
+import msgspec
 import nkeys
 import pytest
 
 from mesh.bus.claims import (
+    Claim,
     ClaimKind,
     claim_and_seed,
     issue,
@@ -79,7 +82,23 @@ def test_a_seed_of_another_kind_signs_nothing() -> None:
     assert not is_public_key(operator.public)
 
 
-@pytest.mark.parametrize("text", ["", "a", "a.b", "a.!!.c", "a.eyJ4IjoxfQ.c"])
+def of_fields(**fields: Any) -> str:
+    """Return the text of a claim with other fields than `issue` writes."""
+    told = {"name": "app", "iss": "O1", "sub": "A1", "iat": NOW_S, "nats": {}} | fields
+    return f"a.{base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip('=')}.c"
+
+
+def test_a_claim_is_read_whoever_signed_it() -> None:
+    assert read_claim(of_fields()) == Claim("app", "O1", "A1", NOW_S, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a", "a.b", "a.!!.c", "a.eyJ4IjoxfQ.c", "a.é.c"),
+        *(of_fields(iat="now"), of_fields(iat=None), of_fields(sub=1), of_fields(nats=[])),
+    ],
+)
 def test_what_is_no_claim_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no claim"):
         read_claim(text)
