@@ -10,7 +10,7 @@ BESIDE = tuple(
     DOCS.parent / page
     for page in (
         *("README.md", "CONTRIBUTING.md", "agents/README.md", "bench/README.md", "clients/node/README.md"),
-        *("deploy/README.md", "tests/drill/README.md"),
+        *("deploy/README.md", "tests/drill/README.md", "tests/drill/RESULTS.md"),
     )
 )
 """Pages beside what they are about."""

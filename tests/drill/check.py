@@ -92,6 +92,7 @@ def check(evidence: Evidence) -> Findings:
         duplicated=counted["duplicated"],
         doubted=sum(isinstance(event, events.EffectDoubted) for event in found),
         in_doubt=sum(turn.state == "doubted" for ledger in opened for turn in ledger.open.values()),
+        events=sum(map(len, evidence.bodies.values())),
         deeds=dict(sorted(Counter(deed.kind for deed in evidence.deeds).items())),
         ledger=evidence.with_ledger,
         faults=dict(sorted(Counter(map(_kind, evidence.faults)).items())),

@@ -17,9 +17,10 @@ from mesh.errors import UsageWrong
 from mesh.local.project import data_environment, find_fleet
 from mesh.ops.rehearsal import read_samples
 from protocol.wire.config import GUARD_LEASE_S, LEASE_S, SHORTEST_LEASE_S
-from tests.drill import run
+from tests.drill import results, run
 from tests.drill.arena import Setting
 from tests.drill.check import check
+from tests.drill.clocks import guards_off_by
 from tests.drill.evidence import Evidence
 from tests.drill.faults import SORTS, Sort
 from tests.drill.fleet import drill_fleet
@@ -62,11 +63,13 @@ COMMAND = "python -m tests.drill"
 @click.option(
     "--no-lane", is_flag=True, help="Store every message, and ask no guard first, in the drill's own fleet."
 )
+@click.option("--clock-off", type=float, help="Seconds that guards' clocks are wrong, one ahead, one behind.")
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Requests in flight."
 )
 @click.option("--kinds", help="Which faults, by commas: kill,pause,restart,failpoint,server-kill…")
 @click.option("--keep", type=A_PATH, help="Leave logs and evidence in this new directory.")
+@click.option("--record", type=A_PATH, help="Add a line of what came of it to this book of runs.")
 @framed
 def drill(
     *,
@@ -79,9 +82,11 @@ def drill(
     instances: int,
     lease: float | None,
     no_lane: bool,
+    clock_off: float | None,
     concurrency: int,
     kinds: str | None,
     keep: Path | None,
+    record: Path | None,
     as_json: bool,
 ) -> None:
     """Break a scratch mesh on purpose, at random and in every failpoint; check what came of it."""
@@ -89,15 +94,17 @@ def drill(
         raise UsageWrong(f"--keep {keep}: there is something in it already")
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     remark(f"{COMMAND} --seed {chosen}")
+    sent = _stories(requests, chosen, fleet, requests_file)
+    setting = _setting(fleet, lease, guards, instances, lane=not no_lane)
     planned = Plan(
-        stories=_stories(requests, chosen, fleet, requests_file),
-        setting=_setting(fleet, lease, guards, instances, lane=not no_lane),
+        stories=sent,
+        setting=replace(setting, commands={} if clock_off is None else guards_off_by(clock_off)),
         faults=usual_faults(requests) if faults is None else faults,
         seed=chosen,
         sorts=_sorts(kinds),
         concurrency=concurrency,
     )
-    run_quietly(_drill(planned, keep, as_json))
+    run_quietly(_drill(planned, keep, record, as_json))
 
 
 def _setting(fleet: Path | None, lease: float | None, guards: int, instances: int, *, lane: bool) -> Setting:
@@ -142,13 +149,15 @@ def _stories(requests: int, seed: int, fleet: Path | None, requests_file: Path |
     ]
 
 
-async def _drill(planned: Plan, keep: Path | None, as_json: bool) -> None:
+async def _drill(planned: Plan, keep: Path | None, record: Path | None, as_json: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="mesh-drill-", ignore_cleanup_errors=True) as temporary:
         evidence = await _run(planned, Path(temporary) if keep is None else keep)
         if keep is not None:
             save(evidence, keep / "evidence")
             remark(f"logs and evidence: {keep}")
         findings = check(evidence)
+    if record is not None:
+        results.record(record, results.run_of(findings, seed=planned.seed, servers=1))
     if as_json:
         emit(findings)
     else:

@@ -53,6 +53,8 @@ class Findings(_Found, frozen=True, kw_only=True):
     """Effects that were in doubt at some time."""
     in_doubt: int
     """Effects that are in doubt still."""
+    events: int
+    """In the log."""
     deeds: Mapping[str, int]
     """What tools wrote into the ledger, by kind."""
     ledger: bool
@@ -67,6 +69,11 @@ class Findings(_Found, frozen=True, kw_only=True):
     unfinished: tuple[str, ...]
     """What else the drill waited for in vain: faults, services."""
     breaches: tuple[Breach, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many things the checks looked at: events, deeds and faults."""
+        return self.events + sum(self.deeds.values()) + sum(self.faults.values())
 
     @property
     def passed(self) -> bool:

@@ -28,7 +28,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.cli.exits import EPILOG, Exit, Leave, ReportingGroup, ended_by_signals
-from mesh.cli.options import framed, run_quietly
+from mesh.cli.options import A_PATH, framed, run_quietly
 from mesh.cli.output import emit, remark, say
 from mesh.client import Client
 from mesh.errors import BusError
@@ -39,7 +39,7 @@ from mesh.ops.restore import restore
 from protocol.wire.commands import Submit
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import request_id
-from tests.drill import ledger
+from tests.drill import ledger, results
 from tests.drill.evidence import Deed
 from tests.drill.fleet import drill_fleet
 from tests.drill.people import People
@@ -86,6 +86,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that the backup did not have."""
     lost_deeds: int = 0
     """Deeds between the backup and the kill."""
+    events: int = 0
+    """In the log, at the end."""
+    deeds: int = 0
+    """In the ledger, at the end."""
     doubts: int = 0
     """Effects that a person settled after the restore."""
     lost: tuple[str, ...] = ()
@@ -268,11 +272,14 @@ async def cut(at: Moment, work: Sequence[Story], folder: Path, *, still_s: float
             await crew.over(sending, still_s)
             lost = tuple(request for request in sent if not crew.watch.rests(request))
             await _cancelled(sending)
-        twice, silent = check(ledger.deeds(book))
+        deeds = ledger.deeds(book)
+        twice, silent = check(deeds)
         return Found(
             requests=len(sent),
             after_backup=len(sent.keys() - held),
             lost_deeds=lost_deeds,
+            events=sum(crew.seen.values()),
+            deeds=len(deeds),
             doubts=crew.seen["effect.doubted"],
             lost=lost,
             twice=twice,
@@ -306,11 +313,21 @@ async def _started(fleet: LocalFleet) -> None:
 
 
 async def cuts(
-    count: int, requests: int, seed: int, folder: Path, tell: Callable[[str], None] = lambda line: None
+    count: int,
+    requests: int,
+    seed: int,
+    folder: Path,
+    tell: Callable[[str], None] = lambda line: None,
+    *,
+    first: int = 0,
 ) -> Found:
-    """Run so many cuts, each with a seed of its own; return their sum. Each folder is removed afterwards."""
+    """Run so many cuts, each with a seed of its own; return their sum. Each folder is removed afterwards.
+
+    Args:
+        first: the number of the first of them.
+    """
     found = list[Found]()
-    for number in range(count):
+    for number in range(first, first + count):
         rng = random.Random(f"{seed} {number}")
         at = moment(rng, requests, number)
         work = [story(STORIES[each % len(STORIES)], rng) for each in range(requests)]
@@ -335,6 +352,24 @@ def _added(found: Sequence[Found]) -> Found:
     return Found(**whole)
 
 
+def _line(found: Found, seed: int) -> results.Run:
+    """Return the line of a cut in the book of runs."""
+    twice = len(found.twice) + len(found.silent)
+    return results.Run(
+        date=results.today(),
+        commit=results.commit(),
+        seed=seed,
+        servers=1,
+        requests=found.requests,
+        faults={"server-lost": 1},
+        steps=found.events + found.deeds + 1,
+        lost=len(found.lost),
+        duplicated=twice,
+        in_doubt=0,
+        breaches=len(found.lost) + twice,
+    )
+
+
 def _sums(found: Found) -> str:
     return f"{len(found.lost)}/{len(found.twice)}/{len(found.silent)}"
 
@@ -352,18 +387,30 @@ def _sums(found: Found) -> str:
     "--requests", type=click.IntRange(min=1), default=30, show_default=True, help="Requests in each."
 )
 @click.option("--seed", type=int, help="What is drawn; else another each time.")
+@click.option(
+    "--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first cut."
+)
+@click.option("--record", type=A_PATH, help="Add a line for each cut to this book of runs.")
 @framed
-def app(*, count: int, requests: int, seed: int | None, as_json: bool) -> None:
+def app(
+    *, count: int, requests: int, seed: int | None, first: int, record: Path | None, as_json: bool
+) -> None:
     """Lose a mesh at work, restore it from a backup, and look for what is lost or done twice."""
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
-    remark(f"{COMMAND} --cuts {count} --requests {requests} --seed {chosen}")
-    run_quietly(_run(count, requests, chosen, as_json))
+    remark(f"{COMMAND} --cuts {count} --requests {requests} --seed {chosen} --first {first}")
+    run_quietly(_run(count, requests, chosen, first, record, as_json))
 
 
-async def _run(count: int, requests: int, seed: int, as_json: bool) -> None:
+async def _run(count: int, requests: int, seed: int, first: int, record: Path | None, as_json: bool) -> None:
+    each = list[Found]()
     with tempfile.TemporaryDirectory(prefix="mesh-lost-", ignore_cleanup_errors=True) as made:
         async with ended_by_signals():
-            found = await cuts(count, requests, seed, Path(made), remark)
+            for number in range(first, first + count):
+                one = await cuts(1, requests, seed, Path(made), remark, first=number)
+                each.append(one)
+                if record is not None:
+                    results.record(record, _line(one, seed))
+    found = _added(each)
     if as_json:
         emit(found)
     else:

@@ -18,6 +18,7 @@ def lines(findings: Findings) -> list[str]:
         ("faults", f"{sum(findings.faults.values())} ({_counts(findings.faults)})"),
         ("failpoints not reached", ", ".join(findings.unreached) or "none"),
         ("deeds in the ledger", _counts(findings.deeds) if findings.ledger else "no ledger: not checked"),
+        ("steps", f"{findings.steps} ({findings.events} events, and deeds and faults)"),
         ("lost", str(findings.lost)),
         ("duplicated", str(findings.duplicated)),
         ("in doubt", f"{findings.in_doubt} ({findings.doubted} came into doubt, the rest is settled)"),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from mesh.bus.roles import GUARD
 from mesh.cli.exits import Exit
 from protocol.wire import codec, events
 from protocol.wire.handoff import Rule
@@ -24,6 +25,7 @@ from tests.drill.faults import SORTS, plan
 from tests.drill.findings import Findings
 from tests.drill.keep import load
 from tests.drill.processes import HELD
+from tests.drill.results import read_rows
 from tests.drill.run import Plan
 from tests.drill.stories import STORIES, stories
 from tests.servers import ROOT
@@ -137,12 +139,15 @@ def test_a_breach_is_shown_and_is_a_failure(run_here: RunHere, drills: list[Plan
 
 
 def test_what_the_options_say_is_planned(run_here: RunHere, drills: list[Plan], tmp_path: Path) -> None:
-    run_here("--requests", "100", "--seed", "5", "--kinds", "kill,failpoint", "--lease", "2", "--guards", "3")
+    said = ("--requests", "100", "--seed", "5", "--kinds", "kill,failpoint", "--lease", "2", "--guards", "3")
+    run_here(*said, "--clock-off", "600", "--record", str(tmp_path / "book.md"))
     (planned,) = drills
     assert (len(planned.stories), planned.faults, planned.seed) == (100, 30, 5)
     assert planned.sorts == ("failpoint", "kill")
     assert planned.setting.guards == 3
     assert planned.setting.people
+    assert planned.setting.commands[GUARD][-2:] == ("tests.drill.clocks", "600")
+    assert [run.seed for run in read_rows((tmp_path / "book.md").read_text())] == [5]
     assert (planned.setting.file.fleet.lease_s, planned.setting.file.fleet.guard_lease_s) == (2.0, 1.0)
 
 
