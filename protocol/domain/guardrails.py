@@ -18,7 +18,7 @@ from protocol.domain.tasks import result_of
 from protocol.wire.config import Policy
 from protocol.wire.guardrails import FACTS, OF_KEY, OF_LABEL, SUBMIT, Guardrail, compiled, own_mistakes
 from protocol.wire.handoff import Fact, Handoff, Refusal, Rule
-from protocol.wire.moves import Complete, Delegate, Task
+from protocol.wire.moves import Complete, Delegate, Deliver, Task
 
 SHORTEST_VALUE = 4
 """Characters of the shortest labelled value that is searched for: shorter ones are in every text."""
@@ -36,11 +36,10 @@ class Looked(NamedTuple):
     words: dict[str, Any]
     """What is written for the reader, by place."""
     facts: tuple[Fact, ...]
-    hidden: tuple[Fact, ...] = ()
-    """What goes along out of the mover's sight."""
+    carried: tuple[Fact, ...] | None
+    """Everything that goes along, also out of the mover's sight. None for an answer or a question: it hands
+    nothing over, so no fact can be required of it."""
     task: str = ""
-    hands_over: bool = True
-    """False if no fact can be required of it: an answer or a question hands nothing over."""
 
 
 class Breach(NamedTuple):
@@ -72,7 +71,7 @@ def guardrail_of_submit(policy: Policy, handoff: Handoff) -> Refusal | None:
     """
     if not policy.guardrails:
         return None
-    looked = Looked(SUBMIT, handoff.to_agent, {}, handoff.facts)
+    looked = Looked(SUBMIT, handoff.to_agent, {}, handoff.facts, handoff.facts)
     return _refusal(policy, [looked], _Values(handoff.facts, ()))
 
 
@@ -82,22 +81,24 @@ def guardrail_of_submit(policy: Policy, handoff: Handoff) -> Refusal | None:
 def _whole(case: Case) -> Iterator[Looked]:
     """Yield a move that is no plan."""
     move, turn = case.move, case.turn
-    words = {move.says: getattr(move, move.says)} if move.says else {}
-    if case.known is not None and case.handoff is not None:
-        facts, hidden = case.known.facts, _rest(case.handoff, case.known)
+    words = {move.says: getattr(move, move.says)}
+    carried: tuple[Fact, ...] | None
+    if case.known is not None:
+        assert case.handoff is not None
+        facts, carried = case.known.facts, case.handoff.facts
     else:
         added = (fact for payload in move.payloads() for fact in payload.facts)
         kept = move.remember_keys if type(move) is Complete else ()
         again = (fact for fact in turn.work.handoff.facts if fact.key in kept)
         labels = case.ledger.history.labels
-        facts, hidden = merge(merge(NOTHING, again), added, labels=labels).fact_tuple, ()
+        facts = merge(merge(NOTHING, again), added, labels=labels).fact_tuple
+        carried = facts if type(move) is Deliver else None
     if case.target is not None:
         to = case.target
     else:
         lead = None if turn.task is None else case.ledger.turns[turn.task.lead].agent
         to = str(case.ledger.client if lead is None else lead)
-    hands_over = case.handoff is not None or move.name == "deliver"
-    yield Looked(move.name, to, words, facts, hidden, hands_over=hands_over)
+    yield Looked(move.name, to, words, facts, carried)
 
 
 def _tasks(case: Case) -> Iterator[Looked]:
@@ -109,16 +110,9 @@ def _tasks(case: Case) -> Iterator[Looked]:
             planned.planned.agent,
             {"summary": task.summary},
             held.known.facts,
-            _rest(held.handoff, held.known),
+            held.handoff.facts,
             task.name,
         )
-
-
-def _rest(whole: Handoff, known: Handoff) -> tuple[Fact, ...]:
-    if whole is known:
-        return ()
-    keys = {fact.key for fact in known.facts}
-    return tuple(fact for fact in whole.facts if fact.key not in keys)
 
 
 def _shown(case: Case) -> Iterator[Fact]:
@@ -143,7 +137,7 @@ class _Values:
     """
 
     def __init__(self, shown: Iterable[Fact], added: Iterable[Fact]) -> None:
-        self._facts = [fact for fact in (*shown, *added) if fact.labels]
+        self._facts = (*shown, *added)
         self._known = dict[tuple[str, ...], set[str]]()
         self._left = MOST_SEARCHED
 
@@ -164,9 +158,9 @@ class _Values:
         return self._known[labels]
 
     def _read(self, labels: Collection[str]) -> set[str]:
-        found = set[str]()
+        found, wanted = set[str](), frozenset(labels)
         for fact in self._facts:
-            if not set(labels).isdisjoint(fact.labels):
+            if not wanted.isdisjoint(fact.labels):
                 found.update(_leaves(fact.value))
         return found | {msgspec.json.encode(text).decode()[1:-1] for text in found}
 
@@ -221,7 +215,7 @@ def _place(wrong: Breach) -> str:
 def _hint(wrong: Breach) -> str:
     """Return what to do if the admin said nothing."""
     guardrail, where = wrong.guardrail, wrong.place
-    if guardrail.required and wrong.what == _MISSING:
+    if wrong.what == _MISSING:
         return f"bring {where}"
     if guardrail.forbid_labels:
         return f"leave out of {where} what is labelled {', '.join(guardrail.forbid_labels)}"
@@ -242,10 +236,9 @@ def _judged(guardrail: Guardrail, looked: Looked, seen: _Values) -> Iterator[Bre
         yield Breach(guardrail, looked.task, guardrail.looks_at[0] if guardrail.looks_at else "", _UNJUDGED)
         return
     for place in guardrail.looks_at:
-        there = list(_there(place, looked))
-        if guardrail.required and _lacks(place, there, looked):
+        if guardrail.required and _lacks(place, looked):
             yield Breach(guardrail, looked.task, place, _MISSING)
-        for name, value, labels in there:
+        for name, value, labels in _there(place, looked):
             for what in _against(guardrail, value, labels, seen):
                 yield Breach(guardrail, looked.task, name, what)
 
@@ -271,12 +264,12 @@ def _at(place: str, facts: Iterable[Fact]) -> list[Fact]:
     return [fact for fact in facts if fact.key.casefold() == key]
 
 
-def _lacks(place: str, there: list[tuple[str, Any, tuple[str, ...]]], looked: Looked) -> bool:
+def _lacks(place: str, looked: Looked) -> bool:
     if place in looked.words:
         value = looked.words[place]
         return value is None or (isinstance(value, str) and not value.strip())
     is_of_facts = place == FACTS or place.startswith((OF_KEY, OF_LABEL))
-    return is_of_facts and looked.hands_over and not there and not _at(place, looked.hidden)
+    return is_of_facts and looked.carried is not None and not _at(place, looked.carried)
 
 
 def _against(guardrail: Guardrail, value: Any, labels: tuple[str, ...], seen: _Values) -> Iterator[str]:

@@ -12,7 +12,7 @@ from mesh.replay.whatif import compare
 from protocol.domain.breaker import Permit
 from protocol.domain.recorded import Other
 from protocol.wire.config import Policy, policy_hash
-from protocol.wire.documents import DocumentInvalid, parse_policy, read_policy
+from protocol.wire.documents import DocumentInvalid, read_policy
 from protocol.wire.events import (
     EscalationRaised,
     HandoffAdmitted,
@@ -20,55 +20,21 @@ from protocol.wire.events import (
     RequestCompleted,
     RequestOpened,
     RequestRefused,
+    TaskDelivered,
     TurnDelegated,
     TurnSuspended,
 )
 from protocol.wire.guardrails import MOST_BYTES, MOST_GUARDRAILS, MOST_PATTERN, PatternInvalid, compiled
-from protocol.wire.handoff import Refusal, Rule
-from protocol.wire.ids import AgentName
-from protocol.wire.moves import Ask, Complete, Escalate, Fail
+from protocol.wire.handoff import Rule
+from protocol.wire.moves import Complete, Escalate, Fail
 from tests.certain import is_
+from tests.unit.protocol.guarded import ask, no, play, policy, sound
 from tests.unit.protocol.happened import refused
-from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.swarms import Swarm
 from tests.unit.protocol.swarms import refused as rule_of
 from tests.unit.protocol.swarms import task as offered
-from tests.unit.protocol.trees import delegate, deliver, refusal_of, task, tree
+from tests.unit.protocol.trees import delegate, deliver, refusal_of, say, task, tree
 from tests.unit.protocol.worlds import Play, agent, agents, complete, fact, hand_back, transfer
-
-SECRET = "secret-4711-iban"
-
-
-def policy(*guardrails: dict[str, Any], **numbers: Any) -> Policy:
-    named = [{"name": f"g{place}", **each} for place, each in enumerate(guardrails)]
-    return parse_policy({"guardrails": named, "max_refusals": 50, **numbers}, numbers.get("name", "default"))
-
-
-def play(*guardrails: dict[str, Any], facts: tuple[Any, ...] = (), **rest: Any) -> Play:
-    """Return a play under these guardrails, whose client brought these facts."""
-    made = Play(policy=policy(*guardrails), **rest)
-    is_(made.submit(facts=facts), RequestOpened)
-    return made
-
-
-def sound(played: Play) -> None:
-    """Require that the oracle has no complaint, and that the log alone gives the same verdicts."""
-    auditor = Auditor()
-    for event in played.events:
-        auditor.follow(event, played.heard.get(event.cause))
-    assert auditor.found == []
-    assert rejudge(played.bodies).same
-
-
-def ask(to: str, question: str) -> Ask:
-    return Ask(to_agent=AgentName(to), question=question)
-
-
-def no(played: Play, move: Any) -> Refusal:
-    found = refused(played.move(move))
-    assert found.rule == Rule.GUARDRAIL
-    return found
-
 
 # --- what they refuse ---------------------------------------------------------------------------------
 
@@ -155,55 +121,58 @@ def test_nothing_is_required_of_an_answer_but_itself() -> None:
     sound(played)
 
 
-# --- labelled values ----------------------------------------------------------------------------------
-
-
-def with_secret(*guardrails: dict[str, Any], value: Any = SECRET) -> Play:
-    fleet = {"a": agent("a", clearance=("pii",)), "b": agent("b", clearance=("pii",)), "c": agent("c")}
-    return play(*guardrails, facts=(fact("iban", value, "pii"),), fleet=fleet)
-
-
-def test_a_labelled_value_may_be_forbidden_in_free_text_and_is_never_quoted() -> None:
-    played = with_secret({"looks_at": ["answer", "question"], "forbid_labels": ["pii"]})
-    for move in (
-        complete(f"yours is {SECRET}."),
-        complete({"is": [SECRET]}),
-        ask("c1", f"is it {SECRET}?"),
-    ):
-        found = no(played, move)
-        assert SECRET not in msgspec.json.encode(found).decode()
-        assert found.hint.endswith("what is labelled pii")
-    is_(played.move(complete("yours is ******")), RequestCompleted)
+def test_an_answer_of_nothing_is_none_and_one_that_is_no_text_is_some() -> None:
+    played = play({"looks_at": ["answer"], "required": True})
+    for nothing in (None, "", "\n"):
+        no(played, complete(nothing))
+    is_(played.move(complete({})), RequestCompleted)
     sound(played)
 
 
-def test_a_value_is_found_within_json_and_under_another_key() -> None:
-    played = with_secret({"looks_at": ["facts.note"], "forbid_labels": ["pii"]}, value={"n": ['say "hi"\n']})
-    no(played, transfer("b", fact("note", {"copied": 'he: say "hi"\n'})))
-    no(played, transfer("b", fact("note", 'say "hi"\n')))
-    is_(played.move(transfer("b", fact("note", "say hi"))), HandoffAdmitted)
+def test_a_place_that_a_move_has_not_is_not_required_of_it() -> None:
+    played = play({"looks_at": ["question", "facts"], "required": True})
+    found = no(played, transfer("b", drop=("text",)))
+    assert (found.numbers["at"], found.hint) == ("facts", "bring facts")
+    is_(played.move(transfer("b", fact("k"))), HandoffAdmitted)
+    is_(played.move(ask("c1", "which?")), TurnSuspended)
     sound(played)
 
 
-def test_facts_with_a_label_may_be_kept_from_a_reader_who_is_cleared() -> None:
-    played = with_secret({"looks_at": ["facts"], "forbid_labels": ["pii"], "when": {"to": ["b"]}})
-    found = no(played, transfer("b"))
-    assert found.numbers["at"] == "facts.iban"
-    assert "has the label pii" in found.detail
-    is_(played.move(transfer("b", drop=("iban",))), HandoffAdmitted)
-    sound(played)
+def test_facts_can_be_required_of_a_submit_of_each_task_and_of_a_result() -> None:
+    asked = {"looks_at": ["facts.k"], "required": True}
+    played = Play(policy=policy({**asked, "when": {"moves": ["submit"]}}))
+    event = is_(played.submit(), RequestRefused)
+    assert (event.refusal.rule, event.refusal.hint) == (Rule.GUARDRAIL, "bring facts.k")
+    is_(Play(policy=policy(asked)).submit(), RequestOpened)
+    rules = policy({**asked, "when": {"moves": ["delegate"]}}, topology="supervised")
+    planned = tree(policy=msgspec.structs.asdict(rules))
+    found = refusal_of(planned, "", delegate(task("one", "b", fact("k")), task("two", "c")))
+    assert found.numbers["task"] == "two"
+    assert found.numbers["mistakes"] == ["g0: task 'two': facts.k is missing"]
 
 
-def test_short_values_are_not_looked_for_and_no_agent_learns_of_what_it_may_not_see() -> None:
-    played = with_secret({"looks_at": ["answer"], "forbid_labels": ["pii"]}, value=4711)
-    no(played, complete("at 4711"))  # four characters are the fewest that are looked for
-    played = with_secret({"looks_at": ["answer"], "forbid_labels": ["pii"]}, value=471)
-    is_(played.move(complete("at 471")), RequestCompleted)
-    sound(played)
-    played = with_secret({"looks_at": ["answer"], "forbid_labels": ["pii"]})
-    is_(played.move(transfer("c")), HandoffAdmitted)
-    is_(played.move(complete(f"a guess: {SECRET}")), RequestCompleted)
-    sound(played)
+def test_one_mistake_and_five_are_told_in_full_and_the_hint_suits_the_mistake() -> None:
+    short = {"looks_at": ["facts"], "max_bytes": 7, "required": True}
+    played = play(short, {"looks_at": ["summary"], "forbid_labels": ["pii"], "max_bytes": 100})
+    found = no(played, transfer("b", fact("k0", "too long")))
+    assert found.detail == (
+        "against the guardrail of policy 'default': g0: facts.k0 has 8 bytes of at most 7"
+    )
+    assert found.hint == "change facts.k0"
+    two = no(played, transfer("b", fact("k0", "too long"), fact("k1", "too long")))
+    assert "against the guardrails of" in two.detail
+    five = no(played, transfer("b", *(fact(f"k{number}", "too long") for number in range(5))))
+    assert len(five.numbers["mistakes"]) == 5
+    assert "more" not in five.detail
+
+
+def test_only_what_an_answer_asks_to_remember_is_looked_at() -> None:
+    played = play(
+        {"looks_at": ["facts"], "forbid_pattern": "4711"}, facts=(fact("number", 4711), fact("other", 1))
+    )
+    no(played, Complete(answer="", remember_keys=("number", "other")))
+    is_(played.move(Complete(answer="", remember_keys=("other",))), RequestCompleted)
+    assert rejudge(played.bodies).same
 
 
 # --- which moves --------------------------------------------------------------------------------------
@@ -230,6 +199,16 @@ def test_a_question_goes_to_its_reader_and_an_answer_to_the_client() -> None:
     no(played, ask("c1", "which?"))
     no(played, complete("done"))
     sound(played)
+
+
+@pytest.mark.parametrize(("to", "heard"), [("a", True), ("c1", False), ("b", False)])
+def test_a_result_goes_to_its_lead_and_an_answer_of_the_root_to_the_client(to: str, heard: bool) -> None:
+    rules = policy({"looks_at": ["summary"], "max_bytes": 1, "when": {"to": [to]}}, topology="supervised")
+    planned = tree(task("one", "c"), policy=msgspec.structs.asdict(rules))
+    if heard:
+        assert refusal_of(planned, "one", deliver()).rule == Rule.GUARDRAIL
+    else:
+        is_(say(planned, "one", deliver()), TaskDelivered)
 
 
 def test_a_submit_is_refused_too_without_what_its_conversation_remembers() -> None:
@@ -295,21 +274,14 @@ def test_a_pattern_that_goes_back_for_ever_elsewhere_is_soon_done(pattern: str) 
         played = play({"looks_at": ["answer"], "forbid_pattern": pattern})
 
 
-def test_many_labelled_values_in_a_long_text_are_soon_looked_for() -> None:
-    facts = tuple(fact(f"k{number}", "a" * 20 + str(number), "pii") for number in range(900))
-    fleet = {"a": agent("a", clearance=("pii",))}
-    played = play({"looks_at": ["answer"], "forbid_labels": ["pii"]}, facts=facts, fleet=fleet)
-    is_(played.move(complete("a" * 60_000)), RequestCompleted)
-    several = [{"looks_at": ["answer"], "forbid_labels": ["pii", f"l{number}"]} for number in range(30)]
-    found = no(play(*several, facts=facts, fleet=fleet), complete("a" * 60_000))
-    assert "is too long to be searched for 900 labelled values" in found.detail
-
-
 def test_what_this_guard_cannot_judge_is_not_let_pass() -> None:
     played = play({"looks_at": ["summary"], "max_bytes": 100})
     newer = msgspec.structs.replace(played.ledger.policy.guardrails[0], looks_at=("tone",))
     played.ledger.policy = msgspec.structs.replace(played.ledger.policy, guardrails=(newer,))
     assert "tone cannot be judged by this guard" in no(played, transfer("b")).detail
+    nowhere = msgspec.structs.replace(newer, looks_at=())
+    played.ledger.policy = msgspec.structs.replace(played.ledger.policy, guardrails=(nowhere,))
+    assert no(played, transfer("b")).numbers["at"] == ""
 
 
 def test_without_guardrails_a_policy_and_its_events_are_as_they_were() -> None:
