@@ -81,7 +81,7 @@ def guardrail_of_submit(policy: Policy, handoff: Handoff) -> Refusal | None:
 def _whole(case: Case) -> Iterator[Looked]:
     """Yield a move that is no plan."""
     move, turn = case.move, case.turn
-    words = {move.says: getattr(move, move.says)}
+    words = {move.says: getattr(move, move.says)} if move.says else {}
     carried: tuple[Fact, ...] | None
     if case.known is not None:
         assert case.handoff is not None

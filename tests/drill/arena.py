@@ -7,10 +7,10 @@ nats-server that writes each message through to the disk before it acknowledges 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import msgspec
 
@@ -22,10 +22,11 @@ from mesh.bus.roles import ADMIN
 from mesh.bus.stores import stored_steps
 from mesh.bus.streams import TIMERS
 from mesh.client import Client
-from mesh.errors import BusError, Denied, MeshError
+from mesh.errors import BusError, Denied
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
-from mesh.local.fleet import LocalFleet
+from mesh.local.fleet import LocalFleet, store_of
+from mesh.local.server import EmbeddedServer
 from mesh.service.failpoints import VARIABLE
 from protocol.wire import subjects
 from protocol.wire.commands import Submit
@@ -34,22 +35,21 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.ids import AgentName, RequestId
 from tests.drill import claimant, ledger
 from tests.drill.claimant import Claimant
-from tests.drill.evidence import Evidence, StepName, Submitted
+from tests.drill.cluster import Cluster
+from tests.drill.evidence import DrillImpossible, Evidence, Held, StepName, Submitted
 from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import SHUT
 from tests.drill.log_checks import SLACK_S
+from tests.drill.network import Network
 from tests.drill.people import People
 from tests.drill.processes import Processes, now_us
+from tests.drill.replicas import NotLed, read_held
 from tests.drill.stories import Story
 from tests.drill.watch import Watch
 from tests.servers import ROOT
 
 _AGAIN_S = 0.1
 GRACE_S = 30.0
-
-
-class DrillImpossible(MeshError, code="drill.impossible"):
-    """The fleet lacks somebody without whom no drill can be run; the text says whom."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,8 @@ class Setting:
         commands: by name, `guard` or an agent's, how their processes begin instead of with
             `mesh.local.service.COMMAND`.
         search: directories in which services look for agents' modules, besides the checkout.
+        servers: how many servers keep the streams, each of them all: one, or a cluster.
+        partitions: whether servers of the cluster can be cut off, for which this machine needs namespaces.
     """
 
     file: FleetFile
@@ -70,6 +72,8 @@ class Setting:
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     search: Sequence[Path] = ()
+    servers: int = 1
+    partitions: bool = False
 
 
 class Arena:
@@ -101,6 +105,7 @@ class Arena:
             },
             search=(*setting.search, ROOT),
         )
+        self.cluster = self._cluster() if setting.servers > 1 else None
         self.submitted: list[Submitted] = []
         self.stories: dict[str, Story] = {}
         """By request."""
@@ -117,14 +122,13 @@ class Arena:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
-            if SHUT in self.setting.file.agents:
-                await self._shut()
+            await self._provision()
             await stack.enter_async_context(self.fleet)
             client, operator, viewer = [
                 await stack.enter_async_context(await self.fleet.connect_as(name)) for name in self._names
             ]
             self._client = await Client.on(client, client.name)
-            self.processes = Processes(self.fleet, self._armed)
+            self.processes = Processes(self.fleet, self._armed, self.cluster)
             await self.processes.ready()
             self.watch = watch = Watch(JetStreamLog(viewer), self._hear, decided=self.setting.people)
             self._people = people = People(
@@ -147,16 +151,36 @@ class Arena:
         self.processes.let_go()
         await self._stack.__aexit__(kind, error, trace)
 
-    async def _shut(self) -> None:
-        """Open the breaker of the agent that is to be given nothing, before any guard runs."""
-        server, entry = self.fleet.server, BreakerEntry(state="open")
+    def _cluster(self) -> Cluster:
+        """Give the fleet a cluster in the place of its server, which has not been started."""
+        network = Network(self.setting.servers) if self.setting.partitions else None
+        made = Cluster(self.fleet.prepared.accounts, store_of(self.fleet.directory), network)
+        self.fleet.server = cast(EmbeddedServer, made)  # it has what a fleet asks of its server
+        return made
+
+    async def _provision(self) -> None:
+        """Make the streams, and open the breaker of the agent that is given nothing, before any guard runs.
+
+        A cluster goes on running: it takes a while until all of it is there.
+        """
+        server = self.fleet.server
         await server.start()
         try:
             async with await self.fleet.connect_as(ADMIN) as admin:
-                await apply(admin, self.setting.file)
-                await admin.publish_durable(subjects.breaker(SHUT), msgspec.json.encode(entry))
-        finally:
+                await admin.retry_unavailable(lambda: self._apply(admin))
+                if SHUT in self.setting.file.agents:
+                    entry = msgspec.json.encode(BreakerEntry(state="open"))
+                    await admin.publish_durable(subjects.breaker(SHUT), entry)
+            if self.cluster is not None:
+                self.unfinished += [f"at the beginning: {each}" for each in await self.cluster.current()]
+        except BaseException:
             await server.stop()
+            raise
+        if self.cluster is None:
+            await server.stop()
+
+    async def _apply(self, admin: Bus) -> None:
+        await apply(admin, self.setting.file)
 
     def _hear(self, event: AnyEvent) -> None:
         if self.setting.people:
@@ -221,7 +245,19 @@ class Arena:
         ended_at = now_us()
         await self._settled()
         await self.processes.end(grace_s)
-        return await self.gather(ended_at)
+        if self.cluster is not None:
+            self.unfinished += [f"in the end: {each}" for each in await self.cluster.current()]
+        gathered = await self.gather(ended_at)
+        return gathered if self.cluster is None else replace(gathered, held=await self._held(self.cluster))
+
+    async def _held(self, cluster: Cluster) -> list[Held]:
+        """Return what each server holds now that nothing moves any more."""
+        async with await self.fleet.connect_as(ADMIN) as admin:
+            try:
+                return await read_held(cluster, admin)
+            except NotLed as failed:
+                self.unfinished.append(str(failed))
+                return []
 
     async def _settled(self) -> None:
         """Wait until guards have acknowledged all that they heard; what a killed one held comes again."""
@@ -259,7 +295,7 @@ class Arena:
                 unasked=tuple(self.processes.unasked),
                 silent=frozenset(self.silent),
                 undone=tuple(self._people.undone),
-                unfinished=tuple(self.unfinished),
+                unfinished=(*self.unfinished, *self.processes.not_current),
                 unreached=tuple(self.unreached),
             )
 

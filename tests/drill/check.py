@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from protocol.wire import events
 from tests.drill import log_checks, tree_checks, world_checks
-from tests.drill.evidence import Evidence, Fault
+from tests.drill.evidence import SERVER, Evidence, Fault
 from tests.drill.findings import Breach, Findings
 from tests.drill.log_checks import asks_client, letters, no_dead_letters, waits_for_people
-from tests.drill.reading import SERVER, Reading
+from tests.drill.reading import Reading
+from tests.drill.replicas import replicas_agree
 from tests.drill.standstill import unrested
 from tests.drill.verdicts import verdicts_right
 
@@ -33,6 +34,7 @@ class Check(NamedTuple):
 
 CHECKS = (
     Check(log_checks.nothing_lost, "what was acknowledged ends, or waits for a person", "lost"),
+    Check(replicas_agree, "every server of a cluster holds the same"),
     Check(log_checks.one_end, "a request ends once, and nothing follows", "duplicated"),
     Check(log_checks.only_what_was_sent, "the log holds only requests that somebody sent"),
     Check(log_checks.orders_obeyed, "what people say is heard"),
@@ -106,4 +108,5 @@ def check(evidence: Evidence) -> Findings:
 
 def _kind(fault: Fault) -> str:
     """Return what was done, as `--kinds` names it."""
-    return f"server-{fault.kind}" if fault.name == SERVER else fault.kind
+    to_process = fault.name == SERVER and fault.kind in ("kill", "pause", "restart")
+    return f"server-{fault.kind}" if to_process else fault.kind

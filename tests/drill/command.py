@@ -21,8 +21,9 @@ from tests.drill import results, run
 from tests.drill.arena import Setting
 from tests.drill.check import check
 from tests.drill.clocks import guards_off_by
+from tests.drill.cluster import SERVERS
 from tests.drill.evidence import Evidence
-from tests.drill.faults import SORTS, Sort
+from tests.drill.faults import OF_CLUSTERS, SORTS, Sort, usual_sorts
 from tests.drill.fleet import drill_fleet
 from tests.drill.keep import save
 from tests.drill.report import lines
@@ -56,6 +57,13 @@ COMMAND = "python -m tests.drill"
     "--instances", type=click.IntRange(min=1), default=2, show_default=True, help="Processes of each agent."
 )
 @click.option(
+    "--servers",
+    type=click.Choice(["1", str(SERVERS)]),
+    default="1",
+    show_default=True,
+    help="Servers, each of which keeps all that is stored.",
+)
+@click.option(
     "--lease",
     type=float,
     help="Seconds that a dead process keeps its work, in the drill's own fleet; guards half of it.",
@@ -80,6 +88,7 @@ def drill(
     requests_file: Path | None,
     guards: int,
     instances: int,
+    servers: str,
     lease: float | None,
     no_lane: bool,
     clock_off: float | None,
@@ -94,14 +103,15 @@ def drill(
         raise UsageWrong(f"--keep {keep}: there is something in it already")
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     remark(f"{COMMAND} --seed {chosen}")
-    sent = _stories(requests, chosen, fleet, requests_file)
+    sorts = _sorts(kinds, int(servers))
     setting = _setting(fleet, lease, guards, instances, lane=not no_lane)
+    setting = replace(setting, commands={} if clock_off is None else guards_off_by(clock_off))
     planned = Plan(
-        stories=sent,
-        setting=replace(setting, commands={} if clock_off is None else guards_off_by(clock_off)),
+        stories=_stories(requests, chosen, fleet, requests_file),
+        setting=_on_servers(setting, int(servers), sorts),
         faults=usual_faults(requests) if faults is None else faults,
         seed=chosen,
-        sorts=_sorts(kinds),
+        sorts=sorts,
         concurrency=concurrency,
     )
     run_quietly(_drill(planned, keep, record, as_json))
@@ -124,13 +134,26 @@ def _setting(fleet: Path | None, lease: float | None, guards: int, instances: in
     return Setting(file=file, people=False, guards=guards, instances=instances, search=search)
 
 
-def _sorts(kinds: str | None) -> tuple[Sort, ...]:
+def _on_servers(setting: Setting, servers: int, sorts: Sequence[Sort]) -> Setting:
+    """Return the setting on so many servers; each of them keeps every stream."""
+    if servers == 1:
+        return setting
+    log = setting.file.log.model_copy(update={"replicas": servers})
+    file = setting.file.model_copy(update={"log": log})
+    return replace(setting, file=file, servers=servers, partitions="partition" in sorts)
+
+
+def _sorts(kinds: str | None, servers: int) -> tuple[Sort, ...]:
     if kinds is None:
-        return tuple(SORTS)
+        return usual_sorts(servers)
     named = {kind.strip() for kind in kinds.split(",") if kind.strip()}
     unknown = sorted(named - set(SORTS))
     if unknown or not named:
         raise UsageWrong(f"--kinds: {', '.join(unknown) or 'none'}; there are {', '.join(SORTS)}")
+    if servers == 1 and (alone := sorted(named & OF_CLUSTERS)):
+        raise UsageWrong(
+            f"--kinds: {', '.join(alone)}: only a cluster survives that; add --servers {SERVERS}"
+        )
     return tuple(sort for sort in SORTS if sort in named)
 
 
@@ -157,7 +180,7 @@ async def _drill(planned: Plan, keep: Path | None, record: Path | None, as_json:
             remark(f"logs and evidence: {keep}")
         findings = check(evidence)
     if record is not None:
-        results.record(record, results.run_of(findings, seed=planned.seed, servers=1))
+        results.record(record, results.run_of(findings, seed=planned.seed, servers=planned.setting.servers))
     if as_json:
         emit(findings)
     else:

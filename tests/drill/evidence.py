@@ -9,12 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from mesh.errors import MeshError
 from protocol.wire.commands import Submit
 from protocol.wire.config import Fleet
 from protocol.wire.moves import Move
 
 Kind = Literal["read", "model", "idempotent", "reconcilable", "once"]
 """What a tool did: read, asked a model (which costs), or changed the world in one of three ways."""
+SERVER = "nats-server"
+
+
+class DrillImpossible(MeshError, code="drill.impossible"):
+    """No drill can be run without something that the fleet or the machine lacks; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +104,10 @@ class Fault:
     """Something that the drill, or the machine, did to a process."""
 
     kind: str
-    """`kill`, `pause`, `restart`, `held`, the failpoint in which the process was killed, or `stall`."""
+    """`kill`, `pause`, `restart`, `held`, the failpoint in which the process was killed, or `stall`; of a
+    server also `disk-damaged`, `disk-damaged-raw` and `partition`."""
     identity: str
-    """Which process: `guard-1`, `worker-2`, `nats-server`."""
+    """Which process: `guard-1`, `worker-2`, `nats-server`, or `nats-2` of a cluster."""
     name: str
     """Whose credentials it has: `guard`, an agent's name, or `nats-server`."""
     at: int
@@ -109,6 +116,24 @@ class Fault:
     """UTC µs; when it ran again."""
     pid: int = 0
     """Of the process that it was done to; 0 where that is not known."""
+    detail: str = ""
+    """What was done exactly, where there is more than one way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one server of a cluster holds of a stream in the end."""
+
+    server: str
+    stream: str
+    messages: int
+    first: int
+    last: int
+    deleted: int
+    """Holes between the first and the last."""
+    digests: Sequence[str] | None = None
+    """Of each message from sequence 1 on, as this server reads it; empty for one that it does not have. None
+    where nobody read them."""
 
 
 class StepName(NamedTuple):
@@ -160,5 +185,7 @@ class Evidence:
     """What the drill waited for in vain besides requests, in a line each: faults, services."""
     ends: frozenset[tuple[str, str, str]] | None = None
     """Agent, request and turn of each message at `mesh.end.…`; None where nobody looked."""
+    held: Sequence[Held] = ()
+    """What each server holds; nothing where there is one server."""
     unreached: Sequence[str] = ()
     """Failpoints in which a process was to die, and which no request came through."""

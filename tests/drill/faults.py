@@ -10,10 +10,22 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from tests.drill.damage import DAMAGES
 from tests.drill.failpoints import FAILPOINTS
 from tests.drill.processes import Processes
 
-Sort = Literal["kill", "pause", "restart", "server-kill", "server-pause", "server-restart", "failpoint"]
+Sort = Literal[
+    "kill",
+    "pause",
+    "restart",
+    "server-kill",
+    "server-pause",
+    "server-restart",
+    "disk-damaged",
+    "disk-damaged-raw",
+    "partition",
+    "failpoint",
+]
 SORTS: dict[Sort, int] = {
     "failpoint": 12,
     "kill": 5,
@@ -22,8 +34,16 @@ SORTS: dict[Sort, int] = {
     "server-kill": 1,
     "server-restart": 1,
     "server-pause": 1,
+    "disk-damaged": 1,
+    "partition": 1,
+    "disk-damaged-raw": 1,
 }
-"""What is done, and how often of 25 times."""
+"""What is done, and how often of 25 times; the last three in a cluster alone."""
+OF_CLUSTERS: frozenset[Sort] = frozenset({"disk-damaged", "disk-damaged-raw", "partition"})
+OF_SERVERS = 3
+"""Times as often something is done to a server if there are several, which can survive it."""
+NOT_USUAL: frozenset[Sort] = frozenset({"disk-damaged-raw"})
+"""What no procedure allows: done only if it is named."""
 
 LANES = 3
 WINDOW_LANES = 5
@@ -32,6 +52,8 @@ BEYOND = 1.3
 """Times a lease: how long a pause is. Beyond two, a reconcilable effect that was stopped in its middle could
 no longer be told from one that never happened (tests/drill/README.md)."""
 SERVER_PAUSE_S = 2.0
+AWAY_S = 2.0, 12.0
+"""How long a server of a cluster is stopped or cut off: an election begins after 4 to 9 s."""
 PASSES = 4
 """A process goes through an armed failpoint fewer times than this before it dies in it."""
 UNREACHED_S = 10.0
@@ -44,9 +66,18 @@ class Planned(NamedTuple):
 
     sort: Sort
     whom: str
-    """Identity of a service; empty for the server and for failpoints."""
+    """Identity of a service, or of a server of a cluster; empty for the one server and for failpoints."""
     failpoint: str = ""
     passes: int = 0
+    how: str = ""
+    """What is done to a disk, or from whom a server is cut off."""
+    for_s: float = 0.0
+    seed: int = 0
+
+
+def usual_sorts(servers: int) -> tuple[Sort, ...]:
+    """Return what is done if nobody says, to a mesh on so many servers."""
+    return tuple(sort for sort in SORTS if sort not in NOT_USUAL and (servers > 1 or sort not in OF_CLUSTERS))
 
 
 def plan(
@@ -56,14 +87,16 @@ def plan(
     sorts: Sequence[Sort],
     *,
     lane: bool = False,
+    servers: Sequence[str] = (),
 ) -> list[Planned]:
     """Return `count` faults: sorts in their proportions, failpoints each in turn, victims drawn.
 
     Args:
         lane: True if the fleet has a lane: its failpoints are among them.
+        servers: those of a cluster, by name.
     """
     points = [name for name, point in FAILPOINTS.items() if lane or not point.lane]
-    weighted = [sort for sort in SORTS if sort in sorts for _ in range(SORTS[sort])]
+    weighted = [sort for sort in SORTS if sort in sorts for _ in range(_weight(sort, servers))]
     drawn: list[Sort] = []
     while len(drawn) < count:
         drawn += rng.sample(weighted, len(weighted))
@@ -73,9 +106,28 @@ def plan(
         if sort == "failpoint":
             turns = turns or rng.sample(points, len(points))
             planned.append(Planned(sort, "", turns.pop(), rng.randrange(PASSES)))
+        elif servers and _is_of_server(sort):
+            planned.append(_to_server(sort, rng, servers))
         else:
             planned.append(Planned(sort, "" if sort.startswith("server") else rng.choice(identities)))
     return planned
+
+
+def _is_of_server(sort: Sort) -> bool:
+    return sort.startswith("server") or sort in OF_CLUSTERS
+
+
+def _weight(sort: Sort, servers: Sequence[str]) -> int:
+    return SORTS[sort] * (OF_SERVERS if servers and _is_of_server(sort) else 1)
+
+
+def _to_server(sort: Sort, rng: random.Random, servers: Sequence[str]) -> Planned:
+    """Draw what is done to which server of a cluster."""
+    how = rng.choice(sorted(DAMAGES)) if sort.startswith("disk") else ""
+    how = rng.choice(("servers", "everything")) if sort == "partition" else how
+    return Planned(
+        sort, rng.choice(servers), how=how, for_s=rng.uniform(*AWAY_S), seed=rng.randrange(1_000_000)
+    )
 
 
 class Injector:
@@ -154,11 +206,16 @@ class Injector:
         processes = self._processes
         match fault.sort:
             case "server-kill":
-                await processes.kill_server()
+                await processes.kill_server(fault.whom)
             case "server-restart":
-                await processes.restart_server()
+                await processes.restart_server(fault.whom)
             case "server-pause":
-                await processes.pause_server(SERVER_PAUSE_S)
+                await processes.pause_server(fault.for_s or SERVER_PAUSE_S, fault.whom)
+            case "disk-damaged" | "disk-damaged-raw":
+                emptied = fault.sort == "disk-damaged"
+                await processes.damage_server(fault.whom, fault.how, fault.seed, emptied=emptied)
+            case "partition":
+                await processes.part_server(fault.whom, fault.for_s, clients=fault.how == "everything")
             case _:
                 await self._to_service(fault)
 

@@ -8,7 +8,18 @@ from typing import Any
 import msgspec
 
 from protocol.wire.config import Fleet
-from tests.drill.evidence import Asked, Claimed, Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
+from tests.drill.evidence import (
+    Asked,
+    Claimed,
+    Deed,
+    Evidence,
+    Fault,
+    Held,
+    Ordered,
+    StepName,
+    Submitted,
+    Undone,
+)
 
 KINDS: Mapping[str, type] = {
     "submitted": Submitted,
@@ -19,6 +30,7 @@ KINDS: Mapping[str, type] = {
     "undone": Undone,
     "asked": Asked,
     "claims": Claimed,
+    "held": Held,
 }
 """What lies in a file of its own, one object a line, by the field of the evidence."""
 EVENTS, STEPS, DEAD, DRILL = "events.jsonl", "steps.jsonl", "dead.jsonl", "drill.json"

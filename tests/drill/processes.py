@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,15 +18,17 @@ from mesh.bus.roles import GUARD
 from mesh.local.fleet import LocalFleet
 from mesh.local.service import LaunchFailed, ServiceProcess
 from tests.drill import failpoints
-from tests.drill.evidence import Fault
+from tests.drill.cluster import Cluster, Node
+from tests.drill.damage import DAMAGES, empty
+from tests.drill.evidence import SERVER, Fault
 from tests.drill.failpoints import Claim
 
-SERVER = "nats-server"
 HELD = "held"
 """What a story does to the guards; it counts beside the planned faults."""
 READY = ("agent_ready", "guard_ready")
 """Lines of a service's log from which on it takes work."""
 _LOOK_S = 0.02
+_MOST_MISSING = 5
 _STARTS = 5
 """Starts in a row that may come to nothing before it is the program that is wrong."""
 
@@ -82,10 +85,15 @@ class Running:
 
 
 class Processes:
-    """All services of a fleet and its server. `keep` runs until `over`."""
+    """All services of a fleet and its server. `keep` runs until `over`.
 
-    def __init__(self, fleet: LocalFleet, armed: Path) -> None:
+    Args:
+        cluster: the servers in the place of the fleet's one.
+    """
+
+    def __init__(self, fleet: LocalFleet, armed: Path, cluster: Cluster | None = None) -> None:
         self._fleet = fleet
+        self.cluster = cluster
         self._armed = armed
         self.running = {identity: Running(service) for identity, service in fleet.services.items()}
         """By identity."""
@@ -96,6 +104,10 @@ class Processes:
         self.armed: set[str] = set()
         """Failpoints that wait for somebody to die in them."""
         self.server_lock = asyncio.Lock()
+        self.not_current: list[str] = []
+        """Servers that did not get what the others have, in a line each."""
+        self._detail = ""
+        """What the fault in hand does to a server."""
         self._holding = asyncio.Lock()
         self._over = False
 
@@ -242,15 +254,21 @@ class Processes:
             pauses = (Fault(HELD, each.identity, GUARD, at, now_us(), each.service.pid) for each in guards)
             self.faults.extend(pauses)
 
-    async def kill_server(self) -> None:
-        """SIGKILL; returns when it answers again."""
-        await self._end_server("kill")
+    # --- faults of the server ---------------------------------------------------------------------
 
-    async def restart_server(self) -> None:
-        """SIGTERM; returns when it answers again."""
-        await self._end_server("restart")
+    async def kill_server(self, whom: str = "") -> None:
+        """SIGKILL; returns when it answers again, and has what the others of a cluster have."""
+        await self._end_server("kill", whom)
 
-    async def _end_server(self, kind: str) -> None:
+    async def restart_server(self, whom: str = "") -> None:
+        """SIGTERM; returns as `kill_server`."""
+        await self._end_server("restart", whom)
+
+    async def _end_server(self, kind: str, whom: str) -> None:
+        if self.cluster is not None:
+            async with self._struck(kind, whom) as node:
+                await node.end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+            return
         async with self.server_lock:
             at = now_us()
             server = self._fleet.server
@@ -260,8 +278,14 @@ class Processes:
                 await server.start()
             self.faults.append(Fault(kind, SERVER, SERVER, at, now_us()))
 
-    async def pause_server(self, pause_s: float) -> None:
-        """SIGSTOP, and SIGCONT after `pause_s`."""
+    async def pause_server(self, pause_s: float, whom: str = "") -> None:
+        """SIGSTOP, and SIGCONT after `pause_s`; returns as `kill_server`."""
+        if self.cluster is not None:
+            async with self._struck("pause", whom) as node:
+                self._detail = f"for {pause_s:.1f} s"
+                node.send(signal.SIGSTOP)
+                await asyncio.sleep(pause_s)
+            return
         async with self.server_lock:
             at = now_us()
             os.kill(self._fleet.server.pid, signal.SIGSTOP)
@@ -270,3 +294,53 @@ class Processes:
             finally:
                 os.kill(self._fleet.server.pid, signal.SIGCONT)
             self.faults.append(Fault("pause", SERVER, SERVER, at, now_us()))
+
+    async def damage_server(self, whom: str, how: str, seed: int, *, emptied: bool) -> None:
+        """SIGKILL, and damage to what is on its disk; returns as `kill_server`.
+
+        Args:
+            how: one of `DAMAGES`.
+            seed: draws where.
+            emptied: start it on an empty store, as the operator of a damaged disk has to.
+        """
+        kind = "disk-damaged" if emptied else "disk-damaged-raw"
+        async with self._struck(kind, whom) as node:
+            await node.end(signal.SIGKILL)
+            self._detail = f"{how}: {DAMAGES[how](node.store, random.Random(seed))}"
+            if emptied:
+                empty(node.store)
+
+    async def part_server(self, whom: str, for_s: float, *, clients: bool) -> None:
+        """Cut a server off from the others, and from its clients if these are to be cut off, too."""
+        assert self.cluster is not None
+        async with self._struck("partition", whom):
+            self._detail = f"from {'everything' if clients else 'the other servers'} for {for_s:.1f} s"
+            await self.cluster.cut(whom, clients=clients)
+            await asyncio.sleep(for_s)
+
+    @contextlib.asynccontextmanager
+    async def _struck(self, kind: str, whom: str) -> AsyncIterator[Node]:
+        """Do something to one server of a cluster: all are current before it, and waited for afterwards.
+
+        Whatever happens, none is left away: a drill that is broken off needs them to read what there is.
+        """
+        assert self.cluster is not None
+        node = self.cluster.nodes[whom]
+        async with self.server_lock:
+            await self._until_current(f"before {kind} of {whom}")
+            at, self._detail = now_us(), ""
+            try:
+                yield node
+            finally:
+                await self.cluster.mend(whom)
+            until = now_us()
+            await self._until_current(f"after {kind} of {whom}")
+            current = now_us()
+            detail = f"{self._detail}; " if self._detail else ""
+            detail += f"current {(current - until) / 1e6:.1f} s later"
+            self.faults.append(Fault(kind, whom, SERVER, at, current, detail=detail))
+
+    async def _until_current(self, when: str) -> None:
+        assert self.cluster is not None
+        if missing := await self.cluster.current():
+            self.not_current.append(f"{when}: {'; '.join(missing[:_MOST_MISSING])}")

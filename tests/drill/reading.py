@@ -20,9 +20,8 @@ from protocol.wire.config import AgentEntry
 from protocol.wire.errors import MeshError
 from protocol.wire.events import AnyEvent, FactsWithheld
 from protocol.wire.moves import Move
-from tests.drill.evidence import Deed, Evidence, Fault, StepName
+from tests.drill.evidence import SERVER, Deed, Evidence, Fault, StepName
 
-SERVER = "nats-server"
 _PLACE = re.compile(r"(\d+)-(\d+)(d?)")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from mesh.bus.roles import GUARD
 from tests.drill.arena import Arena, Setting
 from tests.drill.evidence import Evidence
-from tests.drill.faults import LANES, SORTS, WINDOW_LANES, Injector, Sort, plan
+from tests.drill.faults import LANES, WINDOW_LANES, Injector, Sort, plan, usual_sorts
 from tests.drill.stories import Story
 
 FAULTS_A_REQUEST = 0.3
@@ -33,7 +33,7 @@ class Plan:
     stories: Sequence[Story]
     faults: int
     seed: int
-    sorts: Sequence[Sort] = tuple(SORTS)
+    sorts: Sequence[Sort] = usual_sorts(1)
     concurrency: int = CONCURRENCY
     still_s: float = STILL_S
 
@@ -114,11 +114,12 @@ async def drill(
     async with Arena(planned.setting, directory) as arena:
         names = {name: each.service.name for name, each in arena.processes.running.items()}
         on_progress(f"{', '.join(names)} at {arena.fleet.url}")
+        servers = () if arena.cluster is None else tuple(arena.cluster.nodes)
         pace = _Pace(len(planned.stories), planned.faults, planned.concurrency)
         fleet = planned.setting.file.fleet
         pace.injector = injector = Injector(
             arena.processes,
-            plan(planned.faults, rng, tuple(names), planned.sorts, lane=fleet.lane),
+            plan(planned.faults, rng, tuple(names), planned.sorts, lane=fleet.lane, servers=servers),
             lease_of=lambda name: fleet.guard_lease_s if name == GUARD else fleet.lease_s,
             worth_it=pace.worth_it,
             on_done=pace.change,

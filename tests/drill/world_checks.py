@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from protocol.wire import events
 from tests.drill import stalls
-from tests.drill.evidence import Deed, Submitted
+from tests.drill.evidence import SERVER, Deed, Submitted
 from tests.drill.findings import Breach
-from tests.drill.reading import SERVER, Placed, Reading, digest_of
+from tests.drill.reading import Placed, Reading, digest_of
 
 KEYED = ("idempotent", "reconcilable")
 """Effects whose tools take our idempotency key."""
