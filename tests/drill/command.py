@@ -103,11 +103,11 @@ def drill(
         raise UsageWrong(f"--keep {keep}: there is something in it already")
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     remark(f"{COMMAND} --seed {chosen}")
-    sorts = _sorts(kinds, int(servers))
+    sent, sorts = _stories(requests, chosen, fleet, requests_file), _sorts(kinds, int(servers))
     setting = _setting(fleet, lease, guards, instances, lane=not no_lane)
     setting = replace(setting, commands={} if clock_off is None else guards_off_by(clock_off))
     planned = Plan(
-        stories=_stories(requests, chosen, fleet, requests_file),
+        stories=sent,
         setting=_on_servers(setting, int(servers), sorts),
         faults=usual_faults(requests) if faults is None else faults,
         seed=chosen,

@@ -34,7 +34,7 @@ Each line is one bounded run of [the drill](README.md). `--record tests/drill/RE
 model call), or a fault that was done. *In doubt* is what is in doubt still when the run ends. A fault
 `server-lost` is a cut of `tests.drill.lost_time`.
 
-Asked for: {asked:,} steps, with nothing lost, duplicated or in doubt.
+The goal is {asked:,} steps with nothing lost, duplicated or in doubt.
 
 {sum}
 
@@ -108,18 +108,18 @@ def today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
-def commit() -> str:
+def commit(root: Path = ROOT) -> str:
     """Return what is checked out, whatever is in the book; `unknown` outside of a repository."""
     try:
-        head = _git("rev-parse", "--short=10", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{_PLACE}")
+        head = _git(root, "rev-parse", "--short=10", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{_PLACE}")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{head}-dirty" if changed else head
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

@@ -65,7 +65,6 @@ def test_a_line_that_is_none_is_an_error() -> None:
         read_rows(book([]) + "| 2026-01-01 | abc |\n")
 
 
-def test_the_commit_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_commit_is_named(tmp_path: Path) -> None:
     assert results.commit() not in ("", "unknown")
-    monkeypatch.setattr(results, "ROOT", tmp_path)
-    assert results.commit() == "unknown"
+    assert results.commit(tmp_path) == "unknown"
