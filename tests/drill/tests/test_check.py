@@ -16,7 +16,7 @@ from protocol.wire.config import Fleet
 from protocol.wire.ids import AgentName
 from tests.drill import stalls
 from tests.drill.check import BY_NAME, CHECKS, check
-from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
+from tests.drill.evidence import Deed, Evidence, Fault, Held, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
 from tests.drill.log_checks import one_decision
 from tests.drill.reading import Reading
@@ -260,6 +260,14 @@ def new_key_each_round() -> Evidence:
     return with_deed(evidence, "c2", key="k9", at=last_us(clean()) + 1000)
 
 
+def three(*second: str) -> tuple[Held, ...]:
+    """Return what three servers hold of a log of two messages, the second of them other than the others."""
+    return tuple(
+        Held(name, "LOG", len(digests), 1, len(digests), 0, digests)
+        for name, digests in (("nats-1", ("a", "b")), ("nats-2", second), ("nats-3", ("a", "b")))
+    )
+
+
 WRONG: dict[str, dict[str, Make]] = {
     "nothing_lost": {
         "no event": lambda: changed(clean(), bodies={}),
@@ -287,6 +295,11 @@ WRONG: dict[str, dict[str, Make]] = {
         "a doubt about nobody knows what": lambda: changed(
             clean(), undone=(Undone(REQUEST, "0-1 is unclear"),)
         ),
+    },
+    "replicas_agree": {
+        "a hole": lambda: changed(clean(), held=three("a", "")),
+        "another event": lambda: changed(clean(), held=three("a", "x")),
+        "a shorter log": lambda: changed(clean(), held=three("a")),
     },
     "comes_to_rest": {
         "a service": lambda: changed(clean(), unfinished=("guard-1 does not take work",)),

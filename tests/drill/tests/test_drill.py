@@ -21,7 +21,7 @@ from tests.drill.check import check
 from tests.drill.command import COMMAND, app
 from tests.drill.evidence import Evidence, Submitted
 from tests.drill.failpoints import FAILPOINTS
-from tests.drill.faults import SORTS, plan
+from tests.drill.faults import plan, usual_sorts
 from tests.drill.findings import Findings
 from tests.drill.keep import load
 from tests.drill.processes import HELD
@@ -88,7 +88,7 @@ def test_a_short_drill_breaks_no_promise(tmp_path: Path) -> None:
 def test_a_seed_draws_the_same_stories_and_faults_again() -> None:
     def drawn(seed: int) -> object:
         rng = random.Random(seed)
-        return stories(50, rng), plan(50, rng, ("a", "b"), tuple(SORTS))
+        return stories(50, rng), plan(50, rng, ("a", "b"), usual_sorts(1))
 
     assert drawn(3) == drawn(3)
     assert drawn(3) != drawn(4)
@@ -98,10 +98,10 @@ def test_a_seed_draws_the_same_stories_and_faults_again() -> None:
 def test_every_story_and_every_failpoint_gets_its_turn(lane: bool) -> None:
     rng = random.Random(1)
     assert {each.name for each in stories(len(STORIES), rng)} == set(STORIES)
-    planned = plan(60, rng, ("a", "b"), tuple(SORTS), lane=lane)
+    planned = plan(60, rng, ("a", "b"), usual_sorts(1), lane=lane)
     passed = {name for name, point in FAILPOINTS.items() if lane or not point.lane}
     assert {each.failpoint for each in planned if each.sort == "failpoint"} == passed
-    assert {each.sort for each in planned} == set(SORTS)
+    assert {each.sort for each in planned} == set(usual_sorts(1))
 
 
 # --- the command --------------------------------------------------------------------------------------
