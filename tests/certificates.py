@@ -26,7 +26,7 @@ class Authority:
         made = self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None))
         self.certificate.write_bytes(made)
 
-    def sign(self, name: str, *, host: str = "127.0.0.1", expired: bool = False, days: int = 1) -> TlsFiles:
+    def sign(self, name: str, *, host: str = "127.0.0.1", expired: bool = False, days: float = 1) -> TlsFiles:
         """Return files of a new certificate: its authority's, its own, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
@@ -44,7 +44,7 @@ class Authority:
         extension: x509.ExtensionType,
         *,
         expired: bool = False,
-        days: int = 1,
+        days: float = 1,
     ) -> bytes:
         now = dt.datetime.now(dt.UTC)
         made = (

@@ -247,8 +247,8 @@ class Link:
         self._on_broken()
 
     async def _on_error(self, error: Exception) -> None:
-        if isinstance(error, ssl.SSLError) and self.since_s and not self._closing:
-            self._conditions.raise_(NOT_SECURED, reason=credentials.in_words(error, self._wire.tls))
+        if self.since_s and not self._closing and (reason := self._not_secured(error)):
+            self._conditions.raise_(NOT_SECURED, reason=reason)
         if self._wire.key is not None and is_refusal(error) and self.since_s and not self._closing:
             if not self._wire.key.refuse():
                 self._wire.options["reconnect_time_wait"] = _AGAIN_REFUSED_S
@@ -257,6 +257,15 @@ class Link:
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
             return  # every failed attempt to reconnect; `_on_disconnect` has reported it once
         _log.error("bus_error", error=type(error).__name__)
+
+    def _not_secured(self, error: Exception) -> str:
+        """Return why TLS keeps us from reconnecting; empty if it does not."""
+        if isinstance(error, ssl.SSLError):
+            return credentials.in_words(error, self._wire.tls)
+        refused = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+        if refused and not self._up and self._wire.showed_certificate:
+            return credentials.not_accepted(self._wire.tls)
+        return ""
 
     async def _on_disconnect(self) -> None:
         if not self._up:

@@ -23,6 +23,7 @@ from nats.errors import AuthorizationError, Error, ProtocolError, UnexpectedEOF
 from mesh.bus.claims import claim_and_seed
 from mesh.bus.credentials import NO_FILES, RenewableKey, agree
 from mesh.bus.transport import Transport
+from mesh.errors import TlsUnusable
 from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
@@ -154,6 +155,9 @@ class NatsProtocol(Client):
         forgets that connection. The server would serve both, and every message would come twice.
         """
         self.abort()
+        if self.is_reconnecting:
+            self.showed_certificate = False
+            self._read_tls_again()
         for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
             if task is not None:
                 task.cancel()
@@ -164,6 +168,12 @@ class NatsProtocol(Client):
         finally:
             if self.is_closed:  # closed in the meantime: nothing else would close the new connection
                 self.abort()
+
+    def _read_tls_again(self) -> None:
+        """Take certificates that were renewed. Files that cannot be used change nothing."""
+        if self.tls.are_given:
+            with contextlib.suppress(TlsUnusable):  # half written, for example
+                self.options["tls"] = self.tls.context()
 
     def _connect_command(self) -> bytes:
         """Return the line that authenticates, with the current key."""
