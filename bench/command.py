@@ -26,6 +26,7 @@ from bench.page import pages
 from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
 from bench.replaying import Recorded, replays
+from bench.replicas import replicas
 from bench.rounds import Goal, Plan, compare
 from bench.shadow import shadows
 from bench.tree import Trees, trees
@@ -34,6 +35,7 @@ from mesh.service.logs import configure_logging
 PARTS = (
     *("chain", "lane", "fold", "cold", "recovery", "first-decision", "model-turn", "live-text", "limits"),
     *("burst", "members", "flood", "growth", "page", "tree", "guards", "shadow", "bulk", "replay", "backup"),
+    "replicas",
 )
 
 
@@ -61,6 +63,8 @@ class Amount(NamedTuple):
     guards: Shared
     many: int
     recorded: Recorded
+    replicated: list[int]
+    """Agents of the fleets on three servers."""
 
 
 FULL = Amount(
@@ -92,6 +96,7 @@ FULL = Amount(
     guards=Shared(guards=(1, 2, 4, 8), partitions=(4, 16, 64), requests=600, rounds=3),
     many=1_000,
     recorded=Recorded(turns=10_000, events=1_000_000, rounds=3),
+    replicated=[5, 100, 300, 1_000],
 )
 QUICK = Amount(
     unsynced=Plan(2, 50, 200),
@@ -117,6 +122,7 @@ QUICK = Amount(
     guards=Shared(guards=(1, 2), partitions=(4,), requests=128, rounds=1),
     many=100,
     recorded=Recorded(turns=200, events=10_000, rounds=1),
+    replicated=[5],
 )
 UNSYNCED = Goal(latency=1.4, rate=0.48)
 SYNCED = Goal(latency=1.0, rate=0.95)
@@ -198,6 +204,7 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         "bulk": lambda at: bulk(at, requests=amount.many, rounds=few),
         "replay": lambda at: replays(at, amount.recorded),
         "backup": lambda at: backups(at, events=amount.fold_events, rounds=few),
+        "replicas": lambda at: replicas(at, sizes=amount.replicated, rounds=1),
         "shadow": lambda at: shadows(at, unsynced=amount.unsynced, synced=amount.synced),
     }
     for part, run in measurements.items():

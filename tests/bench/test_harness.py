@@ -18,6 +18,7 @@ from bench.peers import __main__ as peers
 from bench.place import FLEET, place
 from bench.reading import cold_reads, first_decisions, whole_log
 from bench.recovery import recovery
+from bench.replicas import replicas
 from bench.rounds import Plan, compare
 from bench.stories import fill, history
 from bench.tree import CALL_S, Trees, trees
@@ -121,6 +122,12 @@ async def test_the_server_of_every_number_of_members_is_started_and_reloaded(tmp
     figures = await members(tmp_path, sizes=[1, 3], rounds=1)
     assert [figure.unit for figure in figures] == ["KB", "s", "s", "MB", "s", "s", "MB"] * 2
     assert figures[7].value.median > figures[0].value.median
+
+
+async def test_three_servers_are_measured_at_rest_and_without_one_of_them(tmp_path: Path) -> None:
+    figures = await replicas(tmp_path, sizes=[1], rounds=1, rest_s=1.0)
+    assert len(figures) == 9
+    assert all(each.value.median > 0 for each in figures)
 
 
 async def test_a_fill_that_does_not_arrive_as_it_should_is_noticed(tmp_path: Path) -> None:
