@@ -164,8 +164,8 @@ class Arena:
         A cluster goes on running: it takes a while until all of it is there.
         """
         server = self.fleet.server
-        await server.start()
         try:
+            await server.start()
             async with await self.fleet.connect_as(ADMIN) as admin:
                 await admin.retry_unavailable(lambda: self._apply(admin))
                 if SHUT in self.setting.file.agents:

@@ -37,8 +37,13 @@ class Network(Lifecycle):
         self._hold = hold
         self._held: list[_Namespace] = []
         self._prefix = ""
-        self._link = f"drill-{secrets.token_hex(4)}"
+        self.link = f"drill-{secrets.token_hex(4)}"
         """This machine's end of its link to the switch."""
+
+    @property
+    def holders(self) -> list[int]:
+        """The processes that hold its namespaces."""
+        return [each.pid for each in self._held]
 
     def inside(self, server: int) -> tuple[str, ...]:
         """Return how a command begins that runs in a server's namespace."""
@@ -59,9 +64,9 @@ class Network(Lifecycle):
         self._prefix = await asyncio.to_thread(_free_prefix)
         switch = self._held[0]
         await _ip(
-            f"link add {self._link} type veth peer name machine netns {switch.pid}",
-            f"address add {self._prefix}.1/28 dev {self._link}",
-            f"link set {self._link} up",
+            f"link add {self.link} type veth peer name machine netns {switch.pid}",
+            f"address add {self._prefix}.1/28 dev {self.link}",
+            f"link set {self.link} up",
         )
         lines = ["link add clients type bridge", "link add routes type bridge"]
         for server in self._servers:
@@ -84,7 +89,7 @@ class Network(Lifecycle):
     async def stop(self) -> None:
         """Take the network down. Idempotent."""
         if self._held:
-            await asyncio.to_thread(subprocess.run, ["ip", "link", "delete", self._link], capture_output=True)
+            await asyncio.to_thread(subprocess.run, ["ip", "link", "delete", self.link], capture_output=True)
         for each in self._held:
             each.end()
         self._held.clear()

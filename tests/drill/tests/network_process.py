@@ -10,7 +10,7 @@ from tests.drill.network import Network
 
 async def main() -> None:
     async with Network(SERVERS) as made:
-        click.echo(" ".join([made._link, *(str(each.pid) for each in made._held)]))
+        click.echo(" ".join([made.link, *map(str, made.holders)]))
         await asyncio.Event().wait()
 
 
