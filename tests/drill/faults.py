@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from tests.drill.damage import DAMAGES
 from tests.drill.failpoints import FAILPOINTS
-from tests.drill.processes import Processes
+from tests.drill.processes import NotCurrent, Processes
 
 Sort = Literal[
     "kill",
@@ -175,7 +175,7 @@ class Injector:
         while self._others:
             await self._worth_it()
             if self._others:
-                with self._taking(self._others.pop()) as fault:
+                with self._taking(self._others.pop()) as fault, contextlib.suppress(NotCurrent):
                     await self._strike(fault)
                 await self._count()
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from mesh.bus.roles import GUARD
+from mesh.errors import MeshError
 from mesh.local.fleet import LocalFleet
 from mesh.local.service import LaunchFailed, ServiceProcess
 from tests.drill import failpoints
@@ -31,6 +32,10 @@ _LOOK_S = 0.02
 _MOST_MISSING = 5
 _STARTS = 5
 """Starts in a row that may come to nothing before it is the program that is wrong."""
+
+
+class NotCurrent(MeshError, code="drill.not_current"):
+    """Another server would be struck while one of the cluster still lacks something."""
 
 
 def now_us() -> int:
@@ -323,11 +328,13 @@ class Processes:
         """Do something to one server of a cluster: all are current before it, and waited for afterwards.
 
         Whatever happens, none is left away: a drill that is broken off needs them to read what there is.
+        Raises NotCurrent, and does nothing, if one of them is not current.
         """
         assert self.cluster is not None
         node = self.cluster.nodes[whom]
         async with self.server_lock:
-            await self._until_current(f"before {kind} of {whom}")
+            if not await self._until_current(f"before {kind} of {whom}"):
+                raise NotCurrent(f"{kind} of {whom} would be one server too many")
             at, self._detail = now_us(), ""
             try:
                 yield node
@@ -340,7 +347,9 @@ class Processes:
             detail += f"current {(current - until) / 1e6:.1f} s later"
             self.faults.append(Fault(kind, whom, SERVER, at, current, detail=detail))
 
-    async def _until_current(self, when: str) -> None:
+    async def _until_current(self, when: str) -> bool:
+        """Wait until every server has everything; False if they do not come to that."""
         assert self.cluster is not None
         if missing := await self.cluster.current():
             self.not_current.append(f"{when}: {'; '.join(missing[:_MOST_MISSING])}")
+        return not missing

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from mesh.cli.exits import Exit
+from mesh.local.fleet import LocalFleet
 from tests.drill import damage
 from tests.drill.check import check
 from tests.drill.cluster import SERVERS, Cluster
@@ -19,8 +20,10 @@ from tests.drill.damage import DAMAGES
 from tests.drill.evidence import SERVER, DrillImpossible, Fault, Held
 from tests.drill.faults import AWAY_S, OF_CLUSTERS, SORTS, plan, usual_sorts
 from tests.drill.findings import Findings
+from tests.drill.fleet import drill_fleet
 from tests.drill.keep import load, save
 from tests.drill.network import Network
+from tests.drill.processes import NotCurrent, Processes
 from tests.drill.report import lines
 from tests.drill.tests.scene import changed, clean
 from tests.drill.tests.test_drill import WAIT_S, command
@@ -66,6 +69,29 @@ def test_each_fault_of_a_server_names_one_of_the_cluster_and_what_is_done_to_it(
 def test_a_damaged_store_that_is_started_as_it_is_comes_only_if_it_is_named() -> None:
     assert set(SORTS) - set(usual_sorts(SERVERS)) == {"disk-damaged-raw"}
     assert set(usual_sorts(1)) == set(SORTS) - OF_CLUSTERS
+
+
+class Behind(Cluster):
+    """A cluster of which one server never gets what the others have."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("", directory)
+        self.nodes = self._make()
+
+    async def current(self) -> list[str]:
+        return ["nats-1 is behind in LOG"]
+
+
+async def test_no_second_server_is_struck_while_one_is_behind(tmp_path: Path) -> None:
+    fleet = LocalFleet(drill_fleet(), tmp_path / "mesh")
+    processes = Processes(fleet, tmp_path, Behind(tmp_path))
+    for strike in (processes.kill_server, processes.restart_server):
+        with pytest.raises(NotCurrent):
+            await strike("nats-2")
+    assert processes.faults == []
+    assert processes.not_current == [
+        f"before {kind} of nats-2: nats-1 is behind in LOG" for kind in ("kill", "restart")
+    ]
 
 
 # --- damage -------------------------------------------------------------------------------------------
