@@ -1,6 +1,7 @@
 """What a backup and a restore refuse, each by name; `test_backup.py` has the rest."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.agent import Agent
 from mesh.bus.connection import Bus
 from mesh.bus.streams import SCHEMA_KEY
 from mesh.errors import BackupUnusable, RestoreFailed
 from mesh.ops.backup import Manifest, backup, read_manifest
 from mesh.ops.restore import restore
-from tests.ops.test_backup import bodies_of, empty_server, mesh_with_requests, write
+from protocol.wire.events import RequestCompleted
+from tests.guard.stage import staged
+from tests.ops.test_backup import Bank, bodies_of, empty_server, mesh_with_requests, submitted, write
+from tests.servers import PATIENCE_S
 
 
 def with_config(folder: Path, stream: str, **changed: Any) -> Manifest:
@@ -91,6 +96,42 @@ async def test_a_server_without_room_is_named_and_the_same_restore_goes_on_with_
         write(folder, as_it_was)
         await restore(admin, folder)
         assert await bodies_of(admin) == before
+
+
+async def test_a_guard_beside_a_restore_without_room_believes_nothing_of_it_until_it_had_room(
+    tmp_path: Path,
+) -> None:
+    folder, bank = tmp_path / "backup", Bank()
+    async with mesh_with_requests(tmp_path / "first", 0) as stage:
+        requests = await submitted(stage, 4)
+        admin = await stage.bus("admin")
+        await backup(admin, folder)
+        before = await bodies_of(admin)
+    as_it_was = with_config(folder, "LOG", max_bytes=2 << 10)
+    async with contextlib.AsyncExitStack() as stack:
+        second = await stack.enter_async_context(empty_server(stage.mesh, tmp_path / "second"))
+        admin = await stack.enter_async_context(second.connected_as("admin"))
+        with pytest.raises(RestoreFailed, match="no room for this backup"):
+            await restore(admin, folder)
+        half = await bodies_of(admin)
+        assert 0 < len(half) < len(before)
+        assert half == before[: len(half)]
+        beside = await stack.enter_async_context(staged(second))
+        guard = await beside.guard("early")
+        await asyncio.sleep(1)  # what it would do, it would have begun by now
+        assert not guard.ready
+        assert await bodies_of(admin) == half
+        write(folder, as_it_was)
+        await restore(admin, folder)
+        await beside.ready(guard)
+        for name, behave in (("a", bank.front), ("b", bank.back)):
+            await beside.runtime(Agent(name, behave))
+        client = await beside.client()
+        for request in requests:
+            outcome = await client.wait(request, timeout_s=PATIENCE_S)
+            assert isinstance(outcome.event, RequestCompleted)
+        assert (await bodies_of(admin))[: len(before)] == before
+    assert bank.receipts == dict.fromkeys(requests, 1)
 
 
 async def test_a_backup_that_is_under_way_is_half_of_one(tmp_path: Path) -> None:
