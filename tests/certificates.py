@@ -17,13 +17,13 @@ _DAY = dt.timedelta(days=1)
 class Authority:
     """Signs certificates; everything that it makes lies in `directory`."""
 
-    def __init__(self, directory: Path, name: str = "authority") -> None:
+    def __init__(self, directory: Path, name: str = "authority", *, days: float = 1) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
         self.certificate = directory / f"{name}.pem"
-        made = self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None))
+        made = self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None), days=days)
         self.certificate.write_bytes(made)
 
     def sign(self, name: str, *, host: str = "127.0.0.1", expired: bool = False, days: float = 1) -> TlsFiles:

@@ -95,6 +95,11 @@ class Bus:
         return self._link.connected
 
     @property
+    def certificate_until(self) -> float | None:
+        """When the certificate of the server at hand expires (Unix time); None without TLS."""
+        return self._wire.certificate_until
+
+    @property
     def greeting(self) -> Mapping[str, Any]:
         """The server's greeting: its version, whether it has JetStream, and more."""
         return self._wire._server_info

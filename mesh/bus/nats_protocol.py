@@ -14,6 +14,7 @@ import contextlib
 import functools
 import json
 import re
+import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -174,6 +175,13 @@ class NatsProtocol(Client):
         if self.tls.are_given:
             with contextlib.suppress(TlsUnusable):  # half written, for example
                 self.options["tls"] = self.tls.context()
+
+    @property
+    def certificate_until(self) -> float | None:
+        """When the server's certificate expires (Unix time); None without TLS."""
+        writer = getattr(self._transport, "_io_writer", None)
+        shown = None if writer is None else writer.get_extra_info("peercert")
+        return None if not shown else ssl.cert_time_to_seconds(shown["notAfter"])
 
     def _connect_command(self) -> bytes:
         """Return the line that authenticates, with the current key."""

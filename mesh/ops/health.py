@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.event_log import check_form
 from mesh.bus.reader import listing, stream_info
 from mesh.bus.roles import ADMIN
@@ -44,7 +45,7 @@ from mesh.ops.requeue import requeue
 from mesh.ops.roster import fleet_of
 from mesh.ops.schedules import ticking
 from mesh.ops.shadows import judging
-from mesh.service.printable import counted
+from mesh.service.printable import counted, when
 from mesh.settings import Access
 
 OLDEST_SERVER = (2, 12)
@@ -56,6 +57,8 @@ FULL = 0.8
 """Share of a limit from which on it is worth a word."""
 MOST_TIMER_BYTES = 256 << 20
 """Most schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
+EXPIRES_DAYS = 14
+"""From when on a certificate's end is worth a word."""
 _MOST_CHANGES = 10
 """Changes of one kind that are told one by one: a new mesh needs thousands."""
 _BETWEEN_PULLS_S = 1.0
@@ -85,6 +88,8 @@ class Look(NamedTuple):
     """URL of the archive that the fleet file names."""
     keys: KeyFile | SignedAccounts | None = None
     """What each server should have read, or been handed; None if it is elsewhere."""
+    tls: TlsFiles = NO_FILES
+    """Certificates of whoever looks."""
     may_sleep: Collection[str] = ()
     """Agents that may have no process while nothing waits for them."""
 
@@ -109,7 +114,7 @@ async def examine(
         compared = file if access.name == ADMIN else None
         archive = "" if file is None else file.log.archive
         may_sleep = () if file is None else may_be_at_zero(file.scales)
-        look = Look(bus, await varz_of(monitor), compared, archive, keys, may_sleep)
+        look = Look(bus, await varz_of(monitor), compared, archive, keys, access.tls, may_sleep)
         return [connected, *[finding for check in CHECKS for finding in await run(check, look)]]
 
 
@@ -132,6 +137,19 @@ def cannot_look(findings: Iterable[Finding]) -> bool:
     """Return True if nothing essential could be read: then a report without findings means nothing."""
     states = {finding.check: finding.state for finding in findings if finding.check in _FOR_EVERYBODY}
     return set(states) == _FOR_EVERYBODY and set(states.values()) == {"unknown"}
+
+
+async def _certificates(look: Look) -> Results:
+    """Find certificates that expire soon: the server's, and those of whoever looks."""
+    ends = look.tls.expire()
+    until = {
+        f"the authority {look.tls.ca}": ends.get("authority"),
+        f"the certificate {look.tls.cert}": ends.get("own"),
+        "the certificate of the bus's server": look.bus.certificate_until,
+    }
+    for what, at in until.items():
+        if at is not None and at - time.time() < EXPIRES_DAYS * 86_400:
+            yield "found", f"{what} expires at {when(int(at * 1e6))}: put a new one in its place"
 
 
 # --- the bus --------------------------------------------------------------------------------------
@@ -260,6 +278,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "schedules": (lambda look: ticking(look.bus), "there is none"),
     "durability": (lambda look: durability(look.bus, look.varz), ""),
     "keys": (lambda look: reloaded(look.varz, look.keys), "no server lacks what was written here"),
+    "certificates": (_certificates, f"none that is seen from here expires within {EXPIRES_DAYS} days"),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
     "log": (_log_use, "nothing was written in the last day"),
     "archive": (lambda look: losses(look.bus, look.archive), "the log is empty"),

@@ -13,6 +13,7 @@ from mesh.errors import BusError
 from mesh.fleet.file import load_fleet
 from mesh.fleet.setup import apply
 from mesh.local.server import EmbeddedServer
+from mesh.ops import health
 from protocol.wire.commands import Submit
 from tests.certificates import Authority
 from tests.deploy.test_keys import Place, Service, has, more, service
@@ -25,17 +26,19 @@ NOT_SECURED = "bus_not_secured"
 class Mesh:
     """A server that wants certificates, a guard and an agent, each with files of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, days: float = 1) -> None:
         self._place = Place(directory)
-        self._authority = Authority(directory)
-        self.files = {name: self._authority.sign(name) for name in ("server", "guard", "echo", "app")}
+        self._authority = Authority(directory, days=2 * days)
+        self.files = {
+            name: self._authority.sign(name, days=days) for name in ("server", "guard", "echo", "app")
+        }
         self.sent: list[str] = []
 
     def expired(self, name: str) -> None:
         self._authority.sign(name, expired=True)
 
-    def renewed(self, name: str) -> None:
-        self._authority.sign(name)
+    def renewed(self, name: str, days: float = 1) -> None:
+        self._authority.sign(name, days=days)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[EmbeddedServer, dict[str, Service], Client]]:
@@ -60,6 +63,13 @@ class Mesh:
 
     async def _client(self, server: EmbeddedServer, files: TlsFiles) -> Client:
         return await Client.connect(server.url, name="app", seed=self._place.seed("app"), tls=files)
+
+    async def doctor(self, server: EmbeddedServer, name: str) -> list[str]:
+        """Return what doctor finds of certificates, for a viewer with the files of this name."""
+        files = self.files[name]
+        async with await connect(server.url, name=ADMIN, seed=self._place.seed(ADMIN), tls=files) as bus:
+            found = await health.run("certificates", health.Look(bus, tls=files))
+        return [each.text.replace(str(files.cert), name) for each in found if each.state == "found"]
 
     @contextlib.asynccontextmanager
     async def load(self, client: Client) -> AsyncIterator[list[str]]:
@@ -135,3 +145,16 @@ async def test_an_agent_whose_certificate_expired_says_so_and_takes_the_renewed_
         mesh.renewed("echo")
         await eventually(agent.is_ready)
         await more(served)
+
+
+async def test_doctor_names_what_expires_within_two_weeks(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path, days=health.EXPIRES_DAYS + 1)
+    async with mesh.running() as (server, _, _):
+        assert await mesh.doctor(server, "app") == []
+        mesh.renewed("app", days=health.EXPIRES_DAYS - 1)
+        [told] = await mesh.doctor(server, "app")
+        assert told.startswith("the certificate app expires at ")
+        mesh.renewed("server", days=health.EXPIRES_DAYS - 1)
+        await again(server)
+        [told] = await mesh.doctor(server, "guard")
+        assert told.startswith("the certificate of the bus's server expires at ")
