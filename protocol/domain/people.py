@@ -47,7 +47,7 @@ def urgent_at(turn: TurnState, end: int) -> int:
     Args:
         end: when the people's time is over. A question may expire before.
     """
-    if turn.state == "suspended" and turn.due_at is not None:
+    if turn.due_at is not None:
         end = min(end, turn.due_at)
     return turn.waits_since + int((end - turn.waits_since) * URGENT_AFTER)
 
@@ -91,8 +91,10 @@ def deadline_without(state: RequestState, turn: TurnState, at: int) -> int | Non
 def going_on(state: RequestState, turn: TurnState, at: int) -> TurnState:
     """Return a turn that waits for people as it is once they are done with it at `at` (UTC µs)."""
     before, after = state.deadline, deadline_without(state, turn, at)
-    if before is None or after is None or before == after:
+    if before == after:
         return turn
+    assert before is not None
+    assert after is not None
     turn = replace(turn)
     _move(turn, before, after)
     return turn
@@ -107,10 +109,10 @@ def follow(state: RequestState, at: int) -> None:
         at: UTC µs of the event.
     """
     ends = [end for turn in state.open.values() if (end := ends_at(state, turn)) is not None]
-    stand, before = state.stand, state.deadline
-    if before is None or (stand is None and not ends):
+    before = state.deadline
+    if before is None:
         return
-    stand = stand or Stand(since=at, until=at, deadline=before)
+    stand = state.stand or Stand(since=at, until=at, deadline=before)
     if ends:
         state.stand = stand = replace(stand, until=max(stand.until, *ends))
         after = _moved(state, stand, stand.until)

@@ -22,7 +22,7 @@ from tests.mutants.trial import Outcome, Trial
 
 ROOT = Path(__file__).parents[2]
 REASONS = Path(__file__).with_name("reasons.toml")
-CHAPTERS = ("swarm", "labels", "budget", "admission", "rules", "task_rules", "timers")
+CHAPTERS = ("swarm", "labels", "budget", "admission", "rules", "task_rules", "timers", "guardrails", "people")
 """The chapters of `protocol/domain` that are tried."""
 TESTS = ("tests/unit/protocol", "tests/unit/replay/test_replay.py", "tests/unit/replay/test_whatif.py")
 """Those that play requests. What runs agents' code or exports a log starts processes."""

@@ -114,6 +114,19 @@ def test_each_move_says_its_words_in_a_place_of_its_own(move: Any, place: str) -
     assert rejudge(played.bodies).same
 
 
+def test_a_place_of_a_label_is_that_of_the_facts_with_it() -> None:
+    played = play(
+        {"looks_at": ["labels.pii"], "max_bytes": 4, "required": True},
+        facts=(fact("ssn", 12345, "pii"), fact("club", "golden", "vip"), fact("order", "O-4711")),
+        fleet={name: agent(name, clearance=("pii", "vip")) for name in "ab"},
+    )
+    found = no(played, transfer("b"))
+    assert found.numbers["mistakes"] == ["g0: facts.ssn has 5 bytes of at most 4"]
+    assert no(played, transfer("b", drop=("ssn",))).numbers["at"] == "labels.pii"
+    is_(played.move(transfer("b", fact("pin", 1234, "pii"), drop=("ssn",))), HandoffAdmitted)
+    sound(played)
+
+
 def test_nothing_is_required_of_an_answer_but_itself() -> None:
     played = play({"looks_at": ["answer", "facts.order"], "required": True})
     assert no(played, complete(" ")).numbers["at"] == "answer"

@@ -14,12 +14,15 @@ from protocol.wire.events import (
     EscalationResolved,
     RequestExpired,
     TaskFailed,
+    TaskOpened,
     TurnResumed,
     TurnSuspended,
 )
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
 from tests.certain import is_, known
+from tests.unit.protocol.swarms import Swarm
+from tests.unit.protocol.swarms import task as offered
 from tests.unit.protocol.trees import delegate, deliver, kinds, results, say, task, tree, worker
 from tests.unit.protocol.worlds import DAY, START, Play, ask, complete, escalate, played, seconds, transfer
 
@@ -156,6 +159,7 @@ def test_an_agent_sees_what_it_may_ask_for_and_hands_on_the_deadline_of_then() -
 def test_no_deadline_moves_beyond_what_the_log_keeps() -> None:
     play = on_friday(escalate(), policy=Policy(deadline_s=HOUR, **WEEKEND | {"human_deadline_s": 20.0 * DAY}))
     half = START + seconds(15 * DAY)
+    assert play.ledger.deadline == half
     assert play.wait(14 * DAY) == []
     resolved = is_(play.control(Resolve, turn=play.turn), EscalationResolved)
     assert resolved.work.handoff.constraints.deadline == play.now + seconds(HOUR / 2)
@@ -186,6 +190,20 @@ def test_a_question_that_was_over_in_a_freeze_gives_back_its_time_and_no_more() 
     play.control(Thaw)
     resumed = is_(play.last, TurnResumed)
     assert resumed.work.handoff.constraints.deadline == play.ledger.deadline == over + seconds(HOUR / 2)
+
+
+def test_people_always_have_some_time() -> None:
+    play = on_friday(policy=Policy(deadline_s=HOUR, **WEEKEND | {"human_deadline_s": 1e-9}))
+    is_(play.move(escalate()), EscalationRaised)
+    assert people.ends_at(play.ledger, play.holder) == play.now + 1
+
+
+def test_without_a_limit_of_the_log_a_deadline_moves_as_far_as_people_take() -> None:
+    play = on_friday()
+    play.ledger.latest = None
+    play.move(escalate())
+    assert play.ledger.deadline == play.now + seconds(3 * DAY + HOUR / 2)
+    is_(play.last, EscalationRaised)
 
 
 # --- trees --------------------------------------------------------------------------------------------
@@ -275,6 +293,20 @@ def test_a_task_whose_doubt_nobody_settles_fails_and_its_lead_goes_on() -> None:
     assert [event.error.code for event in failed] == ["deadline"]
     assert known(results(play)["two"].error).message.startswith("people's deadline passed")
     assert play.ledger.deadline == play.now + seconds(HOUR / 2)
+
+
+def test_an_offer_outlives_the_wait_of_another_task() -> None:
+    policy = {"deadline_s": HOUR, **WEEKEND, "claim_within_s": 1.0 * DAY}
+    swarm = Swarm(**policy)
+    swarm.delegate(offered("one"), offered("two", "look"))
+    swarm.claim("one", "b")
+    doubt = Doubt(step="0-3", action="pay")
+    swarm.guard.propose(ReportInDoubt(turn=swarm.worker("one").id, round=0, effect=doubt))
+    deadline = swarm.guard.ledger.deadline
+    assert swarm.guard.wait(HOUR + 60) == []
+    is_(swarm.claim("two", "c"), TaskOpened)
+    assert swarm.worker("two").frame.constraints.deadline == deadline
+    swarm.same()
 
 
 # --- the alarm ----------------------------------------------------------------------------------------
