@@ -31,7 +31,7 @@ from tests.servers import alive, child, eventually, until
 
 NODES = ("nats-1", "nats-2", "nats-3")
 REFUSED = "a partition needs network namespaces, which this machine does not allow here ("
-REQUESTS, FAULTS, SEED = 30, 8, 5
+REQUESTS, FAULTS, SEED = 30, 8, 34
 
 
 _REFUSED: list[str] = []
