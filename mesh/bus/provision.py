@@ -25,7 +25,10 @@ from protocol.wire.subjects import FLEET, PRICES
 
 _API_S = 30.0
 _NOT_FOUND = (ApiCode.STREAM_NOT_FOUND, ApiCode.CONSUMER_NOT_FOUND)
-_STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *streams.NEVER)
+_STREAM_FREE = (
+    *("num_replicas", "max_consumers", "republish", "allow_direct", "duplicate_window", "metadata"),
+    *streams.NEVER,
+)
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
 _STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 _CONSUMER_FREE = ("ack_wait", "max_ack_pending", "max_deliver")

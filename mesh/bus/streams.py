@@ -30,6 +30,8 @@ _PROMPTS_BYTES = 256 * MIB
 _ANCHORS_BYTES = 512 * MIB
 _SHADOW_BYTES = 128 * MIB
 _SHADOW_AGE = 14 * 86_400 * NS
+_LOG_CONSUMERS = 100_000
+"""Inboxes in LOG, one for each agent and each intent. Without a limit, nats-server 2.15 sets one of 1,000."""
 REVISIONS = 64
 """Kept revisions of each document in CONF, since earlier verdicts refer to them."""
 SCHEMA_KEY = "mesh.schema"
@@ -193,6 +195,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "discard": "new",
             "max_age": age,
             "max_bytes": storage.log_max_bytes,
+            "max_consumers": _LOG_CONSUMERS,
             "republish": _wake_up("mesh.evt.*.*", "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}"),
         },
         # Separate from journals, so that an agent with full journals cannot keep its turns from ending.

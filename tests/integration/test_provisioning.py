@@ -154,6 +154,29 @@ async def test_what_could_erase_others_writes_is_switched_off_again(server: Embe
             assert await state(admin) == before
 
 
+async def test_a_log_takes_more_inboxes_than_a_server_allows_by_itself(own_server: EmbeddedBus) -> None:
+    """nats-server 2.15 gives a stream that sets no limit 1,000 consumers."""
+    async with own_server.connected_as("admin") as admin:
+        config = (await admin.api("STREAM.INFO.LOG"))["config"]
+        await admin.api("STREAM.UPDATE.LOG", config | {"max_consumers": -1})  # as a mesh had it before
+        await _inboxes(admin, 0, 1_000 - sum(stream == "LOG" for stream, *_ in consumer_table(FLEET)))
+        with pytest.raises(ApiError, match="maximum consumers"):
+            await _inboxes(admin, 1_000, 1_001)
+        assert [change.what for change in await provision(admin, FLEET)] == ["stream LOG"]
+        await _inboxes(admin, 1_000, 1_001)
+
+
+async def _inboxes(admin: Bus, first: int, end: int) -> None:
+    """Make inboxes of agents that are in no fleet."""
+    for number in range(first, end):
+        config = {
+            "durable_name": f"in-{number}",
+            "ack_policy": "explicit",
+            "filter_subject": f"mesh.evt.{number}.*",
+        }
+        await admin.api(f"CONSUMER.CREATE.LOG.in-{number}", {"stream_name": "LOG", "config": config})
+
+
 async def test_a_consumer_whose_lease_was_changed_is_put_right(server: EmbeddedBus) -> None:
     async with server.connected_as("admin") as admin:
         stands = (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]
