@@ -7,6 +7,7 @@ left behind, however a drill ends.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import subprocess
@@ -89,7 +90,10 @@ class Network(Lifecycle):
     async def stop(self) -> None:
         """Take the network down. Idempotent."""
         if self._held:
-            await asyncio.to_thread(subprocess.run, ["ip", "link", "delete", self.link], capture_output=True)
+            with contextlib.suppress(FileNotFoundError):  # then there is no link either
+                await asyncio.to_thread(
+                    subprocess.run, ["ip", "link", "delete", self.link], capture_output=True
+                )
         for each in self._held:
             each.end()
         self._held.clear()

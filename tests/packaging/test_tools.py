@@ -16,7 +16,12 @@ APT = """
 [[ " $* " == *" $FAILS "* ]] && exit 100
 [[ " $* " == *" install "* ]] || exit 0
 for package in "${@:6}"; do
-  case $package in nodejs) names=node ;; systemd) names=systemd-analyze ;; *) names=$package ;; esac
+  case $package in
+    nodejs) names=node ;;
+    systemd) names=systemd-analyze ;;
+    iproute2) names=ip ;;
+    *) names=$package ;;
+  esac
   for name in $names; do cp "$WORKS" "${0%/*}/$name"; done
 done
 """
@@ -30,7 +35,7 @@ mkdir -p "$BROWSERS/chromium-1/chrome-linux" && cp "$WORKS" "$BROWSERS/chromium-
 SUITE = SAID + 'echo "browser ${CHROMIUM:-none}" >> "$SAID"\nexit 7\n'
 OFFERS = {"FAILS": "nothing", "DOWNLOADS": "no", "ATOMIC": "here"}
 USED = ("bash", "chmod", "cp", "dirname", "env", "id", "mkdir", "timeout")
-ALL = ["chromium", "nodejs", "npm", "systemd", "curl"]
+ALL = ["chromium", "nodejs", "npm", "systemd", "curl", "iproute2"]
 
 
 def program(path: Path, body: str) -> Path:
@@ -91,7 +96,7 @@ def test_what_is_missing_is_installed_before_the_first_test(machine: Path) -> No
 
 
 def test_where_everything_is_there_nothing_is_done_or_said(machine: Path) -> None:
-    for name in ("google-chrome", "node", "npm", "systemd-analyze", "curl"):
+    for name in ("google-chrome", "node", "npm", "systemd-analyze", "curl", "ip"):
         program(machine / name, WORKS)
     done, said = run(machine)
     assert said == ["playwright --version", "pytest -k cycle", f"browser {machine / 'google-chrome'}"]
@@ -137,7 +142,7 @@ def test_a_browser_is_downloaded_before_apt_is_asked_for_one(machine: Path) -> N
 
 
 def test_an_old_node_is_as_good_as_none(machine: Path) -> None:
-    for name in ("chromium", "npm", "systemd-analyze", "curl"):
+    for name in ("chromium", "npm", "systemd-analyze", "curl", "ip"):
         program(machine / name, WORKS)
     program(machine / "node", BROKEN)
     done, said = run(machine, FAILS="nodejs")
@@ -173,14 +178,14 @@ def test_without_root_it_takes_sudo_that_asks_nothing_or_says_what_to_install(
     (*_, last) = done.stderr.splitlines()
     named = f"not installed: {' '.join(ALL)} (this is not root, and sudo would ask for a password)"
     assert (named in last) is not may
-    assert ("sudo apt-get install chromium nodejs npm systemd curl" in last) is not may
+    assert (f"sudo apt-get install {' '.join(ALL)}" in last) is not may
 
 
 def test_without_apt_it_says_what_to_install(machine: Path) -> None:
     (machine / "apt-get").unlink()
     done, _ = run(machine)
     (_, last) = done.stderr.splitlines()
-    assert "not installed: chromium nodejs npm systemd curl (there is no apt here)" in last
+    assert f"not installed: {' '.join(ALL)} (there is no apt here)" in last
 
 
 def test_the_test_target_runs_the_suite_with_its_tools() -> None:
