@@ -32,7 +32,7 @@ _HEAD = """\
 Each line is one bounded run of [the drill](README.md). `--record tests/drill/RESULTS.md` has added it. A
 *step* is one thing that the checks look at: an event in the log, a deed in the ledger (a tool's effect, a
 model call), or a fault that was done. *In doubt* is what is in doubt still when the run ends. A fault
-`server-lost` is a cut of `tests.drill.lost_time`.
+`server-lost` is a cut of `tests.drill.lost_time`, which does not count what is in doubt: its 0 says nothing.
 
 The goal is {asked:,} steps with nothing lost, duplicated or in doubt.
 
