@@ -84,9 +84,18 @@ class ScaledAgent:
         if len(self.replicas) != self.counts[-1]:
             self.counts.append(len(self.replicas))
 
-    async def ended(self) -> list[int]:
-        """Wait until every process that was to end has; return the exit statuses."""
-        return [await each.ended() for each in self._ending]
+    async def unruly(self) -> list[tuple[str, int]]:
+        """Wait until every process that was to end has; return those that did not end as SIGTERM asks.
+
+        One that took no work yet may end of the signal itself: its interpreter was still importing.
+        """
+        ends = [(each, await each.ended()) for each in self._ending]
+        early = (0, -signal.SIGTERM)
+        return [
+            (each.identity, status)
+            for each, status in ends
+            if status not in (early if not each.said("agent_ready") else (0,))
+        ]
 
 
 class Scaler:

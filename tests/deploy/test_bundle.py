@@ -22,7 +22,7 @@ from mesh.fleet.file import load_fleet
 from mesh.fleet.setup import apply
 from tests.archives import unpack
 from tests.certificates import Authority
-from tests.deploy.test_keys import Place, service
+from tests.deploy.place import Place, service
 from tests.integration.test_tls import block
 from tests.servers import PATIENCE_S, ROOT, eventually
 from tests.system.terminal import in_process

@@ -1,6 +1,5 @@
 """Certificates that expire while the mesh works: who says so, and that nothing is lost once they are new."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -9,16 +8,14 @@ from mesh.bus.connection import connect
 from mesh.bus.credentials import TlsFiles
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
-from mesh.errors import BusError
 from mesh.fleet.file import load_fleet
 from mesh.fleet.setup import apply
 from mesh.local.server import EmbeddedServer
 from mesh.ops import health
-from protocol.wire.commands import Submit
 from tests.certificates import Authority
-from tests.deploy.test_keys import Place, Service, has, more, service
+from tests.deploy.place import Place, Service, has, load, more, service
 from tests.integration.test_tls import block
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import eventually
 
 NOT_SECURED = "bus_not_secured"
 
@@ -32,7 +29,6 @@ class Mesh:
         self.files = {
             name: self._authority.sign(name, days=days) for name in ("server", "guard", "echo", "app")
         }
-        self.sent: list[str] = []
 
     def expired(self, name: str) -> None:
         self._authority.sign(name, expired=True)
@@ -71,34 +67,6 @@ class Mesh:
             found = await health.run("certificates", health.Look(bus, tls=files))
         return [each.text.replace(str(files.cert), name) for each in found if each.state == "found"]
 
-    @contextlib.asynccontextmanager
-    async def load(self, client: Client) -> AsyncIterator[list[str]]:
-        """Send requests, each again until it is stored; at the end, require that each was answered once."""
-        served, ending = list[str](), asyncio.Event()
-
-        async def send() -> None:
-            while not ending.is_set():
-                request = client.new_id()
-                self.sent.append(request)
-                while True:
-                    try:
-                        await client.submit_whole(Submit(text="ping"), request=request)
-                        outcome = await client.wait(request, timeout_s=PATIENCE_S)
-                        break
-                    except BusError:
-                        await asyncio.sleep(0.1)  # the same id and bytes: it is the same request
-                assert outcome.status == "completed", outcome
-                served.append(request)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(2):
-                group.create_task(send())
-            try:
-                yield served
-            finally:
-                ending.set()
-        assert sorted(served) == sorted(set(self.sent))
-
 
 async def again(server: EmbeddedServer) -> None:
     """Let the server take the certificate that is there now, and everybody connect anew."""
@@ -113,7 +81,7 @@ async def all_ready(services: Sequence[Service]) -> None:
 
 async def test_a_server_whose_certificate_expired_is_named_by_all_and_nothing_is_lost(tmp_path: Path) -> None:
     mesh = Mesh(tmp_path)
-    async with mesh.running() as (server, services, client), mesh.load(client) as served:
+    async with mesh.running() as (server, services, client), load(client, through_outages=True) as served:
         await more(served)
         mesh.expired("server")
         await again(server)
@@ -132,7 +100,7 @@ async def test_an_agent_whose_certificate_expired_says_so_and_takes_the_renewed_
     tmp_path: Path,
 ) -> None:
     mesh = Mesh(tmp_path)
-    async with mesh.running() as (server, services, client), mesh.load(client) as served:
+    async with mesh.running() as (server, services, client), load(client, through_outages=True) as served:
         agent = services["echo"]
         await more(served)
         mesh.expired("echo")

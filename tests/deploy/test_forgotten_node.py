@@ -17,7 +17,7 @@ from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 from mesh.local.server import EmbeddedServer
 from mesh.ops.checks import key_file, reloaded, varz_of
 from tests.certificates import Authority
-from tests.deploy.test_keys import Place, Service, has, load, more, service
+from tests.deploy.place import Place, Service, has, load, more, service
 from tests.integration.test_cluster import started
 from tests.integration.test_tls import block
 from tests.servers import eventually

@@ -35,7 +35,7 @@ from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 from mesh.local.server import EmbeddedServer, server_binary
 from mesh.ops.checks import SignedAccounts, reloaded
 from protocol.wire.subjects import note, prop
-from tests.deploy.test_keys import FLEET, Place
+from tests.deploy.place import FLEET, Place
 from tests.docs.pages import DOCS, blocks, codes, table
 from tests.logs import kept_logging
 from tests.servers import fresh, until

@@ -10,7 +10,7 @@ import pytest
 from mesh.bus.accounts import UPDATE
 from mesh.fleet import handover
 from mesh.fleet.handover import HandoverFailed, hand_over
-from tests.deploy.test_keys import Place
+from tests.deploy.place import Place
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, held: bytes, outcome: bytes) -> None:

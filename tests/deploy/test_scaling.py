@@ -187,7 +187,7 @@ class Play:
 
     async def to_zero(self) -> None:
         await until(lambda: not self.a.replicas and not self.b.replicas, PATIENCE_S)
-        assert not any([*await self.a.ended(), *await self.b.ended()]), "each ended as SIGTERM asks"
+        assert not [*await self.a.unruly(), *await self.b.unruly()], "each ended as SIGTERM asks"
 
 
 @pytest_asyncio.fixture
