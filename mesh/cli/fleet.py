@@ -311,14 +311,14 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, out: P
         unread = [ops.health.Finding(check="fleet file", state="found", text=str(broken))]
     if fleet is not None:
         fleet = _as_run_at(access.url, fleet)
-    keys: ops.checks.KeyFile | ops.checks.SignedAccounts | None = None
+    keys: ops.servers.KeyFile | ops.servers.SignedAccounts | None = None
     with contextlib.suppress(OSError, ValueError):  # connecting says what is wrong with the key
         own = read_key(access.credentials)
         if fleet is not None and fleet.bus.auth == "jwt":
             is_here = read_key(seed_file(out / KEYS, access.name)).public == own.public
-            keys = ops.checks.SignedAccounts(access.url, out, access.tls) if is_here else None
+            keys = ops.servers.SignedAccounts(access.url, out, access.tls) if is_here else None
         else:
-            keys = ops.checks.key_file(out / ACCOUNTS, own.public)
+            keys = ops.servers.key_file(out / ACCOUNTS, own.public)
     findings = [*unread, *await ops.health.examine(access, fleet, monitor, keys)]
     if as_json:
         emit(findings)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from mesh.ops import roster as roster
     from mesh.ops import rows as rows
     from mesh.ops import schedules as schedules
+    from mesh.ops import servers as servers
     from mesh.ops import shadows as shadows
     from mesh.ops import spending as spending
     from mesh.ops import statistics as statistics

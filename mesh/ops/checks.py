@@ -1,31 +1,20 @@
-"""What `mesh doctor` checks below the mesh: the nats-servers, the lane, clocks, and who fills the log.
-
-A stream keeps a message on a number of servers (`num_replicas`), and a majority of them acknowledges it. Each
-server's own `sync_interval` determines when it writes a message to its disk; only its monitoring shows that.
-The word *durable* is used only for a server that was seen to fsync each message.
-"""
+"""What `mesh doctor` checks below the mesh: what was changed, the lane, clocks, and who fills the log."""
 
 import asyncio
-import contextlib
-import json
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.credentials import TlsFiles
 from mesh.bus.lane import Clocks, ping, statistics
-from mesh.bus.reader import StoredMessage, batch, bounds, listing, microseconds
+from mesh.bus.reader import StoredMessage, batch, bounds, microseconds
 from mesh.bus.roles import GUARD
-from mesh.bus.streams import TIMERS, queue_consumer, stream_table
-from mesh.errors import BusError, Denied, Impossible, NoResponders, UsageWrong
-from mesh.fleet.handover import HandoverFailed, lacking_accounts
+from mesh.bus.streams import TIMERS, queue_consumer
+from mesh.errors import Denied, UsageWrong
 from mesh.guard.clock import MOST_US
 from mesh.ops import conf
 from mesh.ops.roster import fleet_of
@@ -33,7 +22,6 @@ from mesh.service.printable import when
 from protocol.wire import codec, subjects
 from protocol.wire.ids import submitter_of
 
-_TIMEOUT_S = 5.0
 _SHOWN = 3
 SPANS = {"hour": 3600.0, "day": 86_400.0}
 
@@ -41,8 +29,6 @@ State = Literal["ok", "found", "unknown"]
 """`found`: something is wrong. `unknown`: these credentials or this server cannot tell."""
 Results = AsyncIterator[tuple[State, str]]
 """What a check yields: `found` for each fault, or a single `ok` or `unknown`, each with its text."""
-Varz = Mapping[str, Any]
-"""A server's own report under `/varz`."""
 
 
 def web_url(url: str, option: str) -> str:
@@ -62,170 +48,6 @@ def web_url(url: str, option: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         raise UsageWrong(f"{option} takes a URL, http://… or https://…")
     return url
-
-
-async def varz_of(monitors: str | None) -> list[Varz]:
-    """Return the report of each server whose monitoring answers, given URLs separated by commas.
-
-    Raises UsageWrong for an invalid URL.
-    """
-    addresses = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
-    urls = [web_url(url, "--monitor") for url in addresses]
-    answers = await asyncio.gather(*(asyncio.to_thread(_varz, url) for url in urls))
-    return [answer for answer in answers if answer is not None]
-
-
-def _varz(url: str) -> Varz | None:
-    with (
-        contextlib.suppress(OSError, ValueError),
-        urllib.request.urlopen(f"{url}/varz", timeout=_TIMEOUT_S) as answer,
-    ):
-        return dict(json.load(answer))
-    return None
-
-
-async def durability(bus: Bus, seen: Sequence[Varz]) -> Results:
-    """Find crashes that would lose messages.
-
-    Args:
-        seen: reports of the servers whose monitoring answered.
-    """
-    replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
-    streams = stream_table(await fleet_of(bus))
-    listed = await listing(bus)
-    for stream in streams:
-        try:
-            info = listed.info(stream)
-        except NoResponders:
-            silent.append(stream)
-            continue
-        replicas[stream] = int(info["config"]["num_replicas"])
-        cluster = info.get("cluster", {})
-        others = cluster.get("replicas", ())
-        holders |= dict.fromkeys(filter(None, (cluster.get("leader"), *(each["name"] for each in others))))
-        behind |= {each["name"] for each in others if each.get("offline") or not each["current"]}
-    if silent:
-        yield "found", f"nobody answers for {', '.join(silent)}: no server of theirs is up, or they elect"
-    if not (log := replicas.get("LOG", 0)):
-        return
-    if fewer := [f"{stream} ({count})" for stream, count in replicas.items() if count < log]:
-        yield "found", f"kept by fewer servers than the log ({log}): {', '.join(fewer)}; run `mesh setup`"
-    if behind:
-        yield "found", f"away, or without everything yet: {', '.join(sorted(behind))}"
-    yield _synced(log, holders, {name_of(server): server for server in seen})
-
-
-def _synced(replicas: int, holders: Iterable[str], seen: Mapping[str, Varz]) -> tuple[State, str]:
-    by = f"the log is kept by {'one server' if replicas == 1 else f'{replicas} servers'}"
-    if not seen:
-        return "unknown", f"{by}; name the monitoring of each (--monitor URL,URL) to see sync_interval"
-    holders = tuple(holders) or tuple(seen)
-    configs = {name: config_of(seen[name]) for name in holders if name in seen}
-    hidden = ", ".join(name for name in holders if name not in seen)
-    unseen = f"; not seen: {hidden} (--monitor takes several URLs)" if hidden else ""
-    lazy = [
-        f"{name} ({int(config.get('sync_interval', 0)) / 1e9:g} s)"
-        for name, config in configs.items()
-        if not config.get("sync_always")
-    ]
-    if lazy:
-        return "found", (
-            f"not fsynced before it is acknowledged (sync_interval of {', '.join(lazy)}), {by}: "
-            f"what was acknowledged last can be lost when {_loses(replicas)}{unseen}"
-        )
-    if hidden:
-        return "unknown", f"{by}; sync_interval is always on {', '.join(configs) or 'none of them'}{unseen}"
-    return "ok", f"durable: sync_interval always, {by}; {_survives(replicas)}"
-
-
-def _loses(replicas: int) -> str:
-    return "a machine stops" if replicas == 1 else "machines stop at once, or one before the others have it"
-
-
-def _survives(replicas: int) -> str:
-    """Describe how many disks may be lost: a majority has every acknowledged message."""
-    spare = (replicas - 1) // 2
-    if not spare:
-        return "the loss of a disk is the loss of what is on it" if replicas == 1 else "no disk may be lost"
-    return f"{'a disk' if spare == 1 else f'{spare} disks'} may be lost"
-
-
-class KeyFile(NamedTuple):
-    """The file with the members' keys, which each server includes."""
-
-    path: str
-    written_at: int
-    """UTC µs."""
-
-
-def key_file(path: Path, known: str) -> KeyFile | None:
-    """Return the file with the members' keys; None if it is not here, or is another mesh's.
-
-    Args:
-        known: public key of a member of this mesh.
-    """
-    if not path.is_file() or known not in path.read_text():
-        return None
-    return KeyFile(str(path), path.stat().st_mtime_ns // 1000)
-
-
-class SignedAccounts(NamedTuple):
-    """Where the claims are that the servers should have, and how to ask the servers for theirs."""
-
-    url: str
-    directory: Path
-    tls: TlsFiles
-
-
-async def reloaded(seen: Sequence[Varz], keys: KeyFile | SignedAccounts | None) -> Results:
-    """Find servers that do not have the members' keys as they were written here.
-
-    Args:
-        seen: reports of the servers whose monitoring answered.
-    """
-    if keys is None:
-        return
-    if isinstance(keys, SignedAccounts):
-        async for each in _handed_over(keys):
-            yield each
-        return
-    if not seen:
-        yield (
-            "unknown",
-            f"name the monitoring of the servers (--monitor URL,URL) to see who has {keys.path}",
-        )
-    for server in seen:
-        try:
-            read_at = microseconds(str(server["config_load_time"]))
-        except (KeyError, ValueError):
-            yield "unknown", f"{name_of(server)} does not say when it read its configuration"
-            continue
-        if read_at < keys.written_at:
-            file = f"{keys.path} of {when(keys.written_at)}"
-            yield "found", f"{name_of(server)} has not read {file}, only what was there at {when(read_at)}"
-
-
-async def _handed_over(signed: SignedAccounts) -> Results:
-    """Find accounts whose claims the servers lack."""
-    try:
-        lacking = await lacking_accounts(*signed)
-    except (Impossible, BusError) as unseen:
-        yield "unknown", f"the servers' accounts cannot be compared: {unseen}"
-    except HandoverFailed as older:
-        yield "found", str(older)
-    else:
-        if lacking:
-            yield "found", f"the servers lack the accounts of {some(lacking)}: run `mesh setup --out`"
-
-
-def name_of(varz: Varz) -> str:
-    """Return a server's name, or its id if it has none."""
-    return str(varz.get("server_name") or varz.get("server_id") or "?")
-
-
-def config_of(varz: Varz) -> Mapping[str, Any]:
-    """Return how a server's JetStream is configured."""
-    return dict((varz.get("jetstream") or {}).get("config") or {})
 
 
 # --- what was changed -----------------------------------------------------------------------------

@@ -23,27 +23,23 @@ from mesh.fleet.scaling import may_be_at_zero
 from mesh.fleet.setup import apply
 from mesh.ops import fleet_checks
 from mesh.ops.archive import losses
-from mesh.ops.checks import (
-    KeyFile,
-    Results,
-    SignedAccounts,
-    State,
-    Varz,
-    changed,
-    clocks,
-    config_of,
-    durability,
-    lane,
-    name_of,
-    reloaded,
-    some,
-    varz_of,
-    who_fills_it,
-)
+from mesh.ops.checks import Results, State, changed, clocks, lane, some, who_fills_it
 from mesh.ops.dead_letters import letters
 from mesh.ops.requeue import requeue
 from mesh.ops.roster import fleet_of
 from mesh.ops.schedules import ticking
+from mesh.ops.servers import (
+    Jsz,
+    KeyFile,
+    SignedAccounts,
+    Varz,
+    config_of,
+    durability,
+    jsz_of,
+    name_of,
+    reloaded,
+    varz_of,
+)
 from mesh.ops.shadows import judging
 from mesh.service.printable import counted, when
 from mesh.settings import Access
@@ -92,6 +88,8 @@ class Look(NamedTuple):
     """Certificates of whoever looks."""
     may_sleep: Collection[str] = ()
     """Agents that may have no process while nothing waits for them."""
+    stores: Sequence[Jsz] = ()
+    """What the servers have of every stream."""
 
 
 async def examine(
@@ -114,7 +112,8 @@ async def examine(
         compared = file if access.name == ADMIN else None
         archive = "" if file is None else file.log.archive
         may_sleep = () if file is None else may_be_at_zero(file.scales)
-        look = Look(bus, await varz_of(monitor), compared, archive, keys, access.tls, may_sleep)
+        seen, stores = await asyncio.gather(varz_of(monitor), jsz_of(monitor))
+        look = Look(bus, seen, compared, archive, keys, access.tls, may_sleep, stores)
         return [connected, *[finding for check in CHECKS for finding in await run(check, look)]]
 
 
@@ -276,7 +275,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "documents": (lambda look: fleet_checks.documents(look.bus), "fleet, policies and prices can be read"),
     "shadows": (lambda look: judging(look.bus), "no policy has one"),
     "schedules": (lambda look: ticking(look.bus), "there is none"),
-    "durability": (lambda look: durability(look.bus, look.varz), ""),
+    "durability": (lambda look: durability(look.bus, look.varz, look.stores), ""),
     "keys": (lambda look: reloaded(look.varz, look.keys), "no server lacks what was written here"),
     "certificates": (_certificates, f"none that is seen from here expires within {EXPIRES_DAYS} days"),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),

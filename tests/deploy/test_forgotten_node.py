@@ -15,7 +15,7 @@ from mesh.errors import AuthenticationFailed, BusError
 from mesh.fleet.file import load_fleet
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 from mesh.local.server import EmbeddedServer
-from mesh.ops.checks import key_file, reloaded, varz_of
+from mesh.ops.servers import key_file, reloaded, varz_of
 from tests.certificates import Authority
 from tests.deploy.place import Place, Service, has, load, more, service
 from tests.integration.test_cluster import started

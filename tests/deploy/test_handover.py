@@ -33,7 +33,7 @@ from mesh.fleet.handover import HandoverFailed, hand_over, lacking_accounts
 from mesh.fleet.operator import ACCOUNTS_FOLDER
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 from mesh.local.server import EmbeddedServer, server_binary
-from mesh.ops.checks import SignedAccounts, reloaded
+from mesh.ops.servers import SignedAccounts, reloaded
 from protocol.wire.subjects import note, prop
 from tests.deploy.place import FLEET, Place
 from tests.docs.pages import DOCS, blocks, codes, table

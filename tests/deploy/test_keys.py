@@ -20,7 +20,7 @@ from mesh.fleet.file import load_fleet
 from mesh.fleet.keys import retire, rotate
 from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 from mesh.local.server import EmbeddedServer
-from mesh.ops.checks import key_file, reloaded, varz_of
+from mesh.ops.servers import key_file, reloaded, varz_of
 from mesh.settings import Access
 from tests.certificates import Authority
 from tests.deploy.place import FLEET, Place, has, load, more, service

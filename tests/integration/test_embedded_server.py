@@ -13,7 +13,7 @@ from mesh.bus.connection import connect
 from mesh.errors import ServerFailed, ServerMisconfigured, ServerMissing, StoreInUse, Unreachable
 from mesh.local import server as embedded
 from mesh.local.server import EmbeddedServer, Guard
-from mesh.ops.checks import varz_of
+from mesh.ops.servers import varz_of
 from mesh.testing import EmbeddedBus
 from tests.servers import FLEET, alive, child, until
 

@@ -27,8 +27,8 @@ from mesh.cli.exits import Exit
 from mesh.errors import StoreTooSmall
 from mesh.fleet.file import parse_fleet
 from mesh.ops import health
-from mesh.ops.checks import varz_of
 from mesh.ops.health import Look
+from mesh.ops.servers import varz_of
 from mesh.testing import EmbeddedBus
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName

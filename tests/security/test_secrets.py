@@ -12,8 +12,8 @@ from typing import NoReturn
 import pytest
 
 from mesh.errors import UsageWrong
-from mesh.ops.checks import varz_of
 from mesh.ops.delivery import SECRET, State, Webhook
+from mesh.ops.servers import varz_of
 from tests.system.office import Office
 
 SECRET_URL = "http://kim:hunter2@hooks.example:1/mesh"
