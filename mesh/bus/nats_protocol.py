@@ -14,16 +14,15 @@ import contextlib
 import functools
 import json
 import re
-import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from nats.aio.client import Client
-from nats.errors import AuthorizationError, Error, ProtocolError, UnexpectedEOF
+from nats.errors import AuthorizationError, Error, ProtocolError
 
 from mesh.bus.claims import claim_and_seed
 from mesh.bus.credentials import NO_FILES, RenewableKey, agree
-from mesh.bus.transport import Transport
+from mesh.bus.transport import Reading, Transport
 from mesh.errors import TlsUnusable
 from mesh.service.logs import get_logger
 
@@ -32,8 +31,6 @@ _log = get_logger(__name__)
 _M, _H = ord("M"), ord("H")
 _DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
 _REFUSALS = ("authorization violation", "authentication revoked", "authentication expired")
-_ROOM_BYTES = 1 << 17
-"""Most bytes in one read."""
 FULL_BYTES = 1 << 20
 """Unsent bytes above which `publish` waits for the socket."""
 
@@ -129,7 +126,7 @@ class NatsProtocol(Client):
         """Take over a greeted and secured connection from nats-py's stream, until it is lost."""
         self._ps.reset()
         stream: Any = self._transport
-        reading = _Reading(self, stream._io_reader, stream._io_writer.transport)
+        reading = Reading(self.take, stream._io_reader, stream._io_writer.transport)
         try:
             broken = await reading.lost
         except asyncio.CancelledError:
@@ -179,9 +176,7 @@ class NatsProtocol(Client):
     @property
     def certificate_until(self) -> float | None:
         """When the server's certificate expires (Unix time); None without TLS."""
-        writer = getattr(self._transport, "_io_writer", None)
-        shown = None if writer is None else writer.get_extra_info("peercert")
-        return None if not shown else ssl.cert_time_to_seconds(shown["notAfter"])
+        return self._transport.certificate_until if isinstance(self._transport, Transport) else None
 
     def _connect_command(self) -> bytes:
         """Return the line that authenticates, with the current key."""
@@ -372,59 +367,6 @@ class NatsProtocol(Client):
         task = asyncio.get_running_loop().create_task(work)
         self._controls.add(task)
         task.add_done_callback(self._controls.discard)
-
-
-class _Reading(asyncio.BufferedProtocol):
-    """Replaces a connection's stream reader: received bytes are dispatched at once."""
-
-    def __init__(
-        self, wire: NatsProtocol, stream: asyncio.StreamReader, transport: asyncio.Transport
-    ) -> None:
-        self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        """Set to the error when the connection is lost or breaks the protocol."""
-        self._wire: NatsProtocol | None = wire
-        self._before: Any = transport.get_protocol()
-        self._room = memoryview(bytearray(_ROOM_BYTES))
-        transport.set_protocol(self)
-        transport.resume_reading()  # the stream may have paused it
-        self._take(bytes(stream._buffer))  # type: ignore[attr-defined]  # there is no public accessor
-        if stream._eof or transport.is_closing():  # type: ignore[attr-defined]  # it will not be reported again
-            self._done(None)
-
-    def end(self) -> None:
-        """Stop dispatching: later bytes belong to a connection that is over."""
-        self._wire = None
-
-    def _take(self, data: bytes) -> None:
-        if self._wire is None:
-            return
-        try:
-            self._wire.take(data)
-        except (ProtocolError, ValueError) as broken:
-            self._done(broken if isinstance(broken, ProtocolError) else ProtocolError())
-
-    def _done(self, error: Exception | None) -> None:
-        if not self.lost.done():
-            self.lost.set_result(error or UnexpectedEOF())
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._take(bytes(self._room[:nbytes]))
-
-    def eof_received(self) -> None:
-        self._done(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._before.connection_lost(exc)  # the stream's writer waits for this call
-        self._done(exc)
-
-    def pause_writing(self) -> None:
-        self._before.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._before.resume_writing()
 
 
 class Scanner:
