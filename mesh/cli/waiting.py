@@ -62,6 +62,8 @@ class Shown:
                             remark(line.plain)
                     case JournalStep(agent=agent, round=round_, step=step):
                         self._journaled.add((agent, round_))
+                        if step.kind == "model":
+                            self._print(agent, _asks(step.name))
                         if step.kind != "intent":  # its note was shown already
                             self._print(agent, step_in_words(step))
                     case AgentNote(agent=agent, note=note):
@@ -83,7 +85,7 @@ class Shown:
             case "step", "tool", "called" | "failed":
                 words = f"[{note.name}{' failed' if note.state == 'failed' else ''}]"
             case "step", "model", "called":
-                words = f"[asks {note.name}]"
+                words = _asks(note.name)
             case "ended", _, _ if note.failed:
                 words = f"[stopped: {note.failed}]"
             case "ended", _, _ if not self._told:
@@ -125,6 +127,10 @@ class Shown:
             remark("".join(self._line))
             self._speaker = ""
             self._line.clear()
+
+
+def _asks(model: str) -> str:
+    return f"[asks {short(model, FOLLOWED_CHARS)}]"
 
 
 # --- what holds it up --------------------------------------------------------------------------------

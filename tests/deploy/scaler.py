@@ -118,7 +118,9 @@ class Scaler:
         url = (await self._guard.says("health_listening"))[0]["url"]
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-        _, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
+        try:
+            writer.write(f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            _, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:  # `keep` may be cancelled meanwhile
+            writer.close()
         return body.decode()

@@ -15,7 +15,7 @@ from mesh.ops import health
 from tests.certificates import Authority
 from tests.deploy.place import Place, Service, has, load, more, service
 from tests.integration.test_tls import block
-from tests.servers import eventually
+from tests.servers import eventually, until
 
 NOT_SECURED = "bus_not_secured"
 
@@ -89,7 +89,7 @@ async def test_a_server_whose_certificate_expired_is_named_by_all_and_nothing_is
             await eventually(lambda each=each: has(each, NOT_SECURED))  # type: ignore[misc]
             told = next(line for line in each.lines() if line.get("event") == NOT_SECURED)
             assert "certificate has expired" in told["reason"]
-        assert NOT_SECURED in [reason.code for reason in client._bus.conditions.reasons()]
+        await until(lambda: NOT_SECURED in [each.code for each in client._bus.conditions.reasons()])
         mesh.renewed("server")
         await again(server)
         await all_ready(list(services.values()))

@@ -206,6 +206,48 @@ async def test_the_whole_check_goes_through_a_cluster(cluster: Cluster) -> None:
     assert "n3 (120 s)" in told.text
 
 
+async def test_a_server_whose_disk_lost_events_is_named_until_it_has_them_again(cluster: Cluster) -> None:
+    """It is healthy, and the others take it for current."""
+    hurt, monitors = cluster.servers[1], cluster.monitors(0, 1, 2)
+
+    async def told() -> list[str]:
+        async with await cluster.connect() as bus:
+            look = Look(bus, await varz_of(monitors), stores=await jsz_of(monitors))
+            return [finding.text for finding in await run("durability", look)]
+
+    async with await cluster.connect("guard") as guard:
+        log = JetStreamLog(guard)
+
+        async def append(request: str) -> int:
+            return await log.append("a", request, b"{" + b" " * 60_000 + b"}", after=0)
+
+        for request in [fresh() for _ in range(200)]:  # more than a block of the server's store has room for
+            await guard.retry_unavailable(partial(append, request))
+    await hurt.stop()  # it writes down how far it has come, and will ask the others for nothing older
+    first, *others = sorted(hurt.store.glob("jetstream/*/streams/LOG/msgs/*.blk"))
+    assert others
+    stored = bytearray(first.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    first.write_bytes(stored)
+    first.with_name("index.db").unlink()  # else it does not look into the block
+    await hurt.start()
+    lacks = re.compile(r"n2 lacks \d+ events of the log: its disk was damaged; .* an empty store, ")
+
+    async def named() -> bool:
+        return any(lacks.match(each) for each in await told())
+
+    await eventually(named)
+    await hurt.stop()
+    shutil.rmtree(hurt.store / "jetstream")
+    await hurt.start()
+
+    async def mended() -> bool:
+        found = await told()
+        return len(found) == 1 and "n3 (120 s)" in found[0]
+
+    await eventually(mended)
+
+
 async def test_a_stream_on_fewer_servers_and_a_server_that_is_away_are_found(cluster: Cluster) -> None:
     fewer = "kept by fewer servers than the log (3): STEPS-a (1); run `mesh setup`"
 
@@ -317,48 +359,6 @@ async def test_what_waits_for_guards_outlives_the_end_of_all_servers_at_once(clu
             await eventually(all_there)
             await _take(cluster, left)
         assert not (await _config(admin, "LOG.in-a")).get("mem_storage")
-
-
-async def test_a_server_whose_disk_lost_events_is_named_until_it_has_them_again(cluster: Cluster) -> None:
-    """It is healthy, and the others take it for current."""
-    hurt, monitors = cluster.servers[1], cluster.monitors(0, 1, 2)
-
-    async def told() -> list[str]:
-        async with await cluster.connect() as bus:
-            look = Look(bus, await varz_of(monitors), stores=await jsz_of(monitors))
-            return [finding.text for finding in await run("durability", look)]
-
-    async with await cluster.connect("guard") as guard:
-        log = JetStreamLog(guard)
-
-        async def append(request: str) -> int:
-            return await log.append("a", request, b"{" + b" " * 60_000 + b"}", after=0)
-
-        for request in [fresh() for _ in range(200)]:  # more than a block of the server's store has room for
-            await guard.retry_unavailable(partial(append, request))
-    await hurt.stop()  # it writes down how far it has come, and will ask the others for nothing older
-    first, *others = sorted(hurt.store.glob("jetstream/*/streams/LOG/msgs/*.blk"))
-    assert others
-    stored = bytearray(first.read_bytes())
-    stored[len(stored) // 2] ^= 1
-    first.write_bytes(stored)
-    first.with_name("index.db").unlink()  # else it does not look into the block
-    await hurt.start()
-    lacks = re.compile(r"n2 lacks \d+ events of the log: its disk was damaged; .* an empty store, ")
-
-    async def named() -> bool:
-        return any(lacks.match(each) for each in await told())
-
-    await eventually(named)
-    await hurt.stop()
-    shutil.rmtree(hurt.store / "jetstream")
-    await hurt.start()
-
-    async def mended() -> bool:
-        found = await told()
-        return len(found) == 1 and "n3 (120 s)" in found[0]
-
-    await eventually(mended)
 
 
 async def test_a_mesh_that_goes_back_to_one_replica_keeps_what_waits(cluster: Cluster) -> None:

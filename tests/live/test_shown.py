@@ -51,4 +51,14 @@ async def test_where_nothing_is_lost_there_is_no_gap(capsys: pytest.CaptureFixtu
         said(1, " six"),
     )
     assert "…" not in lines
-    assert await shown(capsys, journaled("told"), said(7, "live")) == ["a: told", "a: live"]
+    assert await shown(capsys, journaled("told"), said(7, "live")) == [
+        "a: [asks m]",
+        "a: told",
+        "a: live",
+    ]
+
+
+async def test_a_model_call_shows_though_its_note_was_missed_and_it_wrote_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert await shown(capsys, journaled("")) == ["a: [asks m]"]
