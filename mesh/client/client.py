@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing
 from typing import Any, Self, TypeVar, overload
 
-from mesh.agent.values import Facts, Unfit, facts_of, read_as
+from mesh.agent.values import Facts, facts_of
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import NO_FILES, RenewableKey, TlsFiles
 from mesh.bus.lane import Lane
@@ -21,7 +21,6 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
 from mesh.bus.stores import read_questions
 from mesh.client.follow import (
-    AnswerInvalid,
     ClientView,
     Following,
     Outcome,
@@ -31,7 +30,8 @@ from mesh.client.follow import (
     outcome_of,
     questions_in,
 )
-from mesh.errors import MeshError, NoResponders, OutcomeUnknown, Unreachable
+from mesh.client.submitted import SubmitRejected, Submitted
+from mesh.errors import NoResponders, OutcomeUnknown, Unreachable
 from mesh.service.logs import get_logger
 from mesh.tasks import Alarms
 from mesh.telemetry import tracing
@@ -49,18 +49,6 @@ POLL_S = 1.0
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _LEADERLESS_S = (*_AGAIN_S, 2.0, 2.0, 2.0, 2.0, 2.0)
 """Pauses while no stream takes it. Replicas elect a new leader after 4 to 9 s (nats-server, `raft.go`)."""
-_REMEMBERED = 10_000
-"""Submits and rejections that a client remembers; the oldest are forgotten first."""
-
-
-class SubmitRejected(MeshError, code="client.rejected"):
-    """The guard could not process the message at all. `reason` is the notice's code."""
-
-    def __init__(self, request: str, reason: str, detail: str) -> None:
-        super().__init__(f"{request}: {reason}: {detail}")
-        self.request = request
-        self.reason = reason
-        self.detail = detail
 
 
 class Client:
@@ -73,16 +61,8 @@ class Client:
         self._wakes: dict[str, set[asyncio.Event]] = {}
         self._polls = Alarms(lambda: POLL_S)
         self._lane = Lane(bus, name)
-        self._submitted: dict[str, set[str]] = {}
-        """By request: digests of the submits that this client sent under that id."""
-        self._rejections: dict[str, list[tuple[str, SubmitRejected]]] = {}
-        """By request: the notice of a message that the guard could not process, with the digest of its
-        bytes."""
-        self._silent: dict[str, bool] = {}
-        """Submitted requests about which nothing has been received: they cannot have an answer yet."""
         self._on_news: list[Callable[[str], object]] = []
-        self._answer_types: dict[str, Any] = {}
-        """By request: the type of its answer, if its submit named one."""
+        self._submitted = Submitted()
 
     @classmethod
     async def connect(
@@ -227,16 +207,11 @@ class Client:
     ) -> RequestId:
         """Store a ready-made submit, and return the request's id. Otherwise like `submit`."""
         chosen = self.new_id() if request is None else RequestId(request)
-        if answer_type is not None:
-            _remember(self._answer_types, chosen, answer_type)
         body = codec.encode_whole(submit)
-        digest, told = codec.body_digest(body), self._rejections.get(chosen, [])
-        _remember(self._submitted, chosen, set()).add(digest)
-        # A quota has room again: what it rejected may be taken now.
-        told[:] = [each for each in told if (each[0], each[1].reason) != (digest, "over_quota")]
+        self._submitted.add(chosen, codec.body_digest(body), answer_type)
         with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, submit):
             if request is None:
-                _remember(self._silent, chosen, True)
+                self._submitted.expect(chosen)
             if not await self._lane.is_decided(chosen, body, tracing.headers() or None):
                 await self._store(subjects.prop(self.name, chosen), body)
         return chosen
@@ -376,12 +351,12 @@ class Client:
         self._wakes.setdefault(request, set()).add(wake)
         seen: ClientView | None = None
         try:
-            if self._silent.pop(request, False):
+            if self._submitted.take_silent(request):
                 await self._woken(wake)
             while True:
                 wake.clear()
                 found = await self._look(request)
-                self._raise_if_rejected(request, answered=found is not None)
+                self._submitted.raise_if_rejected(request, answered=found is not None)
                 if found is not None and found != seen:
                     seen = found
                     yield found
@@ -411,13 +386,7 @@ class Client:
 
     def as_asked(self, outcome: Outcome) -> Outcome:
         """Return an outcome with its answer converted to the submit's `answer_type`. Raises AnswerInvalid."""
-        kind = self._answer_types.get(outcome.request)
-        if kind is None or outcome.status != "completed":
-            return outcome
-        try:
-            return outcome._replace(answer=read_as(kind, outcome.answer))
-        except Unfit as wrong:
-            raise AnswerInvalid(outcome, wrong.mistakes) from wrong
+        return self._submitted.as_asked(outcome)
 
     def on_news(self, call: Callable[[str], object]) -> None:
         """Call `call` with a request's id when a note says that there may be news. Notes may be lost."""
@@ -430,24 +399,11 @@ class Client:
 
     def rejection(self, request: str) -> SubmitRejected | None:
         """Return the guard's rejection of this client's own submit, if a notice of it has come."""
-        own = self._submitted.get(request, set())
-        return next((each for digest, each in self._rejections.get(request, ()) if digest in own), None)
+        return self._submitted.rejection(request)
 
     def has_submitted(self, request: str) -> bool:
         """Return True if this object submitted a request, as far as it remembers."""
         return request in self._submitted
-
-    def _raise_if_rejected(self, request: str, *, answered: bool) -> None:
-        """Raise the guard's rejection of this client's own submit.
-
-        A notice names the digest of its message. So a notice about another submit under the same id, or about
-        a rejected control message, is not about ours. For a request that was submitted elsewhere, a notice is
-        believed as long as nothing else is known.
-        """
-        own = self._submitted.get(request)
-        for digest, rejected in self._rejections.get(request, ()):
-            if (own is None and not answered) or (own is not None and digest in own):
-                raise rejected
 
     async def _look(self, request: str) -> ClientView | None:
         try:
@@ -457,31 +413,19 @@ class Client:
             return None  # the bus is away; the next poll tries again
 
     def _on_note(self, message: Incoming) -> None:
-        """Wake the callers that wait for this request, and remember a notice of rejection."""
+        """Wake the callers that wait for this request, and remember a notice of rejection.
+
+        Another client's reply subject can put anything here, so a note is only a hint.
+        """
         request = message.subject.rpartition(".")[2]
-        self._silent.pop(request, None)
-        if message.data:
-            self._on_notice(message.data)
-        for wake in self._wakes.get(request, ()):
-            wake.set()
+        self._submitted.hear(request)
+        notice = codec.readable(message.data, Notice) if message.data else None
+        if notice is not None and self._submitted.take(notice):
+            self._wake(notice.request)
+        self._wake(request)
         for call in self._on_news:
             call(request)
 
-    def _on_notice(self, data: bytes) -> None:
-        notice = codec.readable(data, Notice)
-        if notice is None:
-            return  # another client's reply subject can put anything here, so a note is only a hint
-        if notice.error is not None:
-            _log.warning("notice", request=notice.request, code=notice.error.code, detail=notice.error.detail)
-            rejected = SubmitRejected(notice.request, notice.error.code, notice.error.detail)
-            self._silent.pop(notice.request, None)
-            _remember(self._rejections, notice.request, []).append((notice.digest, rejected))
-            for wake in self._wakes.get(notice.request, ()):
-                wake.set()
-
-
-def _remember(known: dict[str, T], request: str, empty: T) -> T:
-    """Return the entry of a request; if there is none, keep and return `empty`."""
-    if request not in known and len(known) >= _REMEMBERED:
-        known.pop(next(iter(known)))
-    return known.setdefault(request, empty)
+    def _wake(self, request: str) -> None:
+        for wake in self._wakes.get(request, ()):
+            wake.set()

@@ -66,7 +66,7 @@ async def test_an_answer_that_came_before_anybody_waited_is_found_at_once(
     monkeypatch.setattr(client_module, "POLL_S", 10 * PATIENCE_S)
     client = await echoing.client()
     request = await client.submit("hello")
-    await until(lambda: request not in client._silent)  # its note has come
+    await until(lambda: request not in client._submitted._silent)  # its note has come
     assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "hello"
 
 
@@ -90,7 +90,7 @@ async def test_the_same_id_with_other_content_is_rejected_and_does_the_first_no_
     with pytest.raises(SubmitRejected) as rejected:
         await other.wait(request, timeout_s=PATIENCE_S)
     assert (rejected.value.reason, rejected.value.request) == ("request_exists", request)
-    await until(lambda: bool(one._rejections))  # it heard of it too
+    await until(lambda: bool(one._submitted._rejections))  # it heard of it too
     await a.propose(request, work, DONE)
     assert (await first).answer == "done"
 
@@ -110,7 +110,7 @@ async def test_a_control_message_that_comes_to_nothing_does_not_end_the_wait(sta
     work = await a.work(request)
     waiting = asyncio.create_task(client.wait(request, timeout_s=PATIENCE_S))
     await client.control(request, ReplyToAsk(id="x", turn="lost", round=0))  # type: ignore[arg-type]
-    await until(lambda: request in client._rejections)
+    await until(lambda: request in client._submitted._rejections)
     await a.propose(request, work, DONE)
     assert (await waiting).answer == "done"
 
