@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.agent._fork import EFFECTS_REFUSED
-from mesh.agent._journal import Journal, Place, Produce
+from mesh.agent._journal import Journal, Produce
+from mesh.agent._places import Place
 from mesh.agent._steps import (
     NOTHING_GIVEN,
     Call,

@@ -4,7 +4,6 @@ The journal decides if a call runs at all. This module defines what running mean
 """
 
 import asyncio
-import hashlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from mesh.agent._ahead import EndWatch
 from mesh.agent._effects import (
@@ -27,13 +25,13 @@ from mesh.agent._effects import (
 )
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
 from mesh.agent._steps import Given, Recorded, RoundKey, digest_of, given, giving, prompt_of, text_of, to_json
+from mesh.agent._tally import Account
 from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
 from mesh.agent._watch import Watcher, of_model, of_tool, timed
 from mesh.agent.errors import (
     ActionNotAllowed,
     ApprovalNeeded,
-    BudgetExhausted,
     InDoubt,
     NotAMove,
     NotBegun,
@@ -47,7 +45,6 @@ from mesh.agent.errors import (
 from mesh.agent.tools import Tool
 from mesh.errors import MeshError
 from mesh.service.logs import get_logger
-from protocol.domain import budget
 from protocol.wire.commands import (
     Doubt,
     Failure,
@@ -60,7 +57,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import Fleet
 from protocol.wire.event_parts import Assignment
-from protocol.wire.handoff import Artifact, Budget
+from protocol.wire.handoff import Artifact
 from protocol.wire.ids import derive
 from protocol.wire.moves import Move
 from protocol.wire.prices import price_list
@@ -121,16 +118,14 @@ class Execution:
         self._keep_prompt = keep_prompt
         self.prices = price_list(work.prices)
         """Prices of tokens, by model."""
-        self.actions = set(work.reported.actions)
-        self.effects = set(work.reported.effects)
+        code = Report(prompt=prompt_version, version=version, build=build)
+        self.account = Account(work, journal.tally, journal.stop, code)
         self.ended = EndWatch(is_over, open_at=open_at)
         self._store = store
         self.for_tools: Callable[[Execution, dict[str, str]], object] | None = None
         """Makes the turn for a tool that takes it, and records in a dict which facts the tool reads."""
         self.watcher: Watcher | None = None
         """Is told of the calls that are made."""
-        self._usage = work.reported.usage
-        self._code = Report(prompt=prompt_version, version=version, build=build)
         self._ordinals: dict[tuple[str, str], int] = {}
         self._patient_until = time.monotonic() + work.timeout_s - min(MOST_KEPT_S, work.timeout_s / 10)
         self.tasks = Tasks(work, journal, send)
@@ -185,9 +180,9 @@ class Execution:
             shown = shown._replace(reads=Reads(call=key, facts=dict[str, str]()))
             key = key_by_facts(self.journal.earlier, key, facts)
         if not forbidden:
-            self.actions.add(tool.name)
+            self.account.actions.add(tool.name)
             if tool.effect is not None and self.work.topology != "handoff":  # only these have read-only turns
-                self.effects.add(tool.name)
+                self.account.effects.add(tool.name)
 
         def allow() -> None:
             if forbidden:
@@ -335,7 +330,7 @@ class Execution:
             while True:
                 await self.require_open()
                 await self.journal.require_held(self.journal.progressed_at)
-                self._require_budget()
+                self.account.require_left()
                 if shown is not None:
                     await self._keep_prompt(shown.fixed, fixed)
                 try:
@@ -372,16 +367,6 @@ class Execution:
     def knows(self, name: str, prompt: Any) -> bool:
         """Return True if a reply to this prompt is recorded. Call it after `journal.begun`."""
         return self.journal.holds(("model", name, digest_of(prompt)))
-
-    def _require_budget(self) -> None:
-        """Raise BudgetExhausted if any limit of the grant is used up."""
-        granted, left, spent = self.work.handoff.constraints.budget, self.budget_left, self._spent
-        gone = [
-            name for name in left.__struct_fields__ if (rest := getattr(left, name)) is not None and rest <= 0
-        ]
-        if gone:
-            used = (f"{getattr(spent, name)} of {getattr(granted, name)} {name}" for name in gone)
-            raise self.journal.stop(BudgetExhausted(f"spent {', '.join(used)}"))
 
     # --- artifacts --------------------------------------------------------------------------------
 
@@ -433,39 +418,12 @@ class Execution:
 
         return await self.journal.step((kind, name, ""), giving(to_json(value)))
 
-    # --- the report -------------------------------------------------------------------------------
-
-    def spend(self, more: Usage) -> None:
-        """Account for a cost that is in no step."""
-        self._usage = budget.plus(self._usage, more)
-
-    @property
-    def _spent(self) -> Usage:
-        """The turn's cost up to where its code is now, including what its tasks cost or still may."""
-        own = budget.plus(self._usage, self.journal.tally.spent)
-        return budget.plus(own, self.work.committed)
-
-    @property
-    def budget_left(self) -> Budget:
-        return budget.left(self.work.handoff.constraints.budget or budget.UNLIMITED, self._spent)
+    # --- the end ----------------------------------------------------------------------------------
 
     @property
     def report(self) -> Report:
         """This turn's work in all its rounds, as the guard gets it with the proposal."""
-        tally, before = self.journal.tally, self.work.reported
-        digest = before.digest
-        if tally.steps:
-            digest = hashlib.sha256(f"{digest}{tally.digest}".encode()).hexdigest()
-        return replace(
-            self._code,
-            usage=budget.plus(self._usage, tally.paid),
-            actions=tuple(sorted(self.actions | tally.owed_actions)),
-            steps=before.steps + tally.steps,
-            digest=digest,
-            effects=tuple(sorted(self.effects)),
-        )
-
-    # --- the end ----------------------------------------------------------------------------------
+        return self.account.report
 
     def moved(self, move: Move, handler: object = None) -> MoveProposed:
         """Return the proposal of a move, as `handler` returned it. Raises NotAMove for any other value."""

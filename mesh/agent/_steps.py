@@ -19,9 +19,7 @@ import msgspec
 
 from mesh.agent.values import require_finite
 from mesh.bus.stores import StepStore, StepTaken
-from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
-from protocol.wire.commands import Usage
 from protocol.wire.event_parts import Assignment, RoundOutcome
 from protocol.wire.ids import NOBODY, derive
 from protocol.wire.records import (
@@ -359,53 +357,3 @@ class Earlier:
     def settled(self, name: str) -> RoundOutcome | None:
         """Return how a person settled the doubtful effect at a step; None if it is not settled."""
         return next((past for past in self._past if past.how == "settled" and past.step == name), None)
-
-
-class Tally:
-    """The sum of a round's steps, for a report, including what earlier rounds did not report."""
-
-    def __init__(self) -> None:
-        self.spent: Usage = NOTHING
-        """Unreported cost of earlier rounds, and the cost of this one up to where its code is now.
-
-        It is the same at the same place whenever this round runs again.
-        """
-        self.paid: Usage = NOTHING
-        """The same, plus the recorded steps of this round that its code has not reached (yet)."""
-        self.owed_actions: frozenset[str] = frozenset()
-        """Tools called in those rounds, and in earlier deliveries of this one."""
-        self._lines: dict[int, str] = {}
-        """Lines of the digest, by ordinal of the call: concurrent steps end in any order."""
-
-    @property
-    def steps(self) -> int:
-        """Number of steps of this round, recorded or reused."""
-        return len(self._lines)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) over this round's steps, in order of their calls."""
-        return hashlib.sha256("".join(self._lines[nth] for nth in sorted(self._lines)).encode()).hexdigest()
-
-    def find(self, records: Iterable[Record], *, earlier: bool) -> None:
-        """Add recorded steps: of this round, or of an earlier one that was not reported."""
-        for record in records:
-            if earlier:
-                self.reach(record)
-            self.paid = plus(self.paid, record.usage or NOTHING)
-            if record.kind in ("call", "effect", "intent"):
-                self.owed_actions |= {record.name}
-
-    def reach(self, record: Record) -> None:
-        """Count the cost of a recorded step of this round that its code reaches again."""
-        if record.usage is not None:
-            self.spent = plus(self.spent, record.usage)
-
-    def spend(self, record: Record) -> None:
-        """Count the cost of a new step."""
-        if record.usage is not None:
-            self.spent, self.paid = plus(self.spent, record.usage), plus(self.paid, record.usage)
-
-    def count(self, name: str, record: Record, nth: int) -> None:
-        """Count a step; `nth` is the ordinal of its call in the round."""
-        self._lines[nth] = f"{name.removesuffix(DONE)}\x1f{record.called}\x1f{record.digest}\x1e"

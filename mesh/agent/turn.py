@@ -151,7 +151,7 @@ class Turn(Moves, GivenToTools):
         lead it also counts what its tasks have cost, and what the open ones have reserved. So it is the same
         at the same place whenever this round runs again.
         """
-        return self.execution.budget_left
+        return self.execution.account.left
 
     def fact(self, key: str, kind: type[T]) -> T:
         """Return a fact as an object of `kind`: a pydantic model, or any type that pydantic reads.
@@ -303,7 +303,7 @@ class Turn(Moves, GivenToTools):
 
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
         """Account for a cost that is in no step: that of a model call by other means than `turn.model`."""
-        self.execution.spend(Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls))
+        self.execution.account.spend(Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls))
 
 
 # --- what a tool sees -----------------------------------------------------------------------------

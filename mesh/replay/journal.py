@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mesh.agent._journal import Journal, Place
+from mesh.agent._journal import Journal
+from mesh.agent._places import Place
 from mesh.agent._steps import MAX_STEPS, Call, Given, RoundKey
 from mesh.agent.errors import JournalFull, TurnError
 from protocol.wire.event_parts import Assignment

@@ -44,13 +44,13 @@ def _give_back(turn: Turn) -> Move:
 
 def _lie(turn: Turn) -> Move:
     """Report an action that no runtime would have let happen."""
-    turn.execution.actions.add("fly")
+    turn.execution.account.actions.add("fly")
     return turn.complete({"done": []})
 
 
 def _write(turn: Turn) -> Move:
     """Report an effect of a turn that may only read."""
-    turn.execution.effects.add("pay")
+    turn.execution.account.effects.add("pay")
     return turn.deliver("as the script says", facts={"done": []})
 
 
