@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from random import uniform
 from typing import assert_never
 
-import msgspec
-
 from mesh.bus import stores
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
@@ -24,27 +22,24 @@ from mesh.errors import (
     MeshError,
     OutcomeUnknown,
     SequenceConflict,
-    SubjectTaken,
-    TooLarge,
     UnknownEvent,
     Unreachable,
 )
 from mesh.guard import observer
 from mesh.guard.anchors import Anchors
-from mesh.guard.cache import Cache, CachedRequest, Timer, arm_timer
+from mesh.guard.cache import Cache, CachedRequest, Timer
 from mesh.guard.context import DecisionContext
 from mesh.guard.messages import unheard
 from mesh.guard.observer import VERDICT_S, UrgentAlarms, VerdictTooLong, VerdictWatchdog
 from mesh.guard.shadow import AtWork, ShadowJudge
+from mesh.guard.writer import EventWriter
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from mesh.telemetry import tracing
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import OpenDecision
 from protocol.domain.envelope import World
-from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
-    NOT_STORED,
     Append,
     Appended,
     Attendance,
@@ -56,21 +51,17 @@ from protocol.domain.steps import (
     NeedReaders,
     NeedUndecided,
     NeedVerdictContext,
-    NotStored,
     Outcome,
     Settled,
     ShowQuestions,
     Step,
-    Stored,
     TurnOver,
 )
 from protocol.domain.timers import guard_failed
 from protocol.domain.turns import TurnState
-from protocol.domain.waits import first_wait
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Command, Submit, is_control
-from protocol.wire.events import AnyEvent, FactsWithheld, type_of
-from protocol.wire.records import Ended, Notice
+from protocol.wire.events import AnyEvent, FactsWithheld
 
 _log = get_logger(__name__)
 
@@ -132,11 +123,10 @@ class RequestProcessor:
         self._log = log
         self._most_events = most_events
         self._context = context
-        self._anchors = anchors
+        self._writer = EventWriter(bus, log, context, anchors, shadow)
         self._cache = Cache()
         self._watchdog = VerdictWatchdog(verdict_s)
         self._alarms = UrgentAlarms()
-        self._shadow = shadow
         self._at_work = AtWork() if shadow is None else shadow.at_work
         self._in_hand = defaultdict[str, list[int]](list)
         """By request: the arrival times (UTC µs) of the messages that this guard is processing. Messages from
@@ -196,7 +186,7 @@ class RequestProcessor:
                 world = World(now=moment.now, salt=moment.salt, trace=head.trace)
                 event = guard_failed(opened, head, codec.body_digest(stored[-1].data), world)
                 with contextlib.suppress(SequenceConflict):
-                    seq = await self._store(event, codec.encode(event), stored[-1].seq)
+                    seq = await self._writer.store(event, codec.encode(event), stored[-1].seq)
                     observer.log_event(event, seq)
                     break
             else:
@@ -307,7 +297,7 @@ class RequestProcessor:
         if isinstance(settled.outcome, MeshFrozen):
             raise MeshIsFrozen("the mesh is frozen")
         if settled.wake_at is not None and not cached.wakes(settled.wake_at, context.now()):
-            await arm_timer(self._bus, cached, request, settled.wake_at, context.now(), fleet.partitions)
+            await self._writer.arm(cached, request, settled.wake_at)
         failpoint("guard.armed")
         if cached.ledger.policy.human_deadline_s is not None:
             self._alarms.log(cached.ledger, context.now())
@@ -333,7 +323,7 @@ class RequestProcessor:
             if type(step) is NeedVerdictContext:
                 step.supply(context.known_context(step) or await context.verdict_context(step))
             elif type(step) is Append:
-                step.supply(await self._append(cached, step, stored_us))
+                step.supply(await self._writer.append(cached, step, stored_us))
                 taken, stored = 0, stored + 1
             elif type(step) is Appended:
                 for count in step.counts:
@@ -360,8 +350,8 @@ class RequestProcessor:
                 )
             elif type(step) is TurnOver:
                 if not queued:  # the sender may learn that its turn is over, and not ask again
-                    await self._wake_soon(cached, request)
-                await self._end(step.event, step.turn)
+                    await self._writer.arm_soon(cached, request)
+                await self._writer.end(step.event, step.turn)
             elif type(step) is ShowQuestions:
                 failpoint("guard.asks")
                 await stores.show_questions(self._bus, step.reader, step.request, step.questions)
@@ -391,73 +381,6 @@ class RequestProcessor:
             ]
             seen += await asyncio.gather(*probes)
         return tuple(seen)
-
-    async def _append(self, cached: CachedRequest, step: Append, stored_us: int) -> Stored | NotStored:
-        event = step.event
-        if step.command is None:
-            failpoint("guard.due")
-        body = codec.encode(event)
-        try:
-            first = not cached.placed
-            seq = await (self._open(cached, event, body) if first else self._store(event, body, cached.seq))
-        except TooLarge as refused:
-            if step.command is None:
-                sizes = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
-                _log.error("event_too_large", request=event.request, **sizes)
-            return NOT_STORED
-        cached.stored(event, body, seq)
-        self._context.memory.stored(event, seq)
-        self._context.quotas.stored(event, len(body))
-        if self._shadow is not None:
-            self._shadow.stored(event, body, cached.ledger, step.command)
-        observer.log_event(event, seq)
-        return Stored(event, body, self._context.moment(stored_us))
-
-    async def _store(self, event: AnyEvent, body: bytes, after: int) -> int:
-        headers = {"Mesh-Type": type_of(event), "Mesh-Id": event.id}
-        if event.trace:
-            headers[tracing.HEADER] = event.trace
-        seq = await self._log.append(event.to, event.request, body, after=after, headers=headers)
-        self._anchors.stored(event.request, event.n, body, seq)
-        return seq
-
-    async def _open(self, cached: CachedRequest, event: AnyEvent, body: bytes) -> int:
-        """Store a request's first event and arm its timer at the same time, the timer's publish first.
-
-        Client and guard may both die now. Without a timer the request would wait until its agent proposes.
-        """
-        opened = Ledger()
-        opened.mesh_thawed = self._context.spans
-        opened.apply(event, body)
-        now, fleet = self._context.now(), self._context.fleet
-        at = first_wait(opened) or now + round(fleet.guard_lease_s * 1e6)  # the first wait may be added later
-        arming = arm_timer(self._bus, cached, event.request, at, now, fleet.partitions)
-        armed, stored = await asyncio.gather(arming, self._store(event, body, 0), return_exceptions=True)
-        if isinstance(stored, BaseException):
-            raise stored
-        if armed is not None:
-            raise armed
-        return stored
-
-    async def _wake_soon(self, cached: CachedRequest, request: str) -> None:
-        """Arm the timer soon, in case this guard dies before everything that follows is in the log."""
-        now, fleet = self._context.now(), self._context.fleet
-        at = now + round(fleet.guard_lease_s * 1e6)
-        await arm_timer(self._bus, cached, request, at, now, fleet.partitions)
-
-    async def _end(self, event: AnyEvent, turn: TurnState) -> None:
-        """Tell an agent that its turn is over.
-
-        The agent checks the stored message before it does anything that counts; the notice only makes it
-        faster.
-        """
-        failpoint("guard.ended")
-        ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
-        end = subjects.end(turn.agent, event.request, turn.id)
-        with contextlib.suppress(SubjectTaken):  # it is there already
-            await self._bus.publish_durable(end, msgspec.json.encode(ended))
-        notice = Notice(request=event.request, ended=ended)
-        await self._bus.publish(subjects.note(turn.agent, event.request), msgspec.json.encode(notice))
 
 
 def _ends_of(request: str, stored: Sequence[StoredMessage]) -> tuple[events.RequestOpened, AnyEvent] | None:

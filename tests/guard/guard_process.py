@@ -24,7 +24,7 @@ from mesh.bus import stores
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
-from mesh.guard import lane, processor, service
+from mesh.guard import lane, processor, service, writer
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
 from tests.dying import die, die_after_storing
@@ -68,8 +68,8 @@ def die_at(point: str) -> None:
         if point in (name, f"{name}#{PASSED[name]}", *after):
             die()
 
-    vars(processor)["failpoint"] = passed
-    vars(lane)["failpoint"] = passed
+    for module in (processor, writer, lane):
+        vars(module)["failpoint"] = passed
 
 
 def only_ready(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

@@ -31,11 +31,12 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
-from mesh.guard import processor, queues, service
+from mesh.guard import processor, queues, service, writer
 from mesh.guard.cache import Cache
 from mesh.guard.memory import ConversationMemory
 from mesh.guard.messages import Sent
 from mesh.guard.processor import RequestProcessor
+from mesh.guard.writer import EventWriter
 from protocol.domain import decider, ledger, plans, rules, tasks
 from protocol.domain.ledger import Ledger
 from protocol.domain.request_state import RequestState
@@ -109,7 +110,7 @@ def no_timer() -> None:
     async def forget(*_: Any) -> None:
         pass
 
-    replace(processor, "arm_timer", forget)
+    replace(writer, "arm_timer", forget)
 
 
 def _never(*_: Any) -> None:
@@ -147,7 +148,7 @@ def tells_nobody() -> None:
     async def forget(*_: Any) -> None:
         pass
 
-    replace(RequestProcessor, "_end", forget)
+    replace(EventWriter, "end", forget)
 
 
 def all_to_each() -> None:
