@@ -46,7 +46,7 @@ from mesh.cli.output import (
     show_lines,
 )
 from mesh.errors import MeshError, NotFound, UsageWrong
-from mesh.ops.words import INDENT, Teller, ending, step_in_words, story
+from mesh.ops.words import INDENT, Teller, ending, step_in_lines, story
 from mesh.service.printable import counted, one_line, short, when
 from mesh.settings import index_folder
 from mesh.ui import require_installed
@@ -235,8 +235,8 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
     The exit status says how it ended. If the bus goes away, the command waits for it.
 
     With --follow it also shows each turn's steps as they are journaled: tools by name (an effect appears
-    with … when it begins) and the replies of models. Only the request's own client hears a model while it
-    speaks: mesh send --follow.
+    with … when it begins), models that were asked, and their replies. Only the request's own client hears a
+    model while it speaks: mesh send --follow.
     """
 
     if follow and as_json:
@@ -244,7 +244,7 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
     teller, shown, view = Teller(), 0, None
 
     def draw(step: JournaledStep) -> None:
-        if words := step_in_words(step.record):
+        for words in step_in_lines(step.record):
             say(f"{INDENT}{step.agent}: {words}")
 
     async with await where.connect(*READERS) as bus:

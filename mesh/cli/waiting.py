@@ -22,7 +22,7 @@ from mesh.cli.output import as_json_text, note, remark
 from mesh.client import Client, Question
 from mesh.client.follow import AgentNote, Following, JournalStep, LogEvent
 from mesh.errors import MeshError
-from mesh.ops.words import FOLLOWED_CHARS, INDENT, Teller, Trouble, step_in_words
+from mesh.ops.words import FOLLOWED_CHARS, INDENT, Teller, Trouble, asks, step_in_lines
 from mesh.service.printable import short
 from protocol.wire.ids import RequestId
 from protocol.wire.records import LiveNote
@@ -62,10 +62,9 @@ class Shown:
                             remark(line.plain)
                     case JournalStep(agent=agent, round=round_, step=step):
                         self._journaled.add((agent, round_))
-                        if step.kind == "model":
-                            self._print(agent, _asks(step.name))
                         if step.kind != "intent":  # its note was shown already
-                            self._print(agent, step_in_words(step))
+                            for words in step_in_lines(step):
+                                self._print(agent, words)
                     case AgentNote(agent=agent, note=note):
                         self._mark_gap(agent, note)
                         self._note(short(agent, FOLLOWED_CHARS), note)
@@ -85,7 +84,7 @@ class Shown:
             case "step", "tool", "called" | "failed":
                 words = f"[{note.name}{' failed' if note.state == 'failed' else ''}]"
             case "step", "model", "called":
-                words = _asks(note.name)
+                words = asks(note.name)
             case "ended", _, _ if note.failed:
                 words = f"[stopped: {note.failed}]"
             case "ended", _, _ if not self._told:
@@ -127,10 +126,6 @@ class Shown:
             remark("".join(self._line))
             self._speaker = ""
             self._line.clear()
-
-
-def _asks(model: str) -> str:
-    return f"[asks {short(model, FOLLOWED_CHARS)}]"
 
 
 # --- what holds it up --------------------------------------------------------------------------------

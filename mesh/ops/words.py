@@ -320,16 +320,21 @@ class Teller:
 # --- while it goes on -----------------------------------------------------------------------------
 
 
-def step_in_words(made: Record) -> str:
-    """Return what a journaled step shows while it is followed; may be empty."""
+def step_in_lines(made: Record) -> list[str]:
+    """Return the lines that a journaled step shows while it is followed; may be none."""
     if made.kind == "model":
         text = made.value.get("text", "") if isinstance(made.value, dict) else ""
-        return short(str(text), FOLLOWED_CHARS)
+        return [asks(made.name), *([short(str(text), FOLLOWED_CHARS)] if text else [])]
     if made.kind == "intent":
-        return f"[{short(made.name, FOLLOWED_CHARS)} …]"
+        return [f"[{short(made.name, FOLLOWED_CHARS)} …]"]
     if made.kind in ("call", "effect"):
-        return f"[{short(made.name, FOLLOWED_CHARS)}{' failed' if made.error is not None else ''}]"
-    return ""
+        return [f"[{short(made.name, FOLLOWED_CHARS)}{' failed' if made.error is not None else ''}]"]
+    return []
+
+
+def asks(model: str) -> str:
+    """Return what a call of a model shows while it is followed."""
+    return f"[asks {short(model, FOLLOWED_CHARS)}]"
 
 
 class Trouble:
