@@ -17,7 +17,7 @@ from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 from mesh.local.server import EmbeddedServer
 from mesh.ops.servers import key_file, reloaded, varz_of
 from tests.certificates import Authority
-from tests.deploy.place import Place, Service, load, more, service
+from tests.deploy.place import Place, Service, has, load, more, service
 from tests.integration.test_cluster import started
 from tests.integration.test_tls import block
 from tests.servers import eventually
@@ -96,7 +96,7 @@ async def test_a_forgotten_node_is_named_and_its_agent_works_on_with_the_key_tha
             assert told.startswith("n3 has not read ")
             agent.signal(signal.SIGHUP)  # refused with the new key, it takes the old one
             await more(served)
-            await eventually(agent.is_ready)
+            assert not await has(agent, "bus.authentication")
             with pytest.raises(AuthenticationFailed):
                 await nodes.connect(forgotten.url, "echo")
             async with await nodes.connect(second.url, "echo"):
