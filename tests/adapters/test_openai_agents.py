@@ -1,7 +1,7 @@
 """Agents of the OpenAI SDK: their calls are steps, their handoffs moves, their approvals questions.
 
 The SDK owns the name `agents`, and so does a folder of this repository, which this process has. Its cases
-(`openai_cases.py`) run in a process where the name is the SDK's.
+(`openai_cases.py`, `openai_move_cases.py`) run in a process where the name is the SDK's.
 """
 
 import ast
@@ -13,11 +13,11 @@ import pytest
 from tests.adapters.stage import elsewhere
 
 CASES = Path(__file__).with_name("openai_cases.py")
-HELPERS = ("walked", "raised", "run_all")
 NAMES = [
     node.name
-    for node in ast.parse(CASES.read_text()).body
-    if isinstance(node, ast.AsyncFunctionDef) and node.name not in HELPERS and not node.name.startswith("_")
+    for file in (CASES, CASES.with_name("openai_move_cases.py"))
+    for node in ast.parse(file.read_text()).body
+    if isinstance(node, ast.AsyncFunctionDef)
 ]
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.agent.definition import Agent
-from mesh.agent.tools import Tool, tool
-from mesh.agent.turn import Turn
-from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage
-from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import every
-from mesh.bus.streams import inbox_consumer
 from mesh.cli.exits import Exit
 from mesh.client import Client
 from mesh.errors import BackupUnusable, RestoreFailed
@@ -30,50 +24,18 @@ from mesh.ops.requeue import requeue
 from mesh.ops.restore import alone, restore
 from mesh.testing import EmbeddedBus
 from protocol.wire import events, subjects
-from protocol.wire.moves import Move
 from tests.guard.stage import Stage, furnished_mesh, staged
-from tests.servers import FLEET, PATIENCE_S, until
+from tests.ops.restoring import (
+    Bank,
+    acknowledged_unseen,
+    bodies_of,
+    empty_server,
+    mesh_with_requests,
+    submitted,
+    write,
+)
+from tests.servers import PATIENCE_S, until
 from tests.system.office import Office
-
-
-class Bank:
-    """Agents `a` and `b`: one charges and hands on, the other writes a receipt. It counts what was done."""
-
-    def __init__(self) -> None:
-        self.charges = Counter[str]()
-        self.receipts = Counter[str]()
-
-        @tool(effect="idempotent")
-        async def charge(request: str, idempotency_key: str) -> str:
-            """Charge once for each key."""
-            self.charges[idempotency_key] += 1
-            return idempotency_key
-
-        self.charge: Tool = charge
-
-    async def front(self, turn: Turn) -> Move:
-        charged = await turn.call(self.charge, request=turn.request)
-        return turn.transfer("b", summary="write the receipt", facts={"charged": charged})
-
-    async def back(self, turn: Turn) -> Move:
-        self.receipts[turn.request] += 1
-        return turn.complete(turn.facts["charged"])
-
-
-@contextlib.asynccontextmanager
-async def empty_server(like: EmbeddedBus, folder: Path) -> AsyncIterator[EmbeddedBus]:
-    """Give a server with nothing in its store, and the same keys as another one."""
-    shutil.copytree(like.server.store.parent / "keys", folder / "keys")
-    mesh = EmbeddedBus(FLEET, folder)
-    await mesh.server.start()
-    try:
-        yield mesh
-    finally:
-        await mesh.server.kill()
-
-
-async def bodies_of(bus: Bus) -> list[tuple[int, bytes]]:
-    return [(stored.seq, stored.data) async for stored in JetStreamLog(bus).follow(tail=False)]
 
 
 async def test_every_request_of_a_restored_mesh_goes_on_and_nothing_is_done_twice(tmp_path: Path) -> None:
@@ -199,21 +161,6 @@ def copy_hot(source: Path, target: Path) -> None:
 # --- a second backup, and what is refused ---------------------------------------------------------
 
 
-@contextlib.asynccontextmanager
-async def mesh_with_requests(folder: Path, count: int = 2) -> AsyncIterator[Stage]:
-    """Give a stage whose log has some open requests, and nobody who serves their agent."""
-    async with furnished_mesh(folder) as mesh, staged(mesh, guards=1) as stage:
-        await submitted(stage, count)
-        yield stage
-
-
-async def submitted(stage: Stage, count: int) -> list[str]:
-    requests = [await (await stage.client()).submit("hello", to="a") for _ in range(count)]
-    for request in requests:
-        await stage.reaches(request, "request.opened")
-    return [str(request) for request in requests]
-
-
 async def test_a_second_backup_adds_only_what_is_new(tmp_path: Path) -> None:
     async with mesh_with_requests(tmp_path / "first") as stage:
         admin, folder = await stage.bus("admin"), tmp_path / "backup"
@@ -244,10 +191,6 @@ def damaged(folder: Path, how: str) -> None:
         (folder / MANIFEST).write_text("{")
     elif how == "no manifest":
         (folder / MANIFEST).unlink()
-
-
-def write(folder: Path, manifest: Any) -> None:
-    (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
 
 
 DAMAGE = {
@@ -395,71 +338,6 @@ def test_a_line_gives_the_very_message_again(seq: int, data: bytes, headers: dic
     line = line_of(message)
     assert line.count(b"\n") == 1
     assert message_of(line) == message
-
-
-# --- requeue --------------------------------------------------------------------------------------
-
-
-async def acknowledged_unseen(admin: Bus, agent: str) -> None:
-    """Let an agent's consumer be ahead of the log, as in a store that was copied while it ran."""
-    name = inbox_consumer(agent)
-    config = (await admin.api(f"CONSUMER.INFO.LOG.{name}"))["config"]
-    end = (await admin.api("STREAM.INFO.LOG"))["state"]["last_seq"]
-    await admin.api(f"CONSUMER.DELETE.LOG.{name}")
-    config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": end + 1}
-    body = {"stream_name": "LOG", "config": config, "action": "create"}
-    await admin.api(f"CONSUMER.CREATE.LOG.{name}", body)
-
-
-async def test_open_turns_that_lie_in_no_queue_are_delivered_again(tmp_path: Path) -> None:
-    bank = Bank()
-    async with furnished_mesh(tmp_path / "mesh") as mesh, staged(mesh, guards=1) as stage:
-        client, admin = await stage.client(), await stage.bus("admin")
-        front = await stage.runtime(Agent("a", bank.front))
-        back = await stage.runtime(Agent("b", bank.back))
-        over = await client.submit("over", to="a")
-        await client.wait(over, timeout_s=PATIENCE_S)
-        await stage.stop(back)
-        requests = [await client.submit("waits", to="a") for _ in range(3)]
-        for request in requests:
-            await stage.reaches(request, "handoff.admitted")
-        assert not (await requeue(admin)).turns, "they lie in the inbox of b"
-        await acknowledged_unseen(admin, "b")
-        await stage.runtime(Agent("b", bank.back), "again")
-        lost = (await requeue(admin, dry_run=True)).turns
-        assert {turn.request for turn in lost} == set(requests)
-        assert (await requeue(admin)).turns == lost
-        for request in requests:
-            await client.wait(request, timeout_s=PATIENCE_S)
-        assert not (await requeue(admin)).turns
-        assert bank.receipts == dict.fromkeys((over, *requests), 1)
-        assert stage.runs(front)
-
-
-async def test_what_waits_in_a_queue_or_is_in_hand_is_left_alone(tmp_path: Path) -> None:
-    fleet = msgspec.structs.replace(FLEET, lease_s=1.0)
-    async with furnished_mesh(tmp_path / "mesh", fleet) as mesh, staged(mesh) as stage:
-        admin = await stage.bus("admin")
-        guard = await stage.guard()
-        await stage.ready(guard)
-        entered, leave = asyncio.Event(), asyncio.Event()
-
-        async def slow(turn: Turn) -> Move:
-            entered.set()
-            await leave.wait()
-            return turn.complete("done")
-
-        await stage.runtime(Agent("a", slow))
-        request = await (await stage.client()).submit("hello", to="a")
-        await entered.wait()
-        assert not (await requeue(admin)).turns, "an instance has it in hand"
-        await stage.dismiss(guard)
-        leave.set()
-        await stage.drained("LOG", to=1)
-        await stage.inbox_drained("a")
-        assert not (await requeue(admin)).turns, "its proposal waits for a guard"
-        await stage.guard("g2")
-        await (await stage.client()).wait(request, timeout_s=PATIENCE_S)
 
 
 # --- at the terminal ------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from protocol.wire.ids import request_id
 from protocol.wire.moves import Move
 from protocol.wire.records import LostTime
 from tests.guard.stage import Stage, furnished_mesh, staged
-from tests.ops.test_backup import empty_server, mesh_with_requests, submitted, write
+from tests.ops.restoring import empty_server, mesh_with_requests, submitted, write
 from tests.servers import PATIENCE_S
 from tests.system.office import Office
 

@@ -17,7 +17,7 @@ from mesh.ops.backup import Manifest, backup, read_manifest
 from mesh.ops.restore import restore
 from protocol.wire.events import RequestCompleted
 from tests.guard.stage import staged
-from tests.ops.test_backup import Bank, bodies_of, empty_server, mesh_with_requests, submitted, write
+from tests.ops.restoring import Bank, bodies_of, empty_server, mesh_with_requests, submitted, write
 from tests.servers import PATIENCE_S
 
 

@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator
 from protocol.wire import events as ev
 from protocol.wire.commands import Assign, Control, MoveProposed, ReplyToAsk, Report, Resolve, Settle
 from protocol.wire.config import Policy
-from protocol.wire.event_parts import Assignment, Candidate, Grounds
+from protocol.wire.event_parts import Assignment, Grounds
 from protocol.wire.handoff import Budget, Rule
-from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move, Task
+from protocol.wire.moves import Ask, Complete, Delegate, Deliver, Escalate, Fail, Move
 from tests.unit.protocol.oracle.guardrails import Given, is_against
 from tests.unit.protocol.oracle.jobs import DIMENSIONS, Job, Node
+from tests.unit.protocol.oracle.plans import against, placed
 from tests.unit.protocol.oracle.wrong import Lost, Twice
 
 BECOMES: dict[type, tuple[type, ...]] = {
@@ -329,8 +330,8 @@ class Tree:
             return [f"became a {type(event).__name__}: {said.move}"]
         if isinstance(event, ev.TurnDelegated) and isinstance(said.move, Delegate):
             agents = [str(planned.agent) for planned in event.tasks]
-            placed = self.placed(self.nodes[said.turn], said.move, grounds)
-            return [] if agents == placed else [f"the tasks went to {agents} instead of {placed}"]
+            able = placed(self.nodes[said.turn], said.move, grounds)
+            return [] if agents == able else [f"the tasks went to {agents} instead of {able}"]
         return []
 
     # --- which rule comes first -------------------------------------------------------------------------
@@ -341,7 +342,7 @@ class Tree:
         effects = bool(node.read_only and proposal.report.effects)
         match move:
             case Delegate():
-                found = next(self._against(node, move, proposal.report, grounds), None)
+                found = next(against(self.policy, len(self.jobs), node, move, proposal.report, grounds), None)
             case Deliver():
                 found = Rule.KNOWN_MOVE if node.job is None else _still_open(node, move.cancel_open)
             case Complete():
@@ -362,108 +363,13 @@ class Tree:
         """Say if a guardrail forbids it. Those of the stories look at no fact that is only carried on."""
         given = []
         if isinstance(move, Delegate):
-            placed = zip(move.tasks, self.placed(node, move, grounds), strict=True)
-            given = [Given("delegate", agent, task, task.facts, (), ()) for task, agent in placed]
+            given = [
+                Given("delegate", agent, task, task.facts, (), ())
+                for task, agent in zip(move.tasks, placed(node, move, grounds), strict=True)
+            ]
         elif isinstance(move, Deliver) and node.job is not None:
             given = [Given("deliver", node.job.lead.agent, move, move.facts, (), ())]
         return any(is_against(guardrail, each) for guardrail in self.policy.guardrails for each in given)
-
-    def _against(self, node: Node, move: Delegate, report: Report, grounds: Grounds) -> Iterator[Rule]:
-        policy, by_name = self.policy, {one.entry.name: one for one in grounds.candidates}
-        for task in move.tasks:
-            if task.to_agent is not None and (
-                task.to_agent not in by_name or not by_name[task.to_agent].entry.takes(task.intent)
-            ):
-                yield Rule.KNOWN_AGENT
-        if move.tasks and len(node.path) >= policy.max_levels:
-            yield Rule.LEVELS
-        yield from self._misnamed(node, move)
-        still = sum(job.live and name not in move.cancel for name, job in node.jobs.items())
-        if still + len(move.tasks) > policy.max_open_tasks and move.tasks:
-            yield Rule.FAN_OUT
-        if len(self.jobs) + len(move.tasks) > policy.max_tasks and move.tasks:
-            yield Rule.FAN_OUT
-        chosen = self.placed(node, move, grounds)
-        for task, agent in zip(move.tasks, chosen, strict=True):
-            if (task.intent is None and (task.to_agent is None or task.fallback)) or agent == "":
-                yield Rule.CAPABLE
-        before = [_same(job.plan.task, job.plan.agent, job.uses) for job in node.jobs.values()]
-        here: list[object] = []
-        for task, agent in zip(move.tasks, chosen, strict=True):
-            same = _same(task, agent, tuple(node.known[name] for name in task.uses))
-            if agent in node.path or same in before or (same, task.summary) in here:
-                yield Rule.CYCLE
-            here.append((same, task.summary))
-        for task in move.tasks:
-            if task.revises and node.known[task.revises].revision + 1 > policy.max_revisions:
-                yield Rule.REVISIONS
-        if not move.tasks and move.within_s is not None and node.vain >= policy.max_asks:
-            yield Rule.ASKS
-        more = node.more(report)
-        for name in DIMENSIONS:
-            left = node.left(name, more[name])
-            parts = shares(
-                [getattr(task.constraints.budget or Budget(), name) for task in move.tasks], left, policy
-            )
-            if left is None or not move.tasks:
-                continue
-            kept = int(max(left, 0) * policy.keep_back)
-            if left < 0 or parts is None or sum(parts) > left - kept:
-                yield Rule.BUDGET
-
-    def _misnamed(self, node: Node, move: Delegate) -> Iterator[Rule]:
-        names, known = [*node.jobs, *(task.name for task in move.tasks)], node.known
-        if len(set(names)) < len(names) or not set(move.cancel) <= set(node.jobs):
-            yield Rule.KNOWN_TASK
-        for task in move.tasks:
-            for name in {*task.uses, task.revises} - {""}:
-                if name not in known or known[name].live:
-                    yield Rule.KNOWN_TASK
-        if not move.tasks and all(not job.live and job.told for job in node.jobs.values()):
-            yield Rule.KNOWN_TASK
-
-    def placed(self, node: Node, move: Delegate, grounds: Grounds) -> list[str]:
-        """Return who has to get each task of a plan; empty where nobody can."""
-        found = []
-        for task in move.tasks:
-            agent = task.to_agent or ""
-            if task.to_agent is None and task.intent is not None:
-                able = [
-                    one
-                    for one in grounds.candidates
-                    if one.entry.takes(task.intent) and one.entry.name not in node.path
-                ]
-                able.sort(key=_preference)
-                agent = able[0].entry.name if able else agent
-            found.append(agent)
-        return found
-
-
-def _preference(one: Candidate) -> int:
-    """Sorting is stable: within a class, the fleet's order holds."""
-    return 2 if one.breaker == "open" else 0 if one.served else 1
-
-
-def shares(asked: list[int | None], left: int | None, policy: Policy) -> list[int] | None:
-    """Return what each task gets of one dimension; None where one that asks for nothing would get nothing."""
-    if left is None:
-        return [one or 0 for one in asked]
-    free = left - int(max(left, 0) * policy.keep_back) - sum(one or 0 for one in asked)
-    others = sum(one is None for one in asked)
-    if others and free < others:
-        return None
-    return [free // others if one is None else one for one in asked]
-
-
-def _same(task: Task, agent: str, uses: tuple[Job, ...]) -> object:
-    facts = {fact.key: fact.value for fact in task.facts}
-    return (
-        agent,
-        task.intent,
-        sorted(facts.items()),
-        [one.uri for one in task.artifacts],
-        sorted(map(id, uses)),
-    )
 
 
 def _still_open(node: Node, cancels: bool) -> Rule | None:
