@@ -106,12 +106,28 @@ export class Mesh {
       await before.until((said) => said.does === how);
       return before;
     }
-    await before?.kill();
+    if (before !== undefined) {
+      await before.kill();
+      await this.#forgotten(name);
+    }
     const told = { ...process.env, NATS_URL: this.url, MESH_NAME: name, MESH_CREDENTIALS: this.keys(name), HOW: how, ...env };
     const agent = new Speaker(process.execPath, [join(HERE, "agents.mjs")], { env: told });
     this.#agents.set(name, Object.assign(agent, { env }));
     await agent.until((said) => said.ready);
     return agent;
+  }
+
+  /** Wait until the server knows that a killed agent is gone. It gives work to a pull of the dead until then. */
+  async #forgotten(name) {
+    const nc = this.ops ??= await this.connect("ops");
+    const gone = async () => {
+      for (;;) {
+        const error = await nc.request(`$SRV.PING.${name}`, "", { timeout: 250 }).catch((error) => error);
+        if (error.isNoResponders?.()) return;
+        if (error instanceof Error && error.name !== "TimeoutError") throw error;
+      }
+    };
+    await within(gone(), () => `${name} is still connected`);
   }
 
   /** Return a request's events. */
