@@ -93,7 +93,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     doubts: int = 0
     """Effects that a person settled after the restore."""
     lost: tuple[str, ...] = ()
-    """Requests that did not come to their end."""
+    """Requests that did not come to their end, with what is known of it."""
     twice: tuple[str, ...] = ()
     """Effects that happened under two keys, or that their tool would have told about."""
     silent: tuple[str, ...] = ()
@@ -209,6 +209,11 @@ class _Crew:
                 return
         work.result()
 
+    def left(self, request: str) -> str:
+        """Say how far a request came that did not end, and what people could not do for it."""
+        undone = [each.why for each in self.people.undone if each.request == request]
+        return ", ".join((f"{request}: after {self.watch.last(request)}", *undone))
+
 
 @contextlib.asynccontextmanager
 async def _crew(
@@ -270,7 +275,7 @@ async def cut(at: Moment, work: Sequence[Story], folder: Path, *, still_s: float
         async with _crew(fleet, processes, book, stories) as crew:
             sending = asyncio.create_task(crew.send(sent, held.__contains__))
             await crew.over(sending, still_s)
-            lost = tuple(request for request in sent if not crew.watch.rests(request))
+            lost = tuple(crew.left(request) for request in sent if not crew.watch.rests(request))
             await _cancelled(sending)
         deeds = ledger.deeds(book)
         twice, silent = check(deeds)
@@ -320,11 +325,13 @@ async def cuts(
     tell: Callable[[str], None] = lambda line: None,
     *,
     first: int = 0,
+    keep: Path | None = None,
 ) -> Found:
     """Run so many cuts, each with a seed of its own; return their sum. Each folder is removed afterwards.
 
     Args:
         first: the number of the first of them.
+        keep: where the folder of a cut that found something goes.
     """
     found = list[Found]()
     for number in range(first, first + count):
@@ -340,6 +347,8 @@ async def cuts(
             f"cut {number}: backup after {at.after} {at.what}, {one.lost_deeds} deeds and {one.after_backup} "
             f"requests lost, restored {how}, {one.doubts} doubts: {_sums(one)}"
         )
+        if keep is not None and not one.passed:
+            await asyncio.to_thread(shutil.copytree, place, keep / f"{seed}-{number}")
         await asyncio.to_thread(shutil.rmtree, place)
     return _added(found)
 
@@ -390,23 +399,39 @@ def _sums(found: Found) -> str:
 @click.option(
     "--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first cut."
 )
+@click.option("--keep", type=A_PATH, help="Leave what a cut that found something wrote in this directory.")
 @click.option("--record", type=A_PATH, help="Add a line for each cut to this book of runs.")
 @framed
 def app(
-    *, count: int, requests: int, seed: int | None, first: int, record: Path | None, as_json: bool
+    *,
+    count: int,
+    requests: int,
+    seed: int | None,
+    first: int,
+    keep: Path | None,
+    record: Path | None,
+    as_json: bool,
 ) -> None:
     """Lose a mesh at work, restore it from a backup, and look for what is lost or done twice."""
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     remark(f"{COMMAND} --cuts {count} --requests {requests} --seed {chosen} --first {first}")
-    run_quietly(_run(count, requests, chosen, first, record, as_json))
+    run_quietly(_run(count, requests, chosen, first, keep, record, as_json))
 
 
-async def _run(count: int, requests: int, seed: int, first: int, record: Path | None, as_json: bool) -> None:
+async def _run(
+    count: int,
+    requests: int,
+    seed: int,
+    first: int,
+    keep: Path | None,
+    record: Path | None,
+    as_json: bool,
+) -> None:
     each = list[Found]()
     with tempfile.TemporaryDirectory(prefix="mesh-lost-", ignore_cleanup_errors=True) as made:
         async with ended_by_signals():
             for number in range(first, first + count):
-                one = await cuts(1, requests, seed, Path(made), remark, first=number)
+                one = await cuts(1, requests, seed, Path(made), remark, first=number, keep=keep)
                 each.append(one)
                 if record is not None:
                     results.record(record, _line(one, seed))

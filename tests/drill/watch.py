@@ -43,6 +43,11 @@ class Watch:
         last = self._last.get(request)
         return last is not None and isinstance(last, self._rest)
 
+    def last(self, request: str) -> str:
+        """Return the type of a request's newest event; empty if it has none."""
+        last = self._last.get(request)
+        return "" if last is None else events.type_of(last)
+
     def give_up(self, request: str) -> None:
         """Wait for a request no longer: nothing can come of it."""
         self._given_up.add(request)
