@@ -95,7 +95,9 @@ def stalls(path: Path) -> list[Fault]:
 
 
 def _lines(path: Path) -> list[bytes]:
+    """Return a file's whole lines. A reader may see the first half of a line that another process writes."""
     try:
-        return [line for line in path.read_bytes().splitlines() if line]
+        written = path.read_bytes()
+        return [line for line in written[: written.rfind(b"\n") + 1].splitlines() if line]
     except FileNotFoundError:
         return []

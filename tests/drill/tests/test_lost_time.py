@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.drill import ledger
 from tests.drill.evidence import Deed, Kind
 from tests.drill.lost_time import MOMENTS, check, cuts, moment
 
@@ -44,6 +45,22 @@ def deed(kind: Kind, key: str = "", call: str = "c1") -> Deed:
 def test_an_effect_that_happened_twice_is_found(deeds: tuple[Deed, ...], twice: int, silent: int) -> None:
     found = check(deeds)
     assert tuple(map(len, found)) == (twice, silent)
+
+
+def test_a_deed_that_is_being_written_is_read_when_its_line_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "ledger.jsonl"
+    monkeypatch.setenv(ledger.VARIABLE, str(book))
+    ledger.note("once", "pay", call="c1")
+    whole = book.read_bytes()
+    ledger.note("once", "pay", call="c2")
+    both = book.read_bytes()
+    for size in range(len(whole), len(both)):
+        book.write_bytes(both[:size])
+        assert [each.call for each in ledger.deeds(book)] == ["c1"]
+    book.write_bytes(both)
+    assert [each.call for each in ledger.deeds(book)] == ["c1", "c2"]
 
 
 def test_seeds_draw_other_moments_and_the_same_ones_again() -> None:
