@@ -48,7 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     processes that such a run starts.
 
     What tests write lies in memory if there is room: servers make hundreds of small files each, and a busy
-    disk keeps a test waiting for minutes. `TMPDIR` chooses another place.
+    disk keeps a test waiting for minutes. `TMPDIR` chooses another place. What programs leave among
+    temporary files (uv its locks, a reference fleet its records) is put away with the run.
     """
     gc.disable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,14 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
+    warm = contextlib.ExitStack()
     if not hasattr(config, "workerinput"):
         for room in ("mesh", "protocol"):
             compileall.compile_dir(ROOT / room, quiet=2)
-        if "TMPDIR" not in os.environ and _usable(MEMORY):
-            os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
-    warm = contextlib.ExitStack()
-    if not hasattr(config, "workerinput"):  # a command keeps its index of requests there
-        os.environ["XDG_CACHE_HOME"] = warm.enter_context(tempfile.TemporaryDirectory(prefix="mesh-cache-"))
+        is_free = "TMPDIR" not in os.environ and _usable(MEMORY)
+        place = str(MEMORY) if is_free else tempfile.gettempdir()
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)  # what failed tests wrote outlives the run
+        own = warm.enter_context(tempfile.TemporaryDirectory(prefix="mesh-", dir=place))
+        Path(own).chmod(0o711)  # a test's other user reaches what it made there for it
+        os.environ["TMPDIR"] = tempfile.tempdir = own
+        os.environ["XDG_CACHE_HOME"] = f"{own}/cache"  # a command keeps its index of requests there
     warm.enter_context(warm_starts())  # of the workers, too
     config.add_cleanup(warm.close)
 
