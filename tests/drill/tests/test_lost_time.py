@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drill import ledger
+from tests.drill import ledger, people
 from tests.drill.evidence import Deed, Kind
 from tests.drill.lost_time import MOMENTS, check, cuts, moment
 
@@ -25,6 +25,22 @@ async def test_a_restored_mesh_loses_no_request_and_does_nothing_twice(tmp_path:
     assert {"before services", "beside services"} == {
         line.split("restored ")[1].split(",")[0] for line in told
     }
+
+
+@pytest.mark.timeout(WAIT_S)
+async def test_a_lost_request_says_what_people_could_not_do_and_what_its_cut_wrote_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(path: Path) -> list[Deed]:
+        raise ValueError(f"{path} has half a line")
+
+    monkeypatch.setattr(people, "deeds", torn)
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    found = await cuts(1, REQUESTS, SEED, made, keep=kept)
+    assert found.lost
+    assert all(": after effect.doubted, ValueError" in each for each in found.lost)
+    assert not list(made.iterdir())
+    assert ledger.deeds(kept / f"{SEED}-0" / "ledger.jsonl")
 
 
 def deed(kind: Kind, key: str = "", call: str = "c1") -> Deed:
