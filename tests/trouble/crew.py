@@ -219,6 +219,10 @@ class Crew:
     def world(self) -> list[str]:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
 
+    async def paid(self, request: RequestId) -> None:
+        """Wait until `a` has done its effect for a request."""
+        await until(lambda: any(line.startswith(f"pay {request} ") for line in self.world()))
+
     async def audit(self, outcomes: Sequence[Outcome]) -> None:
         """Assert that every request ended rightly, that each effect happened once, and every log holds."""
         assert outcomes

@@ -12,7 +12,7 @@ import pytest
 from mesh.bus.streams import Storage, queue_consumers
 from mesh.errors import StreamFull
 from protocol.wire.subjects import step
-from tests.servers import PATIENCE_S, eventually, until
+from tests.servers import PATIENCE_S, eventually
 from tests.trouble.crew import FLEET, Crew, crew, furnish
 
 FILLER = bytes(60_000)
@@ -81,14 +81,19 @@ async def test_a_broker_that_hangs_for_longer_than_any_call_waits_loses_and_doub
     tmp_path: Path,
 ) -> None:
     async with crew(tmp_path) as own:
-        own.environment["PACE_S"] = "0.2"  # there are turns under way whenever the broker stops
+        own.environment["PACE_S"] = "0.2"
         await everybody(own)
         client = await own.client()
         pid = own.mesh.server.pid
+        held = []
         async with own.load(client, callers=16) as load:
             await load.reaches(10)
-            for _ in range(2):
+            for number in range(2):
+                go = tmp_path / f"go-{number}"
+                held.append(await client.submit("please", facts={"wait": str(go)}))
+                await own.paid(held[-1])
                 os.kill(pid, signal.SIGSTOP)
+                go.touch()  # now `a` hands on for certain; the callers' requests may all be between two turns
                 await eventually(own.has_waited)
                 for service in own.services.values():
                     await service.stands(lambda status, codes: status == 503)
@@ -96,7 +101,8 @@ async def test_a_broker_that_hangs_for_longer_than_any_call_waits_loses_and_doub
                 await load.reaches(20)
             await own.all_ready()
         await own.drained()
-        await own.audit(load.outcomes)
+        outcomes = [await client.wait(each, timeout_s=PATIENCE_S) for each in held]
+        await own.audit([*load.outcomes, *outcomes])
         for service in own.services.values():
             assert max(service.conditions().values()) <= 2, service.conditions()
 
@@ -158,7 +164,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
 
         go = tmp_path / "go"
         request = await client.submit("please", facts={"wait": str(go)})
-        await until(lambda: any(line.startswith(f"pay {request}") for line in own.world()))
+        await own.paid(request)
         await own.drained_of_proposals()
         await limit(own, "PROP-a", 1)
         await limit(own, "PROP-c1", 1)

@@ -57,7 +57,7 @@ async def test_what_takes_longer_than_the_grace_goes_on_elsewhere_at_once(tmp_pa
         go = tmp_path / "go"
         request = await client.submit("please", facts={"wait": str(go)})
         await begun(own, "a", request)
-        await until(lambda: any(line.startswith("pay ") for line in own.world()))
+        await own.paid(request)
         second = await own.agent("a", "a-2")
         await second.ready()
         first.signal(signal.SIGTERM)
