@@ -147,9 +147,10 @@ async def test_a_question_makes_the_task_ask_and_a_message_to_it_is_the_reply(
                 await told(client, wrong)
         with pytest.raises(InvalidParamsError, match="context"):
             await told(client, says("7", taskId=task.id, contextId="another"))
-        replying = asyncio.create_task(told(client, says("7", taskId=task.id)))
+        stream = client.send_message(says("7", taskId=task.id))
+        heard = [await anext(stream)]
         await asked(stage, task.id, "sure?", round_=1)
-        heard = await replying
+        heard += [each async for each in stream]
         assert state(heard[0].task) == "working"  # not the question that was just answered
         assert heard[-1].status_update.status.message.parts[0].text == "sure?"
         replying = asyncio.create_task(told(client, says({"yes": True}, taskId=task.id)))

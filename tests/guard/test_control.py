@@ -133,7 +133,8 @@ async def test_a_control_message_that_overtakes_its_submit_is_obeyed(stage: Stag
 
 async def test_a_control_message_for_no_request_ends_as_a_dead_letter(stage: Stage, guard: Guard) -> None:
     await stage.dismiss(guard)
-    await stage.guard("second", waits=WAITS._replace(overtaken_s=2.0))  # it is heard twice on any machine
+    waits = WAITS._replace(overtaken_s=2.0)  # it is heard twice on any machine
+    await stage.ready(await stage.guard("second", waits=waits))
     client = await stage.client()
     request = client.new_id()
     await client.cancel(request)

@@ -50,6 +50,11 @@ async def folded(stage: Stage, conversation: str, expected: dict[str, Any], clie
     await eventually(said, PATIENCE_S)
 
 
+async def spoken(stage: Stage, conversation: str) -> bool:
+    """Return True once the records say who spoke last in a conversation: that is written behind its facts."""
+    return bool(await store.speakers(await stage.bus("audit"), "c1", conversation))
+
+
 async def ended(
     stage: Stage, conversation: str, *leaves: Fact, keys: tuple[str, ...] = (), name: str = "c1"
 ) -> RequestId:
@@ -326,10 +331,12 @@ async def test_an_order_to_forget_that_comes_twice_forgets_no_later_answer(stage
     sent = Forget(id="once", conversation=talk)
     guard = await stage.guard()
     await ended(stage, talk, *LEAVES)
+    await eventually(lambda: spoken(stage, talk), PATIENCE_S)  # so all of the answer is in the records
     await stage.dismiss(guard)
     async with stage.doomed_guard("remembered") as doomed:
         await (await stage.bus("c1")).publish_durable(ctl("c1", "_"), msgspec.json.encode(sent))
         await doomed.ended()
+    assert await remembered(stage, talk) == {}, "it obeyed"
     before = await stage.waiting("CTL")
     await stage.guard("heir")
     await ended(stage, talk, Fact(key="order", value=8))

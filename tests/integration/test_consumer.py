@@ -19,6 +19,7 @@ from tests.servers import eventually, until
 
 @pytest.mark.parametrize("slots", [1, 3, 64])
 async def test_never_more_than_the_slots_are_in_hand_or_requested(queue: Queue, slots: int) -> None:
+    await queue.consumer(ack_wait=3600 * NS)  # each message comes once, however busy the machine is
     await queue.put(200)
     busy = Busy()
     puller = queue.puller(busy, slots=slots)
@@ -35,6 +36,7 @@ async def test_never_more_than_the_slots_are_in_hand_or_requested(queue: Queue, 
 
 
 async def test_without_a_backlog_more_are_in_hand_than_with_one(queue: Queue) -> None:
+    await queue.consumer(ack_wait=3600 * NS)
     await queue.put(40)
     busy = Busy()
     puller = queue.puller(busy, most=16)
@@ -107,6 +109,7 @@ async def test_an_idle_puller_goes_on_when_its_pulls_run_out(queue: Queue) -> No
 
 async def test_an_idle_pull_asks_for_one_message_and_what_comes_with_it_follows(queue: Queue) -> None:
     """A process that freezes while it is idle then loses one message for a lease, however long the pull."""
+    await queue.consumer(ack_wait=3600 * NS)
     busy = Busy()
     puller = queue.puller(busy, idle_s=lambda: 3600.0)
     await puller.start()

@@ -46,7 +46,7 @@ async def test_a_new_connection_that_the_server_does_not_confirm_is_not_left_ope
         monkeypatch.setattr(NatsProtocol, "flush", partialmethod(NatsProtocol.round_trip, 0.2))
         proxy.swallow(confirms)
         proxy.cut()
-        await until(lambda: proxy.connections == 3 and bus.connected)
+        await until(lambda: proxy.connections >= 3 and bus.connected)
         for n in range(3):
             await other.publish("news", b"%d" % n)
             await other.flush()

@@ -1,4 +1,5 @@
-"""An agent as a process of its own: `<url> <keys> <name> <behaviour> <grace>`. It says `began <request>`.
+"""An agent as a process of its own: `<url> <keys> <name> <behaviour> <grace>`. It says `began <request>`, and
+`leaving` once a signal has reached it.
 
 Behaviours: `die-before-propose`, `die-after-propose` and `die-after-burying` (a dead letter is stored, its
 event not given up) kill the process, as with -9, at that point; `wait:<file>` completes when the file is
@@ -59,12 +60,20 @@ FATAL = {"die-after-propose": "mesh.prop.", "die-after-burying": "mesh.dead."}
 """By behaviour: the subjects of what is the last thing that the process stores."""
 
 
+class Told(Runtime):
+    """A runtime that says when it is told to end."""
+
+    async def drain(self, grace_s: float) -> None:
+        say("leaving")
+        await super().drain(grace_s)
+
+
 def main() -> None:
     url, keys, name, behaviour, grace = sys.argv[1:]
     agent = Agent(name, handler_of(behaviour))
 
     def make(bus: Bus) -> Runtime:
-        runtime = Runtime(bus, agent)
+        runtime = Told(bus, agent)
         if behaviour in FATAL:
             die_after_storing(bus, FATAL[behaviour])
             runtime._executor._lane._close(math.inf)  # everything is stored

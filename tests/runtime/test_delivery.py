@@ -228,6 +228,7 @@ async def test_sigterm_finishes_what_runs_and_exits_with_0(stage: Stage, tmp_pat
         request = await client.submit("hello")
         await first.line(f"began {request}")
         first.signal(signal.SIGTERM)
+        await first.line("leaving")
         gate = Gate()
         await stage.runtime(Agent("a", gate))
         later = await client.submit("hello")

@@ -113,6 +113,7 @@ async def test_two_versions_at_once_each_finish_what_they_began(tmp_path: Path) 
         assert {each for found in versions.values() for each in found} == {"1", "2"}
 
 
+@pytest.mark.parametrize("wired", [STEADY], ids=["steady"], indirect=True)
 async def test_a_turn_waits_for_its_own_version_and_for_no_longer_than_the_grace(
     wired: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:

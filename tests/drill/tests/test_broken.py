@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from mesh.bus.connection import Bus
 from mesh.bus.provision import stored_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.local.service import ServiceProcess
@@ -34,6 +35,8 @@ AGENT = "front"
 IDENTITIES = {GUARD: f"{GUARD}-1", AGENT: AGENT}
 LEASE_S = 1.0
 """The shortest that a fleet may have: what a killed process held comes again soon."""
+UNBROKEN_S = 30.0
+"""A lease that no busy machine lets end."""
 BROKEN_ONES = {GUARD: broken_guard, AGENT: broken_agent}
 
 MODEL: Op = ["model", "c1", 0.0]
@@ -56,7 +59,8 @@ class Scene:
         failpoint: none: the fault does harm by itself.
         held: whether the agent stands still until the guard has heard again what it was killed over.
         stops: whether a broken fleet never comes to an end.
-        last: the event after which it does nothing more, if it appends any.
+        last: the event after which it does nothing more, if it appends any. No message may come again then:
+            hearing it, a broken guard would do what it left undone.
         still_s: how long it is left alone then; some checks believe in nothing that is fresh.
     """
 
@@ -72,6 +76,11 @@ class Scene:
     def played_as(self) -> tuple[object, ...]:
         """What tells one scene from another to sound services."""
         return (self.script, self.failpoint, self.held)
+
+    @property
+    def lease_s(self) -> float:
+        """After how long a message comes again that nobody acknowledged."""
+        return LEASE_S if self.last is None else UNBROKEN_S
 
 
 GUARDS = {
@@ -138,17 +147,30 @@ class BrokenFleet:
             },
         )
         self.arena: Arena
+        self._lease_s = LEASE_S
 
-    async def break_down(self, name: str, mode: str) -> None:
+    async def break_down(self, name: str, mode: str, lease_s: float = LEASE_S) -> None:
         """Break the guard or the agent, and mend the other; what a broken one left undone is gone."""
         async with await self.arena.fleet.connect_as(ADMIN) as admin:
             for queue in await stored_queues(admin):
                 await admin.api(f"STREAM.PURGE.{queue}")
+            if lease_s != self._lease_s:
+                await self._redeliver_after(admin, lease_s)
         for each, fault in self._faults.items():
             wanted = mode if each == name else ""
             if fault.read_text() != wanted:
                 fault.write_text(wanted)
                 await self.arena.processes.kill(IDENTITIES[each])
+
+    async def _redeliver_after(self, admin: Bus, lease_s: float) -> None:
+        """Have the scene's proposals and turns come again after so long, whatever its services think."""
+        for stream in ("PROP-app", f"PROP-{AGENT}", "LOG"):
+            names = (await admin.api(f"CONSUMER.NAMES.{stream}"))["consumers"]
+            for name in names:
+                config = (await admin.api(f"CONSUMER.INFO.{stream}.{name}"))["config"]
+                update = {"stream_name": stream, "config": {**config, "ack_wait": int(lease_s * 1e9)}}
+                await admin.api(f"CONSUMER.CREATE.{stream}.{name}", {**update, "action": "update"})
+        self._lease_s = lease_s
 
     async def promises_broken(self, request: str) -> Mapping[str, str]:
         """Return what is said against one request, by promise."""
@@ -245,7 +267,7 @@ async def test_the_same_scenes_by_sound_services_break_nothing(tmp_path: Path) -
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_broken_service_is_found_out(broken: BrokenFleet, name: str, mode: str) -> None:
     scene = (GUARDS if name == GUARD else AGENTS)[mode]
-    await broken.break_down(name, mode)
+    await broken.break_down(name, mode, scene.lease_s)
     request = await play(broken.arena, scene, stops=scene.stops)
     found = await broken.promises_broken(request)
     assert scene.found <= found.keys(), found
