@@ -18,6 +18,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage, Writer
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.lane import is_served
 from mesh.bus.provision import stored_queues
 from mesh.bus.reader import last, up_to
 from mesh.bus.stores import arm_schedule, current_schedule
@@ -28,6 +29,7 @@ from mesh.bus.streams import (
     Storage,
     consumer_table,
     inbox_consumer,
+    offers_to,
     proposals_of,
     queue_consumers,
 )
@@ -239,7 +241,7 @@ async def _lost(bus: Bus, fleet: Fleet, waiting: Iterable[OpenTurn], within_s: f
     by_inbox: dict[str, list[OpenTurn]] = {}
     for each in waiting:
         by_inbox.setdefault(each.inbox, []).append(each)
-    found = await asyncio.gather(*(_acknowledged(bus, *each, within_s) for each in by_inbox.items()))
+    found = await asyncio.gather(*(_acknowledged(bus, fleet, *each, within_s) for each in by_inbox.items()))
     log = JetStreamLog(bus)
     return [
         each
@@ -249,12 +251,15 @@ async def _lost(bus: Bus, fleet: Fleet, waiting: Iterable[OpenTurn], within_s: f
     ]
 
 
-async def _acknowledged(bus: Bus, inbox: str, turns: list[OpenTurn], within_s: float) -> list[OpenTurn]:
+async def _acknowledged(
+    bus: Bus, fleet: Fleet, inbox: str, turns: list[OpenTurn], within_s: float
+) -> list[OpenTurn]:
     """Return the turns whose events the consumer of their inbox will not deliver.
 
     It does not show which events between the first outstanding and the last delivered one are acknowledged,
     only how many are not. Those in no instance's hands come again within a lease, and those of ended turns
-    are acknowledged then. If no instance asks for work, none has any: it may be delivered once more.
+    are acknowledged then. If no instance runs, none has any: it may be delivered once more. A running one
+    asks for no work while it has as much in hand as it takes.
     """
     until_s, log = time.monotonic() + within_s, JetStreamLog(bus)
     while True:
@@ -267,12 +272,20 @@ async def _acknowledged(bus: Bus, inbox: str, turns: list[OpenTurn], within_s: f
         floor, delivered = info["ack_floor"]["stream_seq"], info["delivered"]["stream_seq"]
         lost = [turn for turn in turns if turn.seq <= floor]
         in_doubt = [turn for turn in turns if floor < turn.seq <= delivered]
-        if not in_doubt or not info["num_waiting"] or len(in_doubt) > info["num_ack_pending"]:
+        if not in_doubt or len(in_doubt) > info["num_ack_pending"]:
+            return lost + in_doubt
+        if not info["num_waiting"] and not await _is_served(bus, fleet, inbox):
             return lost + in_doubt
         if time.monotonic() > until_s:
             return lost
         await asyncio.sleep(_POLL_S)
         turns = [turn for turn in turns if await _still_waits(log, turn)]
+
+
+async def _is_served(bus: Bus, fleet: Fleet, inbox: str) -> bool:
+    """Return True if an instance runs that takes work from an inbox, an agent's or an intent's."""
+    offered = [name for name in fleet.agents if inbox in map(subjects.intent_inbox, offers_to(fleet, name))]
+    return any(await asyncio.gather(*(is_served(bus, name) for name in offered or [inbox])))
 
 
 async def _is_proposed(bus: Bus, turn: OpenTurn, partitions: int) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
@@ -39,7 +40,9 @@ async def test_open_turns_that_lie_in_no_queue_are_delivered_again(tmp_path: Pat
         assert stage.runs(front)
 
 
-async def test_what_waits_in_a_queue_or_is_in_hand_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("concurrency", [1, 4], ids=["busy", "with-room"])
+async def test_what_waits_in_a_queue_or_is_in_hand_is_left_alone(tmp_path: Path, concurrency: int) -> None:
+    """An agent that has as many turns in hand as it takes asks for no more."""
     fleet = msgspec.structs.replace(FLEET, lease_s=1.0)
     async with furnished_mesh(tmp_path / "mesh", fleet) as mesh, staged(mesh) as stage:
         admin = await stage.bus("admin")
@@ -52,10 +55,11 @@ async def test_what_waits_in_a_queue_or_is_in_hand_is_left_alone(tmp_path: Path)
             await leave.wait()
             return turn.complete("done")
 
-        await stage.runtime(Agent("a", slow))
+        await stage.runtime(Agent("a", slow, concurrency=concurrency))
         request = await (await stage.client()).submit("hello", to="a")
         await entered.wait()
-        assert not (await requeue(admin)).turns, "an instance has it in hand"
+        for leases in (0.0, 2.0):
+            assert not (await requeue(admin, leases=leases)).turns, "an instance has it in hand"
         await stage.dismiss(guard)
         leave.set()
         await stage.drained("LOG", to=1)
