@@ -1,5 +1,6 @@
 """A key is replaced, and one of three servers is forgotten when they are reloaded."""
 
+import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +18,7 @@ from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 from mesh.local.server import EmbeddedServer
 from mesh.ops.servers import key_file, reloaded, varz_of
 from tests.certificates import Authority
-from tests.deploy.place import Place, Service, has, load, more, service
+from tests.deploy.place import Place, Service, load, more, service
 from tests.integration.test_cluster import started
 from tests.integration.test_tls import block
 from tests.servers import eventually
@@ -95,8 +96,12 @@ async def test_a_forgotten_node_is_named_and_its_agent_works_on_with_the_key_tha
             [told] = await nodes.not_reloaded()
             assert told.startswith("n3 has not read ")
             agent.signal(signal.SIGHUP)  # refused with the new key, it takes the old one
+            await eventually(lambda: asyncio.sleep(0, agent.logged("bus_key_replaced") == 1))
             await more(served)
-            assert not await has(agent, "bus.authentication")
+            await eventually(agent.is_ready)
+            assert agent.logged("bus.authentication") == 0, (
+                "there is only its own node to ask, which knows the old"
+            )
             with pytest.raises(AuthenticationFailed):
                 await nodes.connect(forgotten.url, "echo")
             async with await nodes.connect(second.url, "echo"):

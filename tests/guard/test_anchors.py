@@ -45,7 +45,7 @@ async def test_a_guard_that_leaves_has_anchored_the_last_event(stage: Stage) -> 
 
 async def test_after_so_many_events_a_guard_waits_no_longer(stage: Stage) -> None:
     guard = await stage.guard("busy")
-    guard._anchors._most = 2
+    guard._anchors._most = 3  # so many as `finished` appends, so the last of them counts
     request, bodies = await finished(stage)
 
     async def is_anchored() -> bool:
@@ -57,7 +57,14 @@ async def test_after_so_many_events_a_guard_waits_no_longer(stage: Stage) -> Non
 
 async def test_what_a_guard_that_was_killed_appended_is_anchored_by_the_next(stage: Stage) -> None:
     client, a = await stage.client(), await stage.actor("a")
+    before = len(await lines(stage))
+
+    async def is_known() -> bool:
+        """The first anchor of a guard tells the others that it runs."""
+        return len(await lines(stage)) > before
+
     async with stage.doomed_guard("guard.decided#2") as doomed:
+        await eventually(is_known)
         request = await client.submit("hello")
         await a.propose(request, await a.work(request), ONE)
         await doomed.ended()

@@ -76,8 +76,9 @@ async def started(
                 directory / name,
                 sync_always=name != "n3",
                 name=name,
-                extra=f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}\n"
-                + extra.replace("{store}", str(directory / name)),
+                # Members go where their URL says, as with the files that `mesh setup` writes.
+                extra=f"cluster {{ name: c, no_advertise: true, listen: 127.0.0.1:{port}, "
+                f"routes: [{routes}] }}\n" + extra.replace("{store}", str(directory / name)),
             )
             for name, port in zip(NODES, ports, strict=True)
         ]
