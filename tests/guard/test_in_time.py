@@ -52,7 +52,7 @@ def reply(to: events.TurnSuspended, value: object = "the red one") -> ReplyToAsk
 
 
 async def test_a_reply_in_time_counts_when_the_first_guard_comes_back_after_its_time(stage: Stage) -> None:
-    request, suspended = await asked(stage, 2.0)
+    request, suspended = await asked(stage, 4.0)
     await stage.control(request, reply(suspended), "c1")
     await over(stage, request)
     await stage.guard("second")
@@ -64,7 +64,7 @@ async def test_a_reply_in_time_counts_when_the_first_guard_comes_back_after_its_
 async def test_an_approval_in_time_counts_when_the_first_guard_comes_back_after_its_time(
     stage: Stage, of: str
 ) -> None:
-    request, suspended = await asked(stage, 2.0, of=of, action="pay", digest="0" * 64)
+    request, suspended = await asked(stage, 4.0, of=of, action="pay", digest="0" * 64)
     await stage.control(request, reply(suspended, value=True), "op" if of == "human" else of)
     await over(stage, request)
     await stage.guard("second")
