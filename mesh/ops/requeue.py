@@ -49,6 +49,8 @@ STALE_S = 2.0
 _REQUEUED = "requeued"
 _API_S = 60.0
 _POLL_S = 0.5
+_LOOKS = 4
+"""How often in a row a queue must look as if messages in it were lost."""
 
 
 class OpenTurn(NamedTuple):
@@ -68,6 +70,8 @@ class OpenRequests:
     """Folds the whole log, event by event, and knows what is open at its end."""
 
     def __init__(self) -> None:
+        self.through = 0
+        """Sequence of the newest event that was added."""
         self._ledgers: dict[str, Ledger] = {}
         self._given: dict[str, dict[tuple[str, int], tuple[str, int]]] = {}
         """By request: where each round, and each offer, was given: inbox and sequence."""
@@ -79,6 +83,7 @@ class OpenRequests:
 
     def take(self, seq: int, subject: str, data: bytes) -> None:
         """Add the next event."""
+        self.through = seq
         request = subject.rpartition(".")[2]
         if request in self.unreadable:
             return
@@ -101,6 +106,11 @@ class OpenRequests:
         self._ledgers.pop(request, None)
         self._given.pop(request, None)
         self._rounds.pop(request, None)
+
+    async def read_on(self, bus: Bus) -> None:
+        """Add what the log has and this does not. Raises BusError."""
+        async for stored in JetStreamLog(bus).follow(self.through + 1, tail=False):
+            self.take(stored.seq, stored.subject, stored.data)
 
     @property
     def requests(self) -> list[str]:
@@ -176,7 +186,8 @@ async def requeue(bus: Bus, *, dry_run: bool = False, leases: float = 2.0) -> Re
     Services may run meanwhile, and it may be run twice. Needs the admin's credentials. Raises BusError.
 
     Args:
-        leases: how many leases of an inbox to wait, to find out what instances have in hand.
+        leases: how many leases of an inbox to wait, to find out what instances have in hand. 0: report only
+            what is certain.
     """
     fleet = await fleet_of(bus)
     stranded = [name for name in await stored_queues(bus) if await _is_stranded(bus, name, fleet)]
@@ -186,12 +197,12 @@ async def requeue(bus: Bus, *, dry_run: bool = False, leases: float = 2.0) -> Re
                 await bus.api(f"CONSUMER.DELETE.{consumer.stream}.{consumer.name}")
                 await create_consumer(bus, consumer, None)
     open_requests = OpenRequests()
-    async for stored in JetStreamLog(bus).follow(tail=False):
-        open_requests.take(stored.seq, stored.subject, stored.data)
+    await open_requests.read_on(bus)
     lost = await _lost(bus, fleet, open_requests.waiting(), leases * fleet.lease_s)
     timers = [request for request in open_requests.requests if await current_schedule(bus, request) is None]
     if not dry_run:
         starts = await _starts_ahead(bus, fleet) | starts_of(lost)
+        await open_requests.read_on(bus)  # agents went on meanwhile
         await mark_over(bus, open_requests, starts, _events_from(bus, starts))
         await _begin_again(bus, fleet, starts)
         await arm(bus, timers, fleet.partitions)
@@ -213,55 +224,70 @@ async def _is_stranded(bus: Bus, queue: str, fleet: Fleet) -> bool:
     """Return True if guards would not be given every message that is in a queue, or comes into it.
 
     An acknowledged message is removed from a queue. So its consumers know of every message in it, and none
-    may be ahead of the queue's end: it would take new messages for old ones.
+    may be ahead of the queue's end: it would take new messages for old ones. Messages come and go while this
+    looks, so it asks the consumers before it asks for the end, and believes only what it sees each time.
     """
     asked = {"subjects_filter": subjects.FIRED} if queue == TIMERS else {}
-    state = (await bus.api(f"STREAM.INFO.{queue}", asked))["state"]
-    there = sum((state.get("subjects") or {}).values()) if asked else state["messages"]
-    given = 0
+    for _ in range(_LOOKS):
+        known = await _known_to_guards(bus, queue, fleet)
+        state = (await bus.api(f"STREAM.INFO.{queue}", asked))["state"]
+        there = sum((state.get("subjects") or {}).values()) if asked else state["messages"]
+        if known is None:
+            return False  # it is of a member that left the fleet
+        if known.through > state["last_seq"]:
+            return True
+        if there <= known.messages:
+            return False
+        known = await _known_to_guards(bus, queue, fleet)
+        if known is None or there <= known.messages:
+            return False
+        await asyncio.sleep(_POLL_S)
+    return True
+
+
+class _Known(NamedTuple):
+    """What the consumers of a queue know of it."""
+
+    messages: int
+    """How many they still have to deliver, or to see acknowledged."""
+    through: int
+    """The furthest sequence that any has delivered."""
+
+
+async def _known_to_guards(bus: Bus, queue: str, fleet: Fleet) -> _Known | None:
+    messages = through = 0
     for consumer in queue_consumers(fleet.partitions):
         try:
             info = await bus.api(f"CONSUMER.INFO.{queue}.{consumer}")
         except ApiError as error:
             if error.err_code != ApiCode.CONSUMER_NOT_FOUND:
                 raise
-            return False  # it is of a member that left the fleet
-        if info["delivered"]["stream_seq"] > state["last_seq"]:
-            return True
-        given += info["num_pending"] + info["num_ack_pending"]
-    return int(there) > given
+            return None
+        messages += info["num_pending"] + info["num_ack_pending"]
+        through = max(through, info["delivered"]["stream_seq"])
+    return _Known(messages, through)
 
 
 async def _lost(bus: Bus, fleet: Fleet, waiting: Iterable[OpenTurn], within_s: float) -> list[OpenTurn]:
-    """Return which of these will not be delivered.
-
-    The order of the checks matters: an agent acknowledges its event once its proposal is stored, and a guard
-    removes that from its queue once the verdict is in the log.
-    """
+    """Return which of these will not be delivered."""
     by_inbox: dict[str, list[OpenTurn]] = {}
     for each in waiting:
         by_inbox.setdefault(each.inbox, []).append(each)
     found = await asyncio.gather(*(_acknowledged(bus, fleet, *each, within_s) for each in by_inbox.items()))
-    log = JetStreamLog(bus)
-    return [
-        each
-        for turns in found
-        for each in turns
-        if not await _is_proposed(bus, each, fleet.partitions) and await _still_waits(log, each)
-    ]
+    return [each for turns in found for each in await _not_done(bus, fleet, turns)]
 
 
 async def _acknowledged(
     bus: Bus, fleet: Fleet, inbox: str, turns: list[OpenTurn], within_s: float
 ) -> list[OpenTurn]:
-    """Return the turns whose events the consumer of their inbox will not deliver.
+    """Return the turns whose events the consumer of their inbox will not deliver, or that are done meanwhile.
 
     It does not show which events between the first outstanding and the last delivered one are acknowledged,
     only how many are not. Those in no instance's hands come again within a lease, and those of ended turns
     are acknowledged then. If no instance runs, none has any: it may be delivered once more. A running one
     asks for no work while it has as much in hand as it takes.
     """
-    until_s, log = time.monotonic() + within_s, JetStreamLog(bus)
+    until_s = time.monotonic() + within_s
     while True:
         try:
             info = await bus.api(f"CONSUMER.INFO.{LOG}.{inbox_consumer(inbox)}")
@@ -270,16 +296,33 @@ async def _acknowledged(
                 raise
             return []  # the agent left the fleet: guards end its rounds
         floor, delivered = info["ack_floor"]["stream_seq"], info["delivered"]["stream_seq"]
-        lost = [turn for turn in turns if turn.seq <= floor]
-        in_doubt = [turn for turn in turns if floor < turn.seq <= delivered]
+        given = [turn for turn in turns if turn.seq <= delivered]
+        if len(given) > info["num_ack_pending"]:
+            given = await _not_done(bus, fleet, given)  # otherwise what is done hides what is in hand
+        lost = [turn for turn in given if turn.seq <= floor]
+        in_doubt = [turn for turn in given if turn.seq > floor]
         if not in_doubt or len(in_doubt) > info["num_ack_pending"]:
             return lost + in_doubt
-        if not info["num_waiting"] and not await _is_served(bus, fleet, inbox):
+        if within_s and not info["num_waiting"] and not await _is_served(bus, fleet, inbox):
             return lost + in_doubt
         if time.monotonic() > until_s:
             return lost
         await asyncio.sleep(_POLL_S)
-        turns = [turn for turn in turns if await _still_waits(log, turn)]
+        turns = await _not_done(bus, fleet, turns)
+
+
+async def _not_done(bus: Bus, fleet: Fleet, turns: Iterable[OpenTurn]) -> list[OpenTurn]:
+    """Return the turns of which no verdict and no proposal is there.
+
+    The order of the checks matters: an agent acknowledges its event once its proposal is stored, and a guard
+    removes that from its queue once the verdict is in the log.
+    """
+    log = JetStreamLog(bus)
+    return [
+        each
+        for each in turns
+        if not await _is_proposed(bus, each, fleet.partitions) and await _still_waits(log, each)
+    ]
 
 
 async def _is_served(bus: Bus, fleet: Fleet, inbox: str) -> bool:
@@ -318,14 +361,13 @@ def starts_of(turns: Iterable[OpenTurn]) -> dict[str, int]:
 
 async def _starts_ahead(bus: Bus, fleet: Fleet) -> dict[str, int]:
     """Return the log's end for each inbox whose consumer is beyond it and would skip the next events."""
-    end = int((await bus.api(f"STREAM.INFO.{LOG}"))["state"]["last_seq"])
-    starts = {}
+    through = {}
     for consumer in consumer_table(fleet):
         if consumer.stream == LOG:
             info = await bus.api(f"CONSUMER.INFO.{LOG}.{consumer.name}")
-            if info["delivered"]["stream_seq"] > end:
-                starts[consumer.name.removeprefix(inbox_consumer(""))] = end + 1
-    return starts
+            through[consumer.name.removeprefix(inbox_consumer(""))] = info["delivered"]["stream_seq"]
+    end = int((await bus.api(f"STREAM.INFO.{LOG}"))["state"]["last_seq"])  # asked last, since the log grows
+    return {inbox: end + 1 for inbox, delivered in through.items() if delivered > end}
 
 
 async def _events_from(bus: Bus, starts: Mapping[str, int]) -> AsyncIterator[tuple[int, str, bytes]]:
@@ -344,15 +386,16 @@ async def mark_over(
 ) -> None:
     """Mark the turns that have ended among those that the inboxes deliver from `starts` on.
 
-    An agent that finds a mark acknowledges the event. Without a mark it would run the turn from its journal,
-    and the journal of an ended request may have been removed.
+    Events that `open_requests` does not know are passed over: their turns may have just begun. An agent that
+    finds a mark acknowledges the event. Without a mark it would run the turn from its journal, and the
+    journal of an ended request may have been removed.
     """
     writer = Writer(bus, "ENDS", exact=False)
     done = set[str]()
     try:
         async for seq, subject, data in stored:
             place = subjects.parse_evt(subject)
-            if seq < starts.get(place.to, seq + 1):
+            if not starts.get(place.to, seq + 1) <= seq <= open_requests.through:
                 continue
             try:
                 event = codec.decode_event(data)
