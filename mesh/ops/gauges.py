@@ -5,7 +5,8 @@ has partition 0 does. While that partition changes hands two guards may, which c
 probe shows nothing: an old value would hide that there are no new ones.
 
 Requests are counted from the log. Each event is read once, and only the envelope of its body. What waits for
-people is folded only in open requests in which something was addressed to them.
+people is folded only in open requests in which something was addressed to them. It takes minutes to count an
+old log for the first time. Agents are looked at meanwhile: what waits for them wakes those scaled to zero.
 """
 
 import asyncio
@@ -117,11 +118,13 @@ class MeshGauges:
 
     Args:
         bus: a guard's connection, or the admin's.
+        every_s: from the beginning of a probe to the next.
     """
 
-    def __init__(self, bus: Bus, is_elected: Callable[[], bool]) -> None:
-        self._bus, self._is_elected = bus, is_elected
+    def __init__(self, bus: Bus, is_elected: Callable[[], bool], every_s: float = PROBE_S) -> None:
+        self._bus, self._is_elected, self._every_s = bus, is_elected, every_s
         self._tally: LogTally | None = None
+        self._counting: asyncio.Task[None] | None = None
         self._waiting: dict[str, tuple[int, list[Waiting]]] = {}
         """By request: the event up to which it was read, and what waited then."""
         self._versions: dict[str, set[str]] = {}
@@ -132,22 +135,22 @@ class MeshGauges:
         """Probe repeatedly until cancelled. Any error is logged once, and stops nothing."""
         try:
             while True:
-                shown = await self.probe_if_elected()
-                await asyncio.sleep(PROBE_S if shown else _ELECTION_S)
+                began = time.monotonic()
+                every_s = self._every_s if await self.probe_if_elected() else _ELECTION_S
+                await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
         finally:
-            self._show_nothing()
+            self._stop()
 
     async def probe_if_elected(self) -> bool:
         """Probe once if this guard is elected; otherwise show nothing. Return True if it probed."""
         if not self._is_elected():
-            self._tally, self._probes = None, 0
-            self._show_nothing()
+            self._stop()
+            self._tally = None
             return False
         try:
             await self.probe()
         except Exception as error:  # any error: a guard decides, and the gauges are a by-product
-            self._show_nothing()
-            self._probes = 0
+            self._stop()
             code = error.code if isinstance(error, MeshError) else type(error).__name__
             if code != self._trouble:
                 hint = {"hint": "run `mesh setup`, and reload the server"} if type(error) is Denied else {}
@@ -159,12 +162,19 @@ class MeshGauges:
             self._trouble = ""
         return True
 
-    def _show_nothing(self) -> None:
+    def _stop(self) -> None:
+        """Show nothing, and begin anew with the next probe."""
+        if self._counting is not None:
+            self._counting.cancel()
+        self._counting, self._probes = None, 0
         for table in gauges.OF_MESH:
             table.clear()
 
     async def probe(self) -> None:
-        """Probe everything, and show it. Raises BusError, NotFound, DocumentInvalid."""
+        """Probe everything, and show it; what comes from the log later, if there is much to read.
+
+        Raises BusError, NotFound, DocumentInvalid.
+        """
         fleet = await fleet_of(self._bus)
         gauges.revision.show([({}, fleet.revision)])
         await self._probe_inboxes(fleet)
@@ -176,7 +186,12 @@ class MeshGauges:
             await self._probe_instances(fleet)
             await self._probe_streams(fleet)
         self._probes += 1
-        await self._probe_log(fleet)
+        if self._counting is None:
+            self._counting = asyncio.create_task(self._probe_log(fleet))
+        counted, _ = await asyncio.wait({self._counting}, timeout=self._every_s)
+        if counted:
+            self._counting = None
+            await counted.pop()
 
     # --- agents -----------------------------------------------------------------------------------
 

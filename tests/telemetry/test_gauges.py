@@ -1,5 +1,6 @@
 """The state of the mesh as gauges: what they say is what doctor, the list of requests and the roster say."""
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from mesh.telemetry import gauges
 from protocol.wire.ids import HUMAN
 from protocol.wire.moves import Complete
 from tests.guard.stage import FLEET, Stage
+from tests.servers import until
 from tests.system.office import Office
 from tests.telemetry.seen import Readings
 
@@ -153,6 +155,38 @@ async def test_a_later_look_reads_on_where_the_last_one_ended(
     await looking.probe()
     assert readings.value("mesh.requests", mesh__status="open") == before + 1
     assert len(read) == len(set(read)), "each event is read once"
+
+
+async def test_agents_are_looked_at_while_a_long_log_is_read(
+    stage: Stage, readings: Readings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mesh.ops import gauges as looked
+
+    may_go_on = asyncio.Event()
+
+    async def batch(bus: Bus, stream: str, subject: str | None, from_seq: int, most: int = 100) -> object:
+        if subject is None and most > 1:
+            await may_go_on.wait()
+        return await reader.batch(bus, stream, subject, from_seq, most)
+
+    def waiting() -> float:
+        return float(readings.value("mesh.agent.waiting", gen_ai__agent__name="e"))
+
+    for table in gauges.OF_MESH:
+        table.clear()
+    monkeypatch.setattr(looked, "batch", batch)
+    looking = MeshGauges(await stage.bus("guard", "gauges"), lambda: True, every_s=0.05)
+    keeping = asyncio.create_task(looking.keep())
+    await until(lambda: bool(readings.points("mesh.agent.waiting")))
+    before = waiting()
+    await (await stage.client()).submit("hello", to="e")  # nobody serves it
+    await until(lambda: waiting() == before + 1)
+    assert not readings.points("mesh.requests")
+    may_go_on.set()
+    await until(lambda: bool(readings.points("mesh.requests")))
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert not readings.points("mesh.requests")
 
 
 async def test_a_guard_that_is_not_elected_shows_nothing(stage: Stage, readings: Readings) -> None:
