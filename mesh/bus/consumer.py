@@ -221,6 +221,7 @@ class Puller:
             await subscription.close()
             return
         self._subscription = subscription
+        telemetry.dropped_deliveries.add(0, {tracing.BY: self.bus.name})  # the first one is to be an increase
         self._stop_hearing = self.bus.on_back(self._start_over)
         self._start_over()
         self._watch()

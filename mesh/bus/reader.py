@@ -294,8 +294,13 @@ class Listing(NamedTuple):
     leaderless: frozenset[str]
 
     def used(self, stream: str) -> Iterator[Use]:
-        """Yield how much of each of its limits a stream has. Raises as `info`."""
+        """Yield how much of each of its limits a stream has. Raises as `info`.
+
+        A stream that drops its oldest messages is never full, so nothing is told of it.
+        """
         info = self.info(stream)
+        if info["config"]["discard"] == "old":
+            return
         for limit, count in (("max_bytes", "bytes"), ("max_msgs", "messages")):
             most = int(info["config"].get(limit, -1))
             if most > 0:

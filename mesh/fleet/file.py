@@ -359,7 +359,10 @@ class FleetFile(Strict):
             wrong += schedule.mistakes(name, submitters, self.agents, {"default", *self.policies})
         fleet = self.fleet
         readers = {name for name in self.scales if offers_to(fleet, name)}
-        wrong += scale_mistakes(self.scales, self.scale, policies=self.policies, readers=readers)
+        fallbacks = {str(entry.fallback): name for name, entry in fleet.agents.items() if entry.fallback}
+        wrong += scale_mistakes(
+            self.scales, self.scale, policies=self.policies, readers=readers, fallbacks=fallbacks
+        )
         return wrong + documents.fleet_mistakes(fleet)
 
     def _check_policies(self) -> list[str]:

@@ -88,12 +88,14 @@ def scale_mistakes(
     *,
     policies: Mapping[str, Any],
     readers: Collection[str],
+    fallbacks: Mapping[str, str],
 ) -> list[str]:
     """Return why these agents cannot be scaled so, each with its place in the fleet file.
 
     Args:
         policies: numbers of policies by name, as the file has them.
         readers: agents that read offers of a swarm.
+        fallbacks: by agent that is another's fallback: that other.
     """
     if not scales:
         return []
@@ -103,6 +105,12 @@ def scale_mistakes(
         f"agents.{name}.scale: it reads offers, which wake nobody; say `min = 1` or more"
         for name in asleep
         if name in readers
+    ]
+    wrong += [
+        f"agents.{name}.scale: as the fallback of {fallbacks[name]} it gets work only while it runs; "
+        "say `min = 1` or more"
+        for name in asleep
+        if name in fallbacks
     ]
     for policy, numbers in policies.items():
         limit = numbers.get("unattended_after_s") if isinstance(numbers, Mapping) else None

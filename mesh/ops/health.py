@@ -230,15 +230,26 @@ async def _guards(look: Look) -> Results:
     queues = [name for name in stream_table(fleet) if kind_of(name) == CONTROLS]
     consumers = queue_consumers(fleet.partitions)
     asked = [(queue, f"CONSUMER.INFO.{queue}.{consumer}") for queue in queues for consumer in consumers]
-    until = time.monotonic() + _BETWEEN_PULLS_S
+    until, first = time.monotonic() + _BETWEEN_PULLS_S, dict[str, int]()
     while True:
-        asked = [each for each in asked if not (await look.bus.api(each[1]))["num_waiting"]]
+        asked = [each for each in asked if not await _is_taken_from(look.bus, each[1], first)]
         if not asked or time.monotonic() > until:
             break
         await asyncio.sleep(_AGAIN_S)
     if asked:
         idle = dict.fromkeys(queue for queue, _ in asked)
         yield "found", f"no guard takes from {', '.join(idle)}; run `mesh guard run`"
+
+
+async def _is_taken_from(bus: Bus, info: str, first: dict[str, int]) -> bool:
+    """Return True if a guard asks for messages, or took some: one with a backlog hardly ever waits for any.
+
+    Args:
+        first: by consumer: how many it had delivered at the first look, which is added.
+    """
+    found = await bus.api(info)
+    delivered = int(found["delivered"]["consumer_seq"])
+    return bool(found["num_waiting"]) or delivered != first.setdefault(info, delivered)
 
 
 async def _queues(look: Look) -> Results:

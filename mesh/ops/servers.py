@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import TlsFiles
-from mesh.bus.reader import listing, microseconds
+from mesh.bus.reader import Listing, listing, microseconds
 from mesh.bus.streams import LOG, stream_table
 from mesh.errors import BusError, Impossible, NoResponders
 from mesh.fleet.handover import HandoverFailed, lacking_accounts
@@ -24,6 +24,8 @@ from mesh.ops.roster import fleet_of
 from mesh.service.printable import when
 
 _TIMEOUT_S = 5.0
+_AGAIN_S = 1.0
+"""Pause before a server that lacks something is looked at again."""
 _REPLACED = "start it again with an empty store, and it takes everything from the others"
 _RESTORED = "restore a backup into an empty store"
 
@@ -83,7 +85,7 @@ async def durability(bus: Bus, seen: Sequence[Varz], stores: Sequence[Jsz]) -> R
     Args:
         seen, stores: reports of the servers whose monitoring answered.
     """
-    replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
+    replicas, holders, silent = dict[str, int](), dict[str, None](), list[str]()
     streams = stream_table(await fleet_of(bus))
     listed = await listing(bus)
     for stream in streams:
@@ -96,7 +98,10 @@ async def durability(bus: Bus, seen: Sequence[Varz], stores: Sequence[Jsz]) -> R
         cluster = info.get("cluster", {})
         others = cluster.get("replicas", ())
         holders |= dict.fromkeys(filter(None, (cluster.get("leader"), *(each["name"] for each in others))))
-        behind |= {each["name"] for each in others if each.get("offline") or not each["current"]}
+    behind = behind_in(listed, listed, streams)
+    if behind:
+        await asyncio.sleep(_AGAIN_S)
+        behind = behind_in(listed, await listing(bus), streams)
     if silent:
         yield "found", f"nobody answers for {', '.join(silent)}: no server of theirs is up, or they elect"
     if not (log := replicas.get(LOG, 0)):
@@ -110,6 +115,26 @@ async def durability(bus: Bus, seen: Sequence[Varz], stores: Sequence[Jsz]) -> R
         lacks = f"{named.get(server, server)} lacks {lost} events of the log"
         yield "found", f"{lacks}: its disk was damaged; {_REPLACED if log > 1 else _RESTORED}"
     yield _synced(log, holders, {name_of(server): server for server in seen})
+
+
+def behind_in(before: Listing, now: Listing, streams: Iterable[str]) -> set[str]:
+    """Return the servers that are away, or lack more of a stream than changed in it between two looks.
+
+    Two of three servers acknowledge a message. The third lacks it for a moment, on a busy mesh always some.
+    """
+    found = set[str]()
+    for stream in (each for each in streams if each in before.streams and each in now.streams):
+        then, info = before.info(stream), now.info(stream)
+        changed = _changes(info["state"]) - _changes(then["state"])
+        for each in info.get("cluster", {}).get("replicas", ()):
+            if each.get("offline") or (not each["current"] and each.get("lag", 1) > changed):
+                found.add(each["name"])
+    return found
+
+
+def _changes(state: Mapping[str, Any]) -> int:
+    """Return how many messages were stored in a stream, and how many went: its replicas agree on both."""
+    return int(2 * state["last_seq"] - state["messages"])
 
 
 def _holes(stores: Sequence[Jsz], created: int) -> Iterator[tuple[str, int]]:

@@ -55,6 +55,8 @@ PANELS = {
     for panel in json.loads(DASHBOARD.read_text())["panels"]
     for target in panel["targets"]
 }
+FROM_ZERO = {"mesh_deliveries_dropped_total"}
+"""Counters that each process shows before there is anything to count."""
 EXPRESSIONS = {rule.alert: rule.expr for rule in RULES} | PANELS
 
 
@@ -129,6 +131,14 @@ def test_an_expression_reads_metrics_and_labels_that_there_are(
     for by, below in grouped(parsed):
         for metric in below:
             assert by <= page[metric] | OF_PROMETHEUS, (metric, by)
+
+
+@pytest.mark.parametrize("name", [rule.alert for rule in RULES])
+def test_an_alert_on_any_increase_sees_the_first(name: str) -> None:
+    """`increase` says nothing of a series that begins with what it counts."""
+    if re.search(r"increase\(.*> 0", EXPRESSIONS[name]):
+        counted = {metric for metric, _ in names(promql_parser.parse(EXPRESSIONS[name]))}
+        assert " unless " in EXPRESSIONS[name] or counted <= FROM_ZERO
 
 
 def test_the_parser_finds_an_expression_that_prometheus_does_not_read() -> None:

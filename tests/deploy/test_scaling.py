@@ -132,6 +132,10 @@ def test_of_two_guards_that_show_the_mesh_the_higher_value_counts_and_of_none_no
             ("[agents.b]", '[policies.many]\ntopology = "swarm"\n[agents.b]\nintents = ["look"]'),
             "agents.b.scale: it reads offers",
         ),
+        (
+            ("[agents.a]", '[agents.a]\nfallback = "b"'),
+            "agents.b.scale: as the fallback of a it gets work only",
+        ),
         (("[scale]", '[scale]\nlabels = { "a-b" = "c" }'), "scale.labels: not a label"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,23 @@ async def test_a_guard_between_two_pulls_is_not_missed(stage: Stage, monkeypatch
     [finding] = await health.run("guards", Look(bus))
     assert finding.state == "ok"
     assert any(verb.startswith("CONSUMER.INFO.") for verb in asked)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+async def test_a_guard_with_full_hands_waits_for_nothing_and_is_there(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    bus = await stage.bus("audit")
+    truth, looks = bus.api, Counter[str]()
+
+    async def busy(verb: str, *rest: Any) -> dict[str, Any]:
+        """Answer as the server does while nobody waits, and from look to look more is delivered, or not."""
+        looks[verb] += step
+        return await truth(verb, *rest) | {"num_waiting": 0, "delivered": {"consumer_seq": looks[verb]}}
+
+    monkeypatch.setattr(bus, "api", busy)
+    [finding] = await health.run("guards", Look(bus))
+    assert finding.state == ("ok" if step else "found")
 
 
 async def test_a_list_is_read_again_while_a_busy_bus_does_not_answer(

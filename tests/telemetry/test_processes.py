@@ -144,6 +144,7 @@ async def test_what_a_service_counts_is_shown_to_prometheus(crew: Crew) -> None:
             for sample in family.samples:
                 shown[sample.name] = shown.get(sample.name, 0) + sample.value
     assert shown["mesh_handoffs_total"] == 3
+    assert shown["mesh_deliveries_dropped_total"] == 0, "a series from the start: the first is an increase"
     assert shown["mesh_requests_opened_total"] == shown["mesh_requests_ended_total"] == 1
     assert shown["mesh_build_info"] == 3, "of each process"
     assert shown["mesh_key_age_seconds"] >= 0
