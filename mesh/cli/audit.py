@@ -15,6 +15,7 @@ from mesh.cli.options import (
     file_at,
     framed,
     one_of,
+    remark_freeze,
     remark_passed_over,
     source_argument_for,
 )
@@ -51,8 +52,7 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
     stuck = None
     if source is None:
         async with await where.connect(*PEOPLE) as bus:
-            if (freeze := await ops.roster.mesh_freeze(bus)).frozen:
-                note(freeze.notice)
+            await remark_freeze(bus)
             stuck = await ops.requests.newest_stuck(bus, index_folder(Path.cwd()))
         if stuck is None:
             if as_json:
@@ -69,6 +69,7 @@ async def why(where: Where, *, source: str | Path | None, n: int | None, as_json
     if stuck is None and shown.waiting and not isinstance(source, Path):
         with suppress(MeshError):  # the rest is shown without it
             async with await where.connect(*PEOPLE) as bus:
+                await remark_freeze(bus)
                 shown = await ops.roster.with_served(bus, shown)
     with paged():
         if stuck is not None:

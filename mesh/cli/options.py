@@ -435,6 +435,13 @@ async def one_of(where: Where, source: str | Path) -> list[bytes]:
     return bodies
 
 
+async def remark_freeze(bus: Bus) -> None:
+    """Remark on a frozen mesh: nothing goes on, whatever a request waits for besides."""
+    freeze = await ops.log.patiently(bus, lambda: ops.roster.mesh_freeze(bus))
+    if freeze.frozen:
+        note(freeze.notice)
+
+
 def remark_passed_over(steps: Collection[str]) -> None:
     """Remark on steps of journals that are not shown."""
     if steps:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh import ops
-from mesh.bus.connection import Bus
 from mesh.bus.stores import JournaledStep
 from mesh.cli.arguments import at_option, with_submit
 from mesh.cli.bulk import Many, Words, do_to_many, one_or_many
@@ -25,6 +24,7 @@ from mesh.cli.options import (
     framed,
     maybe_request_argument,
     one_of,
+    remark_freeze,
     remark_passed_over,
     request_argument,
     source_argument,
@@ -112,7 +112,7 @@ async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json
         found, is_whole = await ops.requests.from_index(
             bus, read, folder=index_folder(Path.cwd()), whole=whole, on_work=remark_indexing
         )
-        await _remark_freeze(bus)
+        await remark_freeze(bus)
     listing(
         found,
         {
@@ -131,12 +131,6 @@ async def ls(where: Where, *, wanted: "Filter", limit: int, whole: bool, as_json
     )
     if not is_whole and len(found) < limit:
         note("only the newest part of the log is indexed; --all indexes the rest, once")
-
-
-async def _remark_freeze(bus: Bus) -> None:
-    freeze = await ops.log.patiently(bus, lambda: ops.roster.mesh_freeze(bus))
-    if freeze.frozen:
-        note(f"{freeze.notice}")
 
 
 @app.command("show")
@@ -187,7 +181,7 @@ async def show(
     if is_now:
         with suppress(MeshError):  # the rest is shown without it
             async with await where.connect(*PEOPLE) as bus:
-                await _remark_freeze(bus)
+                await remark_freeze(bus)
                 view = await ops.roster.with_served(bus, view)
     match form:
         case "json":

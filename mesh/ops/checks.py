@@ -103,6 +103,7 @@ async def lane(bus: Bus) -> Results:
         yield "ok", "off in the fleet file ([guard] lane): every message is stored first"
         return
     states = {each.id: each.metadata.get("lane", "unknown") for each in await _guards(bus)}
+    taking = [guard for guard, state in states.items() if state == "open"]
     for guard, state in states.items():
         if state == "denied":
             so = "the server's accounts are older, so that every message is stored first"
@@ -112,9 +113,11 @@ async def lane(bus: Bus) -> Results:
             )
         elif state == "paused":
             yield "ok", f"guard {guard} takes no questions while the mesh is frozen"
+        elif state == "away" and taking:
+            yield "ok", f"guard {guard} takes no questions: it ends, or lost its connection for them"
         elif state != "open":
             yield "found", f"guard {guard} takes no questions ({state}): every message is stored first"
-    if taking := [guard for guard, state in states.items() if state == "open"]:
+    if taking:
         yield "ok", f"taken by {', '.join(taking)}"
     if not states:
         yield "unknown", "no guard tells"

@@ -239,6 +239,21 @@ async def says_so(stage: Stage, state: str, text: str) -> None:
     assert (finding.state, text in finding.text) == (state, True), finding.text
 
 
+async def test_a_guard_that_ends_leaves_the_lane_to_the_other(own_stage: Stage) -> None:
+    ends, stays = [await own_stage.guard(name) for name in ("g1", "g2")]
+    for guard in (ends, stays):
+        await own_stage.ready(guard)
+    ends._lane._leaving = True
+    found = await health.run("lane", Look(await own_stage.bus("op")))
+    assert [(each.state, each.text[:33]) for each in found] == [
+        ("ok", "guard g1 takes no questions: it e"),
+        ("ok", "taken by g2"),
+    ]
+    stays._lane._leaving = True
+    found = await health.run("lane", Look(await own_stage.bus("op")))
+    assert [each.state for each in found] == ["found", "found"]
+
+
 async def test_a_fleet_without_a_lane_has_none(own_stage: Stage) -> None:
     await _with_fleet(own_stage, lane=False)
     guard, client = await own_stage.guard(), await own_stage.client()

@@ -91,7 +91,8 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
     assert f"FOUND    freeze: {said}" in looked.out
     assert "ok       guards: every queue is served" in looked.out
     assert said in (await office.mesh("request", "ls")).err
-    assert said in (await office.mesh("request", "show", begun[0][0])).err
+    for command in (("request", "show"), ("why",)):
+        assert said in (await office.mesh(*command, begun[0][0])).err
     again = await office.mesh("freeze")
     assert (again.status, again.out) == (Exit.DONE, "")
     assert "frozen already, by kim" in again.err
