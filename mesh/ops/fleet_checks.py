@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
 from mesh.bus.reader import every, get, newest, up_to
+from mesh.bus.streams import offers_to
 from mesh.errors import ArtifactDenied, ArtifactError, StoreExtraMissing
 from mesh.ops.checks import Results, some
 from mesh.ops.log import read_each
@@ -17,7 +18,7 @@ from mesh.ops.queue import Waiting, queue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
 from mesh.service.printable import counted, when
 from mesh.settings import ARTIFACTS, load_settings
-from protocol.domain.ledger import fold
+from protocol.domain.ledger import Ledger, fold
 from protocol.wire import codec, subjects
 from protocol.wire.config import Fleet
 from protocol.wire.documents import DocumentInvalid, read_fleet, read_policy, read_prices
@@ -90,8 +91,20 @@ async def agents(bus: Bus, may_sleep: Collection[str] = ()) -> Results:
         yield "found", f"{so}; work waits for {len(waiting)} of them" if waiting else f"{so}; no work waits"
     for name in shown:
         yield "found", f"nobody serves {name}; {await _what_waits(bus, name)}"
+    for intent, readers in _readers(fleet).items():
+        if not any(alive[name] for name in readers) and (offers := await _offers(bus, intent)):
+            yield "found", f"nobody serves an agent that takes offers of {intent} ({some(readers)}); {offers}"
     if not away:
         yield "ok", "all are served: " + ", ".join(f"{name} ({len(alive[name])})" for name in fleet.agents)
+
+
+def _readers(fleet: Fleet) -> dict[str, list[str]]:
+    """Return by intent the agents that take its offers."""
+    found: dict[str, list[str]] = {}
+    for name in fleet.agents:
+        for intent in offers_to(fleet, name):
+            found.setdefault(intent, []).append(name)
+    return found
 
 
 async def permissions(bus: Bus) -> Results:
@@ -113,20 +126,44 @@ def unlimited_in_words(fleet: Fleet) -> str:
 
 async def _what_waits(bus: Bus, agent: str) -> str:
     """Return how many open turns wait for an agent, and since when."""
-    pending, from_seq = await inbox_state(bus, agent)
+
+    def turns(ledger: Ledger) -> list[int]:
+        return [
+            turn.clock for turn in ledger.open.values() if turn.agent == agent and turn.state == "working"
+        ]
+
+    return await _held(bus, agent, "handoff", turns) or "nothing that is still open waits for it"
+
+
+async def _offers(bus: Bus, intent: str) -> str:
+    """Return how many offers of an intent wait, and since when; empty if none does."""
+
+    def offers(ledger: Ledger) -> list[int]:
+        offered = (task for task in ledger.offers.values() if task.state == "offered")
+        return [task.offered_at for task in offered if task.planned.task.intent == intent]
+
+    return await _held(bus, subjects.intent_inbox(intent), "offer", offers)
+
+
+async def _held(bus: Bus, inbox: str, what: str, since_of: Callable[[Ledger], Iterable[int]]) -> str:
+    """Return how much of what an inbox has not given away is still open, and since when; empty if none is.
+
+    Args:
+        since_of: returns since when each wait of a request stands (UTC µs).
+    """
+    pending, from_seq = await inbox_state(bus, inbox)
     if not pending:
-        return "nothing waits for it"
-    stored = await up_to(bus, "LOG", subjects.inbox(agent), from_seq, _MOST_WAITING)
+        return ""
+    stored = await up_to(bus, "LOG", subjects.inbox(inbox), from_seq, _MOST_WAITING)
     read = await read_each(bus, (each.subject.rpartition(".")[2] for each in stored), skip_ended=True)
     held = sorted(
-        (turn.clock, request)
+        (since, request)
         for request, happened in read.items()
-        for turn in (fold(happened).open.values() if happened else ())
-        if turn.agent == agent and turn.state == "working"
+        for since in (since_of(fold(happened)) if happened else ())
     )
     if not held:
-        return "nothing that is still open waits for it"
-    many = f"{counted(len(held), 'handoff')} wait{'s' if len(held) == 1 else ''}"
+        return ""
+    many = f"{counted(len(held), what)} wait{'s' if len(held) == 1 else ''}"
     shown = ", ".join(f"{when(since)} ({request})" for since, request in held[:_SHOWN])
     rest = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
     return f"{'at least ' if pending > _MOST_WAITING else ''}{many} for it, the oldest since {shown}{rest}"

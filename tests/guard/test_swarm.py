@@ -5,6 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
+from mesh.ops import health
+from mesh.ops.health import Look
 from protocol.wire.commands import FactsPost, MoveProposed, OfferClaimed
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import TaskOffered, TaskOpened
@@ -65,6 +67,28 @@ async def test_a_swarm_goes_on_where_its_guard_died(stage: Stage, point: str) ->
         assert len([event for event in log if isinstance(event, TaskOpened)]) == 1
         assert len([event for event in log if isinstance(event, TaskOffered)]) == 1
         await succession
+
+
+async def test_offers_that_nobody_is_there_to_take_are_found(stage: Stage) -> None:
+    await stage.guard()
+    client, a, b = await stage.client(), await stage.actor("a", served=True), await stage.actor("b")
+    request = await client.submit("hello", policy="swarm")
+    plan = Delegate(tasks=(Task(name="one", summary="read", intent="read"),))
+    await a.propose(request, await a.work(request), plan)
+    offer = (await stage.reached(request, TaskOffered)).offer
+
+    async def found() -> list[str]:
+        told = await health.run("agents", Look(await stage.bus("op")))
+        return [each.text for each in told if "offers of" in each.text]
+
+    [text] = await found()
+    assert text.startswith("nobody serves an agent that takes offers of read (b, c); 1 offer waits for it")
+    assert request in text
+    await b.say(request, OfferClaimed(turn=offer.turn, round=0))
+    await b.work(request)
+    assert await found() == []
+    await client.cancel(request)
+    await client.wait(request, timeout_s=PATIENCE_S)
 
 
 async def test_a_claimed_read_of_a_reader_that_died_for_good_is_done_by_another(stage: Stage) -> None:
