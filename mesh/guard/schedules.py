@@ -47,25 +47,34 @@ class Schedules:
 
     Args:
         processor: decides the submits.
+        refresh_s: how often it looks at all of them, in seconds.
     """
 
-    def __init__(self, bus: Bus, context: DecisionContext, processor: RequestProcessor) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        context: DecisionContext,
+        processor: RequestProcessor,
+        *,
+        refresh_s: float = REFRESH_S,
+    ) -> None:
         self._bus = bus
         self._context = context
         self._processor = processor
+        self._refresh_s = refresh_s
         self._log = JetStreamLog(bus)
         self._changed = asyncio.Event()
         self._unreadable: set[str] = set()
 
     async def keep(self) -> None:
-        """Arm what is to tick, after each change and every `REFRESH_S`. Runs until cancelled."""
+        """Arm what is to tick, after each change and every `refresh_s`. Runs until cancelled."""
         for what in ("schedule", "pause"):
             await self._bus.retry_unavailable(
                 lambda what=what: self._bus.subscribe(f"{CONF_CHANGED}.{what}.*", self._on_change)  # type: ignore[misc]
             )
         while True:
             self._changed.clear()
-            most_s = REFRESH_S
+            most_s = self._refresh_s
             try:
                 await self._arm_all()
             except BusError as error:  # the bus has reported it
@@ -74,6 +83,10 @@ class Schedules:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(most_s):
                     await self._changed.wait()
+
+    def arm_soon(self) -> None:
+        """Have `keep` look at once: while the mesh was frozen it armed nothing."""
+        self._changed.set()
 
     def _on_change(self, _message: Incoming) -> None:
         self._changed.set()
@@ -86,6 +99,8 @@ class Schedules:
         for name in self._unreadable - unreadable:
             self._bus.conditions.clear(UNREADABLE, name)
         self._unreadable = unreadable
+        if self._context.frozen.is_set():  # what has fired waits in a queue: each pass would add one more
+            return
         for each in found:
             await self._arm(each)
 

@@ -161,7 +161,10 @@ class Guard:
                 await self._lane.follow()
 
     async def _follow_freeze(self) -> None:
-        """Stop taking proposals and timers while the mesh is frozen; control messages go on."""
+        """Stop taking proposals and timers while the mesh is frozen; control messages go on.
+
+        Schedules that came, or fell due, meanwhile are armed at the thaw.
+        """
         while True:
             await self._context.frozen.wait()
             self._queues.pause()
@@ -169,6 +172,7 @@ class Guard:
             await self._context.thawed.wait()
             self._queues.pause(paused=False)
             self._lane.pause(paused=False)
+            self._schedules.arm_soon()
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish work in progress. What takes longer than `grace_s` comes again."""

@@ -9,8 +9,9 @@ import pytest
 
 from mesh import ops
 from mesh.bus.reader import every
+from mesh.bus.schedules import stored_schedules
 from mesh.bus.stores import revisions
-from mesh.guard.schedules import GIVEN_UP
+from mesh.guard.schedules import GIVEN_UP, Schedules
 from mesh.guard.service import Guard
 from mesh.testing import EmbeddedBus
 from protocol.wire import subjects
@@ -82,10 +83,25 @@ async def fire(stage: Stage, name: str, times: int = 1) -> None:
         await admin.publish_durable(subject, b'{"at":1}')
 
     async def looked() -> bool:
-        state = (await admin.api("STREAM.INFO.TIMER", {"subjects_filter": subject}))["state"]
-        return not state.get("subjects")
+        return not (await timers(stage, name))[1]
 
     await eventually(looked, PATIENCE_S)
+
+
+async def timers(stage: Stage, name: str) -> tuple[int, int]:
+    """Return how many timers of a schedule are armed, and how many have fired and wait for a guard."""
+    timer = subjects.schedule_timer(name)
+    info = await (await stage.bus("admin")).api("STREAM.INFO.TIMER", {"subjects_filter": "mesh.timer.>"})
+    held = info["state"].get("subjects") or {}
+    return held.get(subjects.timer_at(timer), 0), held.get(subjects.timer_fire(timer, PARTITIONS), 0)
+
+
+async def a_guard_that_arms_when_told(stage: Stage) -> Guard:
+    """Start a guard that looks at its schedules at changes and at the thaw, but not from time to time."""
+    guard = await stage.guard()
+    guard._schedules = Schedules(guard._bus, guard._context, guard._processor, refresh_s=10 * PATIENCE_S)
+    await stage.ready(guard)
+    return guard
 
 
 async def a_guard_at(stage: Stage, now: int, identity: str = "g1") -> Guard:
@@ -290,6 +306,51 @@ async def test_no_schedule_ticks_while_the_mesh_is_frozen_and_the_thaw_makes_up_
         await came_of(stage, "freezes", "submitted", 2 + len(during))
         made_up = [each.at for each in await ticks(stage, "freezes") if each.outcome == "submitted"]
         assert not [at for at in made_up if max((before.at, *during)) < at < over - 1_000_000]
+
+
+async def test_while_the_mesh_is_frozen_one_timer_of_a_schedule_waits_however_often_guards_look(
+    stage: Stage,
+) -> None:
+    guard = await a_guard_that_arms_when_told(stage)
+    async with scheduled(stage, "waits", plan(overlap="allow")):
+        await came_of(stage, "waits", "submitted")
+        await frozen(stage)
+
+        async def fired() -> bool:
+            return await timers(stage, "waits") == (0, 1)
+
+        await eventually(fired)
+        before = len(await came_of(stage, "waits", "submitted"))
+        for _ in range(3):
+            await guard._schedules._arm_all()
+        assert await fired()
+        await thawed(stage)
+        done = await came_of(stage, "waits", "submitted", before + 2)
+    assert len({each.at for each in done}) == len(done)
+    requests = await opened(stage)
+    assert len(set(requests)) == len(requests)
+
+
+async def test_what_came_and_fell_due_while_the_mesh_was_frozen_is_armed_at_the_thaw(stage: Stage) -> None:
+    guard = await a_guard_that_arms_when_told(stage)
+    admin = await stage.bus("admin")
+    await frozen(stage)
+    async with scheduled(stage, "came", plan(overlap="allow")) as schedule:
+        at = guard._context.now() + 1_000_000
+        once = await ops.schedules.submit_at(admin, schedule.submit, at, client="c1", by="ada")
+        (came,) = [each for each in await stored_schedules(admin) if each.name == "came"]
+        over = max(at, came.due or 0)
+        await until(lambda: guard._context.now() > over)
+        for _ in range(3):
+            await guard._schedules._arm_all()
+        assert await timers(stage, "came") == await timers(stage, once.schedule) == (0, 0)
+        await thawed(stage)
+        await came_of(stage, once.schedule, "submitted")
+        done = await came_of(stage, "came", "submitted", 2)
+    assert len({each.at for each in done}) == len(done)
+    requests = await opened(stage)
+    assert len(set(requests)) == len(requests)
+    assert once.request in requests
 
 
 async def test_pause_stops_a_schedule_and_resume_lets_it_go_on_from_then(stage: Stage) -> None:
