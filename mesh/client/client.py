@@ -248,10 +248,13 @@ class Client:
         """Ask to cancel one of this client's own requests."""
         await self.control(request, Cancel(id=os.urandom(8).hex(), by=by, reason=reason))
 
-    async def reply(self, question: Question, value: Any, *, by: str = "") -> None:
+    async def reply(self, question: Question, value: Any, *, by: str = "", id_: str = "") -> None:
         """Answer an ask. Raises ReplyInvalid if the value does not match its schema; then nothing is sent.
 
         An unusable schema is the asker's mistake, and does not keep the reply from being sent.
+
+        Args:
+            id_: of the reply, in this request; by default a new one. A guard takes one of an id.
         """
         from mesh.agent._reply_schema import SchemaUnusable, check_reply
 
@@ -260,7 +263,7 @@ class Client:
         except SchemaUnusable as unusable:
             _log.warning("reply_unchecked", request=question.request, detail=str(unusable))
         turn, round_ = TurnId(question.turn), question.round
-        reply = ReplyToAsk(id=os.urandom(8).hex(), by=by, turn=turn, round=round_, value=value)
+        reply = ReplyToAsk(id=id_ or os.urandom(8).hex(), by=by, turn=turn, round=round_, value=value)
         await self.control(question.request, reply)
 
     async def control(self, request: str, message: Control) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +54,7 @@ from mesh.gateway.a2a_documents import (
 from mesh.gateway.documents import RequestDocument, ended_document, question_document, rejected_document
 from mesh.gateway.problems import Problem, problem_of
 from mesh.gateway.requests import bounded_body, request_state
-from mesh.gateway.store import KeptTask
+from mesh.gateway.store import KeptTask, KeyedReply
 from mesh.gateway.tokens import TokenEntry
 from mesh.service.logs import get_logger
 from mesh.web.streams import with_beats
@@ -76,6 +76,8 @@ BLOCKING_S = 120.0
 """How long a call waits for the end of a task. Then it returns the task as it stands."""
 _CANCEL_S = 10.0
 """How long a call waits for the end of a task that it has cancelled."""
+_NOBODY = 499
+"""Status of an answer that nobody gets, as in other servers' logs."""
 _NOT_JSON = {"code": JSONRPC_PARSE_ERROR_CODE, "message": "the body is not JSON"}
 _OVER = ("completed", "refused", "rejected", "failed", "expired", "cancelled")
 
@@ -100,13 +102,26 @@ def routes(gateway: "Gateway", address: str) -> list[Route]:
             msgspec.json.decode(body)
         except READ_ERRORS:  # the SDK fails on these itself
             return JSONResponse({"jsonrpc": "2.0", "id": None, "error": _NOT_JSON})
-        answer: Response = await made.endpoint(Request(request.scope, _Replayed(request, body)))
-        return answer
+        answering = asyncio.ensure_future(made.endpoint(Request(request.scope, _Replayed(request, body))))
+        gone = asyncio.ensure_future(_hung_up(request))
+        try:
+            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return answering.result() if answering.done() else Response(status_code=_NOBODY)
+        finally:  # a call that waits for nobody would keep its place among the streams
+            for each in (answering, gone):
+                each.cancel()
+            await asyncio.gather(answering, gone, return_exceptions=True)
 
     return [
         *create_agent_card_routes(card, card_url=CARD, cache_control="public, max-age=300"),
         Route(RPC, call, methods=["POST"]),
     ]
+
+
+async def _hung_up(request: Request) -> None:
+    """Return once the caller, whose body was read, has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class _Replayed:
@@ -213,27 +228,32 @@ class TaskHandler(RequestHandler):
         return _Sent(request, context, None)
 
     async def _reply(self, message: wire.Message, client: Client) -> _Sent:
+        """Answer a question. The same message again answers the same one, though the task may ask anew."""
         kept = await self._kept(client, message.task_id)
         if message.context_id not in ("", kept.context):
             raise InvalidParamsError(f"the task's context is {kept.context}")
-        wanted = number_in(message)
+        key = f"a2a/{message.message_id}"
+        digest = codec.body_digest(message.SerializeToString(deterministic=True))
+        earlier = await self._gateway.reply_of(client.name, key)
+        if earlier is not None and earlier.digest != digest:
+            raise InvalidParamsError("this messageId stands for another message")
         open_ = await client.questions(kept.request)
-        found = [each for each in open_ if wanted in (None, each.n)]
-        if len(found) > 1:
-            which = ", ".join(str(each.n) for each in found)
-            raise InvalidParamsError(f"several questions are open: name one as `n` in metadata ({which})")
-        if not found:
-            raise UnsupportedOperationError("the task asks nothing now")
+        if earlier is not None and all(each.n != earlier.n for each in open_):
+            return kept._replace(answered=earlier.n)
+        question = _asked(open_, number_in(message) if earlier is None else earlier.n)
+        await self._gateway.keep_reply(client.name, key, KeyedReply(kept.request, question.n, digest))
+        # A gateway that did not keep it may take a later question: a guard takes one reply of an id.
+        id_ = codec.body_digest(f"{client.name}/{key}".encode())[:32]
         refused: MeshError | None = None
         for value in replies_in(message):
             try:
-                await client.reply(found[0], value)
+                await client.reply(question, value, id_=id_)
             except MeshError as wrong:
                 if wrong.code != "client.reply_invalid":
                     raise
                 refused = refused or wrong
             else:
-                return kept._replace(answered=found[0].n)
+                return kept._replace(answered=question.n)
         assert refused is not None
         raise refused
 
@@ -389,6 +409,17 @@ class TaskHandler(RequestHandler):
             streams[token.id] -= 1
             if not streams[token.id]:
                 del streams[token.id]
+
+
+def _asked(open_: Sequence[Question], n: int | None) -> Question:
+    """Return the open question of a number, or the only one. Raises A2AError."""
+    found = [each for each in open_ if n in (None, each.n)]
+    if len(found) > 1:
+        which = ", ".join(str(each.n) for each in found)
+        raise InvalidParamsError(f"several questions are open: name one as `n` in metadata ({which})")
+    if not found:
+        raise UnsupportedOperationError("the task asks nothing now")
+    return found[0]
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import weakref
 from collections.abc import Callable
 
 from mesh.bus.connection import Bus
+from mesh.bus.link import REFUSED
 from mesh.client import Client
 from mesh.errors import BusError, MeshError
 from mesh.service.conditions import Conditions
@@ -29,7 +29,7 @@ class ClientPool:
     def __init__(self, access: Callable[[str], Access]) -> None:
         self._access = access
         self._opening: dict[str, asyncio.Task[Client]] = {}
-        self._buses = weakref.WeakSet[Bus]()
+        self._buses: dict[str, Bus] = {}
         self._stack = contextlib.AsyncExitStack()
         self.conditions = Conditions()
 
@@ -45,7 +45,10 @@ class ClientPool:
         opening = self._opening.get(name)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             opening = self._opening[name] = asyncio.create_task(self._connect(name, wait))
-        return await asyncio.shield(opening)
+        client = await asyncio.shield(opening)
+        if self._is_refused(name):
+            raise ClientUnusable(f"the gateway cannot act as {name!r} ({REFUSED.begins})")
+        return client
 
     async def _connect(self, name: str, wait: bool) -> Client:
         try:
@@ -56,24 +59,28 @@ class ClientPool:
                 raise
             _log.error("gateway_client_unusable", client=name, code=wrong.code, detail=str(wrong))
             raise ClientUnusable(f"the gateway cannot act as {name!r} ({wrong.code})") from wrong
-        self._buses.add(bus)
+        self._buses[name] = bus
         client = await Client.on(bus, name)
         self._stack.push_async_callback(client.close)
         return client
 
     @property
     def connected(self) -> bool:
-        """True if every client that was needed is connected."""
-        tasks = [each for each in self._opening.values() if each.done() and not each.cancelled()]
-        clients = [each.result() for each in tasks if each.exception() is None]
-        return all(client.connected for client in clients)
+        """True if every client that was needed is connected, but for those whose key the bus refuses.
+
+        Such a client has left the fleet, say. The others are served, so it does not make the gateway unready.
+        """
+        return all(bus.connected or self._is_refused(name) for name, bus in self._buses.items())
+
+    def _is_refused(self, name: str) -> bool:
+        return any(reason.code == REFUSED.begins for reason in self._buses[name].conditions.reasons())
 
     async def flush(self) -> None:
         """Do nothing: whatever was promised to a caller is stored already."""
 
     def renew(self) -> None:
         """Let every client take its key again, which may have been replaced."""
-        for bus in tuple(self._buses):
+        for bus in self._buses.values():
             bus.renew()
 
     async def close(self) -> None:

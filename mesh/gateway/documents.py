@@ -62,8 +62,8 @@ class ReplyDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The body of `POST /requests/ID/reply`."""
 
     value: Any
-    n: int | None = None
-    """The question's number; needed if several are open."""
+    n: int
+    """The question's number. So a repeated reply never answers the next question."""
     by: str = ""
     """The name of the person who answers, for the record."""
 

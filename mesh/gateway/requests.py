@@ -247,16 +247,11 @@ async def _document(request: Request, token: TokenEntry, kind: type[Any], empty:
         raise Problem(400, "gateway.not_json", str(wrong), "send one JSON object in UTF-8") from wrong
 
 
-def _asked(questions: tuple[Question, ...], n: int | None) -> Question:
+def _asked(questions: tuple[Question, ...], n: int) -> Question:
     """Return the question that a reply is for. Raises Problem."""
-    found = [each for each in questions if n is None or each.n == n]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        which = ", ".join(str(each.n) for each in found)
-        raise Problem(
-            409, "gateway.which_question", f"several questions are open: {which}", "say which one with `n`"
-        )
+    for each in questions:
+        if each.n == n:
+            return each
     raise Problem(
         409,
         "gateway.no_question",

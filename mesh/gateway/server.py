@@ -22,7 +22,7 @@ from mesh.gateway import GatewayOptions, requests
 from mesh.gateway.clients import ClientPool, ClientUnusable
 from mesh.gateway.openapi import DOCUMENT
 from mesh.gateway.problems import Problem, problem_of
-from mesh.gateway.store import GatewayStore, HookedRequest, KeptTask, KeyedRequest, TaskPage
+from mesh.gateway.store import GatewayStore, HookedRequest, KeptTask, KeyedReply, KeyedRequest, TaskPage
 from mesh.gateway.tokens import CallRates, TokenBook, TokenEntry
 from mesh.gateway.webhooks import Webhooks
 from mesh.service.logs import get_logger
@@ -88,6 +88,16 @@ class Gateway:
         if kept.is_new:
             self._watch(token, kept.request)
         return kept
+
+    async def reply_of(self, client: str, key: str) -> KeyedReply | None:
+        """Return what was kept of a reply under its caller's key; None if it is new."""
+        assert self._store is not None
+        return await asyncio.to_thread(self._store.reply, client, key)
+
+    async def keep_reply(self, client: str, key: str, reply: KeyedReply) -> None:
+        """Keep which question a reply answers, which is on the disk then."""
+        assert self._store is not None
+        await asyncio.to_thread(self._store.keep_reply, client, key, reply, time.time())
 
     async def keep_new(self, token: TokenEntry, request: RequestId) -> None:
         """Keep a request without a key, if its news is to be posted."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesh.errors import UsageWrong
-from protocol.wire.ids import RequestId, request_id
+from protocol.wire.ids import RequestId, request_id, submitted_ms
 
 KEY_LASTS_S = 24 * 3600
 """How long an `Idempotency-Key` stands for its request (s)."""
@@ -34,6 +34,11 @@ CREATE TABLE IF NOT EXISTS tasks (
     request TEXT PRIMARY KEY, client TEXT NOT NULL, context TEXT NOT NULL, at INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tasks_at ON tasks (client, at, request);
+CREATE TABLE IF NOT EXISTS replies (
+    client TEXT NOT NULL, key BLOB NOT NULL, request TEXT NOT NULL, n INTEGER NOT NULL, digest TEXT NOT NULL,
+    at INTEGER NOT NULL, PRIMARY KEY (client, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS replies_at ON replies (at);
 """
 
 
@@ -54,6 +59,16 @@ class HookedRequest(NamedTuple):
     client: str
     token: str
     """The token's id."""
+
+
+class KeyedReply(NamedTuple):
+    """The question that a caller's reply answers, under the reply's own key."""
+
+    request: str
+    n: int
+    """The question's number."""
+    digest: str
+    """SHA-256 (hex) of what was said."""
 
 
 class KeptTask(NamedTuple):
@@ -80,6 +95,10 @@ def request_of_key(client: str, key: str, now_s: float) -> RequestId:
     """Return the id that a key gets. Within the same five minutes, every gateway gives it the same one."""
     entropy = hashlib.sha256(f"{client}\x1f{key}".encode()).digest()[:10]
     return request_id(client, int(now_s * 1000) // _WINDOW_MS * _WINDOW_MS, entropy)
+
+
+def _hashed(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
 
 
 class GatewayStore:
@@ -119,7 +138,7 @@ class GatewayStore:
             now_s: Unix time.
             hook: the id of the token to whose URL a new request's news is posted.
         """
-        hashed = hashlib.sha256(key.encode()).digest()
+        hashed = _hashed(key)
         fresh = KeyedRequest(request_of_key(client, key, now_s), digest)
         with self._lock, self._file:
             self._file.execute("BEGIN IMMEDIATE")
@@ -133,6 +152,32 @@ class GatewayStore:
                 "SELECT request, digest FROM keys WHERE client = ? AND key = ?", (client, hashed)
             ).fetchone()
         return KeyedRequest(RequestId(request), kept, made.rowcount == 1)
+
+    def reply(self, client: str, key: str) -> KeyedReply | None:
+        """Return what was kept of a reply; None if it is new."""
+        with self._lock:
+            row = self._file.execute(
+                "SELECT request, n, digest FROM replies WHERE client = ? AND key = ?", (client, _hashed(key))
+            ).fetchone()
+        return None if row is None else KeyedReply(*row)
+
+    def keep_reply(self, client: str, key: str, reply: KeyedReply, now_s: float) -> None:
+        """Keep which question a reply answers, before it is sent; forget those that are too old."""
+        with self._lock, self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute("DELETE FROM replies WHERE at < ?", (int(now_s) - KEY_LASTS_S,))
+            row = (client, _hashed(key), *reply, int(now_s))
+            self._file.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def is_keyed(self, request: str) -> bool:
+        """Return True if a caller's key stands for a request."""
+        from_s = submitted_ms(request) // 1000  # its key came within the window that begins here
+        with self._lock:
+            (found,) = self._file.execute(
+                "SELECT count(*) FROM keys WHERE at BETWEEN ? AND ? AND request = ?",
+                (from_s, from_s + _WINDOW_MS // 1000, request),
+            ).fetchone()
+        return bool(found)
 
     # --- what is to be posted ---------------------------------------------------------------------
 
@@ -151,13 +196,13 @@ class GatewayStore:
         return [HookedRequest(*row) for row in rows]
 
     def posted(self, request: str) -> frozenset[int]:
-        """Return the numbers of the questions that were posted."""
+        """Return the numbers that `mark_posted` has kept."""
         with self._lock:
             rows = self._file.execute("SELECT n FROM posted WHERE request = ?", (request,)).fetchall()
         return frozenset(n for (n,) in rows)
 
     def mark_posted(self, request: str, n: int) -> None:
-        """Keep that a question was taken by its receiver."""
+        """Keep that a question was taken by its receiver, or what else a number stands for."""
         with self._lock:
             self._file.execute("INSERT OR IGNORE INTO posted VALUES (?, ?)", (request, n))
 

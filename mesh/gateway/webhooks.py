@@ -6,11 +6,13 @@ is killed posts what is left when it is back; the same `webhook-id` may then com
 
 A note of the bus makes a visit at once. Without one, each request is looked at now and then, since notes may
 be lost. A receiver that is away is left alone for a while, for all its requests together; one that refuses a
-single post keeps getting the others.
+single post keeps getting the others. A slow one holds a few visits and no more: the rest of its requests wait
+in a line of their own.
 """
 
 import asyncio
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -18,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.client import Client
+from mesh.client import Client, SubmitRejected
 from mesh.client.follow import outcome_of
 from mesh.errors import BusError, MeshError, ReceiverGone
 from mesh.gateway import HookPauses
@@ -40,10 +42,10 @@ _SHARE, _LOOK_MOST_S = 0.05, 3_600.0
 _NEVER_S = 7 * 86_400.0
 """A request of which the log has nothing after so long never reached the bus, or was rejected unheard."""
 _LOOKS_PER_S = 200
-_VISITS = 32
-"""Visits at a time."""
-_POSTS = 16
-_POSTS_OF_ONE = 4
+_VISITS, _VISITS_OF_ONE = 32, 4
+"""Visits at a time: in all, and for one receiver."""
+_REJECTED = -1
+"""Stands for the rejection among the numbers of the questions that were posted."""
 _OF_THE_POST = frozenset(range(400, 500)) - {408, 410, 429}
 """Statuses by which a receiver refuses one post, and not all of them."""
 
@@ -54,7 +56,6 @@ class HookReceiver:
     def __init__(self, hook: TokenHook, pauses: HookPauses) -> None:
         self.hook, self._pauses = hook, pauses
         self.post = SignedPost(hook.url, key_of(hook.secret), "mesh-gateway").post
-        self.places = asyncio.Semaphore(_POSTS_OF_ONE)
         self.closed_until = 0.0
         self._pause_s = pauses.first_s
 
@@ -63,8 +64,12 @@ class HookReceiver:
 
     def failed(self, again_s: float | None) -> None:
         """Leave it alone: as long as it asks for, or longer each time."""
-        self.closed_until = time.monotonic() + (self._pause_s if again_s is None else again_s)
-        self._pause_s = min(2 * self._pause_s, self._pauses.longest_s)
+        now = time.monotonic()
+        if self.closed_until <= now:
+            self.closed_until = now + (self._pause_s if again_s is None else again_s)
+            self._pause_s = min(2 * self._pause_s, self._pauses.longest_s)
+        elif again_s is not None:  # posts that fail together are one failure, but what it asks for counts
+            self.closed_until = max(self.closed_until, now + again_s)
 
 
 class Webhooks:
@@ -74,7 +79,12 @@ class Webhooks:
         self, store: GatewayStore, clients: ClientPool, tokens: TokenBook, pauses: HookPauses
     ) -> None:
         self._store, self._clients, self._tokens, self._after = store, clients, tokens, pauses
-        self._due = asyncio.Queue[str]()
+        self._due = defaultdict[str, deque[str]](deque)
+        """By the token's id: the line of its requests that are to be visited."""
+        self._turns = asyncio.Queue[str]()
+        """Tokens of which one more request may be visited."""
+        self._visited = Counter[str]()
+        """By the token's id: its visits at the moment."""
         self._open: dict[str, HookedRequest] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._waiting = set[str]()
@@ -88,7 +98,7 @@ class Webhooks:
         self._receivers: dict[str, HookReceiver] = {}
         """By the token's id."""
         self._heard = set[str]()
-        self._threads = ThreadPoolExecutor(_POSTS, thread_name_prefix="webhook")
+        self._threads = ThreadPoolExecutor(_VISITS, thread_name_prefix="webhook")
 
     def add(self, hooked: HookedRequest) -> None:
         """Watch a request, which the store has."""
@@ -120,7 +130,9 @@ class Webhooks:
             if (timer := self._timers.pop(request, None)) is not None:
                 timer.cancel()
             self._waiting.add(request)
-            self._due.put_nowait(request)
+            token = self._open[request].token
+            self._due[token].append(request)
+            self._turns.put_nowait(token)
 
     def _later(self, request: str, wait_s: float) -> None:
         if request in self._open and request not in self._waiting and request not in self._timers:
@@ -129,16 +141,26 @@ class Webhooks:
 
     async def _visits(self) -> None:
         while True:
-            request = await self._due.get()
-            self._waiting.discard(request)
-            self._busy.add(request)
-            wait_s = await self._try(self._open[request])
-            self._busy.discard(request)
-            if request in self._again and wait_s is not None:
-                wait_s = min(wait_s, self._after.first_s)
-            self._again.discard(request)
-            if wait_s is not None:
-                self._later(request, wait_s)
+            token = await self._turns.get()
+            line = self._due[token]
+            if line and self._visited[token] < _VISITS_OF_ONE:
+                self._visited[token] += 1
+                await self._take(line.popleft())
+                self._visited[token] -= 1
+                if line:  # a turn that found no place was dropped: this one stands for it
+                    self._turns.put_nowait(token)
+
+    async def _take(self, request: str) -> None:
+        """Visit a request that was waiting, and note when to come again."""
+        self._waiting.discard(request)
+        self._busy.add(request)
+        wait_s = await self._try(self._open[request])
+        self._busy.discard(request)
+        if request in self._again and wait_s is not None:
+            wait_s = min(wait_s, self._after.first_s)
+        self._again.discard(request)
+        if wait_s is not None:
+            self._later(request, wait_s)
 
     async def _try(self, hooked: HookedRequest) -> float | None:
         """Visit a request. An error is a reason to come again."""
@@ -172,11 +194,11 @@ class Webhooks:
         event = await client.latest(request)
         if event is None:
             if (rejected := client.rejection(request)) is not None:
-                shown: Any = rejected_document(request, rejected)
-                id_ = f"{request}.rejected"
-                return await self._post_last(receiver, request, id_, "request.rejected", 0, shown)
+                wait_s = await self._post_rejected(receiver, request, rejected)
+                if wait_s is not None or request not in self._open:
+                    return wait_s
         elif isinstance(event, events.Ended):
-            shown = ended_document(outcome_of(event))
+            shown: Any = ended_document(outcome_of(event))
             kind, id_ = events.type_of(event), f"{request}.{event.n}"
             return await self._post_last(receiver, request, id_, kind, event.at, shown)
         elif questions := await client.questions(request):
@@ -195,6 +217,24 @@ class Webhooks:
             await self._over(request)
             return None
         return max(LOOK_S, len(self._open) / _LOOKS_PER_S, min(age_s * _SHARE, _LOOK_MOST_S))
+
+    async def _post_rejected(
+        self, receiver: HookReceiver, request: str, rejected: SubmitRejected
+    ) -> float | None:
+        """Post a rejection once; it is the end, unless the caller may still repeat the request by its key.
+
+        Return as `_post`.
+        """
+        if _REJECTED not in await asyncio.to_thread(self._store.posted, request):
+            shown, id_ = rejected_document(request, rejected), f"{request}.rejected"
+            wait_s = await self._post(receiver, request, id_, "request.rejected", 0, shown)
+            if wait_s is not None:
+                return wait_s
+            await asyncio.to_thread(self._store.mark_posted, request, _REJECTED)
+        # A quota has room again later. A request without a key is never repeated.
+        if rejected.reason != "over_quota" or not await asyncio.to_thread(self._store.is_keyed, request):
+            await self._over(request)
+        return None
 
     async def _post_last(
         self, receiver: HookReceiver, request: str, id_: str, kind: str, at: int, data: object
@@ -224,11 +264,10 @@ class Webhooks:
         stamp = datetime.fromtimestamp(at / 1e6 or time.time(), UTC).isoformat()
         body = msgspec.json.encode({"type": kind, "timestamp": stamp, "data": data})
         post: Callable[[], NotTaken | None] = lambda: receiver.post(id_, body)  # noqa: E731
-        async with receiver.places:
-            try:
-                failed = await asyncio.get_running_loop().run_in_executor(self._threads, post)
-            except ReceiverGone:
-                failed = NotTaken("it is gone for good (HTTP 410)", self._after.gone_s, 410)
+        try:
+            failed = await asyncio.get_running_loop().run_in_executor(self._threads, post)
+        except ReceiverGone:
+            failed = NotTaken("it is gone for good (HTTP 410)", self._after.gone_s, 410)
         if failed is None:
             receiver.took()
             self._pauses.pop(request, None)

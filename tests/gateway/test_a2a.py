@@ -162,6 +162,65 @@ async def test_a_question_makes_the_task_ask_and_a_message_to_it_is_the_reply(
     assert [each.work.past[-1].reply for each in resumed] == [7, {"yes": True}]
 
 
+async def test_a_message_that_comes_twice_answers_one_question(
+    stage: Stage, tmp_path: Path, tokens: Path
+) -> None:
+    """Also at another gateway, which has not kept it: the guard takes one reply of an id."""
+    replies = []
+    async with agent_up(stage, tmp_path / "one", tokens) as at, sdk_client(*at, streaming=False) as client:
+        task = await task_of(client, at_once(says("hello")))
+        await asked(stage, task.id, "which?")
+        replies.append(at_once(says("yes", taskId=task.id)))
+        await told(client, replies[0])
+        await asked(stage, task.id, "delete all of it?", round_=1)
+        await stage.reaches(task.id, "turn.suspended", 2)
+        [shown] = await told(client, replies[0])
+        assert state(shown.task) == "input_required"
+        assert shown.task.status.message.parts[0].text == "delete all of it?"
+        other = says("no", taskId=task.id)
+        other.message.message_id = replies[0].message.message_id
+        with pytest.raises(InvalidParamsError, match="stands for another message"):
+            await told(client, other)
+    async with agent_up(stage, tmp_path / "two", tokens) as at, sdk_client(*at, streaming=False) as client:
+        await told(client, replies[0])
+        await stage.drained("CTL-c1")
+        await told(client, at_once(says("no", taskId=task.id)))
+        await answered(stage, task.id, "kept", round_=2)
+    resumed = [each for each in await stage.log(task.id) if isinstance(each, events.TurnResumed)]
+    assert [each.work.past[-1].reply for each in resumed] == ["yes", "no"]
+
+
+async def test_a_caller_that_hangs_up_gives_its_place_back(
+    stage: Stage, tmp_path: Path, tokens: Path
+) -> None:
+    limits = TokenLimits(streams=1, per_second=10_000)
+    async with (
+        agent_up(stage, tmp_path, tokens, limits=limits) as at,
+        sdk_client(*at, streaming=False) as client,
+        sdk_client(*at, streaming=False) as other,
+    ):
+
+        async def is_full() -> bool:
+            try:
+                await told(other, at_once(says("another")))
+            except InternalError as full:
+                return "open streams at most" in str(full)
+            return False
+
+        async def has_place() -> bool:
+            return not await is_full()
+
+        async def is_submitted() -> bool:
+            return await stage.last_seq("LOG") > before
+
+        before = await stage.last_seq("LOG")
+        waiting = asyncio.create_task(told(client, says("first")))  # nobody answers it
+        await eventually(is_submitted)
+        assert await is_full()
+        waiting.cancel()
+        await eventually(has_place)
+
+
 async def test_a_task_is_cancelled_once(stage: Stage, tmp_path: Path, tokens: Path) -> None:
     async with agent_up(stage, tmp_path, tokens) as at, sdk_client(*at) as client:
         task = await task_of(client, at_once(says("x")))

@@ -11,12 +11,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import msgspec
 
+from mesh.bus.roles import accounts_config
 from mesh.gateway.tokens import add_token
+from protocol.wire.ids import AgentName
 from protocol.wire.moves import Ask, Complete
 from tests.gateway.conftest import Heard, bearer, heard_in
 from tests.guard.stage import Stage, seed_directory
-from tests.servers import PATIENCE_S, ROOT
+from tests.servers import PATIENCE_S, ROOT, eventually
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +80,9 @@ async def test_a_reader_whose_gateway_is_killed_comes_back_and_misses_nothing(
                         heard.append(each)
                         seen = each.id
                         if each.name == "question":
-                            reply = await http.post(f"/requests/{request}/reply", json={"value": round_})
+                            reply = await http.post(
+                                f"/requests/{request}/reply", json={"value": round_, "n": each.data["n"]}
+                            )
                             assert reply.status_code == 202, reply.text
                             process.send_signal(signal.SIGKILL)
                     assert round_ == 2
@@ -101,3 +106,40 @@ async def test_it_answers_probes_and_drains_on_sigterm(stage: Stage, tmp_path: P
             process.terminate()
             assert [each async for each in heard_in(answer)] == []  # it ends, and the reader comes back
         assert await process.wait() == 0
+
+
+async def test_a_client_that_leaves_the_fleet_does_not_make_the_gateway_unready(
+    own_stage: Stage, tmp_path: Path, tokens: Path
+) -> None:
+    stays, leaves = [bearer(add_token(tokens, name)[0]) for name in ("c1", "c2")]
+    mesh, fewer = own_stage.mesh, msgspec.structs.replace(own_stage.mesh.fleet, clients=(AgentName("c1"),))
+    publics = {name: key.public for name, key in mesh.keys.items()}
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        probed = f"127.0.0.1:{free.getsockname()[1]}"
+    async with (
+        gateway_process(own_stage, tmp_path, tokens, "--health", probed) as (address, _),
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as http,
+    ):
+
+        async def submits(who: dict[str, str]) -> int:
+            return (await http.post("/requests", json={"text": "x"}, headers=who)).status_code
+
+        async def is_ready() -> bool:
+            return (await http.get(f"http://{probed}/readyz")).status_code == 200
+
+        async def is_refused() -> bool:
+            answer = await http.post("/requests", json={"text": "x"}, headers=leaves)
+            return bool(answer.json().get("code") == "gateway.client_unusable")
+
+        assert (await submits(stays), await submits(leaves)) == (202, 202)
+        assert await is_ready()
+        await mesh.server.reload(accounts_config(fewer, publics))
+        await eventually(is_refused)
+        await eventually(is_ready)
+        assert await submits(stays) == 202
+        await mesh.server.reload(accounts_config(mesh.fleet, publics))
+
+        async def is_back() -> bool:
+            return await submits(leaves) == 202
+
+        await eventually(is_back)

@@ -102,13 +102,15 @@ async def test_a_question_is_heard_once_and_answered(stage: Stage, caller: Open)
         shown = (await http.get(f"/requests/{request}")).json()
         assert (shown["status"], shown["questions"]) == ("asks", [question.data])
 
-        wrong = is_problem(await http.post(f"/requests/{request}/reply", json={"value": 0}), 422)
+        n = question.data["n"]
+        is_problem(await http.post(f"/requests/{request}/reply", json={"value": 1}), 422)  # to which?
+        wrong = is_problem(await http.post(f"/requests/{request}/reply", json={"value": 0, "n": n}), 422)
         assert wrong["code"] == "client.reply_invalid"
         none = await http.post(f"/requests/{request}/reply", json={"value": 2, "n": 7})
         is_problem(none, 409, "gateway.no_question")
         after = {"last-event-id": question.id}  # it is open, and not heard again
         async with http.stream("GET", f"/requests/{request}/events", headers=after) as answer:
-            said = await http.post(f"/requests/{request}/reply", json={"value": 2, "by": "Ada"})
+            said = await http.post(f"/requests/{request}/reply", json={"value": 2, "n": n, "by": "Ada"})
             assert said.status_code == 202, said.text
             work = await agent.work(request, round_=1)
             await agent.propose(request, work, Complete(answer=2))
@@ -118,8 +120,26 @@ async def test_a_question_is_heard_once_and_answered(stage: Stage, caller: Open)
         assert resumed.sender == "c1"
         seen = await http.get(f"/requests/{request}/events", headers={"last-event-id": rest[0].id})
         assert seen.status_code == 204
-        late = await http.post(f"/requests/{request}/reply", json={"value": 2})
+        late = await http.post(f"/requests/{request}/reply", json={"value": 2, "n": n})
         is_problem(late, 409, "gateway.no_question")
+
+
+async def test_a_repeated_reply_does_not_answer_the_next_question(stage: Stage, caller: Open) -> None:
+    agent = await stage.actor("a")
+    async with caller() as http:
+        request = await submitted(http)
+        for round_, asked in enumerate(("which?", "delete all of it?")):
+            work = await agent.work(request, round_=round_)
+            await agent.propose(request, work, Ask(to_agent=work.handoff.from_agent, question=asked))
+            await stage.reaches(request, "turn.suspended", round_ + 1)
+            if round_ == 0:
+                [question] = (await http.get(f"/requests/{request}")).json()["questions"]
+                said = {"value": True, "n": question["n"]}
+                assert (await http.post(f"/requests/{request}/reply", json=said)).status_code == 202
+        again = await http.post(f"/requests/{request}/reply", json=said)
+        is_problem(again, 409, "gateway.no_question")
+        await http.post(f"/requests/{request}/cancel", json={})
+    assert (await stage.types(request)).count("turn.resumed") == 1
 
 
 async def test_live_notes_are_heard(stage: Stage, caller: Open) -> None:

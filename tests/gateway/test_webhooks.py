@@ -4,7 +4,9 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,15 @@ from protocol.wire.moves import Ask, Complete
 from tests.gateway.conftest import bearer, gateway_up
 from tests.gateway.test_dies import gateway_process
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, until
+from tests.guard.test_quotas import stage_with
+from tests.servers import PATIENCE_S, eventually, until
 from tests.system.terminal import in_process
 from tests.system.test_cli_webhook import Receiver, receiving
 
 HASTY = HookPauses(first_s=0.1, gone_s=0.1)
+
+PATIENT = HookPauses(first_s=1_000.0, longest_s=1e9)
+"""Within a test, nobody posts again."""
 
 Told = list[tuple[str, dict[str, Any]]]
 
@@ -40,6 +46,27 @@ def told(receiver: Receiver, entry: TokenEntry) -> Told:
         with pytest.raises(standardwebhooks.WebhookVerificationError):
             verifier.verify(body, spoiled)
     return found
+
+
+@contextlib.contextmanager
+def holding() -> Iterator[tuple[Receiver, threading.Event]]:
+    """Yield a receiver that answers nothing but `100 Continue` until the event is set."""
+    with receiving() as receiver:
+        released = threading.Event()
+        handler: Any = receiver.server.RequestHandlerClass
+        usual = handler.send_response
+
+        def send_response(self: Any, code: int, message: str | None = None) -> None:
+            while not released.wait(0.5):  # a client that hears nothing would give up
+                self.send_response_only(100)
+                self.end_headers()
+            usual(self, code, message)
+
+        handler.send_response = send_response
+        try:
+            yield receiver, released
+        finally:
+            released.set()
 
 
 @contextlib.asynccontextmanager
@@ -74,7 +101,7 @@ async def test_a_question_and_the_end_are_posted_once_and_signed(
             asked = (await http.get(f"/requests/{request}")).json()["questions"]
             assert (body["type"], body["data"]) == ("request.asks", {"request": request, **asked[0]})
             assert id_ == f"{request}.{asked[0]['n']}"
-            await http.post(f"/requests/{request}/reply", json={"value": "blue"})
+            await http.post(f"/requests/{request}/reply", json={"n": asked[0]["n"], "value": "blue"})
             work = await agent.work(request, round_=1)
             await agent.propose(request, work, Complete(answer="done"))
             await until(lambda: len(receiver.got) == 2)
@@ -155,6 +182,87 @@ async def test_a_receiver_that_is_away_keeps_no_other_waiting_and_a_revoked_toke
         async with calling(echoing, tmp_path, tokens, token):
             with contextlib.closing(GatewayStore(tmp_path)) as store:
                 await until(lambda: not {each.request for each in store.hooked()} & set(stuck))
+
+
+async def test_a_receiver_that_does_not_answer_keeps_only_its_own_posts_waiting(
+    echoing: Stage, tmp_path: Path, tokens: Path
+) -> None:
+    with holding() as (one, released), receiving() as other:
+        held, _ = add_token(tokens, "c1", post=one.url)
+        token, _ = add_token(tokens, "c1", post=other.url)
+        async with calling(echoing, tmp_path, tokens, held) as http:
+            waiting = {await posted(http) for _ in range(40)}
+            for request in waiting:
+                await echoing.reaches(request, "request.completed")
+            await until(lambda: bool(one.tried))
+            http.headers.update(bearer(token))
+            made = await posted(http)
+            await until(lambda: [each["data"]["request"] for each in other.told] == [made])
+            released.set()
+            await until(lambda: {each["data"]["request"] for each in one.told} == waiting)
+
+
+async def test_posts_that_fail_together_make_one_pause(echoing: Stage, tmp_path: Path, tokens: Path) -> None:
+    with holding() as (one, released):
+        one.status = 503
+        token, entry = add_token(tokens, "c1", post=one.url)
+        async with (
+            gateway_up(echoing.mesh, tmp_path, tokens, pauses=PATIENT) as (gateway, address),
+            httpx.AsyncClient(base_url=address, headers=bearer(token), timeout=PATIENCE_S) as http,
+        ):
+            for _ in range(12):
+                await posted(http)
+            await until(lambda: len(one.tried) == 4)
+            released.set()
+            webhooks = gateway._webhooks
+            assert webhooks is not None
+            await until(lambda: len(webhooks._timers) == 12)  # nothing is on its way any more
+            receiver = webhooks._receivers[entry.id]
+            assert receiver.closed_until <= time.monotonic() + PATIENT.first_s
+            assert receiver._pause_s == 2 * PATIENT.first_s
+
+
+async def test_the_end_of_a_request_that_a_quota_rejected_before_is_told(
+    tmp_path: Path, tokens: Path
+) -> None:
+    async with stage_with(tmp_path / "mesh", open_requests=1) as stage:
+        agent = await stage.actor("a")
+        with receiving() as receiver:
+            token, _ = add_token(tokens, "c1", post=receiver.url)
+            async with calling(stage, tmp_path, tokens, token) as http:
+
+                async def submit() -> None:
+                    key = {"idempotency-key": "again"}
+                    await http.post("/requests", json={"text": "hello"}, headers=key)
+
+                async def is_taken() -> bool:
+                    await submit()
+                    return bool(await stage.types(second))
+
+                first = await posted(http)
+                work = await agent.work(first)
+                await submit()
+                await until(lambda: [each["type"] for each in receiver.told] == ["request.rejected"])
+                second = receiver.told[0]["data"]["request"]
+                await agent.propose(first, work, Complete(answer="1"))
+                await eventually(is_taken)
+                await agent.propose(second, await agent.work(second), Complete(answer="2"))
+                await until(lambda: len(receiver.told) == 3)
+                told_of = [each["type"] for each in receiver.told if each["data"]["request"] == second]
+                assert told_of == ["request.rejected", "request.completed"]
+
+
+async def test_a_request_without_a_key_that_a_quota_rejected_is_let_go(tmp_path: Path, tokens: Path) -> None:
+    async with stage_with(tmp_path / "mesh", open_requests=1) as stage:
+        with receiving() as receiver:
+            token, _ = add_token(tokens, "c1", post=receiver.url)
+            async with calling(stage, tmp_path, tokens, token) as http:
+                first = await posted(http)
+                await stage.reaches(first, "request.opened")
+                await http.post("/requests", json={"text": "hello"})
+                await until(lambda: [each["type"] for each in receiver.told] == ["request.rejected"])
+                with contextlib.closing(GatewayStore(tmp_path)) as store:
+                    await until(lambda: [each.request for each in store.hooked()] == [first])
 
 
 class Silent:
