@@ -14,7 +14,7 @@ class SignedMesh(EmbeddedBus):
 
     def __init__(self, fleet: Fleet, directory: Path) -> None:
         super().__init__(fleet, directory)
-        signed = sign_accounts(fleet, directory, directory / "keys", {})
+        signed = sign_accounts(fleet, directory, directory / "keys")
         self.keys = signed.keys
         self.server._accounts = signed.config
         self.server._extra = resolver_config(directory / "store" / "accounts")

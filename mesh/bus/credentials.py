@@ -128,10 +128,14 @@ def write_public(directory: Path, name: str, key: KeyPair) -> None:
 
 def replace_private(path: Path, body: bytes) -> None:
     """Atomically replace a file by one that only its owner can read."""
-    part = path.with_suffix(".new")
-    part.unlink(missing_ok=True)
-    _write_private(part, body)
-    part.replace(path)
+    # Its name is its own: `NAME.nk` and `NAME.pub` are beside each other, and two may write at once.
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
+    try:
+        _write_private(part, body)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)  # it may hold a seed
+        raise
 
 
 def _write_private(path: Path, body: bytes) -> None:

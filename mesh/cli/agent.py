@@ -25,6 +25,7 @@ from mesh.cli.options import (
 )
 from mesh.cli.output import as_json_text, emit, listing, note, report, say
 from mesh.errors import NotFound, UsageWrong
+from mesh.fleet.alone import alone, rewrite
 from mesh.service.printable import counted
 from mesh.settings import FILE_NAME, Sources
 from protocol.wire.ids import NAME_RULE, is_name
@@ -175,11 +176,22 @@ def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "Fleet
 
     The rest of the file stays as it is, including comments. Raises UsageWrong, FleetFileError.
     """
-    from mesh.fleet.file import FleetFileError, parse_fleet
-    from mesh.fleet.setup import prepare
+    from mesh.fleet.setup import prepare, prepare_held
 
     if not is_name(name):
         raise UsageWrong(f"not an agent's name: {name!r}; {NAME_RULE}")
+    folder = file.resolve().parent
+    with alone(folder):  # for the accounts, too: those of a file without the last agent would be written last
+        changed = _add_section(file, name, section)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (prepare_held if out.samefile(folder) else prepare)(changed, out)
+    return changed
+
+
+def _add_section(file: Path, name: str, section: Mapping[str, Any]) -> "FleetFile":
+    """Add an agent at the end of a fleet file, and return the fleet. Raises UsageWrong, FleetFileError."""
+    from mesh.fleet.file import FleetFileError, parse_fleet
+
     try:
         before = file.read_text()
     except OSError as missing:
@@ -194,9 +206,7 @@ def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "Fleet
         changed = parse_fleet(text, str(file))
     except FleetFileError as wrong:
         raise UsageWrong(f"{file} would be invalid with it: {wrong}") from wrong
-    file.write_text(text)
-    out.mkdir(mode=0o700, parents=True, exist_ok=True)
-    prepare(changed, out)
+    rewrite(file, text)
     return changed
 
 

@@ -2,7 +2,8 @@
 
 A member has one key, or two while its key is replaced. `keys/NAME.nk` has the seed to use. As long as
 `keys/NAME.old.pub` is there, the server's accounts list the key before it, too. Each step can be repeated:
-one that was cut short is finished, and one that was done changes nothing.
+one that was cut short is finished, and one that was done changes nothing. Admins that work at once on one
+folder wait for each other.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import msgspec
 
 from mesh.bus.credentials import (
     OLD_SUFFIX,
+    PUBLIC_SUFFIX,
     new_key,
     old_keys,
     read_key,
@@ -20,8 +22,9 @@ from mesh.bus.credentials import (
 )
 from mesh.bus.roles import Role, members
 from mesh.errors import Impossible, NotFound
+from mesh.fleet.alone import alone
 from mesh.fleet.file import FleetFile
-from mesh.fleet.setup import KEYS, prepare
+from mesh.fleet.setup import KEYS, prepare_held
 
 
 class MemberKeys(msgspec.Struct, frozen=True):
@@ -59,24 +62,33 @@ def rotate(file: FleetFile, directory: Path, name: str) -> tuple[MemberKeys, boo
 
     A member that has two keys keeps them. Raises NotFound, Impossible.
     """
-    before = _one(file, directory, name)
-    if before.old is None:
-        path = seed_file(directory / KEYS, name)
-        replace_private(path.with_name(f"{name}{OLD_SUFFIX}"), f"{before.key}\n".encode())
-        replace_private(path, f"{new_key().seed}\n".encode())
-    prepare(file, directory)
-    return _one(file, directory, name), before.old is None
+    with alone(directory):
+        before = _one(file, directory, name)
+        if before.old is None:
+            path = seed_file(directory / KEYS, name)
+            replace_private(path.with_name(f"{name}{OLD_SUFFIX}"), f"{before.key}\n".encode())
+            replace_private(path, f"{new_key().seed}\n".encode())
+        prepare_held(file, directory)
+        return _one(file, directory, name), before.old is None
 
 
 def retire(file: FleetFile, directory: Path, name: str) -> tuple[MemberKeys, str | None]:
     """Take a member's old key out of the accounts; return what is left, and the old key if there was one.
 
-    Raises NotFound, Impossible.
+    The note of the old key becomes `NAME.pub`, in one step. From then on any setup takes it out of the
+    accounts, so one that is cut short after that is finished by the next. Raises NotFound, Impossible.
     """
-    before = _one(file, directory, name)
-    prepare(file, directory, retired={} if before.old is None else {name: before.old})
-    seed_file(directory / KEYS, name).with_name(f"{name}{OLD_SUFFIX}").unlink(missing_ok=True)
-    return _one(file, directory, name), before.old
+    with alone(directory):
+        before = _one(file, directory, name)
+        noted = directory / KEYS / f"{name}{OLD_SUFFIX}"
+        public = directory / KEYS / f"{name}{PUBLIC_SUFFIX}"
+        if before.old is not None:
+            noted.replace(public)
+        else:
+            noted.unlink(missing_ok=True)
+        last = public.read_text().strip() if public.is_file() else before.key
+        prepare_held(file, directory)
+        return _one(file, directory, name), None if last == before.key else last
 
 
 def _one(file: FleetFile, directory: Path, name: str) -> MemberKeys:

@@ -58,20 +58,20 @@ class Signed(NamedTuple):
     """The accounts part of a server's configuration."""
 
 
-def sign_accounts(fleet: Fleet, directory: Path, keys_folder: Path, retired: Mapping[str, str]) -> Signed:
+def sign_accounts(fleet: Fleet, directory: Path, keys_folder: Path) -> Signed:
     """Sign the claims of all accounts and members, and write those that changed. Idempotent.
 
-    A key that was replaced in another way than by a rotation is retired, too.
+    A key that was replaced in another way than by a rotation is retired, too. So is one that a retirement
+    noted as `NAME.pub`. The caller keeps others out of the folders: claims build on those before them.
 
     Args:
         directory: the folder of `accounts`.
         keys_folder: the folder of the members' seeds. Each gets its claim and its public key beside it.
-        retired: public keys that end for good, by member.
 
     Raises Impossible if a file holds no seed or no claim, or the mesh is too large for claims.
     """
     try:
-        return _Operator(fleet, directory, keys_folder).sign(retired)
+        return _Operator(fleet, directory, keys_folder).sign()
     except ValueError as wrong:
         raise Impossible(f"{directory}: {wrong}") from wrong
 
@@ -95,11 +95,9 @@ class _Operator:
         )
         self._now_s = int(time.time())
 
-    def sign(self, retired: Mapping[str, str]) -> Signed:
+    def sign(self) -> Signed:
         keys = keyring(self._keys_folder, self._account_of)
         ended = self._replaced(keys)
-        for name, key in retired.items():
-            ended[self._account_of[name]].append(key)
         claims = {}
         for account, content in account_claims(self._fleet, self._public).items():
             before = self._before(_label(account))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from mesh.bus.roles import accounts_config, names
 from mesh.bus.schedules import stored_schedules
 from mesh.bus.sizes import small_in_words, usual_sizes
 from mesh.errors import ApiCode, ApiError, Impossible, MeshError
+from mesh.fleet.alone import alone
 from mesh.fleet.file import LISTED, Auth, FleetFile
 from mesh.fleet.leavers import held_by_leavers, look_soon
 from mesh.fleet.operator import Signed, sign_accounts
@@ -48,34 +48,38 @@ class Prepared:
     """Configuration text: accounts, users, exports and imports."""
 
 
-_NONE: Mapping[str, str] = MappingProxyType({})
-
-
 def prepare(
     file: FleetFile,
     directory: Path,
     *,
     anonymous: str | None = None,
     auth: Auth | None = None,
-    retired: Mapping[str, str] = _NONE,
 ) -> Prepared:
     """Create missing keys under `directory`/keys, and write `directory`/accounts.conf.
 
     Each seed has its public key beside it, `<name>.pub`, in the form of the fleet file (`nkey`). Members
     whose public key is in the fleet file keep their seed elsewhere, so no key is created for them. A key that
-    is being replaced (`mesh.fleet.keys`) stays valid.
+    is being replaced (`mesh.fleet.keys`) stays valid. Waits while another process works on the folder.
 
     Args:
         anonymous: the client that connections without credentials act as.
         auth: how servers know members; by default as the fleet file says.
-        retired: public keys that are not valid any more, by member.
 
     Raises Impossible for a file that holds no seed, and if claims cannot do what is asked for.
     """
+    directory.mkdir(parents=True, exist_ok=True)
+    with alone(directory):
+        return prepare_held(file, directory, anonymous=anonymous, auth=auth)
+
+
+def prepare_held(
+    file: FleetFile, directory: Path, *, anonymous: str | None = None, auth: Auth | None = None
+) -> Prepared:
+    """Do the same as `prepare`, for a caller that holds the folder already (`mesh.fleet.alone`)."""
     if (auth or file.bus.auth) == "jwt":
         if anonymous is not None:
             raise Impossible('[bus] auth = "jwt" lets nobody in without credentials')
-        signed = sign_accounts(file.fleet, directory, directory / KEYS, retired)
+        signed = sign_accounts(file.fleet, directory, directory / KEYS)
         return _written(directory, signed)
     given = file.given_keys
     keys = keyring(directory / KEYS, [name for name in names(file.fleet) if name not in given])
@@ -84,7 +88,7 @@ def prepare(
         write_public(directory / KEYS, name, key)
         keys[name] = without_claim(directory / KEYS, name, key)
     noted = old_keys(directory / KEYS, keys)
-    old = {name: key for name, key in noted.items() if key not in (public[name], retired.get(name))}
+    old = {name: key for name, key in noted.items() if key != public[name]}
     text = accounts_config(file.fleet, public, old=old, anonymous=anonymous)
     return _written(directory, Signed(keys, text))
 
