@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.reader import MOST_BYTES, stored_message
+from mesh.bus.reader import MOST_BYTES, following, stored_message
 from mesh.bus.request_mux import PubAck
 from mesh.bus.roles import GET
 from mesh.errors import RestoreFailed
 
 _BATCH = 1000
 _API_S = 60.0
+_AGAIN_S = 0.05
+"""How long a replica that is behind is given before it is asked again (s)."""
 _ON_THEIR_WAY = 256
 """Most messages that are published but not yet acknowledged."""
 _BYTES_ON_THEIR_WAY = 8 << 20
@@ -41,7 +43,8 @@ class WholeMessage(NamedTuple):
 async def whole(bus: Bus, stream: str, from_seq: int, to_seq: int) -> AsyncIterator[list[WholeMessage]]:
     """Yield the messages of a stream from `from_seq` to `to_seq` (both inclusive), in order, in batches.
 
-    It waits while the bus is away. Raises BusError otherwise.
+    Any replica may answer, also one that is behind. So the stream's leader says where the messages end.
+    It waits while the bus is away, and for replicas. Raises BusError otherwise.
     """
     while from_seq <= to_seq:
         asked = {"seq": from_seq, "batch": min(_BATCH, to_seq - from_seq + 1), "max_bytes": MOST_BYTES}
@@ -54,10 +57,19 @@ async def whole(bus: Bus, stream: str, from_seq: int, to_seq: int) -> AsyncItera
                 break
             own = {name: value for name, value in answer.headers.items() if not name.startswith(_SERVERS)}
             found.append(WholeMessage(seq, subject, own, data, stamp))
-        if not found:
+        if found:
+            yield found
+            from_seq = found[-1].seq + 1
+        elif await bus.retry_unavailable(partial(_has, bus, stream, from_seq, to_seq)):
+            await asyncio.sleep(_AGAIN_S)
+        else:
             return
-        yield found
-        from_seq = found[-1].seq + 1
+
+
+async def _has(bus: Bus, stream: str, from_seq: int, to_seq: int) -> bool:
+    """Return True if a stream's leader has a message from `from_seq` to `to_seq`."""
+    first = await following(bus, stream, ">", from_seq)
+    return first is not None and first.seq <= to_seq
 
 
 async def create_stream(bus: Bus, config: Mapping[str, Any]) -> None:

@@ -6,8 +6,9 @@ that is run again finds every step that it had taken. What derives from the log 
 questions, marks of ended turns. `mesh restore` makes these from the log.
 
 A folder has a `manifest.json`, and for each stream files of one message per line, in the stream's order. A
-second backup into a folder adds what is new. Files that the manifest does not name were left by an
-interrupted backup.
+second backup into a folder adds what is new. Until it is whole, `manifest.part.json` says how far it is, and
+the manifest stays that of the backup before: a restore takes that one. Files that neither names were left by
+an interrupted backup.
 """
 
 import base64
@@ -15,7 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,17 +25,20 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.copying import WholeMessage, whole
 from mesh.bus.event_log import check_form
-from mesh.bus.reader import listing
+from mesh.bus.reader import bounds, listing
 from mesh.bus.streams import ANCHORS, LOG, SCHEMA, SCHEMA_KEY, kind_of
-from mesh.errors import BackupUnusable
+from mesh.errors import BackupUnusable, NoResponders
 from mesh.ops.roster import fleet_of
 from protocol.wire import codec
 
 FORM = 1
 """Version of the folder's format. A reader refuses a newer one."""
 MANIFEST = "manifest.json"
+_PROGRESS = "manifest.part.json"
+"""The manifest of a backup that is under way. It takes the manifest's place once the backup is whole."""
 _FILE_BYTES = 64 << 20
 """A file is closed, and added to the manifest, once it has this many bytes."""
+_CONF = "CONF"
 _DERIVED = frozenset({"ENDS", "ASKS"})
 """Streams that a restore makes from the log, because they must not be newer than it."""
 
@@ -79,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     mesh: str
     """Name of the fleet."""
     whole: bool = False
-    """False while a backup is under way, and after an interrupted one."""
+    """False while a folder's first backup is under way, and after an interrupted one."""
     through: int = 0
     """The log's last sequence."""
     head: str = ""
@@ -100,9 +104,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 async def backup(bus: Bus, folder: Path, progress: Progress = lambda *_: None) -> Manifest:
     """Copy the mesh into a folder, or add what is new since the last backup there; return what it holds.
 
-    An interrupted backup is continued. Needs the admin's credentials.
+    An interrupted backup is continued. Until this one is whole, the folder restores as the backup before it.
+    Needs the admin's credentials.
 
-    Raises BackupUnusable if the folder holds something else, OSError, OldForm, BusError.
+    Raises BackupUnusable if the folder holds something else or the log lacks events, OSError, OldForm,
+    BusError.
     """
     with _alone(folder):
         return await _backup(bus, folder, progress)
@@ -126,19 +132,28 @@ async def _backup(bus: Bus, folder: Path, progress: Progress) -> Manifest:
     await check_form(bus)
     fleet = await fleet_of(bus)
     anchors = await _end_of(bus, ANCHORS)  # before the log, so that they vouch only for copied events
-    there = (await listing(bus)).streams
+    there = await _all_streams(bus)
     state = there[LOG]["state"]
     ends = {ANCHORS: anchors, LOG: int(state["last_seq"])}
     before = _begin(folder, fleet.name, {name: info["created"] for name, info in there.items()})
     await _check_same_log(bus, before, int(state["first_seq"]))
-    streams = {name: _stream(info, before.streams.get(name)) for name, info in there.items()}
-    manifest = msgspec.structs.replace(before, whole=False, streams={**before.streams, **streams})
+    manifest = _with_streams(msgspec.structs.replace(before, whole=False), there)
     _write(folder, manifest)
-    for name in sorted(filter(_is_copied, there), key=lambda name: name != LOG):
-        end = ends[name] if name in ends else await _end_of(bus, name)
-        async for copied in _copy(bus, folder, name, manifest.streams[name], end, progress):
-            manifest = msgspec.structs.replace(manifest, streams={**manifest.streams, name: copied})
-            _write(folder, manifest)
+
+    async def copy(names: Iterable[str]) -> None:
+        nonlocal manifest
+        for name in names:
+            end = ends[name] if name in ends else await _end_of(bus, name)
+            async for copied in _copy(bus, folder, name, manifest.streams[name], end, progress):
+                manifest = msgspec.structs.replace(manifest, streams={**manifest.streams, name: copied})
+                _write(folder, manifest)
+
+    await copy((LOG, _CONF))
+    # An agent may have joined meanwhile. It is in the fleet that was copied, so its streams have to be, too.
+    there = await _all_streams(bus)
+    manifest = _with_streams(manifest, there)
+    _write(folder, manifest)
+    await copy(sorted(name for name in there if _is_copied(name) and name not in (LOG, _CONF)))
     through = manifest.streams[LOG].through
     last = [each async for part in whole(bus, LOG, through, through) for each in part] if through else []
     manifest = msgspec.structs.replace(
@@ -149,7 +164,17 @@ async def _backup(bus: Bus, folder: Path, progress: Progress) -> Manifest:
         at=last[0].stamp if last else "",
     )
     _write(folder, manifest)
+    (folder / _PROGRESS).replace(folder / MANIFEST)
+    _sync(folder)
     return manifest
+
+
+async def _all_streams(bus: Bus) -> dict[str, dict[str, Any]]:
+    """Return configuration and state of all streams, by name. Raises NoResponders if one has no leader."""
+    found = await listing(bus)
+    if found.leaderless:  # without it, the backup could not be restored
+        raise NoResponders(f"streams without a leader at the moment: {', '.join(sorted(found.leaderless))}")
+    return found.streams
 
 
 def _is_copied(stream: str) -> bool:
@@ -166,13 +191,25 @@ def _stream(info: dict[str, Any], before: BackupStream | None) -> BackupStream:
     return msgspec.structs.replace(before, config=info["config"])
 
 
+def _with_streams(manifest: Manifest, there: dict[str, dict[str, Any]]) -> Manifest:
+    """Return a manifest with the streams that there are now, and what is copied of each."""
+    streams = {name: _stream(info, manifest.streams.get(name)) for name, info in there.items()}
+    return msgspec.structs.replace(manifest, streams={**manifest.streams, **streams})
+
+
 def _begin(folder: Path, mesh: str, created: dict[str, str]) -> Manifest:
-    """Return the manifest of a folder, or a new one for an empty folder. Raises BackupUnusable, OSError."""
-    if not (folder / MANIFEST).exists():
-        if any(folder.iterdir()):
-            raise BackupUnusable(f"{folder} is not empty and holds no backup: name another folder")
+    """Return with what a backup into a folder begins: an interrupted one, the last one, or nothing.
+
+    Raises BackupUnusable, OSError.
+    """
+    if _is_under_way(folder):
+        before = _read(folder, _PROGRESS)
+    elif (folder / MANIFEST).exists():
+        before = read_manifest(folder)
+    elif any(folder.iterdir()):
+        raise BackupUnusable(f"{folder} is not empty and holds no backup: name another folder")
+    else:
         return Manifest(mesh=mesh)
-    before = read_manifest(folder)
     if before.mesh != mesh:
         raise BackupUnusable(f"{folder} holds a backup of the mesh {before.mesh}, and this one is {mesh}")
     anew = [name for name, each in before.streams.items() if created.get(name, each.created) != each.created]
@@ -211,18 +248,21 @@ async def _copy(
 ) -> AsyncIterator[BackupStream]:
     """Copy what is new in a stream, up to `end`; yield the stream after each file."""
     (folder / name).mkdir(mode=0o700, exist_ok=True)
-    began, writing = stream.through, None
+    began, last, writing = stream.through, stream.through, None
     try:
         async for part in whole(bus, name, began + 1, end):
             if name == LOG:
-                _check_dense(part, stream.through if writing is None else writing.last)
+                _check_dense(part, last)
+            last = part[-1].seq
             writing = writing or _File(folder, name, part[0].seq)
             writing.write(part)
-            progress(name, part[-1].seq - began, end - began)
+            progress(name, last - began, end - began)
             if writing.bytes >= _FILE_BYTES:
                 stream = _with(stream, writing.close(), writing.last)
                 writing = None
                 yield stream
+        if name == LOG and last < end:
+            await _check_end(bus, last, end, is_new=not stream.files and writing is None)
         yield _with(stream, writing.close() if writing is not None else None, end)
     finally:
         if writing is not None:
@@ -242,6 +282,20 @@ def _check_dense(part: list[WholeMessage], last: int) -> None:
                 f"{LOG}: the events between {last} and {each.seq} are missing; look with mesh log verify"
             )
         last = each.seq
+
+
+async def _check_end(bus: Bus, last: int, end: int, *, is_new: bool) -> None:
+    """Raise BackupUnusable if the log lacks the events after `last`, unless all of it has aged out.
+
+    Args:
+        is_new: no event is copied. Otherwise the next ones would follow a hole, and could not be restored.
+    """
+    first, _ = await bus.retry_unavailable(lambda: bounds(bus, LOG))
+    if not is_new or first <= end:
+        raise BackupUnusable(
+            f"{LOG}: the events from {last + 1} to {end} are missing; look with mesh log verify, and name "
+            "another folder if they have aged out"
+        )
 
 
 class _File:
@@ -320,7 +374,8 @@ def message_of(line: bytes) -> WholeMessage:
 
 
 def _write(folder: Path, manifest: Manifest) -> None:
-    path, part = folder / MANIFEST, folder / f".{MANIFEST}.part"
+    """Write how far a backup is. The manifest of the backup before it stays until this one is whole."""
+    path, part = folder / _PROGRESS, folder / f".{MANIFEST}.part"
     with _private(part) as file:
         file.write(msgspec.json.format(msgspec.json.encode(manifest)))
         file.flush()
@@ -351,11 +406,23 @@ class _Form(msgspec.Struct, frozen=True):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return a folder's manifest. Raises BackupUnusable."""
+    """Return the manifest of a folder's last whole backup. Raises BackupUnusable.
+
+    It is half a one if an earlier version of this program was interrupted.
+    """
+    return _read(folder, MANIFEST)
+
+
+def _is_under_way(folder: Path) -> bool:
+    """Return True if a backup into a folder is under way, or was interrupted."""
+    return (folder / _PROGRESS).exists()
+
+
+def _read(folder: Path, name: str) -> Manifest:
     try:
-        text = (folder / MANIFEST).read_bytes()
+        text = (folder / name).read_bytes()
     except OSError as wrong:
-        raise BackupUnusable(f"{folder} holds no backup: {MANIFEST}: {wrong.strerror}") from wrong
+        raise BackupUnusable(f"{folder} holds no backup: {name}: {wrong.strerror}") from wrong
     form = codec.readable(text, _Form)
     if form is not None and form.form > FORM:
         raise BackupUnusable(
@@ -363,20 +430,21 @@ def read_manifest(folder: Path) -> Manifest:
         )
     manifest = codec.readable(text, Manifest)
     if manifest is None:
-        raise BackupUnusable(f"{folder}: {MANIFEST} cannot be read: it was altered or cut short")
+        raise BackupUnusable(f"{folder}: {name} cannot be read: it was altered or cut short")
     return manifest
 
 
 def whole_manifest(folder: Path) -> Manifest:
     """Return a folder's manifest, after reading every file and checking that it is as the backup wrote it.
 
-    Raises BackupUnusable.
+    A backup that was interrupted does not count, if there is a whole one before it. Raises BackupUnusable.
     """
+    half = f"{folder} holds half a backup: run mesh backup once more, which goes on with it"
+    if _is_under_way(folder) and not (folder / MANIFEST).exists():
+        raise BackupUnusable(half)
     manifest = read_manifest(folder)
     if not manifest.whole or LOG not in manifest.streams:
-        raise BackupUnusable(
-            f"{folder} holds half a backup: run mesh backup once more, which goes on with it"
-        )
+        raise BackupUnusable(half)
     for stream in manifest.streams.values():
         schema = int((stream.config.get("metadata") or {}).get(SCHEMA_KEY, 0))
         if schema > SCHEMA:
