@@ -86,6 +86,8 @@ async def restore(
         )
     for request, why in made.unreadable.items() if not as_json else ():
         say(f"{request} cannot be read: {why}")
+    for stream, count in made.left_out.items() if not as_json else ():
+        say(f"{stream} had no room for {counted(count, 'step')} of requests that are over")
     turns = f"{counted(made.turns, 'turn')} delivered again"
     summary = f"{counted(made.open, 'open request')}, {turns}{_in_doubt(made.lost)}"
     report(

@@ -120,6 +120,10 @@ class OpenRequests:
         """Return True if a request is open."""
         return request in self._ledgers
 
+    def knows(self, request: str) -> bool:
+        """Return True if the log has a request, open or not."""
+        return request in self._ledgers or request in self.ended or request in self.unreadable
+
     def turns(self, agent: str) -> set[tuple[str, str]]:
         """Return request and turn of each turn that an agent had in an open request, open or not."""
         return {

@@ -13,6 +13,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,19 @@ from mesh.bus.streams import (
     inbox_consumer,
     is_journal_stream,
     memory_of,
-    steps_of,
     stream_table,
 )
 from mesh.errors import ApiCode, ApiError, BackupUnusable, RestoreFailed, StreamFull
-from mesh.ops.backup import BackupStream, Manifest, Progress, messages_in, whole_manifest
+from mesh.ops.backup import MANIFEST, BackupStream, Manifest, Progress, messages_in, whole_manifest
+from mesh.ops.log import header_of
 from mesh.ops.requeue import STALE_S, OpenRequests, arm, create_consumer, mark_over, starts_of
+from mesh.ops.restored_journals import RestoredJournals
 from protocol.wire import codec, subjects
 from protocol.wire.config import Fleet
 from protocol.wire.documents import DocumentInvalid, read_fleet
-from protocol.wire.ids import is_request_id, submitted_ms
-from protocol.wire.records import FENCE, LostTime, Record
+from protocol.wire.ids import submitted_ms
+from protocol.wire.records import LostTime
+from protocol.wire.schedule import ScheduleTick
 
 _GAP = "mesh.conf.gap"
 """Fills the gaps of sequences in CONF between two entries. It is never read, and is purged."""
@@ -55,8 +58,8 @@ _UNDER_WAY = "mesh.restoring"
 """A restore asks here whether another one is running, and answers that it is."""
 _ANSWER_S = 1.0
 """How long another restore may take to answer (s)."""
-_MARK_BYTES = 512
-"""What a lost time, or a turn that was there before it, takes at most in a stream of journals."""
+_OWN = "maximum "
+"""In the server's words for a stream that reached a limit of its own: `maximum bytes exceeded`."""
 _LEFT_OUT = ("first_seq",)
 """Of a stream's old configuration: computed anew."""
 
@@ -78,6 +81,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     lost: LostTime | None = None
     """The time in which agents may have done more than the backup has; None if nothing was lost."""
     unreadable: dict[str, str] = {}
+    left_out: dict[str, int] = {}
+    """By stream of journals: how many steps of requests that are not open had no room in it."""
 
 
 async def restore(
@@ -110,9 +115,16 @@ async def restore(
     for message in messages_in(folder, manifest.streams[LOG]):
         open_requests.take(message.seq, message.subject, message.data)
     lost = _lost_time(manifest, open_requests, since)
+    journals = {
+        name: RestoredJournals(
+            partial(messages_in, folder, stream), configs[name], open_requests, fleet, _most_of(stream)
+        )
+        for name, stream in manifest.streams.items()
+        if name in configs and is_journal_stream(name)
+    }
     async with alone(bus):
-        with _explain_full(manifest):
-            await _make(bus, folder, manifest, fleet, open_requests, configs, lost, progress)
+        with _explain_full(folder, manifest):
+            await _make(bus, folder, manifest, fleet, open_requests, configs, journals, lost, progress)
     return Restored(
         mesh=manifest.mesh,
         through=manifest.through,
@@ -123,6 +135,7 @@ async def restore(
         turns=len(open_requests.waiting()),
         lost=lost,
         unreadable=open_requests.unreadable,
+        left_out={name: each.left_out for name, each in journals.items() if each.left_out},
     )
 
 
@@ -142,11 +155,17 @@ def _lost_time(manifest: Manifest, open_requests: OpenRequests, since: float | N
 
 
 @contextlib.contextmanager
-def _explain_full(manifest: Manifest) -> Iterator[None]:
-    """Raise RestoreFailed with what to do if the server has no room for a backup."""
+def _explain_full(folder: Path, manifest: Manifest) -> Iterator[None]:
+    """Raise RestoreFailed with what to do if the server, or a stream, has no room for a backup."""
     try:
         yield
     except ApiError as error:
+        if isinstance(error, StreamFull) and error.err_code == ApiCode.STORE_FAILED and _OWN in str(error):
+            raise RestoreFailed(
+                f"{error.stream} has no room for what this backup has of it: its own limit is reached "
+                f"({error}). A larger store would not help: raise max_bytes or max_msgs under "
+                f"streams.{error.stream}.config in {folder / MANIFEST}, and restore again"
+            ) from error
         if not isinstance(error, StreamFull) and error.err_code != ApiCode.STORAGE_RESOURCES_EXCEEDED:
             raise
         raise RestoreFailed(
@@ -189,6 +208,7 @@ async def _make(
     fleet: Fleet,
     open_requests: OpenRequests,
     configs: Mapping[str, dict[str, Any]],
+    journals: Mapping[str, RestoredJournals],
     lost: LostTime | None,
     progress: Progress,
 ) -> None:
@@ -196,14 +216,12 @@ async def _make(
     if not _has_conf(there, manifest):  # otherwise services may have begun, and only the last step is missing
         await _clear(bus, there, manifest)
         for name in sorted(configs.keys() - {_CONF}, key=lambda name: name != LOG):
-            first = _first(manifest.streams[name])
-            more = {"first_seq": first, **_marked(configs[LOG], manifest, "begun")} if name == LOG else {}
-            stream, stored = manifest.streams[name], messages_in(folder, manifest.streams[name])
-            if is_journal_stream(name):
-                agent = name.removeprefix(steps_of(""))
-                more = _room(configs[name], open_requests.turns(agent))
-                stored = _as_of_the_log(stored, open_requests, fleet)
-                stored = _with_lost_time(stored, agent, open_requests.turns(agent), lost)
+            stream, more = manifest.streams[name], dict[str, Any]()
+            stored: Iterable[WholeMessage] = messages_in(folder, stream)
+            if name == LOG:
+                more = {"first_seq": _first(stream), **_marked(configs[LOG], manifest, "begun")}
+            if name in journals:
+                more, stored = journals[name].limits, journals[name].steps(lost)
             await create_stream(bus, {**configs[name], **more})
             await _fill(bus, name, stored, stream.messages, progress)
             if is_journal_stream(name):
@@ -212,7 +230,11 @@ async def _make(
             if memory_of(client) in configs:  # records may be newer than the log
                 await set_back(bus, client, manifest.through)
         await _open_queues(bus, folder, manifest, fleet, open_requests, configs)
-        await _fill_conf(bus, folder, manifest.streams[_CONF], configs[_CONF])
+        ticks = _ticks(folder, manifest, open_requests)
+        # A fired timer has a guard look at its schedule. It waits in its queue until there is one.
+        await arm(bus, map(subjects.schedule_timer, ticks), fleet.partitions)
+        await _fill_conf(bus, folder, manifest.streams[_CONF], configs[_CONF], ticks)
+    await bus.api(f"STREAM.PURGE.{_CONF}", {"filter": _GAP}, timeout_s=_API_S)
     await update_stream(bus, {**configs[_CONF], "first_seq": _first(manifest.streams[_CONF])})
     await bus.publish(f"{subjects.CONF_CHANGED}.fleet")  # for services that wait for a fleet
     config = (await bus.api(f"STREAM.INFO.{LOG}"))["config"]
@@ -256,75 +278,13 @@ def _first(stream: BackupStream) -> int:
     return stream.files[0].first if stream.files else stream.through + 1
 
 
+def _most_of(stream: BackupStream) -> tuple[int, int]:
+    """Return how many messages a backup has of a stream, and more bytes than these take on a server."""
+    return stream.messages, sum(file.bytes for file in stream.files)
+
+
 def _marked(config: Mapping[str, Any], manifest: Manifest, how: str) -> dict[str, Any]:
     return {"metadata": {**config["metadata"], _RESTORED: f"{manifest.head} {how}"}}
-
-
-def _room(journals: Mapping[str, Any], turns: set[tuple[str, str]]) -> dict[str, int]:
-    """Return limits of a stream of journals with room for what a restore adds, even if it was full."""
-    added = {"max_msgs": 1 + len(turns), "max_bytes": (1 + len(turns)) * _MARK_BYTES}
-    limits = {name: int(journals.get(name, -1)) for name in added}
-    return {name: limit + added[name] if limit > 0 else limit for name, limit in limits.items()}
-
-
-def _as_of_the_log(
-    stored: Iterable[WholeMessage], open_requests: OpenRequests, fleet: Fleet
-) -> Iterator[WholeMessage]:
-    """Yield the steps of an agent, without what only later rounds than the log's could have written.
-
-    Journals are copied after the log. A fence by a round that the log does not have would stop the round that
-    comes again, and steps of such a round would be taken for those of the one that now gets its number. This
-    also holds for requests that the log does not have, if they are young enough to be submitted again.
-    """
-    oldest_ms = (time.time() - fleet.log_max_age_s / 4) * 1000
-
-    def comes_again(request: str) -> bool:
-        if request in open_requests:
-            return True
-        is_gone = request in open_requests.ended or request in open_requests.unreadable
-        return not is_gone and is_request_id(request) and submitted_ms(request) >= oldest_ms
-
-    for message in stored:
-        *_, request, turn, name = message.subject.split(".")
-        round_ = name.partition("-")[0]
-        if round_.isdecimal() and comes_again(request):
-            newest = open_requests.newest_round(request, turn)
-            if int(round_) > newest or (int(round_) == newest and _is_fence(message.data)):
-                continue
-        yield message
-
-
-def _is_fence(body: bytes) -> bool:
-    record = codec.readable(body, Record)
-    return record is not None and record.kind == FENCE
-
-
-def _with_lost_time(
-    stored: Iterable[WholeMessage], agent: str, turns: set[tuple[str, str]], lost: LostTime | None
-) -> Iterator[WholeMessage]:
-    """Yield an agent's steps, then the lost time, and which of its turns were there before.
-
-    The lost time covers that of earlier restores. A turn that began after one of these was not there before
-    it, so no turn of an older request is added then: those that were are among the steps.
-
-    Args:
-        turns: request and turn of each turn in the backup's open requests.
-    """
-    subject, older_than = subjects.lost_time(agent), 0
-    for message in stored:
-        if message.subject != subject:
-            yield message
-        elif (before := codec.readable(message.data, LostTime)) is not None:
-            older_than = before.until
-            until = before.until if lost is None else max(before.until, lost.until)
-            since = before.since if lost is None else min(before.since, lost.since)
-            lost = LostTime(since=since, until=until)
-    if lost is None:
-        return
-    yield WholeMessage(0, subject, {}, msgspec.json.encode(lost))
-    for request, turn in sorted(turns):
-        if submitted_ms(request) * 1000 >= older_than:
-            yield WholeMessage(0, subjects.step(agent, request, turn, subjects.KNOWN), {}, b"{}")
 
 
 async def _fill(bus: Bus, name: str, stored: Iterable[WholeMessage], total: int, progress: Progress) -> None:
@@ -392,18 +352,59 @@ async def _events_in(folder: Path, log: BackupStream) -> AsyncIterator[tuple[int
         yield message.seq, message.subject, message.data
 
 
-async def _fill_conf(bus: Bus, folder: Path, stream: BackupStream, config: Mapping[str, Any]) -> None:
-    """Write CONF with its old sequences: events name the fleet by them."""
+def _ticks(folder: Path, manifest: Manifest, open_requests: OpenRequests) -> dict[str, WholeMessage]:
+    """Return, by schedule, the newest tick of each whose request the log may lack: as one that has begun.
+
+    CONF is copied after the log. So it may say that a request was submitted which the log does not have. A
+    guard that finds a tick begun submits the same request, unless the log has it. A request that is older
+    than the log has aged out of it, and stays over. A refusal stands: nothing was lost by it.
+    """
+    first = next(messages_in(folder, manifest.streams[LOG]), None)
+    header = None if first is None else header_of(first.data)
+    since = 0 if header is None else header.at
+    newest = {each.subject: each for each in messages_in(folder, manifest.streams[_CONF])}
+    found = {}
+    for subject, message in newest.items():
+        name = subject.rpartition(".")[2]
+        tick = codec.readable(message.data, ScheduleTick) if subject == subjects.tick(name) else None
+        if tick is None:
+            continue
+        if tick.outcome == "submitted" and tick.at >= since and not open_requests.knows(tick.request):
+            tick = msgspec.structs.replace(tick, outcome="begun", detail="")
+            message = message._replace(data=msgspec.json.encode(tick))
+        if tick.outcome == "begun":
+            found[name] = message
+    return found
+
+
+async def _fill_conf(
+    bus: Bus,
+    folder: Path,
+    stream: BackupStream,
+    config: Mapping[str, Any],
+    ticks: Mapping[str, WholeMessage],
+) -> None:
+    """Write CONF with its old sequences: events name the fleet by them.
+
+    Services read the fleet by direct gets. Until CONF is whole it answers none, so they wait.
+
+    Args:
+        ticks: what to write instead of some schedules' newest ticks.
+    """
+    instead = {each.seq: each for each in ticks.values()}
     following = _first(stream)
-    await create_stream(bus, {**config, "first_seq": following, "deny_delete": False, "republish": None})
+    unread = {"allow_direct": False, "deny_delete": False, "republish": None}
+    await create_stream(bus, {**config, "first_seq": following, **unread})
     writer = Writer(bus, _CONF, exact=True)
     try:
         for message in messages_in(folder, stream):
             await writer.store(WholeMessage(seq, _GAP, {}, b"") for seq in range(following, message.seq))
             await writer.finish()
             await bus.api(f"STREAM.PURGE.{_CONF}", {"filter": _GAP}, timeout_s=_API_S)
-            await writer.store([message])
+            await writer.store([instead.get(message.seq, message)])
             following = message.seq + 1
+        # The last one may have been purged. Without its sequence, CONF would never count as whole.
+        await writer.store(WholeMessage(seq, _GAP, {}, b"") for seq in range(following, stream.through + 1))
         await writer.finish()
     finally:
         await writer.close()
