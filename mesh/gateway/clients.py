@@ -68,9 +68,11 @@ class ClientPool:
     def connected(self) -> bool:
         """True if every client that was needed is connected, but for those whose key the bus refuses.
 
-        Such a client has left the fleet, say. The others are served, so it does not make the gateway unready.
+        Such a client has left the fleet, say. The others are served, so it does not make the gateway unready,
+        unless there are no others.
         """
-        return all(bus.connected or self._is_refused(name) for name, bus in self._buses.items())
+        usable = [bus for name, bus in self._buses.items() if not self._is_refused(name)]
+        return bool(usable or not self._buses) and all(bus.connected for bus in usable)
 
     def _is_refused(self, name: str) -> bool:
         return any(reason.code == REFUSED.begins for reason in self._buses[name].conditions.reasons())

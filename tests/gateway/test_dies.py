@@ -127,16 +127,20 @@ async def test_a_client_that_leaves_the_fleet_does_not_make_the_gateway_unready(
         async def is_ready() -> bool:
             return (await http.get(f"http://{probed}/readyz")).status_code == 200
 
-        async def is_refused() -> bool:
-            answer = await http.post("/requests", json={"text": "x"}, headers=leaves)
+        async def is_refused(who: dict[str, str]) -> bool:
+            answer = await http.post("/requests", json={"text": "x"}, headers=who)
             return bool(answer.json().get("code") == "gateway.client_unusable")
 
         assert (await submits(stays), await submits(leaves)) == (202, 202)
         assert await is_ready()
         await mesh.server.reload(accounts_config(fewer, publics))
-        await eventually(is_refused)
+        await eventually(lambda: is_refused(leaves))
         await eventually(is_ready)
         assert await submits(stays) == 202
+        nobody = msgspec.structs.replace(fewer, clients=())
+        await mesh.server.reload(accounts_config(nobody, publics))
+        await eventually(lambda: is_refused(stays))
+        assert not await is_ready(), "there is no other"
         await mesh.server.reload(accounts_config(mesh.fleet, publics))
 
         async def is_back() -> bool:
