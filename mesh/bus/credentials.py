@@ -133,9 +133,8 @@ def replace_private(path: Path, body: bytes) -> None:
     try:
         _write_private(part, body)
         part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)  # it may hold a seed
-        raise
+    finally:
+        part.unlink(missing_ok=True)  # there is one only if something failed; it may hold a seed
 
 
 def _write_private(path: Path, body: bytes) -> None:

@@ -22,7 +22,7 @@ from mesh.bus.accounts import revoked_in
 from mesh.bus.claims import read_claim
 from mesh.bus.credentials import read_key
 from mesh.bus.roles import CORE
-from mesh.fleet.file import load_fleet
+from mesh.fleet.file import FleetFile, load_fleet
 from mesh.fleet.keys import keys_of, retire, rotate
 from mesh.fleet.operator import signed_in
 from mesh.fleet.setup import ACCOUNTS, KEYS, prepare
@@ -162,17 +162,23 @@ def test_setups_at_once_into_a_fresh_folder_make_one_set_of_keys(tmp_path: Path,
 # --- a key is retired meanwhile -------------------------------------------------------------------
 
 
+def rotated(directory: Path, auth: str) -> tuple[Place, FleetFile, str]:
+    """Return a place whose guard has two keys, its fleet, and the older key."""
+    place = Place(directory, auth)
+    fleet = load_fleet(place.file)
+    rotate(fleet, place.out, "guard")
+    old = old_key(place)
+    assert old is not None
+    return place, fleet, old
+
+
 @pytest.mark.parametrize(
     ("auth", "step"), [("nkeys", (mesh.fleet.setup, "old_keys")), ("jwt", (mesh.fleet.operator, "issue"))]
 )
 def test_a_setup_that_began_before_a_key_was_retired_does_not_list_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auth: str, step: tuple[Any, str]
 ) -> None:
-    place = Place(tmp_path, auth)
-    fleet = load_fleet(place.file)
-    rotate(fleet, place.out, "guard")
-    old = old_key(place)
-    assert old is not None
+    place, fleet, old = rotated(tmp_path, auth)
     assert is_valid(place, old)
     real = getattr(*step)
     other = Beside(lambda: retire(fleet, place.out, "guard"), monkeypatch)
@@ -197,11 +203,7 @@ def test_a_setup_that_began_before_a_key_was_retired_does_not_list_it_again(
 def test_a_retirement_that_was_cut_short_is_finished(
     tmp_path: Path, auth: str, step: tuple[Any, str], finish: Callable[..., object]
 ) -> None:
-    place = Place(tmp_path, auth)
-    fleet = load_fleet(place.file)
-    rotate(fleet, place.out, "guard")
-    old = old_key(place)
-    assert old is not None
+    place, fleet, old = rotated(tmp_path, auth)
 
     def dies(*_: object, **__: object) -> Iterator[None]:
         raise KeyboardInterrupt
